@@ -1,4 +1,4 @@
-"""The running (decode) batch of a replica, and the parts of prefill work in an iteration."""
+"""The running (decode) batch of a replica, and the prefill chunks of an iteration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairbench.hardware.gpu_time import Chunk, Decoding
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.views import ClientLoad, Running, client_load
 
-CLIP_MAX_NEW_TOKENS = 4096  # number of output tokens that SGLang reserves for a request at most
+CLIP_MAX_NEW_TOKENS = 4096  # most output tokens of a request for which SGLang reserves memory
 
 
 class RunningBatch:
@@ -22,16 +22,15 @@ class RunningBatch:
 
     In a decode step, each sequence gets one token.
 
-    ``steps`` counts the decode steps of the batch. The length of a sequence's output is
-    ``produced``, its output tokens when it joined the batch, plus one token for each later step. A
-    sum over the batch, such as the total context, changes by the size of the batch in each step, so
-    only the sum's value at step 0 is stored. ``index`` maps each client to its number in the
-    service log.
+    ``steps`` counts the decode steps of the batch. A sequence stores how many output tokens it had
+    when it joined (``produced``) and gains one token in each later step. The total context of the
+    batch grows by the size of the batch in each step, so only its value at step 0 is stored.
+    ``index`` maps each client to its number in the service log.
     """
 
     def __init__(self, index: dict[str, int] | None = None) -> None:
         self.steps = 0
-        # ``size`` is the number of sequences in the batch, which is stored because every step reads
+        # ``size`` is the number of sequences in the batch; it is stored because every step reads
         # it.
         self.size = 0
         # ``sequences`` maps each sequence of the batch to its position in SGLang's batch.
@@ -41,15 +40,14 @@ class RunningBatch:
         self.per_client = self._in_batch.per_client
         self._context_base = 0
         self._reserve_base = 0
-        # ``_long`` holds the sequences whose remaining output may be longer than the output that
-        # SGLang reserves.
+        # ``_long`` holds the sequences that may produce more output than SGLang reserves for them.
         self._long: dict[Sequence, None] = {}
         # ``due`` is a heap of sequences, sorted by the decode step after which each sequence ends.
-        # An entry of the heap is outdated if its step differs from ``Sequence.due``.
+        # An entry is outdated if its step differs from ``Sequence.due``.
         self.due: list[tuple[int, int, Sequence]] = []
         # ``_joined`` is the position that the batch assigned to the sequence that joined last.
         self._joined = 0
-        # If ``times_requests`` is true, the batch adds each request's part of the GPU time to
+        # If ``times_requests`` is true, each request's part of the GPU time is added to
         # ``Sequence.gpu_ps``.
         self.times_requests = True
         self._time = DecodeTime()
@@ -71,11 +69,14 @@ class RunningBatch:
         return self._in_batch
 
     def decoding(self, steps_ago: int = 0) -> dict[str, Decoding]:
-        """Return each client's requests and context in an earlier step of the unchanged batch."""
+        """Return each client's requests and context as they were ``steps_ago`` steps ago.
+
+        Precondition: the batch has not changed since then.
+        """
         return self.by_client(steps_ago).decoding()
 
     def reserved_tokens(self) -> int:
-        """Return the sum of min(max_new_tokens - produced, 4096) over the batch."""
+        """Return the sum of min(max_new_tokens - produced, 4096), the outputs to reserve for."""
         total = self._reserve_base - self.size * self.steps
         if not self._long:
             return total
@@ -117,7 +118,7 @@ class RunningBatch:
                 charge_tokens(sequence.request, steps)
 
     def report_time(self, stretch: Stretch, charge: Callable[[str, int], None]) -> None:
-        """Call ``charge(client, ps)`` for each client's part of the unreported time."""
+        """Call ``charge(client, ps)`` with each client's part of the time not yet reported."""
         for client, gpu_ps in stretch.unreported_ps(self.decoding(stretch.steps)):
             charge(client, gpu_ps)
 
@@ -186,25 +187,24 @@ class RunningBatch:
         return done
 
     def retraction_order(self) -> list[Sequence]:
-        """Return the sequences in order of retraction; the last in the list is retracted first."""
+        """Return the sequences so that the last one in the list is retracted first."""
         return sorted(
             self.sequences, key=lambda s: (self.produced(s), -s.request.input_tokens), reverse=True
         )
 
     def rearrange(self, order: list[Sequence]) -> None:
-        """Set the order of the batch to ``order``, which contains the batch's sequences."""
+        """Reorder the batch; ``order`` contains the same sequences as the batch."""
         assert len(order) == len(self.sequences)
         self.sequences = {sequence: place for place, sequence in enumerate(order, start=1)}
         self._joined = len(order)
 
 
 class BatchView:
-    """A ``RunningView`` that shows a batch to a scheduler.
+    """A scheduler's view of the running batch (``RunningView``).
 
-    The argument ``free_tokens`` is a function that returns the KV memory in tokens that a request
-    could get. The method ``would_fit`` of the view calls the function that is passed as the
-    argument ``would_fit``. The default function returns False, so that schedulers preempt no
-    request.
+    ``free_tokens`` is a function that returns the KV memory, in tokens, that a request could get.
+    ``would_fit`` is a function that tells whether a waiting request would fit after preemptions. By
+    default it returns False, so that schedulers preempt no request.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class BatchView:
     def __iter__(self) -> Iterator[Running]:
         for sequence in list(self._batch.sequences):
             if sequence not in self._batch.sequences:
-                # The scheduler has preempted the request since the entry of the heap was made.
+                # The scheduler has preempted this request since the heap entry was made.
                 continue
             request, produced = sequence.request, self._batch.produced(sequence)
             reserved = min(request.max_new_tokens - produced, CLIP_MAX_NEW_TOKENS)
@@ -244,7 +244,7 @@ class BatchView:
 
 
 class DecodeRun:
-    """A run of decode steps with an unchanged batch, from ``start_ps`` on.
+    """A run of decode steps with an unchanged batch, which begins at ``start_ps``.
 
     The first step takes ``first_ps`` picoseconds, and every later step takes ``growth_ps`` longer
     than the step before.
@@ -264,12 +264,12 @@ class DecodeRun:
         return self.start_ps + steps * self.first_ps + growth
 
     def steps_before(self, time_ps: int) -> tuple[int, int]:
-        """Return how many steps end before ``time_ps``, and the end (ps) of the last such step."""
+        """Return how many steps end before ``time_ps``, and when (ps) the last of them ends."""
         span, first, growth = time_ps - self.start_ps, self.first_ps, self.growth_ps
         if span <= first:
             return 0, self.start_ps
-        # The formula solves growth/2 n^2 + (first - growth/2) n = span for n. The two loops correct
-        # rounding errors of the formula's result.
+        # Solve growth/2 n^2 + (first - growth/2) n = span for the number of steps n. The two loops
+        # correct rounding errors.
         if growth:
             twice = float(2 * first - growth)
             guess = int((sqrt(twice * twice + 8.0 * growth * span) - twice) / (2 * growth))
@@ -292,11 +292,11 @@ class DecodeRun:
 
 
 class Prefill(NamedTuple):
-    """A chunk of a sequence's prompt that an iteration computes.
+    """A chunk of a prompt that an iteration computes.
 
-    The iteration computes ``tokens`` tokens after ``cached`` cached tokens; the last ``loaded``
-    cached tokens come from CPU memory. ``first`` marks the first chunk after an admission, and
-    ``last`` marks the chunk that completes the prompt.
+    The chunk's ``tokens`` tokens follow ``cached`` cached tokens, of which the last ``loaded`` come
+    from CPU memory. ``first`` marks the first chunk after an admission, and ``last`` marks the
+    chunk that completes the prompt.
     """
 
     sequence: Sequence
@@ -313,7 +313,7 @@ class Prefill(NamedTuple):
 
 
 def report_prompts(prefills: list[Prefill], gpu_ps: list[int], scheduler: LocalScheduler) -> None:
-    """Record the GPU time (ps) of each chunk; report the time if the scheduler charges time."""
+    """Record each chunk's GPU time (ps), and report it to a scheduler that charges time."""
     charge = scheduler.on_prompt_time
     for prefill, took_ps in zip(prefills, gpu_ps, strict=True):
         prefill.sequence.gpu_ps += took_ps

@@ -1,9 +1,9 @@
 """KV caches that know which clients use each token, and evict tokens by a policy.
 
-Each client *claims* the paths of the prefix tree that its requests have used. A client's claims
-form a tree, because a claim on a node is also a claim on the node's ancestors. A ``ClientEviction``
-ends claims one by one, and a node without claims leaves the cache. Every other policy evicts a leaf
-together with all claims on the leaf.
+A client *claims* each path of the prefix tree that its requests have used. A claim on a node is
+also a claim on the node's ancestors, so the claims of a client form a tree. A ``ClientEviction``
+policy ends claims one at a time, and a node leaves the cache when no client claims it. Every other
+policy evicts a leaf together with all claims on it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class ResidencyLog(Protocol):
-    """A log of every change in the number of tokens that the clients of one replica hold."""
+    """A log of the changes in how many tokens each client of a replica has in memory."""
 
     @property
     def now_ps(self) -> int:
@@ -50,18 +50,18 @@ class ResidencyLog(Protocol):
 class Residency:
     """The number of tokens that each client has in memory.
 
-    ``log`` records every change of the clients' numbers of tokens.
+    ``log`` records every change of these numbers.
 
-    A token held by k clients counts 1/k for each of the k clients. Tokens are counted separately
-    for each number k of clients, as integers, because sums of fractions would drift.
+    A token that k clients use counts as 1/k token for each of them. Tokens are counted as integers,
+    separately for each k, because sums of fractions would become inexact.
     """
 
     def __init__(self, clients: Iterable[str], log: ResidencyLog) -> None:
         self._log = log
         self._held: dict[str, Counter[int]] = {client: Counter() for client in clients}
         self._unpinned: dict[str, Counter[int]] = {client: Counter() for client in self._held}
-        # ``_private`` is the number of tokens, by client, that running requests have outside the
-        # prefix tree.
+        # ``_private`` counts, by client, the tokens of running requests that are outside the prefix
+        # tree.
         self._private = Counter[str]()
 
     @property
@@ -81,33 +81,33 @@ class Residency:
         return self.held(client) - self.unpinned(client)
 
     def add_private(self, client: str, tokens: int) -> None:
-        """Change the number of tokens of running requests that are not in the tree."""
+        """Add ``tokens`` to the client's tokens that are in use outside the tree."""
         self._private[client] += tokens
         self._log.change(client, 1, tokens)
 
     def store(self, client: str, tokens: int) -> None:
-        """Count tokens that were outside the tree as cached tokens that a request uses."""
+        """Move tokens that a request uses from outside the tree into the tree."""
         self._private[client] -= tokens
         self._held[client][1] += tokens
 
     def add_copy(self, holders: Iterable[str], client: str, tokens: int) -> None:
-        """Count tokens outside the tree as a used copy of cached tokens that ``holders`` hold."""
+        """Count tokens outside the tree as a used copy of tokens that ``holders`` cache."""
         self.add_private(client, -tokens)
         everyone = list(holders)
         for holder in everyone:
             self._add(holder, len(everyone), tokens, pinned=True)
 
     def share(self, holders: Iterable[str], client: str, tokens: int, *, pinned: bool) -> None:
-        """Count tokens of ``holders`` for one more client, which uses the tokens from now on.
+        """Add ``client`` to the holders of tokens, which it uses from now on.
 
-        ``pinned`` is the number of the shared tokens that running requests use.
+        ``pinned`` is how many of these tokens running requests use.
         """
         everyone = [*holders, client]
         self._move(everyone[:-1], len(everyone) - 1, len(everyone), tokens, pinned=pinned)
         self._add(client, len(everyone), tokens, pinned=pinned)
 
     def give_up(self, holders: Iterable[str], client: str, tokens: int, by: str | None) -> None:
-        """Remove ``client`` from the holders of unpinned tokens, for requests of client ``by``."""
+        """Remove ``client`` from the holders of unused tokens; client ``by`` needs the memory."""
         others = [one for one in holders if one != client]
         self._add(client, len(others) + 1, -tokens, by, pinned=False)
         self._move(others, len(others) + 1, len(others), tokens, pinned=False)
@@ -145,15 +145,14 @@ def _sum(by_holders: Counter[int]) -> float:
 
 @dataclass
 class PinAudit:
-    """Counts of the evictions to which the theorem on memory shares applies or does not apply.
+    """Counts of evictions for which the theorem on memory shares holds, and does not hold.
 
     - ``allocations`` counts the allocations for which tokens were evicted by client.
-    - ``beyond`` counts the allocations that broke the theorem's assumption. In an allocation that
-      ``beyond`` counts, the tokens that running requests of a client pin, plus the tokens that the
-      client requests, exceed the client's share.
-    - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. If
-      k clients use a token, it counts 1/k for each. If ``beyond`` is 0, the theorem guarantees that
-      ``lost_tokens`` is 0.
+    - ``beyond`` counts the allocations that break the theorem's assumption: the tokens that running
+      requests of a client use, plus the tokens that the client requests, exceed the client's share.
+    - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. A
+      token that k clients use counts as 1/k for each. If ``beyond`` is 0, the theorem guarantees
+      that ``lost_tokens`` is 0.
     """
 
     allocations: int = 0
@@ -166,13 +165,13 @@ class PinAudit:
         self.lost_tokens += other.lost_tokens
 
 
-# ``ROUNDING`` is a tolerance in tokens, because the shares of clients are inexact sums of
-# fractions.
+# ``ROUNDING`` is a tolerance in tokens: the shares of clients are sums of fractions, which are
+# rounded.
 ROUNDING = 1e-6
 
 
-# Under an eviction policy that does not distinguish clients, there is one eviction queue, which has
-# the name ``EVERYONE``.
+# An eviction policy that does not distinguish clients has a single eviction queue, named
+# ``EVERYONE``.
 EVERYONE = ""
 
 
@@ -182,9 +181,9 @@ class Claimed(Protocol):
     - ``claimed_below`` counts, for each client, the children of the node that the client claims.
     - ``listed_for`` names the queues that have an entry for the node.
     - ``uses`` counts the finished requests whose tokens ended at the node or at an evicted node
-      below.
-    - ``keep_s`` is the latest time in seconds until which the policy asked to keep the tokens of
-      one of the requests in ``uses``.
+      below it.
+    - ``keep_s`` is the latest time in seconds up to which the policy wants to keep the tokens of a
+      request counted in ``uses``.
     - ``number`` decides the order of nodes with equal rank.
     """
 
@@ -219,29 +218,29 @@ class ClaimedMemory(Protocol[Kept]):
         """Return True if none of the node's tokens may be evicted."""
 
     def spare_tokens(self, node: Kept) -> int:
-        """Return the tokens of another, unused copy of the node, or 0 if there is no such copy."""
+        """Return the tokens of an unused second copy of the node, or 0 if there is none."""
 
     def access_of(self, node: Kept) -> Access:
-        """Return the last use of an unpinned node, which may be later than ``last_access``."""
+        """Return the last use of an unpinned node; may be later than ``last_access``."""
 
     def is_awaited(self, node: Kept) -> bool:
         """Return whether some waiting request's cached prefix ends at the node."""
 
     def end_use(self, node: Kept) -> None:
-        """Transfer a node's last use to the node's parent when a claim on the node ends."""
+        """Record the node's last use at its parent, because a claim on the node ends."""
 
     def cut(self, node: Kept, tokens: int) -> None:
-        """Split a node; ``node`` keeps about its last ``tokens`` tokens, to be evicted first."""
+        """Split a node; ``node`` keeps its last ``tokens`` tokens, roughly, for eviction."""
 
     def drop(self, node: Kept) -> None:
-        """Free a spare copy of a node, or else the node, which must be an unclaimed leaf."""
+        """Free a node's spare copy, or the node itself, which must then be an unclaimed leaf."""
 
 
 class Claims(Generic[N]):
     """The claims on the nodes of ``memory``; ``policy`` decides which claim ends next.
 
-    ``others`` is an additional client that owns tokens but is unknown to the policy, or None. When
-    memory is short, the client that the policy chooses loses cached tokens first.
+    ``others``, if set, is one more client that owns tokens but is unknown to the policy. When
+    memory is short, its cached tokens are evicted first.
     """
 
     def __init__(
@@ -262,22 +261,22 @@ class Claims(Generic[N]):
         self._others = others
         self.audit = PinAudit()
 
-    # The methods of this section record claims: a claim says that a client uses a cached node.
+    # These methods record claims: a claim says that a client uses a cached node.
 
     def start(self, node: N, request: Request) -> None:
-        """Claim the path to ``node`` for a request that runs."""
+        """Claim the path to ``node`` for a running request."""
         self.policy.on_start(request, self._log.now_ps / PS_PER_S)
         self.claim(node, request.client)
 
     def finish(self, node: N, request: Request) -> None:
-        """Claim the path to ``node``, at which a finished request's tokens end."""
+        """Claim the path to ``node``, at which the tokens of a finished request end."""
         keep_s = self.policy.on_finish(request, self._log.now_ps / PS_PER_S)
         self.claim(node, request.client)
         node.uses += 1
         node.keep_s = max(node.keep_s, keep_s)
 
     def claim(self, node: N, client: str) -> None:
-        """Claim the path to ``node``; tokens without a claim have just been added to the tree."""
+        """Claim the path to ``node``. Its tokens without a claim were just added to the tree."""
         first, residency = node, self.residency
         while (parent := node.parent) is not None and client not in node.holders:
             pinned, unpinned = self._memory.tokens_of(node)
@@ -297,7 +296,7 @@ class Claims(Generic[N]):
             node = parent
         self.list_if_leaf(first)
 
-    # The methods of this section end the claims of clients on cached nodes.
+    # These methods end the claims of clients on cached nodes.
 
     def end_next(self, wanted: Mapping[str, int], by: str | None, short: int = 0) -> int:
         """End one claim, or evict one leaf, in the policy's order of eviction.
@@ -308,7 +307,8 @@ class Claims(Generic[N]):
             short: Number of tokens that must still be freed.
 
         Returns:
-            The tokens of the claim or leaf, or 0 if running requests use all tokens.
+            The number of tokens whose claim ended or that were evicted; 0 if running requests use
+            all tokens.
         """
         queue = self._next_queue(wanted)
         leaf = None if queue is None else self._first(queue)
@@ -317,20 +317,20 @@ class Claims(Generic[N]):
         if self.by_client is None:
             return self._end(leaf, queue, by, short)
         protected, holders = self._is_protected(queue, wanted, by), len(leaf.holders)
-        # After each ended claim, the policy may choose another client to evict from, so each step
-        # cuts off only the smallest possible part of a leaf.
+        # After each ended claim the policy may choose another client, so each step cuts off only
+        # the smallest possible part of a leaf.
         tokens = self._end(leaf, queue, by)
         if protected:
             self.audit.lost_tokens += tokens / holders
         return tokens
 
     def check_pins(self, wanted: Mapping[str, int]) -> None:
-        """Check the assumption of the theorem on memory shares at an allocation that evicts.
+        """Check the assumption of the theorem on memory shares, when an allocation evicts.
 
-        The assumption is P_i + n_i <= S_i for every client i: the tokens P_i pinned by the client's
-        running requests and the tokens n_i that the client requests (``wanted``) fit into the
-        client's share S_i. If the assumption holds, no client with at most its share loses a token
-        to another client. docs/appendix/theory.md proves the bound in the section on memory shares.
+        The assumption is P_i + n_i <= S_i for every client i: the tokens P_i that the client's
+        running requests use and the tokens n_i that the client requests (``wanted``) fit into the
+        client's share S_i. If so, no client at or below its share loses a token to another client.
+        The section on memory shares of docs/appendix/theory.md proves the bound.
         """
         if self.by_client is None:
             return
@@ -343,14 +343,14 @@ class Claims(Generic[N]):
         )
 
     def _is_protected(self, victim: str, wanted: Mapping[str, int], by: str | None) -> bool:
-        """Return whether ``victim`` is at most at its share and loses tokens to another client."""
+        """Return whether ``victim``, within its share, would lose tokens to another client."""
         if self.by_client is None or by is None or victim in (by, self._others):
             return False
         after = self.residency.held(victim) + wanted.get(victim, 0)
         return after <= self.by_client.entitled(victim)
 
     def keep_within_limit(self, client: str, tokens: int) -> None:
-        """End claims of the client above the policy's limit before ``tokens`` tokens are added."""
+        """End claims of the client until ``tokens`` more tokens fit within the policy's limit."""
         limit = None if client == self._others else self.policy.limit(client)
         if limit is None:
             return
@@ -360,9 +360,9 @@ class Claims(Generic[N]):
     def _end(self, leaf: N, queue: str, by: str | None, short: int = 0) -> int:
         """Drop a leaf's spare copy, end one client's claim on the leaf, or evict the leaf.
 
-        A spare copy is another, unused copy of the leaf, and is dropped first. Without a spare
+        A spare copy is a second, unused copy of the leaf; it is dropped first. Without a spare
         copy, one claim ends if the policy chooses clients; otherwise the leaf is evicted. Return
-        the number of tokens of the copy, the claim or the leaf.
+        how many tokens the copy, the claim or the leaf had.
         """
         memory = self._memory
         memory.cut(leaf, short)
@@ -418,17 +418,17 @@ class Claims(Generic[N]):
         ]
         return self.by_client.choose(claimants) if claimants else None
 
-    # The methods of this section maintain the queues of leaves that can be evicted.
+    # These methods maintain the queues of leaves that can be evicted.
 
     def _first(self, queue: str) -> N | None:
-        """Return the open leaf with the lowest rank; correct queue entries with too low ranks."""
+        """Return the evictable leaf with the lowest rank; update entries with outdated ranks."""
         entries = self.queues[queue]
         while entries:
             listed, number, node = entries[0]
             if not self.is_open_leaf(node, queue):
                 heappop(entries)
-                # A node that was removed from an eviction queue is added again when it becomes a
-                # leaf that can be evicted.
+                # A node that was removed from an eviction queue is added again once it is an
+                # evictable leaf.
                 node.listed_for.discard(queue)
             elif listed < (rank := self._rank(node)):
                 heapreplace(entries, (rank, number, node))
@@ -445,10 +445,10 @@ class Claims(Generic[N]):
         return self.policy.rank(Leaf(access, node.uses, node.keep_s, awaited))
 
     def is_open_leaf(self, node: N, queue: str) -> bool:
-        """Return whether a claimed node may be the next node that is evicted from a queue.
+        """Return whether a claimed node may be evicted next from a queue.
 
-        An open leaf has unused tokens, and either is a leaf of the queue's claims or has a spare
-        copy.
+        This is an open leaf: some of its tokens are unused, and it has either no claimed child in
+        the queue or a spare copy.
         """
         if not node.holders or self._memory.is_pinned(node):
             return False
@@ -459,14 +459,14 @@ class Claims(Generic[N]):
         return queue not in node.claimed_below or self._memory.spare_tokens(node) > 0
 
     def list_if_leaf(self, node: N) -> None:
-        """Add a node to each queue that may evict the node and has no entry for the node."""
+        """Add a node to every queue that may evict it and does not list it yet."""
         for queue in node.holders if self.by_client is not None else (EVERYONE,):
             if queue not in node.listed_for and self.is_open_leaf(node, queue):
                 node.listed_for.add(queue)
                 self._enter(queue, node)
 
     def list_again(self, node: N) -> None:
-        """Add new queue entries for a node whose rank may have become lower."""
+        """Add new queue entries for a node whose rank may have fallen."""
         for queue in node.listed_for:
             self._enter(queue, node)
 
@@ -495,11 +495,11 @@ class ClaimedNode(KVNode):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ClientCache(KVCache):
-    """The KV memory of an SGLang replica, in which ``policy`` ends the claims of clients.
+    """The KV memory of an SGLang replica; clients claim tokens until ``policy`` ends the claim.
 
-    ``capacity`` is the size of the memory in tokens. ``others`` is an additional client that owns
-    tokens but is unknown to the policy, or None. When memory is short, the client that the policy
-    chooses loses cached tokens first.
+    ``capacity`` is the size of the memory in tokens. ``others``, if set, is one more client that
+    owns tokens but is unknown to the policy. When memory is short, its cached tokens are evicted
+    first.
     """
 
     knows_clients = True
@@ -516,7 +516,7 @@ class ClientCache(KVCache):
         self.claims: Claims[ClaimedNode] = Claims(policy, log, self, others)
         self.residency = self.claims.residency
 
-    # The methods of this section count the tokens in memory by client.
+    # These methods count the tokens in memory by client.
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
         """Return how many tokens of a prompt are cached, and how many cached tokens are in use."""
@@ -561,7 +561,7 @@ class ClientCache(KVCache):
             if by is not None:
                 blamed[by] -= ended
 
-    # Claims.
+    # The claims of clients on nodes.
 
     def claim(self, node: KVNode, request: Request) -> None:
         self.claims.start(cast(ClaimedNode, node), request)
@@ -569,8 +569,8 @@ class ClientCache(KVCache):
     def retain(self, node: KVNode, request: Request) -> None:
         self.claims.finish(cast(ClaimedNode, node), request)
 
-    # The methods of this section implement the interface ``ClaimedMemory``. A node of the prefix
-    # tree is pinned or unpinned as a whole, and its tokens are in memory once.
+    # These methods implement ``ClaimedMemory``. A node of the prefix tree is pinned or unpinned as
+    # a whole, and its tokens are in memory only once.
 
     def tokens_of(self, node: ClaimedNode) -> tuple[int, int]:
         return (node.length, 0) if node.locks else (0, node.length)
@@ -597,7 +597,7 @@ class ClientCache(KVCache):
     def drop(self, node: ClaimedNode) -> None:
         self._drop(node)
 
-    # The tree.
+    # Changes of the prefix tree.
 
     def _list_if_leaf(self, node: KVNode) -> None:
         if not node.locks and node is not self.root:
@@ -608,7 +608,7 @@ class ClientCache(KVCache):
         self.claims.abandon()
 
     def detach(self, waiter: KVWaiter) -> None:
-        """Detach a waiting request from its node, and queue the node by its new rank."""
+        """Detach a waiting request from its node, and list the node again by its new rank."""
         node = cast(ClaimedNode, waiter.node)
         super().detach(waiter)
         self.claims.list_again(node)
@@ -624,7 +624,7 @@ class ClientCache(KVCache):
 
 
 class ClientPool(Protocol):
-    """A cache that records the claims of clients, and that a ``MemoryShare`` can read."""
+    """A cache that records which tokens clients claim, so that a ``MemoryShare`` can read them."""
 
     @property
     def free(self) -> int: ...
@@ -643,7 +643,7 @@ class WaitingSequences(Protocol):
 
 
 class QueueMemory:
-    """The ``ClientMemory`` of a simulated worker, which ``MemoryShare`` reads."""
+    """The memory of a simulated worker's clients, in the form that ``MemoryShare`` reads."""
 
     def __init__(self, cache: ClientPool, waiting: WaitingSequences) -> None:
         self._cache, self._waiting = cache, waiting
@@ -664,7 +664,7 @@ class QueueMemory:
 def memory_share(
     memory: ManagedMemory, cache: ClientPool, waiting: WaitingSequences
 ) -> MemoryShare | None:
-    """Return the ``MemoryShare`` that decides on admissions; None if memory is not shared."""
+    """Return the object that decides on admissions, or None if memory is not shared."""
     policy = memory.policy
     if not memory.shares or not isinstance(policy, ClientEviction):
         return None
@@ -672,7 +672,7 @@ def memory_share(
 
 
 def pin_audit(caches: Iterable[object]) -> PinAudit | None:
-    """Return the summed audits of all caches; None if no ``ClientEviction`` is used."""
+    """Return the sum of the audits of all caches, or None if no cache uses a ``ClientEviction``."""
     total = None
     for cache in caches:
         claims = getattr(cache, "claims", None)

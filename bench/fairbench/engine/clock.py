@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-# Arrivals of requests are the first events at an instant. After the arrivals, iterations end,
-# worker by worker, and then the workers decide on their next iterations.
+# At one instant, requests arrive first. Then iterations end, worker by worker, and finally the
+# workers decide on their next iterations.
 ARRIVE, END, DECIDE = 0, 1, 2
 
 
@@ -15,13 +15,14 @@ Event = tuple[int, int, int, int, Callable[[], None]]
 
 
 class Clock:
-    """A clock that runs callbacks in order of (time, priority, key, insertion)."""
+    """A clock that runs callbacks in order of (time, priority, key, insertion number)."""
 
     def __init__(self) -> None:
         self.now_ps = 0
-        # ``events`` is a heap of events with the next event on top.
+        # ``events`` is a heap; the next event is on top.
         self.events: list[Event] = []
-        # ``_latest`` is the key of the event that ran last; events run in the order of their keys.
+        # ``_latest`` is the event that ran last; it tells which events due now would already have
+        # run.
         self._latest: Event = (0, -1, 0, 0, _nothing)
         self._inserted = 0
 
@@ -32,7 +33,7 @@ class Clock:
         heappush(self.events, (time_ps, priority, key, self._inserted, action))
 
     def soon(self, priority: int, key: int, action: Callable[[], None]) -> None:
-        """Run ``action`` now: at once if no event is due, or else in the due events' order."""
+        """Run ``action`` now: at once if no other event is due, or else in its order among them."""
         if self.events and self.events[0][0] == self.now_ps:
             self.at(self.now_ps, priority, key, action)
         else:

@@ -43,9 +43,8 @@ class KVMemory(Protocol):
 class Replica(Protocol):
     """A simulated worker.
 
-    ``submit`` adds a request and a function ``on_done``, called when the request ends.
-
-    ``on_pass`` is called after every decision of the worker on its next step.
+    ``submit`` adds a request together with a function ``on_done``, called when the request ends.
+    ``on_pass`` is called each time the worker has decided on its next step.
     """
 
     scheduler: LocalScheduler
@@ -65,7 +64,7 @@ class Replica(Protocol):
 
     @property
     def saturated(self) -> bool:
-        """Whether requests wait, and no request can be admitted before a running request ends."""
+        """Whether requests wait and none of them can be admitted before a running request ends."""
 
     @property
     def room(self) -> Room | None:
@@ -78,19 +77,19 @@ class Replica(Protocol):
         """Add a request that arrives at the worker."""
 
     def sync(self) -> None:
-        """Record all decode steps that have ended by now."""
+        """Record all decode steps that have ended up to now."""
 
     def settle(self) -> None:
-        """Call ``sync`` a last time, and write the records that are still missing."""
+        """Call ``sync`` a last time, and write all records that are still missing."""
 
     def in_flight(self) -> list[Sequence]:
         """Return all requests at the worker: waiting, in prefill, and decoding."""
 
 
 class ManagedMemory(NamedTuple):
-    """The eviction policy of one worker's KV memory, and the log of clients' tokens.
+    """The eviction policy of one worker's KV memory, and the log of the clients' tokens.
 
-    If ``shares`` is given, a ``MemoryShare`` decides which waiting requests may be admitted.
+    If ``shares`` is set, a ``MemoryShare`` decides which waiting requests may be admitted.
     """
 
     policy: EvictionPolicy
@@ -102,8 +101,8 @@ class ManagedMemory(NamedTuple):
 class WorkerParts:
     """The parts from which a simulated worker is built.
 
-    ``on_evict`` is called for each eviction, if the router uses reports of evictions. ``memory`` is
-    None if the engine evicts in its own order and the clients' tokens are not logged.
+    ``on_evict`` is called at each eviction if the router uses reports of evictions. ``memory`` is
+    None if the engine evicts in its own order and no log of clients' tokens is kept.
     """
 
     index: int
@@ -138,14 +137,14 @@ class CodeRun(NamedTuple):
 
 
 class EngineCode(Protocol):
-    """An installed engine whose own code decides for the replicas of one run.
+    """An installed engine whose own code makes the decisions of a run's simulated replicas.
 
-    An entry point of the group ``doors.CODE_GROUP`` registers a class under the engine's name. The
-    registered class is called with a ``CodeRun`` as its argument.
+    A class is registered under the engine's name by an entry point of the group
+    ``doors.CODE_GROUP``. It is called with a ``CodeRun`` as its argument.
     """
 
-    # ``about`` describes the engine: its version, digest, commit and changed files, and its policy
-    # with the owner of the policy.
+    # ``about`` describes the engine: its version, digest, commit and changed files, and the policy
+    # with its owner.
     about: dict[str, Any]
 
     @classmethod
@@ -167,18 +166,18 @@ class EngineContract(Protocol):
 
     # ``pool_tokens`` is the size of a worker's KV memory in tokens.
     pool_tokens: int
-    # ``most_running`` is the largest number of requests that a worker runs at a time.
+    # ``most_running`` is the largest number of requests that a worker runs at once.
     most_running: int
     # ``chunk_tokens`` is the largest number of prompt tokens in one iteration.
     chunk_tokens: int
-    # If ``mixed_steps`` is true, an iteration may compute prompts and decode at the same time.
+    # If ``mixed_steps`` is true, an iteration may compute prompts and decode together.
     mixed_steps: bool
     # ``mem_fraction_static`` is the fraction of GPU memory from which the size of the KV pool was
     # computed, or None if the user gave the size in tokens.
     mem_fraction_static: float | None
 
     def with_pool(self, tokens: int) -> Mapping[str, Any]:
-        """Return the settings for a pool of ``tokens`` tokens, or for the smallest valid pool."""
+        """Return the settings for a pool of ``tokens`` tokens, or else the smallest valid pool."""
 
     def worker(self, parts: WorkerParts) -> Replica:
         """Return a new worker with an empty cache."""
@@ -191,8 +190,8 @@ CONTRACTS: Mapping[str, Callable[[Mapping[str, Any], TimingProfile], EngineContr
         "lightllm": "fairbench.engine.lightllm:LightLLMContract",
     }
 )
-"""``CONTRACTS`` maps the name of each engine to the class of the engine's contract.
+"""The class of each engine's contract, by the name of the engine.
 
-A call of the class with settings and a timing profile returns the contract, which holds the
-parameters of the simulated engine on one GPU and model (``EngineContract``).
+Called with settings and a timing profile, the class returns an ``EngineContract``: the parameters
+of the simulated engine on one GPU and model.
 """

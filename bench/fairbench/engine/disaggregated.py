@@ -31,7 +31,7 @@ Then = Callable[[], None]
 
 
 class PrefillEngine(Replica, Protocol):
-    """An engine replica that computes prompts, and keeps every KV cache that is not sent yet."""
+    """An engine replica that computes prompts, and keeps each KV cache until it is sent."""
 
     cap: LoadCap
 
@@ -43,7 +43,7 @@ class PrefillEngine(Replica, Protocol):
 
 
 class Transfer(NamedTuple):
-    """A requested transfer of a prompt's KV cache, with its ``number`` in the order of requests."""
+    """A transfer of a prompt's KV cache; ``number`` is its position in the order of requests."""
 
     number: int
     sequence: Sequence
@@ -58,12 +58,12 @@ class Transfers:
     A worker sends or receives one prompt at a time.
 
     Transfers start in the order in which they were requested, except that a transfer between two
-    free workers overtakes earlier transfers that involve a busy worker. Real engines order the
-    transfers between prefill and decode workers in a similar way. SGLang 0.5.23 has several queues
-    per sender, each with its own thread, and chooses the queue by the receiver
-    (``add_transfer_request`` in ``disaggregation/mooncake/conn.py``). In vLLM 0.32, every transfer
-    starts at once without blocking (``start_load_kv`` in ``kv_connector/v1/nixl/pull_worker.py``).
-    The latency of the link comes after the last byte of a transfer, and occupies no worker.
+    free workers overtakes earlier transfers whose sender or receiver is busy. Real engines behave
+    similarly. SGLang 0.5.23 has several queues per sender, each with its own thread, and chooses
+    the queue by the receiver (``add_transfer_request`` in ``disaggregation/mooncake/conn.py``). In
+    vLLM 0.32, every transfer starts at once without blocking (``start_load_kv`` in
+    ``kv_connector/v1/nixl/pull_worker.py``). The latency of the link is added after the last byte
+    of a transfer; the workers are already free again in that time.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Transfers:
         self._latency_ps = round(params.latency_ms * PS_PER_MS)
         # ``_free_ps`` holds, for each worker, the time at which its last KV transfer ends.
         self._free_ps = [0] * workers
-        # ``_waiting`` maps a pair of source and target worker to the KV transfers that have not
+        # ``_waiting`` maps each pair of source and target worker to the transfers that have not
         # started yet, in order.
         self._waiting: dict[tuple[int, int], deque[Transfer]] = {}
         self._requested = 0  # number of KV transfers that were requested so far
@@ -87,12 +87,12 @@ class Transfers:
         self._start_possible()
 
     def _start_possible(self) -> None:
-        """Start every transfer between two free workers, in the order of the transfers."""
+        """Start every transfer whose two workers are free, in the order of the requests."""
         while (queue := self._next_possible()) is not None:
             self._start(queue.popleft())
 
     def _next_possible(self) -> deque[Transfer] | None:
-        """Return the queue whose head is the first transfer that may start, or None."""
+        """Return the queue whose first transfer may start next, or None if none may start."""
         now_ps, free_ps = self.clock.now_ps, self._free_ps
         possible = [
             queue
@@ -113,9 +113,9 @@ class Transfers:
 class PrefillReplica:
     """A ``Replica`` that computes prompts, and sends the KV caches to decode workers.
 
-    A request is assigned at its arrival to the decode worker with the fewest assigned requests. The
-    replica ``engine`` computes a copy of the request, which ends with the first output token.
-    Subclasses define at which time the decode worker reserves memory.
+    A request is assigned, when it arrives, to the decode worker with the fewest assigned requests.
+    The replica ``engine`` runs a copy of the request that ends with the first output token.
+    Subclasses define when the decode worker reserves memory.
     """
 
     def __init__(
@@ -126,12 +126,12 @@ class PrefillReplica:
         self.scheduler, self.batch = engine.scheduler, engine.batch
         self._decodes = decodes
         self._transfers = transfers
-        # ``_copies`` maps each request that no decode worker has received yet to the engine's copy
-        # of the request.
+        # ``_copies`` maps each request that has not reached a decode worker to the copy in the
+        # engine.
         self._copies: dict[Sequence, Sequence | None] = {}
         self._unreserved = 0  # number of requests that the engine has not received yet
 
-    # The methods of this section implement the interface of a replica.
+    # These methods implement the interface of a replica.
 
     @property
     def on_pass(self) -> Then | None:
@@ -182,7 +182,7 @@ class PrefillReplica:
         self._unreserved += 1
         self._arrived(sequence)
 
-    # The methods of this section follow a request from its prefill worker to its decode worker.
+    # These methods follow a request from its prefill worker to its decode worker.
 
     def _arrived(self, sequence: Sequence) -> None:
         """Assign a request that has arrived to a decode worker, and start its prefill."""
@@ -200,7 +200,7 @@ class PrefillReplica:
         return self._decodes[sequence.decode_worker - self._decodes[0].index]
 
     def _compute(self, sequence: Sequence) -> None:
-        """Pass a copy of the request, with an answer of one token, to the engine."""
+        """Pass the engine a copy of the request whose answer is a single token."""
         request, output = sequence.request, sequence.output
         copy = Sequence(
             replace(request, max_new_tokens=1),
@@ -227,7 +227,7 @@ class PrefillReplica:
         self._decode_of(sequence).cancel(sequence)
 
     def _ready(self, sequence: Sequence) -> None:
-        """Handle a computed prompt: send its KV cache to the decode worker."""
+        """Send the KV cache of a computed prompt to the decode worker."""
         self._send(sequence)
 
     def _send(self, sequence: Sequence) -> None:
@@ -242,14 +242,14 @@ class PrefillReplica:
 
 
 class ReservesAtArrival(PrefillReplica):
-    """SGLang's order: a request waits for memory at the decode worker, and then for prefill."""
+    """A replica as in SGLang: a request gets decode memory before its prefill begins."""
 
     def _arrived(self, sequence: Sequence) -> None:
         self._assign(sequence).reserve_in_turn(sequence, partial(self._compute, sequence))
 
 
 class ReservesWhenComputed(PrefillReplica):
-    """vLLM's order: a prompt is computed first, and is sent when the decode worker has memory."""
+    """A replica as in vLLM: a computed prompt is sent once the decode worker has memory."""
 
     def _refused(self, sequence: Sequence) -> None:
         self._decode_of(sequence).assigned -= 1
@@ -259,17 +259,18 @@ class ReservesWhenComputed(PrefillReplica):
 
 
 def _take_over(sequence: Sequence, copy: Sequence) -> None:
-    """Copy the records of a request's prefill from ``copy``, which the engine computed."""
+    """Copy the records of a request's prefill from the engine's ``copy`` of the request."""
     sequence.admitted_ps = copy.admitted_ps
     sequence.cached_tokens, sequence.extend_tokens = copy.cached_tokens, copy.extend_tokens
     sequence.gpu_ps = copy.gpu_ps
 
 
 class DecodeRoom(NoCap):
-    """A load cap for prefill engines: a request is admitted if a decode worker has room.
+    """A load cap for prefill engines: a request is admitted only if a decode worker has room.
 
-    The engine's copy of a request produces no outputs. ``whole`` maps the id of a request that is
-    not admitted yet to the original request, from which the need for memory is computed.
+    The engine's copy of a request has no later outputs, so the need for memory is computed from the
+    original request. ``whole`` maps the id of each request that is not admitted yet to the
+    original.
     """
 
     def __init__(self, decodes: list[DecodeWorker]) -> None:
@@ -299,7 +300,7 @@ class DecodeRoom(NoCap):
 
 
 class ReservesAtAdmission(PrefillReplica):
-    """An order in which the prefill worker's scheduler also orders requests for decode memory."""
+    """A prefill worker whose scheduler also decides who gets memory at the decode workers."""
 
     def __init__(
         self,
@@ -321,7 +322,7 @@ class ReservesAtAdmission(PrefillReplica):
 
 
 class Sides(NamedTuple):
-    """The functions of an engine that create workers, and the engine's default prefill replica."""
+    """The functions that create an engine's workers, and its default prefill replica."""
 
     prefill: Callable[[Any, WorkerParts], PrefillEngine]
     decode: Callable[[Any, WorkerParts, DisaggregationParams], DecodeWorker]
@@ -351,7 +352,7 @@ def disaggregated(
     prefills: list[WorkerParts],
     decode_count: int,
 ) -> list[Replica]:
-    """Return the prefill workers of a cluster, followed by the decode workers.
+    """Create a disaggregated cluster: the prefill workers, followed by the decode workers.
 
     Args:
         settings: The experiment's settings, by ``NAME.PARAM``.
@@ -389,10 +390,10 @@ def disaggregated(
 def _released(
     engines: list[PrefillEngine], sequence: Sequence, *, charges: bool, wakes: bool
 ) -> None:
-    """Report to the prefill workers that a decode worker has freed the memory of a request.
+    """Tell the prefill workers that a decode worker has freed the memory of a request.
 
-    If ``charges`` is set, the prefill worker's scheduler charges the request's outputs. If
-    ``wakes`` is set, idle prefill workers try to admit waiting requests again.
+    If ``charges`` is true, the prefill worker's scheduler charges the request's outputs. If
+    ``wakes`` is true, idle prefill workers try again to admit waiting requests.
     """
     if charges and sequence.produced > 1:
         scheduler = engines[sequence.worker].scheduler
@@ -404,7 +405,7 @@ def _released(
 
 @dataclass(frozen=True, slots=True)
 class DecodeLimits:
-    """The limits of a decode worker on running requests and on requests that hold memory."""
+    """The most requests that a decode worker may run, and the most that may hold memory on it."""
 
     pool_tokens: int
     most_running: int
@@ -415,16 +416,16 @@ class DecodeLimits:
 
 
 class DecodeWorker(EngineLoop[KVNode]):
-    """A worker that decodes requests whose prompts prefill workers have computed.
+    """A worker that decodes requests whose prompts were computed by prefill workers.
 
-    A caller reserves memory in one of two ways: by ``reserve_in_turn``, first come first served, or
-    by ``reserve`` after ``may_take``. The caller calls ``receive`` when a request's KV cache has
-    arrived; the request runs from the next step on. ``assigned`` is the number of requests that run
-    or will run on the worker, and ``members`` is the number of requests that hold memory.
+    Memory is reserved in one of two ways: by ``reserve_in_turn``, first come first served, or by
+    ``reserve`` after ``may_take``. When a request's KV cache has arrived, ``receive`` adds the
+    request, which runs from the next step on. ``assigned`` is the number of requests that run or
+    will run on the worker, and ``members`` is the number of requests that hold memory.
     ``on_release`` is called each time a request ends.
 
-    Requests on decode workers share no prefixes: SGLang keeps no prefix cache on a decode worker,
-    and this model keeps no prefix cache for vLLM either. Memory is counted in tokens.
+    Requests on decode workers share no prefixes: SGLang has no prefix cache on a decode worker, and
+    this model has none for vLLM either. Memory is counted in tokens.
     """
 
     def __init__(self, parts: WorkerParts, limits: DecodeLimits) -> None:
@@ -443,12 +444,12 @@ class DecodeWorker(EngineLoop[KVNode]):
     def _fits_beside(self, request: Request, tokens: int) -> bool:
         """Return whether ``tokens`` tokens of a request fit beside the running requests."""
 
-    # Prefill workers call the methods of this section.
+    # Prefill workers call these methods.
 
     def may_take(self, request: Request, tokens: int) -> bool:
-        """Return whether memory, slots and load cap allow a request of ``tokens`` tokens.
+        """Return whether memory, slots and the load cap allow a request of ``tokens`` tokens.
 
-        No request may take memory while a retracted request waits to return.
+        No request may take memory while a retracted request waits to run again.
         """
         self.sync()
         return not self.retracted and self._has_room(request, tokens)
@@ -465,8 +466,8 @@ class DecodeWorker(EngineLoop[KVNode]):
     def reserve(self, sequence: Sequence) -> None:
         """Reserve a decode worker's memory for a prompt. Precondition: ``may_take`` returned True.
 
-        The current run of decode steps ends early, because its length was planned without the
-        reservation.
+        The current run of decode steps is cut short, because its length was planned with more free
+        memory.
         """
         sequence.reserved_ps = self._clock.now_ps
         self._hold(sequence, sequence.request.input_tokens)
@@ -474,7 +475,7 @@ class DecodeWorker(EngineLoop[KVNode]):
             self._stop_run(self._run)
 
     def cancel(self, sequence: Sequence) -> None:
-        """Free the memory of a request that will not be sent."""
+        """Free the reserved memory of a request that will not be sent."""
         self._give_back(sequence.private)
         self.cap.leave(sequence.request)
         self._end(sequence)
@@ -488,7 +489,7 @@ class DecodeWorker(EngineLoop[KVNode]):
             self._stop_run(self._run)
         self.wake()
 
-    # The methods of this section implement the interface of a decode worker as a replica.
+    # These methods implement the interface of a replica.
 
     @property
     def queued_count(self) -> int:
@@ -505,7 +506,7 @@ class DecodeWorker(EngineLoop[KVNode]):
     def _may_admit(self) -> bool:
         return False
 
-    # The methods of this section execute the steps of a decode worker.
+    # These methods execute the steps of a decode worker.
 
     def _start(self) -> bool:
         self._readmit()
@@ -529,8 +530,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         if batch.size > cache.free:
             self._retract()
         if not 0 < batch.size <= cache.free:
-            # The memory of the decode worker that is left is reserved for prompts that prefill
-            # workers are sending.
+            # The decode worker's remaining memory is reserved for prompts that are being sent.
             return False
         steps = min(batch.steps_to_finish(), cache.free // batch.size, self._most_steps())
         self._start_run(steps, -self._extra_ps())
@@ -543,11 +543,11 @@ class DecodeWorker(EngineLoop[KVNode]):
         return 1 if returns or self.limits.step_by_step else 2**62
 
     def _extra_ps(self) -> int:
-        """Return the time (ps) that a decode step takes beyond the profile's formula."""
+        """Return the time (ps) by which a decode step is longer than the profile's formula says."""
         return 0
 
     def _recompute(self) -> bool:
-        """Start to recompute retracted requests; return False if no request is retracted."""
+        """Start to compute retracted requests again; return False if no request is retracted."""
         return False
 
     def _provide(self, steps: int) -> None:
@@ -563,10 +563,10 @@ class DecodeWorker(EngineLoop[KVNode]):
         self.assigned -= 1
         self.on_release(sequence)
 
-    # The methods of this section manage the memory of a decode worker.
+    # These methods manage the memory of a decode worker.
 
     def _has_room(self, request: Request, tokens: int) -> bool:
-        """Return whether a request may take memory; if the worker is empty, any request may."""
+        """Return whether a request may take memory; on an empty worker, any request may."""
         if not self.members:
             return True
         within = self.members < self.limits.most_members and self.cap.has_room(request)
@@ -584,11 +584,11 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     @property
     def _free(self) -> int:
-        """The number of tokens that are free after the present step."""
+        """The number of tokens that will be free after the present step."""
         return self.cache.free - self.batch.size
 
     def _retract(self) -> None:
-        """Retract requests, but not the last request, until the next decode step has memory."""
+        """Retract requests, but never the last one, until the next decode step has memory."""
         self._end_stretch()
         order = self._retraction_order()
         while self.batch.size > self.cache.free and len(order) > 1:
@@ -602,7 +602,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         self.batch.rearrange(order)
 
     def _readmit(self) -> None:
-        """Reserve memory for retracted requests in order, and return the requests to the batch."""
+        """Reserve memory for retracted requests in order, and put them back into the batch."""
         while self.retracted:
             sequence = self.retracted[0]
             if not self._has_room(sequence.request, sequence.total):
@@ -619,23 +619,23 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     @abstractmethod
     def _store(self, sequence: Sequence, tokens: int) -> None:
-        """Retract a sequence: its ``tokens`` tokens lose their memory."""
+        """Retract a sequence, and free the memory of its ``tokens`` tokens."""
 
     @abstractmethod
     def _load(self, sequence: Sequence) -> None:
-        """Return a retracted sequence, for which memory was reserved again, to the batch."""
+        """Put a retracted sequence, for which memory was reserved again, back into the batch."""
 
 
-# While at most ``FEW_RUNNING`` requests run, SGLang allocates twice as many slots in advance.
+# SGLang reserves twice as many slots in advance while at most ``FEW_RUNNING`` requests run.
 FEW_RUNNING = 32
 
 
 class SGLangDecode(DecodeWorker):
-    """A decode worker that keeps ``reserved`` tokens free for the future outputs of each member.
+    """SGLang's decode worker, which keeps ``reserved`` tokens per member free for future outputs.
 
-    A prompt needs memory for its own tokens and ``reserved`` further tokens. The request must also
-    be able to finish if all other requests were retracted (``DecodePreallocQueue`` of SGLang 0.5).
-    The KV cache of a retracted request is copied to CPU memory and back.
+    A request may take memory if its prompt and ``reserved`` further tokens fit. It must also be
+    able to finish if all other requests were retracted (``DecodePreallocQueue`` of SGLang 0.5). The
+    KV cache of a retracted request is copied to CPU memory and back.
     """
 
     def __init__(self, parts: WorkerParts, limits: EngineLimits, reserved: int) -> None:
@@ -677,7 +677,7 @@ UNLIMITED = 2**62
 
 
 class VLLMDecode(DecodeWorker):
-    """A decode worker whose first step for a request produces the request's first token.
+    """vLLM's decode worker, whose first step for a request produces its first token.
 
     A request may take memory if fewer requests run than the limit allows, and if enough blocks for
     the whole prompt are free. The request that joined last is preempted first, and the decode

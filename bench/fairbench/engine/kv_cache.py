@@ -1,8 +1,8 @@
 """The KV memory of an SGLang replica: a radix tree with locks and eviction, and private tokens.
 
-Accounting, in tokens: capacity = free + tree (evictable + locked) + private. Private tokens are
-tokens of a running request that are not in the tree yet: the tokens of a prefill in progress, and
-decoded tokens. The cache follows the rules of SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
+The tokens add up: capacity = free + tree (evictable + locked) + private. Private tokens belong to a
+running request and are not in the tree yet: decoded tokens and the tokens of a prefill in progress.
+The cache follows the rules of SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class AttachedRequest(Protocol[N]):
     place: Place
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
-        """Return the position that the request had in the queue at refresh number ``refresh``."""
+        """Return the request's position in the queue at the refresh with the number ``refresh``."""
 
 
 class MatchCache(Protocol[N]):
-    """The interface of a cache for a queue that is sorted by cached prefix.
+    """A cache for a queue that is sorted by the length of cached prefixes.
 
-    The cache calls ``on_moved`` for an attached request whose cached prefix may have changed. A
-    refresh matches waiting requests against the cache; ``refresh_stamp`` is the time stamp of the
-    most recent refresh.
+    The cache calls ``on_moved`` with each attached request whose cached prefix may have changed. A
+    refresh matches waiting requests with the cache again; ``refresh_stamp`` is the time stamp of
+    the most recent refresh.
     """
 
     on_moved: Callable[[AttachedRequest[N]], None] | None
@@ -63,15 +63,15 @@ class MatchCache(Protocol[N]):
 
 
 class PrefixCache(MatchCache[N], Protocol[N]):
-    """The interface of a cache with which a simulated worker matches and touches prefixes."""
+    """A cache in which a simulated worker looks up prefixes and marks them as used."""
 
     root: N
 
     def descend(self, node: N, prompt: Prompt, place: Place, limit: int) -> tuple[N, Place]:
-        """Walk along the prompt from ``node``, which ends at ``place``, to depth ``limit``."""
+        """Follow the prompt from ``node``, which ends at ``place``, down to depth ``limit``."""
 
     def match(self, prompt: Prompt, limit: int) -> tuple[N, Place]:
-        """Walk down from the root along the prompt, to depth ``limit`` in tokens."""
+        """Follow the prompt down the tree from the root, to a depth of ``limit`` tokens."""
 
     def touch(self, node: N) -> None:
         """Mark the whole path to ``node`` as used now."""
@@ -80,13 +80,13 @@ class PrefixCache(MatchCache[N], Protocol[N]):
 class KVNode(Node):
     """A node of the prefix tree: a cached part of a prompt.
 
-    To avoid walks, a lock or a use of a path is recorded only at the end of the path. ``locks``
+    A lock or a use of a path is recorded only at the end of the path, which saves time. ``locks``
     counts the locks that end at the node, plus 1 for each child with locks. ``last_access`` is the
-    latest use that ended at the node, or at an evicted node below the node. The values of a leaf
-    include all its locks and uses.
+    latest use that ended at the node or at an evicted node below it. For a leaf, both values are
+    therefore complete.
 
-    A use is a pair of a time stamp and a position in the queue. At a refresh, all waiting requests
-    use their prefixes with one stamp, in the order of the queue.
+    A use is a pair: a time stamp and a position in the queue. At a refresh, the prefixes of all
+    waiting requests get a use with the same stamp, in the order of the queue.
     """
 
     __slots__ = ("last_access", "listed", "locks", "number", "waiters")
@@ -101,18 +101,16 @@ class KVNode(Node):
         self.children = {}
         self.locks = 0
         self.last_access: Access = (0, 0, 0)
-        # ``number`` is the node's number in the order of creation, which decides between leaves of
-        # equal rank.
+        # ``number`` counts nodes in order of creation, and decides between leaves of equal rank.
         self.number = 0
-        # ``listed`` is true if the heap of leaves has an entry of the node.
+        # ``listed`` is true if the heap of leaves has an entry for the node.
         self.listed = False
         self.waiters: Waiters | None = None
 
 
 KVWaiter = AttachedRequest[KVNode]
-# A node's waiting requests are the requests whose cached prefix ends at the node; they are grouped
-# by the child that would extend the prefix. The group with key None holds the requests whose whole
-# prompt is cached.
+# The waiting requests whose cached prefix ends at a node, grouped by the child that would extend
+# the prefix. Requests whose whole prompt is cached have the key None.
 Waiters = dict[tuple[str, int] | None, dict[KVWaiter, None]]
 
 
@@ -159,16 +157,16 @@ class KVCache(PrefixTree[KVNode]):
         self.refresh_stamp = 0
         self._stamp = 0
         self._created = 0
-        # ``_leaves`` is a heap of the tree's leaves by rank and number; the rank in an entry may be
-        # too low.
+        # ``_leaves`` is a heap of the tree's leaves by rank and number. The stored rank may be too
+        # low.
         self._leaves: list[tuple[Rank, int, KVNode]] = []
-        # ``_latest`` is the waiting request that was matched with the tree last.
+        # ``_latest`` is the waiting request that was matched last.
         self._latest: KVWaiter | None = None
         self._stored: tuple[Prompt, KVNode] | None = None  # the prompt whose nodes were locked last
-        # ``_matching`` is the waiting request that is being matched with the tree.
+        # ``_matching`` is the waiting request that is being matched now.
         self._matching: KVWaiter | None = None
 
-    # Memory.
+    # Free and used memory.
 
     def allocate(self, tokens: int) -> None:
         """Take ``tokens`` tokens for a request, and evict cached tokens if memory is short.
@@ -183,11 +181,10 @@ class KVCache(PrefixTree[KVNode]):
     def release(self, tokens: int) -> None:
         self.free += tokens
 
-    # The methods of this section that have a client as argument have an effect only in
-    # ``ClientCache``.
+    # The methods here that take a client have an effect only in ``ClientCache``.
 
     def allocate_for(self, client: str, tokens: int) -> None:
-        """Allocate ``tokens`` tokens for a request of the client, as ``allocate`` does."""
+        """Allocate ``tokens`` tokens for a request of the client; otherwise like ``allocate``."""
         if tokens > self.free:
             self.evict(tokens - self.free)
         assert tokens <= self.free, "allocation beyond free + evictable"
@@ -211,12 +208,13 @@ class KVCache(PrefixTree[KVNode]):
         """Record that the request uses the path to ``node`` from now on."""
 
     def retain(self, node: KVNode, request: Request) -> None:
-        """Record that the request has finished, and that its path ends at ``node``."""
+        """Record that the request has finished and that its path ends at ``node``."""
 
     def evict(self, tokens: int, requests: Mapping[str, int] | None = None) -> None:
-        """Evict whole unlocked leaves in the order of the policy until ``tokens`` tokens are free.
+        """Evict unlocked leaves, each as a whole, until ``tokens`` tokens are free.
 
-        ``requests`` maps clients to the numbers of their requests that need the memory.
+        The policy decides the order. ``requests`` maps clients to the numbers of their requests
+        that need the memory.
         """
         freed = 0
         while freed < tokens and (leaf := self._next_leaf()) is not None:
@@ -229,8 +227,7 @@ class KVCache(PrefixTree[KVNode]):
             listed, _, node = heappop(self._leaves)
             node.listed = False
             if node.locks or node.children:
-                # A node without an entry in the heap is added again when it has no locks and no
-                # children.
+                # A node without an entry is added again once it has neither locks nor children.
                 continue
             rank = self.policy.rank(new_tuple(Leaf, (self._access_of(node), 0, 0.0, False)))
             if listed == rank:
@@ -240,7 +237,7 @@ class KVCache(PrefixTree[KVNode]):
         return None
 
     def _access_of(self, leaf: KVNode) -> Access:
-        """Return a leaf's last use, including the uses by waiting requests at refreshes."""
+        """Return when a leaf was last used; refreshes of waiting requests count as uses."""
         if not leaf.waiters or leaf.last_access[0] > self.refresh_stamp:
             return leaf.last_access
         waiters = (waiter for group in leaf.waiters.values() for waiter in group)
@@ -251,8 +248,7 @@ class KVCache(PrefixTree[KVNode]):
 
     def _list_if_leaf(self, node: KVNode) -> None:
         if not (node.listed or node.locks or node.children or node is self.root):
-            # The stored rank of a node may be too low, because a node's rank ignores uses of the
-            # node by waiting requests.
+            # The node's stored rank may be too low, because it ignores uses by waiting requests.
             node.listed = True
             rank = self.policy.rank(new_tuple(Leaf, (node.last_access, 0, 0.0, False)))
             heappush(self._leaves, (rank, node.number, node))
@@ -278,10 +274,10 @@ class KVCache(PrefixTree[KVNode]):
         self.root.children.clear()
         self._leaves.clear()
 
-    # The methods of this section lock nodes and record when nodes were last used.
+    # These methods lock nodes and record when nodes were last used.
 
     def touch(self, node: KVNode) -> None:
-        """Mark the whole path to ``node`` as used now."""
+        """Mark all nodes on the path to ``node`` as used now."""
         self._stamp += 1
         node.last_access = self._stamp, 0, 0
 
@@ -316,7 +312,7 @@ class KVCache(PrefixTree[KVNode]):
         If ``tokens`` is negative, running requests no longer use that number of tokens.
         """
 
-    # The tree.
+    # Changes of the prefix tree.
 
     def insert(
         self, node: KVNode, prompt: Prompt, place: Place, depth: int, *, lock: bool = False
@@ -334,8 +330,8 @@ class KVCache(PrefixTree[KVNode]):
             lock: Whether to move the caller's lock from ``node`` to the end node.
 
         Returns:
-            The end node, and the number of private tokens whose copies were cached already. The
-            caller must release the private tokens whose copies were cached already.
+            The end node, and the number of private tokens that were already cached as other copies.
+            The caller must release these private tokens.
         """
         end = node
         if node.children:
@@ -366,20 +362,20 @@ class KVCache(PrefixTree[KVNode]):
         upper.number = self._created
         upper.locks = 1 if lower.locks else 0
         upper.last_access = lower.last_access
-        # When a prompt matches only a part of a node, SGLang marks the node as used and then cuts
-        # the node.
+        # When a prompt matches only a part of a node, SGLang marks the whole node as used before it
+        # cuts the node.
         if self._matching is not None:
             lower.last_access = self._refreshed(self._matching)
         else:
             self.touch(lower)
 
-    # Each waiting request is attached to the tree node at which its cached prefix ends.
+    # Each waiting request is attached to the node at which its cached prefix ends.
 
     def refresh(self, waiters: Iterable[KVWaiter]) -> None:
         """Match the given waiting requests with the cache again.
 
-        A refresh also counts as a use of the cached prefixes of all other waiting requests.
-        ``_refreshed`` returns the last use of a waiting request's prefix when the value is needed.
+        A refresh also counts as a use of the cached prefixes of all other waiting requests; that
+        use is computed only when it is needed (``_refreshed``).
         """
         self._stamp += 1
         self.refresh_stamp = self._stamp
@@ -387,17 +383,17 @@ class KVCache(PrefixTree[KVNode]):
             self.attach(waiter)
 
     def attach(self, waiter: KVWaiter) -> None:
-        """Match a waiting request at a refresh, starting from the end of its last match.
+        """Match a waiting request at a refresh, starting at the node where its last match ended.
 
-        A request that was never matched starts at the root. ``on_moved`` is called when the request
-        must be matched with the cache again.
+        A request that was never matched starts at the root. ``on_moved`` is called later, when the
+        request must be matched again.
         """
         start: KVNode | None = waiter.node
         node, place, latest = start or self.root, waiter.place, self._latest
         if start is not None:
             self._unfile(waiter, start)
         elif latest is not None and latest.prompt is waiter.prompt and latest.node is not None:
-            # The branches of a program often wait at the same time with the same prompt.
+            # Parallel calls of one program often wait at the same time with the same prompt.
             node, place = latest.node, latest.place
         self._matching = waiter
         waiter.node, waiter.place = self.descend(node, waiter.prompt, place, waiter.total)
@@ -405,7 +401,7 @@ class KVCache(PrefixTree[KVNode]):
         self._file(waiter, waiter.node)
 
     def detach(self, waiter: KVWaiter) -> None:
-        """Detach a waiting request, and keep its last use of the path to its node."""
+        """Detach a waiting request, and record its last use of the path at its node."""
         node = waiter.node
         assert node is not None
         self._unfile(waiter, node)
@@ -431,12 +427,12 @@ class KVCache(PrefixTree[KVNode]):
             del node.waiters[key]
 
     def _advance(self, waiters: Waiters, child: KVNode) -> None:
-        """Report the waiting requests at a parent whose prompts continue with a new child."""
+        """Report the waiting requests at a node whose prompts continue with its new child."""
         for waiter in waiters.get(child.key, ()):
             self._moved(waiter)
 
     def _retreat(self, waiters: Waiters, parent: KVNode) -> None:
-        """Attach the waiting requests of a removed leaf to the leaf's parent."""
+        """Attach the waiting requests of a removed leaf to its parent."""
         for group in waiters.values():
             for waiter in group:
                 waiter.node = parent

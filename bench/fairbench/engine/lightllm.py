@@ -1,17 +1,17 @@
-"""The simulated engine S-LoRA / LightLLM, with which measured runs are replayed.
+"""The simulated engine S-LoRA / LightLLM, which the replays of measured runs use.
 
-The LightLLM engine has no prefix cache and no preemption. A request is admitted only if the KV pool
-then has room for the whole batch until all answers are complete. The test of memory uses the true
-lengths of the answers, because the measured runs ignored the end-of-sequence token. The engine
-tries to start a minibatch (a prefill batch) at three times: when the server is idle,
-``max_wait_tokens`` decode steps after the last minibatch, and after each later step. Source:
-[VTC-artifact], slora/server/router/{manager,req_queue}.py.
+LightLLM has no prefix cache and no preemption. A request is admitted only if the KV pool has room
+for the whole batch until all answers are complete. The test knows the true lengths of the answers,
+because the measured runs ignored the end-of-sequence token. The engine tries to start a minibatch
+(a prefill batch) when the server is idle, ``max_wait_tokens`` decode steps after the last
+minibatch, and then after each further step. Source: [VTC-artifact],
+slora/server/router/{manager,req_queue}.py.
 
-A single event loop reads the socket and runs the model, and the coroutine of a step resumes before
-the coroutine that reads the socket. Because the coroutine of the step resumes first, the engine
-sees a request that arrives during a step one decision late. After a step in which a request ends,
-arrivals are seen at once, because the removal of the request from the batch lets the reader run.
-While idle, the server looks for requests every 10 ms.
+A single event loop reads the socket and runs the model. After a step, the coroutine that runs the
+model resumes before the one that reads the socket. The engine therefore sees a request that arrived
+during the step one decision late. When a request ends with the step, the engine sees arrivals at
+once, because removing the request lets the reader run. An idle server looks for requests every 10
+ms.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from fairbench.schedulers.params import make_params
 class UncachedMemory:
     """The ``KVMemory`` of an engine without a prefix cache.
 
-    The memory of a minibatch counts as used once the prefill of the minibatch has ended.
+    The memory of a minibatch counts as used once its prefill has ended.
     """
 
     evictable = 0
@@ -60,12 +60,12 @@ class UncachedMemory:
 
 
 class FitTest:
-    """A test whether the batch and a new request can decode to their ends in the pool.
+    """A test whether the batch and a new request can all decode to their ends in the pool.
 
-    Whenever a request finishes, the pool must be large enough for the whole batch. If the requests
-    are sorted by remaining outputs, the longest first, remaining_k * k + (sum of the first k
-    current lengths) must be less than the pool for every k, in tokens. The last output token of a
-    request needs no memory. A new request counts in the test as if its prefill had ended.
+    The pool must be large enough for the remaining batch whenever a request finishes. Sort the
+    requests by remaining outputs, the longest first. Then remaining_k * k + (sum of the first k
+    current lengths) must be less than the pool size in tokens, for every k. The last output token
+    of a request needs no memory. A new request counts as if its prefill had ended.
     """
 
     def __init__(self, batch: RunningBatch, limits: LightLLMLimits) -> None:
@@ -103,7 +103,7 @@ def fill_minibatch(
     cap: LoadCap,
     now_s: float,
 ) -> list[Sequence]:
-    """Admit requests in the scheduler's order to a minibatch that runs beside ``batch``."""
+    """Admit requests to a minibatch in the scheduler's order; ``batch`` keeps running beside it."""
     fit = FitTest(batch, limits)
     admitted: list[Sequence] = []
     tokens = 0
@@ -148,7 +148,8 @@ class LightLLMWorker(EngineLoop[KVNode]):
         self._prefill_start_ps = 0
         self._idle_since_ps = 0
 
-    # The inbox holds requests that have arrived, but that the engine has not read from its socket.
+    # The inbox holds requests that have arrived and that the engine has not read from its socket
+    # yet.
 
     def fits(self, request: Request) -> bool:
         return request.input_tokens <= self.limits.minibatch_tokens
@@ -172,7 +173,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
     def _read_at_once(self) -> bool:
         """Return whether the next decision sees a request that arrives now.
 
-        The engine decides without the requests that arrive in the last step before the decision.
+        The next decision misses requests that arrive in the last step before it.
         """
         if self._run is None:
             return bool(self._prefilling)
@@ -180,7 +181,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
         return self._run.steps > 1
 
     def _next_look_ps(self, since_ps: int) -> int:
-        """Return the time (ps) at which a server idle since ``since_ps`` sees the next arrival."""
+        """Return when (ps) a server that is idle since ``since_ps`` next looks for requests."""
         if not self._poll_ps:
             return self._clock.now_ps
         return since_ps + -((since_ps - self._clock.now_ps) // self._poll_ps) * self._poll_ps
@@ -189,24 +190,24 @@ class LightLLMWorker(EngineLoop[KVNode]):
         if done:
             self._read_inbox()
 
-    # The methods of this section form the loop of the LightLLM engine.
+    # These methods are the loop of the LightLLM engine.
 
     @property
     def _may_admit(self) -> bool:
-        """Whether no request runs; arrivals do not interrupt the decode steps of other requests."""
+        """Whether no request runs; arrivals do not interrupt the decode steps of others."""
         return self.running_count == 0
 
     def _running(self) -> list[Sequence]:
         return [*self.batch.sequences, *self._prefilling]
 
     def settle(self) -> None:
-        """Write the remaining records, and undo the admissions of a minibatch that did not end."""
+        """Write the remaining records, and undo the admissions of an unfinished minibatch."""
         super().settle()
         for sequence in self._prefilling:
             sequence.not_admitted(0)
 
     def _start(self) -> bool:
-        """Start a minibatch if due and if a request fits; otherwise decode (S-LoRA's ``_step``)."""
+        """Start a minibatch if it is due and a request fits; else decode (S-LoRA's ``_step``)."""
         if not self.batch.size:
             self._read_inbox()
         due = self.limits.max_wait_tokens - self._decoded
@@ -214,8 +215,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
             return True
         if not self.batch.size:
             return False
-        # If the next minibatch of prompts is overdue, the engine tries to start the minibatch after
-        # every decode step.
+        # When the next minibatch is overdue, the engine tries to start it after every decode step.
         self._start_run(min(self.batch.steps_to_finish(), max(due, 1)), 0)
         self._read_inbox()
         return True
@@ -225,13 +225,13 @@ class LightLLMWorker(EngineLoop[KVNode]):
         super()._rest()
 
     def _provide(self, steps: int) -> None:
-        """Count the decode steps since the last minibatch; ``FitTest`` has reserved the memory."""
+        """Count the decode steps since the last minibatch; ``FitTest`` reserved the memory."""
         self._decoded += steps
 
     def _release(self, sequence: Sequence) -> None:
         self.batch.remove_sequence(sequence)
 
-    # Prefill.
+    # These methods compute prompts.
 
     def _start_prefill(self) -> bool:
         now_ps = self._clock.now_ps

@@ -1,8 +1,8 @@
-"""The logs of a simulation, which are tables of integers that are filled row by row.
+"""The logs of a simulation: tables of integers that are filled row by row.
 
-The service log records which work the engines did for clients. The request log records the times of
-each request's life. The memory log records the KV tokens of each client. All times are in
-picoseconds.
+The service log records which work the engines did for clients. The request log records when each
+request arrived, ran and ended. The memory log records the KV tokens of each client. All times are
+in picoseconds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BlockStore(Protocol):
 
 
 class MemoryBlocks:
-    """A storage of blocks by column in the narrowest integer types, which halves the memory."""
+    """A storage that keeps each column in the narrowest integer type, which halves the memory."""
 
     def __init__(self, columns: int) -> None:
         self.parts: list[list[NDArray[Any]]] = [[] for _ in range(columns)]
@@ -67,8 +67,8 @@ class IntegerTable:
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
         self.blocks: BlockStore = MemoryBlocks(len(names))
-        # If ``on_full`` is set, the log calls this function instead of ``file_block`` when a block
-        # of rows is full.
+        # If ``on_full`` is set, it is called instead of ``file_block`` when a block of rows is
+        # full.
         self.on_full: Callable[[], None] | None = None
         self.pack = Struct(f"{len(names)}q").pack
         self._block = bytearray()
@@ -127,7 +127,7 @@ class Stretch:
     """Decode steps of one unchanged batch, each ``growth_ps`` longer than the step before.
 
     ``fixed_ps`` is the part of a step's time that does not depend on context. ``reported_ps`` maps
-    clients to the times that were already reported to the scheduler.
+    clients to the times that were reported to the scheduler already.
     """
 
     start_ps: int
@@ -141,8 +141,8 @@ class Stretch:
     def unreported_ps(self, first: Mapping[str, Decoding]) -> Iterator[tuple[str, int]]:
         """Yield each client with its part of the time that was not reported yet.
 
-        Each client's returned time counts as reported afterwards. ``first`` has each client's
-        requests and context in the first step.
+        The yielded times count as reported from then on. ``first`` has each client's requests and
+        context in the first step.
         """
         before, self.reported_ps = self.reported_ps or {}, self.gpu_ps(first)
         for client, gpu_ps in self.reported_ps.items():
@@ -158,7 +158,7 @@ class Stretch:
 
 
 Ints: TypeAlias = NDArray[np.int64]
-# Up to the total ``EXACT``, ``shares_upto`` computes exact shares with machine integers.
+# Up to a total of ``EXACT``, ``shares_upto`` computes exact shares with machine integers.
 EXACT = 2**50
 HEAD_COLUMNS = 10
 HEAD = Struct(f"{HEAD_COLUMNS}q")
@@ -167,18 +167,17 @@ HEAD = Struct(f"{HEAD_COLUMNS}q")
 class InBatch:
     """Each client's requests and context in a decode batch, in the order in which clients joined.
 
-    The three arrays hold, for each client, its number, its number of requests, and the context of
-    these requests in tokens. ``index`` maps each client to its number, and an unknown client gets
-    the next number. ``base_tokens`` is the context at the batch's step 0; the context grows by a
-    token per request and step. ``step`` is the number of the step of the batch at which the current
-    stretch of steps began.
+    Three arrays hold, for each client, its number, its number of requests, and the total context of
+    these requests in tokens. ``index`` maps each client to its number; an unknown client gets the
+    next number. ``base_tokens`` is the context at step 0 of the batch; the context grows by a token
+    per request and step. ``step`` is the batch's step at which the current stretch began.
     """
 
     __slots__ = ("base_tokens", "clients", "index", "per_client", "requests", "step")
 
     def __init__(self, index: dict[str, int]) -> None:
         self.index = index
-        # ``per_client`` maps each client to its number of requests in the stretch.
+        # ``per_client`` maps each client to its number of requests in the batch.
         self.per_client: dict[str, int] = {}
         self.clients, self.requests, self.base_tokens = array("q"), array("q"), array("q")
         self.step = 0
@@ -233,13 +232,13 @@ class OpenStretches:
     """
 
     def __init__(self) -> None:
-        # The start rows of the series of decode steps are packed into bytes, because millions of
-        # Python objects would take much memory for a long time.
+        # The first rows of all stretches are packed into bytes, because a run may have millions of
+        # them.
         self._heads = bytearray()
         self._clients, self._requests, self._base_tokens = array("q"), array("q"), array("q")
 
     def add(self, row: int, worker: int, stretch: Stretch, batch: InBatch) -> int:
-        """Add a stretch of steps whose rows begin at ``row``; return the number of its rows."""
+        """Add a stretch whose rows begin at ``row``; return the number of its rows."""
         count, steps = len(batch.clients), stretch.steps
         self._heads += HEAD.pack(
             row, count, worker, stretch.start_ps, stretch.end_ps, stretch.growth_ps, steps,
@@ -251,11 +250,10 @@ class OpenStretches:
         return count
 
     def among(self, others: Ints) -> Ints:
-        """Return the rows of a block of the log, and remove the block's stretches of steps.
+        """Return all rows of the last block of the log, and remove the block's stretches.
 
-        The rows of a stretch of steps begin at the position that ``add`` received, and the rows
-        ``others`` fill the remaining positions. The result is stored column by column, like a
-        block.
+        The rows of a stretch begin at the position that ``add`` received, and the rows ``others``
+        fill the remaining positions. The result is stored column by column, like a block.
         """
         if not self._heads:
             return others
@@ -293,7 +291,7 @@ class OpenStretches:
 
 
 def _running(values: Ints, begin: Ints, count: Ints) -> Ints:
-    """Return the cumulative sums of ``values`` within each stretch of steps."""
+    """Return the cumulative sums of ``values``, starting again at each stretch."""
     total = np.cumsum(values)
     sums: Ints = total - np.repeat((total - values)[begin], count)
     return sums
@@ -322,8 +320,8 @@ REQUEST_COLUMNS = (
     "extend_tokens", "output_tokens", "max_new_tokens", "retractions", "recompute_tokens", "status",
     "compulsory_tokens",
 )  # fmt: skip
-# ``DECODE_COLUMNS`` lists the columns about the decode worker: its number, and the times at which
-# the worker reserved memory, and at which the prompt was computed, sent and received.
+# The columns about the decode worker: its number, and the times at which it reserved memory and at
+# which the prompt was computed, sent and received.
 DECODE_COLUMNS = ("decode_worker", "reserved_ps", "computed_ps", "sent_ps", "received_ps")
 
 
@@ -344,19 +342,18 @@ Shares: TypeAlias = Mapping[str, PrefillShare]
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ServiceLog(IntegerTable):
-    """A log with one row per client and stretch of steps, in which a worker's batch is constant.
+    """A log with one row per client and stretch; a worker's batch is constant in a stretch.
 
-    - A prefill iteration has one row per client; its ``steps`` is 1. ``input_tokens`` and
+    - A prefill iteration has one row per client, with ``steps`` 1. ``input_tokens`` and
       ``extend_charged_tokens`` are recorded at admission, ``extend_tokens`` when the tokens have
       been computed.
-    - Each step of a stretch of decode steps yields ``output_tokens / steps`` tokens, and lasts
-      ``step_growth_ps`` longer than the previous step. The columns suffice to recompute the time of
-      each decode step. ``context_tokens`` is the sum of the context lengths at the first step of a
-      stretch of steps.
+    - Each decode step of a stretch yields ``output_tokens / steps`` tokens, and lasts
+      ``step_growth_ps`` longer than the step before, so the time of each decode step can be
+      recomputed. ``context_tokens`` is the sum of the context lengths at the first step.
     - A mixed step of vLLM is written as a prefill iteration with the context lengths of its
       decoding requests.
-    - ``gpu_ps`` is the client's part of the time (``hardware.gpu_time``). The times of the clients'
-      parts add up to the time of the whole stretch of steps.
+    - ``gpu_ps`` is the client's part of the time (``hardware.gpu_time``). The parts of all clients
+      add up to the time of the whole stretch.
     """
 
     def __init__(self, clients: list[str]) -> None:
@@ -375,7 +372,7 @@ class ServiceLog(IntegerTable):
     ) -> None:
         """Log a prefill iteration that computed ``batch`` requests.
 
-        ``context_tokens`` is the context of the requests that decode in the same step.
+        ``context_tokens`` is the context of the requests that decode in the iteration.
         """
         for client, share in shares.items():
             row = self.pack(
@@ -386,7 +383,7 @@ class ServiceLog(IntegerTable):
             self.extend(row)
 
     def decode(self, worker: int, stretch: Stretch, batch: InBatch) -> None:
-        """Log a stretch of decode steps of a ``batch`` that did not change in these steps."""
+        """Log a stretch of decode steps in which ``batch`` did not change."""
         row = (len(self._block) + self._bytes_apart) // self._row_bytes
         self._bytes_apart += self._row_bytes * self._stretches.add(row, worker, stretch, batch)
         self.extend(b"")
@@ -396,11 +393,11 @@ class ServiceLog(IntegerTable):
 
 
 class RequestLog(IntegerTable):
-    """A log with one row per request; the row is written when the request or the run has ended.
+    """A log with one row per request, written when the request or the run has ended.
 
     ``more`` names further columns, which are attributes of ``Sequence``:
 
-    - ``routed_ps`` is the time at which a request was sent to its worker, at or after its arrival.
+    - ``routed_ps`` is the time at which the router sent the request to its worker.
     - ``swapped_tokens`` is the number of tokens copied to CPU memory and back.
     - ``demoted`` is 1 if admission control put the request behind all other requests.
     - ``DECODE_COLUMNS`` are the columns for separate prefill and decode workers.
@@ -432,11 +429,11 @@ MEMORY_COLUMNS = ("at_ps", "worker", "client", "holders", "change", "by")
 
 
 class MemoryLog(IntegerTable):
-    """A log with one row per change of the tokens that a client holds.
+    """A log of the changes in how many tokens each client has in memory, one row per change.
 
     ``change`` is the number of tokens that ``client`` gains, or loses if negative. ``holders`` is
-    the number of clients, including ``client``, that hold each token of the change. ``by`` is the
-    client for whose requests the tokens were evicted, or -1 if the change is no eviction.
+    the number of clients that use each of these tokens, including ``client``. ``by`` is the client
+    whose requests caused the eviction of the tokens, or -1 if the change is no eviction.
     """
 
     def __init__(self, clients: list[str]) -> None:
@@ -445,7 +442,7 @@ class MemoryLog(IntegerTable):
 
 
 class WorkerMemoryLog:
-    """A writer that records the changes of one replica's memory in the memory log."""
+    """A writer that records in the memory log how one replica's memory changes."""
 
     def __init__(self, log: MemoryLog, clock: Clock, worker: int) -> None:
         self._log = log
@@ -457,7 +454,7 @@ class WorkerMemoryLog:
         return self._clock.now_ps
 
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
-        """Record that a client holds ``change`` more tokens, each held by ``holders`` clients."""
+        """Record that a client has ``change`` more tokens; ``holders`` clients use each of them."""
         index = self._log.index
         caused = NO_CLIENT if by is None else index[by]
         self._log.append(self._clock.now_ps, self._worker, index[client], holders, change, caused)

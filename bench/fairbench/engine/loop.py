@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 class FrontendQueue:
     """A queue that passes each request on in order of arrival, after the request's processing time.
 
-    The queue models the engine's process for HTTP and the tokenizer. While the process works on a
-    request, the next request and the first tokens of answers wait. The delay of an answer on the
-    way to the client is added to the delay of the request, because the two delays have equal
-    effects on latencies. If the processing of a request takes no time, requests pass immediately.
+    It models the engine's process for HTTP and tokenization. While the process works on a request,
+    the next request and the first tokens of answers wait. The delay of an answer on its way to the
+    client is added to the delay of the request, which has the same effect on latencies. A request
+    that takes no processing time passes immediately.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class WakeUp:
         self._wake_ps: int | None = None
 
     def rest(self, scheduler: LocalScheduler, waiting: WaitingView) -> None:
-        """Set the alarm for an idle worker if the scheduler names a time."""
+        """Set the alarm for an idle worker if the scheduler names a time at which to wake it."""
         if scheduler.work_conserving:
             return
         now_ps = self._clock.now_ps
@@ -124,11 +124,11 @@ NOBODY: list[Sequence] = []
 class EngineLoop(ABC, Generic[N]):
     """The loop of iterations that all simulated replicas share.
 
-    ``submit`` adds a request and a function ``on_done``, called when the request ends.
+    ``submit`` adds a request together with a function ``on_done``, called when the request ends.
     """
 
     # The class has slots, because CPython 3.11 is slow with objects that have more than 30
-    # attributes in a dict.
+    # attributes.
     __slots__ = (
         "_blocked", "_clock", "_computes_prompts", "_context_tokens", "_costs", "_end_ps",
         "_fixed_ps", "_idle", "_inbox", "_log", "_passed", "_preempts", "_profile", "_run",
@@ -151,43 +151,42 @@ class EngineLoop(ABC, Generic[N]):
         self.batch, self.waiting = batch, waiting
         self.host = HostMemory(host_tokens, profile.pool.host_token_ps)
         self.cap = load_cap(cap, self._costs)
-        # If ``share`` is set, it hides waiting requests of clients whose KV memory exceeds their
-        # share.
+        # If ``share`` is set, it hides waiting requests of clients that use more KV memory than
+        # their share.
         self.share: MemoryShare | None = None
         # ``on_pass`` is called each time the replica has decided on its next step.
         self.on_pass: Callable[[], None] | None = None
         self.frontend = FrontendQueue(clock, profile.frontend, index, self._arrive)
         self._clock, self._profile, self._log = clock, profile, parts.log
-        # The step times are stored in the worker, because reading the profile's cached properties
-        # is slow.
+        # The step times are copied from the profile, because its cached properties are slow to
+        # read.
         self._step_ps, self._token_ps = profile.fixed_ps, profile.context_ps
         self._preempts = parts.scheduler.preempts
-        # ``_inbox`` holds the requests that have arrived since the present iteration began.
+        # ``_inbox`` holds the requests that have arrived since the current iteration began.
         self._inbox: list[Sequence] = []
         self._run: DecodeRun | None = None
-        # ``_end_ps`` is the time at which the latest run of decode steps is planned to end.
+        # ``_end_ps`` is the time at which the current run of decode steps is planned to end.
         self._end_ps = NEVER
         # ``_fixed_ps`` is the time of a step of this run without context, and ``_context_tokens``
-        # is the context at the beginning of the run.
+        # is the context when the run began.
         self._fixed_ps = self._context_tokens = 0
-        # ``_stretch`` is the present series of decode steps with an unchanged batch; it is logged
+        # ``_stretch`` is the current series of decode steps with an unchanged batch; it is logged
         # when the batch changes.
         self._stretch: Stretch | None = None
         self._idle = True
-        # ``_computes_prompts`` is true if the present iteration computes prompts and is not a run
-        # of decode steps.
+        # ``_computes_prompts`` is true while the current iteration computes prompts.
         self._computes_prompts = False
         self._wake_up = WakeUp(clock, index, self._awake)
-        # ``_passed`` is the number of the decode step at which a scheduling pass last blocked the
+        # ``_passed`` is the number of decode steps at the last scheduling pass that blocked the
         # worker.
         self._passed = 0
-        # ``_blocked`` is true if the present scheduling pass blocks the worker. A scheduler without
-        # ``pass_s`` takes part in every scheduling pass.
+        # ``_blocked`` is true if the current scheduling pass blocks the worker; without ``pass_s``,
+        # it is always true.
         self._blocked = True
 
     @abstractmethod
     def fits(self, request: Request) -> bool:
-        """Return whether the request could run on this worker if no other request ran."""
+        """Return whether the request could run on this worker alone."""
 
     @property
     @abstractmethod
@@ -224,7 +223,7 @@ class EngineLoop(ABC, Generic[N]):
         try_admit: Callable[[Request], Tried],
         preempt: Callable[[Preempt], bool],
     ) -> None:
-        """Let the scheduler name candidates among the requests that memory shares allow.
+        """Let the scheduler choose among the waiting requests that memory shares allow.
 
         ``prefilling`` are the running requests whose prompts are not complete.
         """
@@ -236,13 +235,14 @@ class EngineLoop(ABC, Generic[N]):
             view = self.share.begin(self.waiting, pending)
             if not view.clients():
                 return
-            # A scan may offer a request of a client whose oldest request is hidden. Schedulers book
-            # late charges only for the clients that the view lists, so all charges are booked here.
+            # A scheduler books late charges only for clients that the view lists. A pass may still
+            # offer a request of a client whose oldest request is hidden, so all charges are booked
+            # here.
             self.scheduler.balances()
         now_s = self._clock.now_ps / PS_PER_S
         drive(self.scheduler.select(view, now_s), try_admit, preempt)
 
-    # The methods of this section handle the arrival of requests.
+    # These methods handle the arrival of requests.
 
     def submit(self, sequence: Sequence) -> None:
         sequence.worker = self.index
@@ -272,7 +272,7 @@ class EngineLoop(ABC, Generic[N]):
             self.wake()
 
     def wake(self) -> None:
-        """Let the worker choose its next iteration at this instant if the worker is idle."""
+        """Let an idle worker choose its next iteration at this instant."""
         if self._idle:
             self._idle = False
             self._clock.at(self._clock.now_ps, DECIDE, self.index, self._decide)
@@ -321,8 +321,7 @@ class EngineLoop(ABC, Generic[N]):
         waiting = [self.waiting.sequence_of(request) for request in self.waiting.queue_order()]
         return [*self._running(), *waiting, *self._inbox, *self.frontend]
 
-    # The methods of this section form the loop of an engine: decide on an iteration, run it, end
-    # it.
+    # These methods are the loop of an engine: decide on an iteration, run it, end it.
 
     def _decide(self) -> None:
         self._blocked = self.scheduler.pass_s is None
@@ -332,7 +331,7 @@ class EngineLoop(ABC, Generic[N]):
             self.on_pass()
 
     def _rest(self) -> None:
-        # If a worker is idle, matching arriving requests with its cache delays no iteration.
+        # An idle worker matches arriving requests with its cache without delaying an iteration.
         self._idle, self.waiting.matched = True, 0
         if len(self.waiting):
             self._wake_up.rest(self.scheduler, self.waiting)
@@ -376,7 +375,7 @@ class EngineLoop(ABC, Generic[N]):
         self._end_iteration()
 
     def _produce_first(self, sequence: Sequence) -> None:
-        """Produce the token that comes with the end of a prompt, and let the sequence decode."""
+        """Produce the token that the end of a prompt yields, and let the sequence decode."""
         if sequence.first_token_ps == NEVER:
             sequence.first_token_ps = self.frontend.out_ps(self._clock.now_ps)
         sequence.produced += 1
@@ -393,14 +392,14 @@ class EngineLoop(ABC, Generic[N]):
         saved_ps: int,
         shares_of: Callable[[list[Prefill], list[int]], dict[str, PrefillShare]],
     ) -> None:
-        """Log and report an iteration that computed chunks and in which the batch decoded.
+        """Log and report an iteration that computed chunks while the batch decoded.
 
         Args:
             chunks: The chunks of prompts in the iteration.
             start_ps: Time at which the iteration began, in picoseconds.
             context_tokens: Total context of the decoding sequences.
             saved_ps: Time by which the iteration was shorter than the timing profile says.
-            shares_of: Function from chunks and their GPU times to each client's share.
+            shares_of: Function that computes each client's share from chunks and their GPU times.
         """
         now_ps, batch, scheduler = self._clock.now_ps, self.batch, self.scheduler
         computed, decoding = [chunk.chunk for chunk in chunks], batch.decoding()
@@ -420,7 +419,7 @@ class EngineLoop(ABC, Generic[N]):
                 charge_time(client, gpu_ps)
 
     def _delay_ps(self, *, prompts: bool = False) -> int:
-        """Return the time (ps) of copies, matches and the scheduler's pass before an iteration.
+        """Return the delay (ps) of copies, matches and the scheduler's pass.
 
         ``prompts`` is true if the next iteration computes prompts.
         """
@@ -433,10 +432,10 @@ class EngineLoop(ABC, Generic[N]):
         self._passed, self._blocked = self.batch.steps, True
         return delay_ps + round(pass_s() * PS_PER_S)
 
-    # The methods of this section handle runs of decode steps without a change of the batch.
+    # These methods handle runs of decode steps with an unchanged batch.
 
     def _start_run(self, steps: int, saved_ps: int) -> None:
-        """Start a run of decode steps, after the delays of copies and of matches.
+        """Start a run of decode steps, after the delays of copies and cache matches.
 
         Each step takes ``saved_ps`` less time than the timing profile says.
         """
@@ -444,7 +443,7 @@ class EngineLoop(ABC, Generic[N]):
         if delay_ps := self._delay_ps():
             self._end_stretch()
             start_ps += delay_ps
-        # The run of decode steps ends at the next scheduling pass, which blocks the worker.
+        # The run ends at the next scheduling pass, because that pass blocks the worker.
         if self.scheduler.pass_s is not None:
             steps = min(steps, self._passed + self.scheduler.steps_per_pass - batch.steps)
         size, context = batch.size, batch.context_tokens
@@ -458,7 +457,7 @@ class EngineLoop(ABC, Generic[N]):
         self._clock.at(self._end_ps, END, self.index, self._end_decode)
 
     def _stop_run(self, run: DecodeRun) -> None:
-        """Shorten the run of decode steps to the next boundary of a step, which may be now."""
+        """Cut a run of decode steps short, so that it ends with the step in progress."""
         self.sync()
         steps = self._next_boundary(run)
         if steps < run.steps:
@@ -466,7 +465,7 @@ class EngineLoop(ABC, Generic[N]):
             self._await_end(run)
 
     def _next_boundary(self, run: DecodeRun) -> int:
-        """Return how many decode steps remain until the next event of the run of decode steps.
+        """Return how many decode steps remain until the present step of the run ends.
 
         Precondition: ``sync`` was called.
         """
@@ -475,7 +474,7 @@ class EngineLoop(ABC, Generic[N]):
     def _end_decode(self) -> None:
         run, now_ps = self._run, self._clock.now_ps
         if run is None or now_ps != self._end_ps:
-            # This event belongs to a run of decode steps that was stopped in the meantime.
+            # This event belongs to a run that was stopped in the meantime.
             return
         self._run = None
         self._book_decode(run, run.steps, now_ps)
@@ -484,8 +483,7 @@ class EngineLoop(ABC, Generic[N]):
     def sync(self) -> None:
         """Record all decode steps that have ended by now.
 
-        A step that ends at this instant counts if the event of the step's end would come before the
-        present event.
+        A step that ends at this very instant counts if its event is due before the present event.
         """
         if (run := self._run) is not None:
             past_ps = self._clock.past(END, self.index)
@@ -499,7 +497,7 @@ class EngineLoop(ABC, Generic[N]):
         self._end_stretch()
 
     def _book_decode(self, run: DecodeRun, steps: int, end_ps: int) -> None:
-        """Record the first ``steps`` steps of a run, the last of which ended at ``end_ps``."""
+        """Record the first ``steps`` steps of a run; the last of them ended at ``end_ps``."""
         if not steps:
             return
         batch, stretch = self.batch, self._stretch

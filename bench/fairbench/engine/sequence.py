@@ -11,7 +11,7 @@ from fairbench.engine.kv_cache import KVNode
 from fairbench.schedulers.prefix_tree import Place
 
 Sums: TypeAlias = tuple[float, float, float]
-"""A ``Sums`` tuple has the sums ``each``, ``read`` and ``numbered`` of a ``DecodeTime``."""
+"""The sums ``each``, ``read`` and ``numbered`` of a ``DecodeTime``, in this order."""
 
 NO_TIME: Sums = (0.0, 0.0, 0.0)
 
@@ -19,11 +19,11 @@ NO_TIME: Sums = (0.0, 0.0, 0.0)
 class DecodeTime:
     """Cumulative times of a batch's decode steps, from which each request's part is computed.
 
-    All times are in picoseconds. ``each`` sums the part of the fixed step times that each request
-    bears. ``read`` sums the step time per token of context. ``numbered`` sums the time per token of
-    context multiplied by the number of the step. A request whose context has ``base + n`` tokens in
-    step n costs ``each + base * read + numbered``. Each of the three sums counts only the steps
-    since the request joined the batch.
+    All times are in picoseconds. ``each`` sums the part of each step's fixed time that one request
+    bears. ``read`` sums the step times per token of context. ``numbered`` sums the step times per
+    token of context, each multiplied by the number of its step. A request with ``base + n`` tokens
+    of context in step n costs ``each + base * read + numbered``. In this formula, each sum counts
+    only the steps since the request joined the batch.
     """
 
     __slots__ = ("each", "numbered", "read")
@@ -54,7 +54,7 @@ class DecodeTime:
         return self.each, self.read, self.numbered
 
     def request_ps(self, base: int, joined: Sums) -> float:
-        """Return a request's part of the time (ps) since the sums had the values ``joined``."""
+        """Return a request's part of the time (ps) since it joined with the sums ``joined``."""
         each, read, numbered = joined
         return self.each - each + ((self.read - read) * base + self.numbered - numbered)
 
@@ -66,11 +66,11 @@ NEVER = -1
 class Sequence:
     """The state of one request at a worker.
 
-    Times are in picoseconds, or NEVER if the event has not occurred.
+    Times are in picoseconds; NEVER means that the event has not occurred.
 
     ``prompt`` holds the ``total`` tokens to prefill: the request's prompt and, after a retraction,
-    the outputs that the request had produced. ``output`` is the segment that the request produces,
-    and ``output.length`` is the true length of the answer in tokens.
+    the outputs produced before it. ``output`` is the segment that the request produces;
+    ``output.length`` is the true length of the answer in tokens.
     """
 
     __slots__ = (
@@ -99,36 +99,35 @@ class Sequence:
         self.total = request.input_tokens
         self.produced = 0
         self.worker = self.decode_worker = -1
-        # The following times are set only in a cluster with separate prefill and decode workers.
+        # These times are set only in a cluster with separate prefill and decode workers.
         self.reserved_ps = self.computed_ps = self.sent_ps = self.received_ps = NEVER
         self.status = UNFINISHED
-        # ``node`` is the tree node at which the locked prefix of a running request ends.
+        # ``node`` is the tree node at which a running request's locked prefix ends.
         self.node: KVNode | None = None
         # ``place`` is the position in the prompt at which the request's locked prefix ends.
         self.place: Place = (0, 0)
         # ``filled`` is the number of prompt tokens whose KV values are in memory.
         self.filled = 0
-        # ``private`` is the number of tokens of a request in prefill that are not in the prefix
+        # ``private`` is the number of tokens of a prefilling request that are not in the prefix
         # tree yet.
         self.private = 0
-        # ``gpu_ps`` is the request's part of the GPU time of all iterations that have ended.
+        # ``gpu_ps`` is the request's part of the GPU time of all iterations so far.
         self.gpu_ps = 0.0
-        # ``joined_time`` holds the ``DecodeTime`` sums of the batch at the moment when the request
-        # joined.
+        # ``joined_time`` holds the batch's ``DecodeTime`` sums at the time when the request joined.
         self.joined_time = NO_TIME
-        # ``due`` is the number of the batch's decode step after which the request will end.
+        # ``due`` is the decode step, counted by the batch, after which the request will end.
         self.due = NEVER
-        # ``joined_step`` is the number of decode steps that the batch had executed when the request
+        # ``joined_step`` is the number of decode steps that the batch had run when the request
         # joined.
         self.joined_step = 0
         self.cached_tokens = self.extend_tokens = self.recompute_tokens = 0
-        # ``compulsory_tokens`` is the number of tokens that any cache must compute; it is set when
-        # the request has finished (``DistinctPrefixes``).
+        # ``compulsory_tokens`` is the number of tokens that any cache would have to compute; it is
+        # set when the request has finished (``DistinctPrefixes``).
         self.compulsory_tokens = 0
         self.retractions = 0
         # ``host_tokens`` is the length of the request's prefix that has a copy in CPU memory.
         self.host_tokens = 0
-        # ``swapped_tokens`` is the number of the request's tokens copied to and from CPU memory so
+        # ``swapped_tokens`` counts the request's tokens that were copied to and from CPU memory so
         # far.
         self.swapped_tokens = 0
 
@@ -146,7 +145,7 @@ class Sequence:
         self.node, self.filled, self.private = None, 0, 0
 
     def not_admitted(self, cached_tokens: int) -> None:
-        """Undo the records of an admission whose iteration had not ended at the end of the run."""
+        """Undo the records of an admission whose iteration had not ended when the run ended."""
         if self.retractions:
             self.readmitted_ps = NEVER
             self.recompute_tokens -= self.total - cached_tokens
@@ -157,7 +156,7 @@ class Sequence:
 
 @dataclass(slots=True)
 class HostMemory:
-    """Host memory for the KV cache of ``capacity`` tokens.
+    """CPU memory that can hold the KV cache of ``capacity`` tokens.
 
     Copying a token to CPU memory or back takes ``token_ps`` picoseconds. If the capacity is 0, no
     token can be copied.
@@ -166,8 +165,8 @@ class HostMemory:
     capacity: int
     token_ps: int
     used: int = 0
-    # ``copied`` is the number of tokens that were copied between GPU and CPU memory since
-    # ``delay_ps`` was last computed.
+    # ``copied`` counts the tokens copied between GPU and CPU memory since the last call of
+    # ``delay_ps``.
     copied: int = 0
 
     def fits_copy(self, tokens: int) -> bool:
@@ -175,26 +174,26 @@ class HostMemory:
         return self.token_ps > 0 and self.used + tokens <= self.capacity
 
     def store(self, sequence: Sequence, tokens: int) -> None:
-        """Copy the first ``tokens`` tokens of a request to CPU memory, where they must fit."""
+        """Copy the first ``tokens`` tokens of a request to CPU memory, which must have room."""
         sequence.host_tokens = tokens
         sequence.swapped_tokens += tokens
         self.used += tokens
         self.copied += tokens
 
     def behind(self, sequence: Sequence, cached: int) -> int:
-        """Return how many tokens after the ``cached`` tokens have a copy in CPU memory."""
+        """Return how many tokens directly after the ``cached`` tokens have a copy in CPU memory."""
         behind = sequence.host_tokens - cached
         return behind if behind > 0 else 0
 
     def load(self, sequence: Sequence, cached: int) -> None:
-        """Copy a request's tokens after the ``cached`` tokens back, and free the CPU memory."""
+        """Copy a request's tokens after the ``cached`` tokens back to the GPU; free their copy."""
         tokens = self.behind(sequence, cached)
         sequence.swapped_tokens += tokens
         self.copied += tokens
         self.free_copy(sequence)
 
     def free_copy(self, sequence: Sequence) -> None:
-        """Free the host memory that holds a copy of a request's cache."""
+        """Free the CPU memory that holds a copy of a request's cache."""
         self.used -= sequence.host_tokens
         sequence.host_tokens = 0
 

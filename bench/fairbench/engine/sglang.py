@@ -1,10 +1,10 @@
 """A simulated SGLang replica, iteration by iteration: admission, chunks, decoding, retraction.
 
 The methods of ``SGLangReplica`` are in the order of their calls. ``_start`` begins each iteration.
-The iteration either admits requests and computes chunks of their prompts (parts 1 and 2), or
-decodes (part 3). If a decode step lacks memory, running requests first lose their memory (part 4).
-``Admission`` has the budgets of a pass and decides on each candidate (``try_admit``). The functions
-after ``Admission`` store and free a request's memory. Overlap scheduling is off;
+An iteration either admits requests and computes chunks of their prompts (parts 1 and 2), or decodes
+(part 3). If a decode step lacks memory, running requests first lose their memory (part 4).
+``Admission`` has the budgets of an admission pass and decides on each candidate (``try_admit``).
+The functions after ``Admission`` store and free a request's memory. Overlap scheduling is off;
 docs/appendix/engine.md has the rules.
 """
 
@@ -60,19 +60,19 @@ class SGLangReplica(EngineLoop[KVNode]):
         self._has_tail = parts.profile.longest_ps > 0
         self._always_due = limits.num_continuous_decode_steps == 1
         # While ``_batch_is_full`` is true, SGLang admits no request until a running request leaves
-        # the batch, unless the scheduler may preempt.
+        # the batch; a scheduler that may preempt can still admit.
         self._batch_is_full = False
-        # ``_admission`` is the present admission pass, or the latest pass.
+        # ``_admission`` is the current admission pass, or the last one.
         self._admission: Admission | None = None
         # ``_chunked`` is the admitted request whose prompt needs further chunks.
         self._chunked: Sequence | None = None
-        # ``_prefills`` holds the prompt chunks of the present iteration.
+        # ``_prefills`` holds the prompt chunks of the current iteration.
         self._prefills: list[Prefill] = []
-        # ``_computed`` holds the prompt chunks of the present iteration in the format of timing
-        # profiles.
+        # ``_computed`` holds the same chunks in the format of timing profiles.
         self._computed: list[Chunk] = []
         self._prefill_start_ps = 0
-        # ``_kept`` holds finished sequences, which SGLang before release 0.5.23 keeps in the batch.
+        # ``_kept`` holds finished sequences, which releases of SGLang before 0.5.23 keep in the
+        # batch.
         self._kept: list[Sequence] = waiting.ended
         waiting.running = BatchView(
             batch, lambda: cache.free + cache.evictable, self._would_fit_without
@@ -83,11 +83,11 @@ class SGLangReplica(EngineLoop[KVNode]):
             self._batch_is_full = False
         return self._start_prefill() or self._start_decode()
 
-    # Part 1 of the SGLang engine: admission. In an admission pass, the request with a begun prompt
-    # continues first, and then the scheduler names candidates.
+    # Part 1 of the SGLang engine: admission. The request whose prompt has begun continues first;
+    # then the scheduler names candidates.
 
     def _start_prefill(self) -> bool:
-        """Admit requests and start to compute chunks; return False if there are no chunks."""
+        """Admit requests and start to compute their chunks; return False if there are no chunks."""
         batch, waiting = self.batch, self.waiting
         if self.scheduler.decodes_first is not None and self._decodes_first():
             return False
@@ -150,8 +150,8 @@ class SGLangReplica(EngineLoop[KVNode]):
     def _reserved_tokens(self) -> int:
         return self.batch.reserved_tokens()
 
-    # Part 2 of the SGLang engine: prefill. An iteration computes the admitted chunks of prompts;
-    # requests with complete prompts join the batch.
+    # Part 2 of the SGLang engine: prefill. An iteration computes the admitted chunks; requests
+    # whose prompts are complete join the batch.
 
     def _start_chunks(self, prefills: list[Prefill]) -> None:
         """Allocate memory for admitted requests, and start the iteration with their chunks."""
@@ -173,7 +173,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         self._clock.at(start_ps + duration, END, self.index, self._end_prefill)
 
     def _chunks_ps(self) -> int:
-        """Return the duration (ps) of an iteration that computes these prompt chunks."""
+        """Return how long (ps) an iteration takes to compute the current prompt chunks."""
         return self._profile.prefill_ps(self._computed)
 
     def _end_prefill(self) -> None:
@@ -183,8 +183,8 @@ class SGLangReplica(EngineLoop[KVNode]):
         self._computes_prompts = False
         if self._chunked is not None or not (self.batch.size or self._kept):
             # SGLang clears the flag ``batch_is_full`` when it takes the unfinished request out of
-            # its batch, or replaces an empty batch. The next admission pass takes place although
-            # the last pass found no room.
+            # its batch or replaces an empty batch. The next admission pass then runs although the
+            # last one found no room.
             self._batch_is_full = False
         start_ps = self._prefill_start_ps
         if self.scheduler.on_iteration is not None:
@@ -201,8 +201,8 @@ class SGLangReplica(EngineLoop[KVNode]):
         self._log.prefill(self.index, start_ps, now_ps, len(prefills), shares)
         self._end_iteration()
 
-    # Part 3 of the SGLang engine: decoding. A run of decode steps lasts until something else
-    # happens; in each step, every running request gets one token.
+    # Part 3 of the SGLang engine: decoding. Decode steps follow each other until some other event;
+    # in each step, every running request gets one token.
 
     def _start_decode(self) -> bool:
         batch, cache = self.batch, self.cache
@@ -228,24 +228,23 @@ class SGLangReplica(EngineLoop[KVNode]):
         return True
 
     def _tail_ps(self) -> int:
-        """Return the time (ps) that long sequences add to a step.
+        """Return the time (ps) that long sequences add to a decode step.
 
-        The length of a sequence is the length at the time when the sequence joined the batch.
+        The length of a sequence is its length when it joined the batch.
         """
         sequences = self.batch.sequences
         return self._profile.tail_ps([one.request.input_tokens + one.produced for one in sequences])
 
     def _saved_ps(self) -> int:
-        """Return the time (ps) that a decode step saves by reading each shared prefix once."""
+        """Return the time (ps) that a decode step saves by reading shared prefixes once."""
         cache, batch = self.cache, self.batch
         held = cache.capacity - cache.free - cache.evictable + batch.size
         return self._profile.saved_ps(max(0, batch.context_tokens - held))
 
     def _stop_run(self, run: DecodeRun) -> None:
-        """Shorten a run of decode steps, so that the run ends at the next boundary of a step.
+        """Cut a run of decode steps short, so that it ends with the present step.
 
-        The run of decode steps allocated its memory at its beginning, so the method need not record
-        the steps so far.
+        The run took its memory when it began, so the steps so far need not be recorded here.
         """
         now_ps = self._clock.now_ps
         steps, end_ps = run.steps_before(now_ps + self._clock.past(END, self.index))
@@ -259,21 +258,21 @@ class SGLangReplica(EngineLoop[KVNode]):
         self.cache.grow(steps, self.batch.per_client, self.batch.size)
 
     def _release(self, sequence: Sequence) -> None:
-        # SGLang removes finished requests before its next pass, so the batch no longer counts as
+        # SGLang removes finished requests before its next pass, so the batch is no longer marked as
         # full.
         self._batch_is_full = False
         self.batch.remove_sequence(sequence)
         store_outputs(self.cache, sequence, self.limits.rules.splits)
 
-    # Part 4 of the SGLang engine: retraction of running requests. If the next step lacks memory,
-    # running requests lose their memory and wait again.
+    # Part 4 of the SGLang engine: retraction. If memory is short for the next step, running
+    # requests lose their memory and wait again.
 
     def _retract(self) -> None:
-        """Retract one request after the other until the next decode step has memory.
+        """Retract one request after the other until the next decode step has enough memory.
 
-        Like SGLang, the method first evicts all cached tokens that are not in use. After the
-        eviction, requests are retracted until each remaining request has memory for 20 more steps.
-        At least one request keeps running.
+        Like SGLang, the method first evicts all cached tokens that are not in use. Then requests
+        are retracted until every remaining request has memory for 20 more steps. At least one
+        request keeps running.
         """
         self._end_stretch()
         batch, cache = self.batch, self.cache
@@ -313,11 +312,11 @@ class SGLangReplica(EngineLoop[KVNode]):
         return self._admission.would_fit(request, without)
 
     def output_reservation(self, sequence: Sequence) -> float:
-        """Return the tokens that a pass reserves for the future outputs of a running request."""
+        """Return how many tokens a pass reserves for the future outputs of a running request."""
         to_go = sequence.request.max_new_tokens - self.batch.produced(sequence)
         return min(to_go, CLIP_MAX_NEW_TOKENS) * self._ratio.ratio_after(self.batch.steps)
 
-    # The methods of this section complete the interface of a replica.
+    # These methods complete the interface of a replica.
 
     @property
     def _may_admit(self) -> bool:
@@ -325,7 +324,7 @@ class SGLangReplica(EngineLoop[KVNode]):
 
     @property
     def saturated(self) -> bool:
-        """Whether requests wait and the batch is marked as full, even if preemption could help."""
+        """Whether requests wait and the batch is marked as full; preemption might still help."""
         return len(self.waiting) > 0 and self._batch_is_full
 
     @property
@@ -370,8 +369,8 @@ class SGLangReplica(EngineLoop[KVNode]):
         """Abort a request.
 
         A waiting request leaves the queue at once and counts as refused. A running request ends
-        with the step in progress, and a prefilling request ends at the end of its prompt. A request
-        that ends with the step or the prompt counts as FINISHED, and its output stays cached.
+        with the step in progress, and a prefilling request ends at the end of its prompt. Both then
+        count as FINISHED, and their outputs stay cached.
         """
         if sequence.status != UNFINISHED:
             return
@@ -396,20 +395,19 @@ class SGLangReplica(EngineLoop[KVNode]):
             sequence.output = Segment(sequence.output.key, sequence.produced + 1)
 
     def _steps_under_way(self) -> int:
-        """Return how many decode steps remain in the run or iteration in progress."""
+        """Return how many decode steps remain in the current run or iteration."""
         return 0 if self._run is None else self._run.steps
 
     def step_end_ps(self, steps: int) -> int | None:
         """Return the time (ps) at which the next ``steps`` decode steps of this run will end.
 
-        The returned time is at most the end of the run of decode steps. If no decode steps run, the
-        result is None.
-        Precondition: ``sync`` was called.
+        The result is at most the end of the run, and None if no decode steps run. Precondition:
+        ``sync`` was called.
         """
         return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
 
     def settle(self) -> None:
-        """Write the remaining records, and undo the admissions of an iteration that did not end."""
+        """Write the remaining records, and undo the admissions of an unfinished iteration."""
         super().settle()
         for prefill in self._prefills:
             if prefill.first:
@@ -441,19 +439,18 @@ class Admission:
         self._slotless: Request | None = None  # the last candidate that found no free slot
         self._size_then = 0  # batch size at the time when ``_slotless`` was tried
         self.prefills: list[Prefill] = []  # the admitted chunks
-        # ``chunked`` is the request whose prompt continues with another chunk in the next
-        # iteration.
+        # ``chunked`` is the request whose prompt continues in the next iteration.
         self.chunked: Sequence | None = None
         self.preempted: list[Sequence] = []
-        # ``no_slots`` is true if a candidate was not admitted because of the slots or the load cap.
+        # ``no_slots`` is true if slots or the load cap prevented the admission of a candidate.
         self.no_slots = False
         self.out_of_memory = False
 
     def try_admit(self, request: Request) -> Tried:
-        """Admit a candidate if budget, slots, load cap and memory allow the admission.
+        """Admit a candidate if the budgets, slots, load cap and memory allow it.
 
-        The admission pass ends when a budget is used up. Releases without ``tries_within_budget``
-        still try one more candidate, for which the load cap is ignored.
+        The pass ends when a budget is used up. Releases without ``tries_within_budget`` still try
+        one more candidate, for which the load cap is ignored.
         """
         replica, cache, batch = self._replica, self._cache, self._replica.batch
         spent = self._used_up and self.spent
@@ -470,7 +467,7 @@ class Admission:
         waiting = replica.waiting
         sequence = waiting.entries[request].sequence
         node, place = waiting.match(request)
-        # A locked prefix does not count as free memory.
+        # A locked prefix does not count as evictable memory.
         cache.lock(node)
         if not self._fits(sequence, node, self._total_offset):
             cache.unlock(node)
@@ -492,15 +489,15 @@ class Admission:
         return LAST if over else ADMITTED
 
     def continue_chunk(self, sequence: Sequence) -> None:
-        """Add the next chunk of a prompt whose computation has begun, before other candidates."""
+        """Add the next chunk of a prompt that was begun earlier, before other candidates."""
         memory = self._cache.free + self._cache.evictable
         limit = min(self._chunk_left, int(memory - self._total_offset))
         if limit <= 0:
             limit = min(self._chunk_left, memory)
         if limit <= 0:
-            # With mixed chunks, decoding may leave no tokens of the chunk or no memory for the
-            # prompt. If no tokens or no memory are left, SGLang's server fails; in the simulator,
-            # the prompt waits until fewer requests run.
+            # With mixed chunks, decoding may leave no tokens for the chunk or no memory for the
+            # prompt. SGLang's server then fails; the simulator lets the prompt wait until fewer
+            # requests run.
             self.chunked = sequence
             return
         left = sequence.total - sequence.filled
@@ -509,13 +506,13 @@ class Admission:
             limit = limit if most is None else min(limit, most)
         tokens = min(left, limit)
         self._commit(sequence, tokens, 0, first=False, last=tokens == left)
-        # The test of the next candidate decides whether the admission pass ends.
+        # The next candidate's own test decides whether the pass ends.
         self.out_of_memory = False
 
     def _commit(
         self, sequence: Sequence, tokens: int, loaded: int, *, first: bool, last: bool
     ) -> bool:
-        """Subtract a chunk from the budgets; return whether this admission ends the pass."""
+        """Subtract a chunk from the budgets; return whether the pass ends with this admission."""
         prefill = (sequence, sequence.filled, tokens, first, last, loaded)
         self.prefills.append(new_tuple(Prefill, prefill))
         taken = reserved = loaded + tokens + 1
@@ -530,7 +527,7 @@ class Admission:
         self._chunk_left -= tokens
         self._used_up = self._input_left <= 0 or self._chunk_left <= 0
         if self._reserved_all():
-            # SGLang, too, sets ``out_of_memory`` although it has just admitted the present request.
+            # SGLang also sets ``out_of_memory`` here, although it has just admitted the request.
             self.out_of_memory = True
             return True
         return self._used_up
@@ -549,25 +546,25 @@ class Admission:
     def spent(self) -> bool:
         """Whether the budget of input tokens or of chunks is used up, which ends the pass.
 
-        If memory is used up as well, ``spent`` is False, so the pass tries one more candidate,
-        which does not fit.
+        If memory is used up as well, the result is False: the pass tries one more candidate, which
+        does not fit.
         """
         return self._used_up and not self._reserved_all()
 
-    # The methods of this section handle preemption by the scheduler.
+    # These methods preempt running requests for the scheduler.
 
     def preempt(self, wish: Preempt) -> bool:
         """Take the memory of a running request that the scheduler wants to preempt.
 
-        As in SGLang, each of the other running requests must keep memory for 20 steps. The result
-        is False if the request does not run, or if a copy was demanded and CPU memory has no room.
+        As in SGLang, every other running request must keep memory for 20 more steps. Return False
+        if the request does not run, or if the scheduler demands a copy and CPU memory has no room.
         """
         replica, request = self._replica, wish.request
         batch, cache = replica.batch, self._cache
         sequence = next((one for one in batch.sequences if one.request is request), None)
         if sequence is None:
             return False
-        # The output token that was produced last has no KV values yet.
+        # The last output token has no KV values yet.
         held = request.input_tokens + batch.produced(sequence) - 1
         if wish.swap and not replica.host.fits_copy(held):
             return False
@@ -584,8 +581,8 @@ class Admission:
     def would_fit(self, request: Request, without: Collection[Sequence]) -> bool:
         """Return whether a waiting request would fit in this pass if ``without`` were preempted.
 
-        The reserved tokens of the requests ``without`` are subtracted one by one, as ``preempt``
-        does, because a sum might be rounded differently.
+        The reserved tokens of the requests in ``without`` are subtracted one by one, as in
+        ``preempt``, so that both results are rounded equally.
         """
         replica, cache = self._replica, self._cache
         if not replica.cap.has_room(request, [sequence.request for sequence in without]):
@@ -607,9 +604,9 @@ def store_prompt(
 ) -> None:
     """Store and lock ``tokens`` computed tokens of a sequence's prompt in the tree.
 
-    If another sequence has stored equal tokens in the meantime, the copies of the given sequence
-    are freed. If ``splits`` is "prefilled", outputs that were prefilled again after a retraction
-    get a separate node.
+    If another sequence has stored the same tokens in the meantime, the copies of this sequence are
+    freed. If ``splits`` is "prefilled", outputs that were prefilled again after a retraction get a
+    separate node.
     """
     node, request = sequence.node, sequence.request
     assert node is not None
@@ -625,7 +622,7 @@ def store_prompt(
         (len(sequence.prompt), 0) if complete else place_at(sequence.prompt, sequence.filled)
     )
     if sequence.filled > request.input_tokens and splits == "prefilled":
-        # ``match`` also splits the tree node at the end of the prompt.
+        # ``match`` also splits the tree node at which the prompt ends.
         cache.match(request.prompt, request.input_tokens)
 
 
@@ -661,7 +658,7 @@ def free_retracted(cache: KVCache, sequence: Sequence, private: int) -> None:
 
 
 def locked_by(ends: Iterable[KVNode]) -> int:
-    """Return how many tokens would be unlocked if each node in ``ends`` lost one of its locks."""
+    """Return how many tokens would be unlocked if each node in ``ends`` lost one lock."""
     tokens, gone = 0, Counter[KVNode]()
     for node in ends:
         while (parent := node.parent) is not None:
@@ -678,11 +675,10 @@ RETRACT_DECODE_STEPS = 20
 
 
 class NewTokenRatio:
-    """SGLang's ``new_token_ratio``: the reserved part of the running requests' future outputs.
+    """SGLang's ``new_token_ratio``: the part of future outputs for which memory is reserved.
 
-    The new-token ratio falls from min(0.7 * conservativeness, 1) to 14% of its start value in 600
-    decode steps. Only the ratio at one step is stored, so that a run of decode steps needs no
-    update.
+    The ratio falls from min(0.7 * conservativeness, 1) to 14% of this start value in 600 decode
+    steps. Only the ratio at one step is stored, so that a run of decode steps needs no update.
     """
 
     def __init__(self, conservativeness: float, full_reservation: bool) -> None:
@@ -704,11 +700,11 @@ class NewTokenRatio:
         self._base, self._since = self._init, step
 
     def skip_step(self) -> None:
-        """Keep the new-token ratio unchanged in a decode step that also computes prompts."""
+        """Keep the ratio unchanged in a decode step that also computes prompts."""
         self._since += 1
 
     def after_retraction(self, batch: RunningBatch) -> None:
-        """Set the ratio after a retraction; the ratio stays constant in the next decode step."""
+        """Set the ratio after a retraction; it stays constant in the next decode step."""
         decoded = sum(batch.produced(s) for s in batch.sequences)
         allowed = sum(s.request.max_new_tokens for s in batch.sequences)
         ratio = (decoded + RETRACT_DECODE_STEPS * len(batch)) / (allowed + 1)
@@ -718,10 +714,10 @@ class NewTokenRatio:
 class PassInterval:
     """The number of decode steps between two passes: SGLang's ``num_continuous_decode_steps``.
 
-    A pass is due while no request decodes, and otherwise when ``every`` decode steps have followed
-    the last due pass. Prefills do not count as decode steps, so a pass follows each prefill
-    immediately. Steps are counted even while no request waits, so a request that arrives between
-    two passes has to wait for the next pass.
+    A pass is due whenever no request decodes. Otherwise a pass is due ``every`` decode steps after
+    the last one. A prefill is not a decode step, so another pass follows each prefill at once.
+    Steps are counted even while no request waits, so a request that arrives between two passes
+    waits for the next one.
     """
 
     def __init__(self, every: int) -> None:

@@ -1,7 +1,7 @@
-"""Variants of SGLang's replica, and the contract, which chooses the variant of a run.
+"""Variants of SGLang's replica, and the contract that chooses the variant of a run.
 
 The variants are for releases before 0.5.23, for mixed chunks, and for replicas that only compute
-prompts. Each variant of the engine overrides methods of ``SGLangReplica``.
+prompts. Each overrides methods of ``SGLangReplica``.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from fairbench.schedulers.params import make_params
 class OlderSGLangReplica(SGLangReplica):
     """A replica of a release before 0.5.23, whose finished requests leave at the next decode step.
 
-    Until the next decode step, finished requests take slots and reserve tokens in every pass, and
-    the batch stays marked as full. A request that finishes with its first token leaves at once.
+    Until then, finished requests take slots and reserve tokens in every pass, and the batch stays
+    marked as full. A request that finishes with its first token leaves at once.
     """
 
     __slots__ = ()
 
     def _start(self) -> bool:
-        # ``_start_decode`` removes finished requests; if none is left, another admission pass takes
-        # place.
+        # ``_start_decode`` removes finished requests; if it leaves none, another admission pass
+        # follows.
         if not self._kept:
             return super()._start()
         return self._start_prefill() or self._start_decode() or super()._start()
@@ -59,11 +59,11 @@ class OlderSGLangReplica(SGLangReplica):
 class MixedSGLangReplica(SGLangReplica):
     """A replica with mixed chunks: running requests decode in iterations that compute prompts.
 
-    Each running request takes a token of the pass's budgets and memory. If the admitted chunks
-    leave no memory for the next tokens of the running requests, the running requests wait for the
-    iteration to end. A mixed iteration takes the time that the profile gives for prompts and
-    decoding together (``TimingProfile.step_ps``), as a step of vLLM does. The time that the longest
-    context adds to SGLang's decode kernel is not modelled.
+    Each running request takes one token of the pass's budgets and memory. If the admitted chunks
+    leave no memory for the next tokens of the running requests, these wait until the iteration
+    ends. A mixed iteration takes the time that the profile gives for prompts and decoding together
+    (``TimingProfile.step_ps``), as a step of vLLM does. SGLang's decode kernel also takes longer
+    for the longest context; this time is not modelled.
     """
 
     __slots__ = ("_context_tokens_mixed", "_mixes", "_saved_mixed_ps")
@@ -88,7 +88,7 @@ class MixedSGLangReplica(SGLangReplica):
         return self._profile.step_ps(self._computed, size, context) - saved_ps
 
     def _saved_beside_prompts_ps(self) -> int:
-        """Return the time (ps) saved because prefixes that running requests share are read once."""
+        """Return the time (ps) saved because running requests read each shared prefix only once."""
         if self._profile.shared_read == 1:
             return 0
         nodes, shared = set[KVNode](), 0
@@ -125,7 +125,7 @@ class MixedSGLangReplica(SGLangReplica):
             if prefill.last:
                 self._produce_first(prefill.sequence)
                 joined.append(prefill.sequence)
-        # SGLang puts the running requests behind the requests whose prompts are computed.
+        # SGLang puts the running requests after the requests whose prompts were computed.
         batch.rearrange([*joined, *decoding])
         self._end_iteration()
 
@@ -134,7 +134,7 @@ class MixedSGLangReplica(SGLangReplica):
 
 
 class SGLangPrefillOnly(SGLangReplica):
-    """A replica that only computes prompts, whose requests produce a single token.
+    """A replica that only computes prompts; its requests produce a single token.
 
     A finished request keeps its memory until ``free_sent`` is called.
     """

@@ -1,15 +1,15 @@
 """A simulated vLLM replica (V1 engine, 0.32.0): one token budget per step, blocks, preemption.
 
-The methods of ``VLLMReplica`` are in the order of their calls. ``_fill`` decides on a step in three
-parts. Running requests get tokens and blocks (part 1), waiting requests are admitted with the rest
-of the budget (part 2), and requests are preempted for lack of memory or by a scheduler (part 3). A
-step computes chunks of prompts besides decoding (part 4), or only decodes (part 5).
+The methods of ``VLLMReplica`` are in the order of their calls. ``_fill`` decides on a step. Running
+requests get tokens and blocks (part 1), and waiting requests are admitted with the rest of the
+budget (part 2). Requests are preempted if memory is short or the scheduler wants it (part 3). A
+step either computes chunks of prompts beside decoding (part 4), or only decodes (part 5).
 
 ``VLLMReplica`` decides on a step when the previous step has ended. ``AsyncVLLMReplica``, the
 default on GPUs, decides while the previous step runs.
 
-The two replicas follow the code in ``vllm.v1.core`` of the 0.32.0 wheel, and tests compare the
-replicas' decisions with the decisions of vLLM's code. docs/appendix/engine.md has the rules.
+Both follow the code in ``vllm.v1.core`` of the 0.32.0 wheel, and tests compare their decisions with
+those of vLLM's code. docs/appendix/engine.md has the rules.
 """
 
 from __future__ import annotations
@@ -58,13 +58,14 @@ class VLLMReplica(EngineLoop[BlockNode]):
         super().__init__(parts, running.batch, waiting, limits.load_cap, limits.host_tokens)
         waiting.running = RunningListView(running, waiting, self.cache, self.cap)
         self._booking = Booking()
-        # ``_chunks`` holds the prompt chunks of the present step.
+        # ``_chunks`` holds the prompt chunks of the current step.
         self._chunks: list[Prefill] = []
-        # ``_stalled`` holds the decoding sequences that get no token in the present step.
+        # ``_stalled`` holds the decoding sequences that get no token in the current step.
         self._stalled: list[Sequence] = []
-        # ``_short`` is true if after the last decision a request still waited for KV blocks.
+        # ``_short`` is true if, after the last decision, a request was still waiting for KV blocks.
         self._short = False
-        # ``_taken_ps`` is the time at which a decision last lacked memory and preempted a request.
+        # ``_taken_ps`` is the last time at which a decision preempted a request because memory was
+        # short.
         self._taken_ps = NEVER
 
     def _start(self) -> bool:
@@ -98,9 +99,9 @@ class VLLMReplica(EngineLoop[BlockNode]):
         return step
 
     def _step_tokens(self) -> int:
-        """Return the token budget of a step, the lower of the engine's and the scheduler's limits.
+        """Return the token budget of a step: the lower of the engine's and the scheduler's limits.
 
-        The scheduler's limit on decoding leaves at least one token for a prompt.
+        While the scheduler limits decoding, at least one token is left for a prompt.
         """
         most, scheduler = self.limits.max_num_batched_tokens, self.scheduler
         if (step_tokens := scheduler.step_tokens) is None:
@@ -117,14 +118,14 @@ class VLLMReplica(EngineLoop[BlockNode]):
         others = threshold and len(self.running) + len(self.waiting) > 1
         return threshold if others else self.limits.max_num_batched_tokens
 
-    # Part 1 of the vLLM engine: service for running requests. Each decoding request gets one token,
-    # and each prompt gets its next chunk.
+    # Part 1 of the vLLM engine: running requests. Each decoding request gets one token, and each
+    # incomplete prompt gets its next chunk.
 
     def _schedule_running(self, step: Step) -> None:
         """Give running sequences tokens and blocks, in one operation if enough blocks are free.
 
-        A prompt that stands before decoding sequences in the running list first takes its part of
-        the budget.
+        A prompt that precedes decoding sequences in the running list takes its part of the budget
+        first.
         """
         running, batch = self.running, self.batch
         prefilling = running.prefilling
@@ -165,12 +166,12 @@ class VLLMReplica(EngineLoop[BlockNode]):
             if sequence not in running.sequences:
                 if not self.limits.goes_on_after_self:
                     break
-                # After the preemption, ``index`` is the position of the next sequence.
+                # After the preemption, the next sequence has the position ``index``.
                 continue
             scheduled[sequence] = tokens
             step.budget -= tokens
             index = running.sequences.index(sequence) + 1
-        # If a step is empty, vLLM decides the step again later, and the step needs its blocks then.
+        # If the step stays empty, vLLM decides on it again later and then allocates the blocks.
         if scheduled:
             running.provided_steps = batch.steps + 1
         for sequence, tokens in scheduled.items():
@@ -189,14 +190,14 @@ class VLLMReplica(EngineLoop[BlockNode]):
         step.chunks.append(Prefill(sequence, sequence.filled, tokens, first=False, last=last))
         step.budget -= tokens
 
-    # Part 2 of the vLLM engine: admission of waiting requests. A waiting request gets a chunk if
-    # the token budget, the slots and the blocks allow the chunk.
+    # Part 2 of the vLLM engine: admission. A waiting request gets a chunk if the token budget, the
+    # slots and the blocks allow it.
 
     def _admit_waiting(self, step: Step) -> None:
         """Try to admit the candidates that the scheduler names.
 
-        In vLLM, as under ``fcfs``, the first request that does not fit ends the pass. Any scheduler
-        except ``fcfs`` may name further candidates.
+        In vLLM, and here under ``fcfs``, the first request that does not fit ends the pass. Other
+        schedulers may name further candidates.
         """
         scheduler, running, waiting = self.scheduler, self.running, self.waiting
 
@@ -233,11 +234,11 @@ class VLLMReplica(EngineLoop[BlockNode]):
         finally:
             waiting.end_pass()
 
-    # Part 3 of the vLLM engine: preemption. A preempted request loses its memory and waits again at
-    # the head of the queue.
+    # Part 3 of the vLLM engine: preemption. A preempted request loses its memory and waits at the
+    # head of the queue.
 
     def _preempt_for_memory(self) -> Sequence:
-        """Preempt the last request of the running list, or the request that the scheduler names."""
+        """Preempt the last request of the running list, or the one that the scheduler names."""
         victim = self.running.sequences[-1]
         if self.scheduler.retraction_order is not None:
             running, now_s = self.running.sequences, self._clock.now_ps / PS_PER_S
@@ -247,9 +248,9 @@ class VLLMReplica(EngineLoop[BlockNode]):
         return victim
 
     def _preempt_wished(self, step: Step, wish: Preempt) -> bool:
-        """Preempt a running request for the scheduler; return False if preemption is impossible.
+        """Preempt a running request for the scheduler; return False if this is impossible.
 
-        A request that the present pass has admitted cannot be preempted.
+        A request that the current pass has admitted cannot be preempted.
         """
         running, host = self.running, self.host
         sequence = next((s for s in running.sequences if s.request is wish.request), None)
@@ -257,7 +258,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
             return False
         chunk = next((chunk for chunk in step.chunks if chunk.sequence is sequence), None)
         if chunk is not None and chunk.first:
-            # The present pass has admitted the request, so the request cannot be preempted.
+            # This pass has admitted the request, so the request cannot be preempted.
             return False
         held = running.computed_tokens(sequence)
         if wish.swap and not host.fits_copy(held):
@@ -287,8 +288,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
         self.scheduler.on_retract(sequence.request, self.waiting, now_s)
         self.waiting.enter(sequence, first=True)
 
-    # Part 4 of the vLLM engine: steps with chunks of prompts, and steps in which some decoding
-    # sequences get no token.
+    # Part 4 of the vLLM engine: steps that compute chunks of prompts or leave some decoding
+    # sequences without a token.
 
     def _start_mixed(self, step: Step) -> None:
         self._end_stretch()
@@ -338,8 +339,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
         """Start a run of decode steps with an unchanged batch.
 
         The run ends when a sequence ends, when blocks run out, or when a waiting request may be
-        admitted. If evictions are reported, a run also ends before the first eviction, so that each
-        report has the right time.
+        admitted. If evictions are reported, the run also ends before the first eviction, so that
+        the report has the right time.
         """
         batch, cache = self.batch, self.cache
         steps = batch.steps_to_finish()
@@ -358,17 +359,17 @@ class VLLMReplica(EngineLoop[BlockNode]):
         return self._profile.saved_ps(self.running.tables.shared_tokens(apart))
 
     def _next_boundary(self, run: DecodeRun) -> int:
-        """Return how many decode steps are left until the next event of the run.
+        """Return how many decode steps remain until the present step of the run ends.
 
-        If the decision on a step has preempted requests at this instant, the next step of the run
-        counts as begun.
+        If the decision on the next step has preempted requests at this instant, that step counts as
+        begun.
         """
         return 1 if self._clock.now_ps == self._taken_ps else super()._next_boundary(run)
 
     def _provide(self, steps: int) -> None:
         self.running.provide(self.batch.steps + steps)
 
-    # The methods of this section complete the interface of a replica.
+    # These methods complete the interface of a replica.
 
     @property
     def _may_admit(self) -> bool:
@@ -401,7 +402,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
         return -(-tokens // self.limits.block_size) <= self.limits.blocks
 
     def sync(self) -> None:
-        """Record the ended steps, and allocate memory up to the last step that has begun."""
+        """Record the steps that have ended, and allocate memory for all steps that have begun."""
         if (run := self._run) is None:
             return
         over, _ = run.steps_before(self._clock.now_ps + self._clock.past(DECIDE, self.index))
@@ -411,7 +412,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
         self.running.provide(provided)
 
     def settle(self) -> None:
-        """Write the remaining records, and undo the admissions of a step that did not end."""
+        """Write the remaining records, and undo the admissions of a step that has not ended."""
         super().settle()
         for chunk in self._chunks:
             if chunk.first:
@@ -421,7 +422,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
 def longest_ps(profile: TimingProfile, batch: RunningBatch) -> int:
     """Return the time (ps) that the longest sequence adds to a decode step.
 
-    The length of a sequence is the length at the time when the sequence joined the batch.
+    The length of a sequence is its length when it joined the batch.
     """
     if profile.vllm_attention is None or not batch.size:
         return 0
@@ -430,7 +431,7 @@ def longest_ps(profile: TimingProfile, batch: RunningBatch) -> int:
 
 
 def empty_block_cache(limits: VLLMLimits, memory: ManagedMemory | None = None) -> BlockCache:
-    """Return an empty KV pool; ``memory`` may replace vLLM's eviction policy by another policy."""
+    """Return an empty KV pool; ``memory`` may replace vLLM's eviction policy by another one."""
     blocks, size, caching = limits.blocks, limits.block_size, limits.enable_prefix_caching
     if memory is None:
         return BlockCache(blocks, size, prefix_caching=caching)
@@ -438,7 +439,7 @@ def empty_block_cache(limits: VLLMLimits, memory: ManagedMemory | None = None) -
 
 
 class PromptsOnly(Booking):
-    """The ``Booking`` of a prefill worker, whose answers of one token are not sent to clients."""
+    """The records of a prefill worker, whose one-token answers are not sent to clients."""
 
     def shares(self, chunks: list[Prefill], gpu_ps: list[int]) -> dict[str, PrefillShare]:
         shares = super().shares(chunks, gpu_ps)
@@ -448,7 +449,7 @@ class PromptsOnly(Booking):
 
 
 class VLLMPrefillOnly(VLLMReplica):
-    """A replica that only computes prompts, whose requests produce a single token.
+    """A replica that only computes prompts; its requests produce a single token.
 
     A finished request keeps its memory until ``free_sent`` is called.
     """
@@ -471,12 +472,12 @@ class VLLMPrefillOnly(VLLMReplica):
 
 @dataclass(slots=True)
 class StepInFlight:
-    """The state of a step from its decision to its results.
+    """A decided step until its results are known.
 
     ``decoding`` are the sequences that decode, and ``ends`` are the sequences that the step
-    finishes. ``batch`` describes which clients' requests decode in the step. ``took_ps`` is the
-    duration of the step. In a step that only decodes, ``fixed_ps`` is the part of ``took_ps`` that
-    does not depend on context.
+    finishes. ``batch`` says which clients' requests decode in the step. ``took_ps`` is the duration
+    of the step. In a step that only decodes, ``fixed_ps`` is the part of ``took_ps`` that does not
+    depend on context.
     """
 
     step: Step
@@ -499,14 +500,12 @@ class StepInFlight:
 class AsyncVLLMReplica(VLLMReplica):
     """A vLLM replica that decides on each step when the previous step begins.
 
-    Before the tokens of the running step are known, vLLM already counts one token for each request
-    of the step. Because tokens are counted before they are known, four decisions differ from
-    synchronous scheduling:
+    While a step runs, vLLM already counts a token for each of its requests. For this reason, four
+    decisions differ from synchronous scheduling:
 
-    - A request that arrives during a step joins the step after the next step.
-    - A request keeps its slot and its blocks while the step with its last token runs. A request
-      that ends before ``max_new_tokens`` keeps its slot and blocks for one more step, whose token
-      is discarded.
+    - A request that arrives during a step joins the step after the next one.
+    - A request keeps its slot and blocks while the step with its last token runs. If it ends before
+      ``max_new_tokens``, it keeps them for one more step, whose token is discarded.
     - The scheduler learns of output tokens and of finished requests one decision later.
     - Other requests find a block of decoded tokens in the cache one step later.
 
@@ -515,11 +514,11 @@ class AsyncVLLMReplica(VLLMReplica):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        # ``_now`` is the step that runs at present.
+        # ``_now`` is the step that is running.
         self._now: StepInFlight | None = None
-        # ``_next`` is the step that is already decided and follows the running step.
+        # ``_next`` is the step that has been decided and follows the running step.
         self._next: StepInFlight | None = None
-        # ``_stretch_batch`` counts the requests by client in the present series of decode steps.
+        # ``_stretch_batch`` counts each client's requests in the current series of decode steps.
         self._stretch_batch = self.batch.by_client(0)
 
     def _start(self) -> bool:
@@ -530,12 +529,12 @@ class AsyncVLLMReplica(VLLMReplica):
         self._next = self._plan()
         return True
 
-    # The methods of this section decide which requests take part in the next step.
+    # These methods decide which requests take part in the next step.
 
     def _plan(self) -> StepInFlight | None:
         """Decide on the next step, or return None if the step would be empty.
 
-        If preemptions have left the step empty, vLLM decides again when the running step has ended.
+        If preemptions leave the step empty, vLLM decides again when the running step has ended.
         """
         step = self._schedule() if self._now is None else self._fill()
         if not step.chunks and not step.decodes:
@@ -568,7 +567,7 @@ class AsyncVLLMReplica(VLLMReplica):
         )
 
     def _count(self, flight: StepInFlight) -> None:
-        """Count the tokens of a decided step before the tokens are known, as vLLM does."""
+        """Count the tokens of a decided step, as vLLM does, before they are known."""
         self.batch.step(1, flight.parts.decode_ps, flight.parts.decode_fixed_ps)
         for chunk in flight.step.chunks:
             chunk.sequence.filled += chunk.tokens
@@ -580,7 +579,7 @@ class AsyncVLLMReplica(VLLMReplica):
             if sequence.output.length == sequence.request.max_new_tokens:
                 self.running.end_ahead(sequence)
 
-    # The methods of this section execute a step.
+    # These methods execute a step.
 
     def _begin(self, flight: StepInFlight) -> None:
         self._now, self._computes_prompts = flight, True
@@ -639,7 +638,7 @@ class AsyncVLLMReplica(VLLMReplica):
         self._log.prefill(self.index, flight.start_ps, now_ps, size, shares, flight.context_tokens)
 
     def _log_decode(self, flight: StepInFlight) -> None:
-        """Add a step to the present stretch of steps, or begin a stretch if the batch changed."""
+        """Add a step to the current stretch; begin a new stretch if the batch has changed."""
         stretch, batch = self._stretch, flight.batch
         follows = stretch is not None and stretch.end_ps == flight.start_ps
         if not (follows and batch.equals(self._stretch_batch)):
@@ -657,10 +656,10 @@ class AsyncVLLMReplica(VLLMReplica):
             self._log.decode(self.index, self._stretch, self._stretch_batch)
             self._stretch = None
 
-    # The methods of this section end requests.
+    # These methods end requests.
 
     def _release(self, sequence: Sequence) -> None:
-        """Remove a sequence whose last token is known, even if it waits after a preemption."""
+        """Remove a sequence whose last token is known, even if it was preempted and waits."""
         if sequence.request in self.waiting:
             self.waiting.withdraw(sequence.request)
         else:
@@ -670,13 +669,13 @@ class AsyncVLLMReplica(VLLMReplica):
         self._booking.finish(sequence)
 
     def _store(self, sequence: Sequence) -> None:
-        """Store the full blocks of a sequence, whose computed tokens are all known now."""
+        """Store the full blocks of a sequence; all of its computed tokens are known now."""
         tokens = self.running.computed_tokens(sequence)
         most = sequence.request.input_tokens + sequence.output.length - 1
         self.running.tables.store_full(sequence, min(tokens, most))
 
     def settle(self) -> None:
-        """Write the remaining records, and undo the counts of steps that did not end."""
+        """Write the remaining records, and undo the counts of steps that have not ended."""
         super().settle()
         for flight in filter(None, (self._next, self._now)):
             for chunk in flight.step.chunks:

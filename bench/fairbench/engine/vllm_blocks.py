@@ -1,11 +1,10 @@
 """The KV memory of a vLLM replica: blocks, a prefix cache of full blocks, and the free list.
 
 The cached blocks form a radix tree of whole blocks, like vLLM's chained block hashes. In vLLM, two
-blocks have the same hash exactly if their tokens and all earlier tokens are equal. In the
-simulator, two blocks that have the same hash in vLLM belong to the same node of the tree. A node is
-a series of consecutive blocks, so the work for a prompt depends on the number of positions at which
-prompts differ, not on the prompt's length. Several copies of a node's blocks may be in memory,
-because vLLM keeps all copies.
+blocks have the same hash if their tokens and all earlier tokens are equal; in the simulator, the
+two blocks then belong to the same node of the tree. A node is a series of consecutive blocks, so
+the work for a prompt depends on the number of positions at which prompts differ, not on the
+prompt's length. Several copies of a node's blocks may be in memory, because vLLM keeps all copies.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from fairbench.engine.sequence import Sequence
 from fairbench.schedulers.eviction.policies import Access, EvictionPolicy
 from fairbench.schedulers.prefix_tree import Place, place_at, truncate
 
-# A slice is a part of a prompt segment: the segment's key, the offset of the part, and the part's
-# number of tokens.
+# A slice is a part of a prompt segment: the segment's key, the part's offset, and its length in
+# tokens.
 Slice = tuple[str, int, int]
 Key = tuple[Slice, ...]  # the slices of the prompt that make up one block
 
@@ -32,7 +31,7 @@ def prefix_of(prompt: Prompt, depth: int) -> Prompt:
 
 
 def next_block(prompt: Prompt, place: Place, tokens: int) -> Key:
-    """Return the slices of the next ``tokens`` tokens from position ``place`` of a prompt.
+    """Return the slices that make up the ``tokens`` tokens after position ``place`` of a prompt.
 
     Precondition: the prompt has at least ``tokens`` tokens after ``place``.
     """
@@ -64,8 +63,8 @@ def advance(prompt: Prompt, place: Place, tokens: int) -> Place:
 def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int) -> int:
     """Return how many tokens of two prompts are equal, from positions ``at`` and ``place`` on.
 
-    The function counts at most ``most`` tokens. Precondition: the first prompt has at least
-    ``most`` tokens after position ``at``.
+    At most ``most`` tokens are compared. Precondition: the first prompt has at least ``most``
+    tokens after position ``at``.
     """
     (left, start), (right, offset), taken = at, place, 0
     while taken < most and right < len(other):
@@ -84,12 +83,12 @@ def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int
 
 
 class RunCopy:
-    """A copy in memory of the blocks of a tree node.
+    """A copy in memory of a tree node's blocks.
 
-    ``users`` are the owners of requests that hold all blocks of the copy. Unused copies are linked
-    in the order of their eviction; within a copy, the last block is evicted first. If the cache
-    numbers all returns of blocks to the pool, ``stamp`` is the number of the return at which the
-    copy became unused.
+    ``users`` are the owners of the requests that use all blocks of the copy. Unused copies are
+    linked in the order of their eviction; within a copy, the last block is evicted first. If the
+    cache numbers the returns of blocks to the pool, ``stamp`` is the number of the return that left
+    the copy unused.
     """
 
     __slots__ = ("after", "before", "node", "stamp", "users")
@@ -113,7 +112,7 @@ class RunCopy:
         self.before = self.after = None
 
     def split(self, upper: BlockNode) -> RunCopy:
-        """Return an equally used copy for node ``upper``, which is evicted after this copy."""
+        """Return a copy for node ``upper`` with the same users, to be evicted after this copy."""
         copy = RunCopy(upper, set(self.users), self.stamp)
         if self.after is not None:
             copy.link(self, self.after)
@@ -123,9 +122,9 @@ class RunCopy:
 class BlockNode:
     """A node of the block tree, which stands for a prefix of ``depth`` tokens in whole blocks.
 
-    The node's prefix is the beginning of ``prompt``. The last ``blocks`` blocks of the prefix
-    belong to the node and begin at position ``start``. The dictionary ``children`` of the parent
-    has the node under ``key``, the tokens of the node's first block.
+    The prefix is the beginning of ``prompt``. Its last ``blocks`` blocks, from position ``start``
+    on, belong to the node. The parent's dictionary ``children`` holds the node under ``key``, the
+    tokens of the node's first block.
     """
 
     __slots__ = (
@@ -146,11 +145,11 @@ class BlockNode:
         self.depth = depth
         self.blocks = 0
         self.children = {}
-        # Requests use the first copy of a node's block; usually a node has only one copy.
+        # Requests use the first copy of a node's blocks; usually it is the only one.
         self.copies: list[RunCopy] = []
         # ``waiters`` and ``awaited`` hold the requests whose cached prefix ends at the node;
-        # ``awaited`` groups the requests by the block that would extend the prefix. For most nodes
-        # of the tree, ``waiters`` and ``awaited`` are None.
+        # ``awaited`` groups them by the block that would extend the prefix. Both are None for most
+        # nodes.
         self.waiters: dict[BlockWaiter, None] | None = None
         self.awaited: dict[Key, dict[BlockWaiter, None]] | None = None
 
@@ -184,7 +183,7 @@ class BlockTree:
     def descend(
         self, node: BlockNode, prompt: Prompt, place: Place, limit: int
     ) -> tuple[BlockNode, Place]:
-        """Walk along ``prompt`` from ``node`` to depth ``limit``; split the last node if needed."""
+        """Follow ``prompt`` from ``node`` to depth ``limit``; split the last node if needed."""
         size = self.block_size
         while node.children and (most := (limit - node.depth) // size) > 0:
             child = node.children.get(next_block(prompt, place, size))
@@ -198,7 +197,7 @@ class BlockTree:
     def store(
         self, owner: object, node: BlockNode, prompt: Prompt, place: Place, blocks: int
     ) -> tuple[BlockNode, Place]:
-        """Add the next ``blocks`` full blocks of ``owner`` after ``node`` to the tree.
+        """Add the next ``blocks`` full blocks of ``owner`` to the tree, after ``node``.
 
         ``place`` is the position in the prompt at which ``node`` ends. Return the node and the
         position at which the added blocks end.
@@ -220,9 +219,8 @@ class BlockTree:
     def split(self, node: BlockNode, blocks: int) -> BlockNode:
         """Cut a node after its first ``blocks`` blocks; return the new upper node.
 
-        The object ``node`` becomes the lower part, so that references to the node still mean the
-        same prefix. Every copy of the node is cut as well, and the lower part of a copy is evicted
-        before the upper part.
+        The object ``node`` becomes the lower part, so references to it still mean the same prefix.
+        Every copy is cut as well, and its lower part is evicted before its upper part.
         """
         parent, tokens = node.parent, blocks * self.block_size
         assert parent is not None
@@ -237,7 +235,7 @@ class BlockTree:
         return upper
 
     def shorten(self, node: BlockNode, blocks: int) -> None:
-        """Remove the last ``blocks`` blocks, but not all blocks, of a node without children."""
+        """Remove the last ``blocks`` blocks, but never all, of a node without children."""
         waiters = self._unfiled(node)
         node.blocks -= blocks
         node.depth -= blocks * self.block_size
@@ -253,8 +251,7 @@ class BlockTree:
     def may_grow(self, node: BlockNode, owner: object) -> bool:
         """Return whether new blocks of ``owner`` may be added to the node itself.
 
-        New blocks may be added if only ``owner`` uses the node and no other request depends on the
-        node.
+        They may if only ``owner`` uses the node and no other request depends on it.
         """
         if node.children or node.waiters or len(node.copies) != 1:
             return False
@@ -264,7 +261,7 @@ class BlockTree:
     def _enter(
         self, child: BlockNode, prompt: Prompt, place: Place, most: int
     ) -> tuple[BlockNode, Place]:
-        """Walk at most ``most`` blocks into the child whose first block matches the prompt.
+        """Follow the prompt for at most ``most`` blocks into the child that its next block matches.
 
         Return the node and the position in the prompt at which the match ends.
         """
@@ -279,7 +276,7 @@ class BlockTree:
     def _append(
         self, owner: object, node: BlockNode, key: Key, prompt: Prompt, place: Place, blocks: int
     ) -> tuple[BlockNode, Place]:
-        """Add new blocks to ``node`` itself if ``may_grow`` allows, or else as a child."""
+        """Add new blocks to ``node`` itself if ``may_grow`` allows it, otherwise as a child."""
         if not self.may_grow(node, owner):
             parent, node = node, self.node_type(node, key, prompt, place, node.depth)
             parent.children[key] = node
@@ -292,7 +289,7 @@ class BlockTree:
         node.blocks += blocks
         return node, advance(prompt, place, tokens)
 
-    # Each waiting request is attached to the tree node at which its cached prefix ends.
+    # Each waiting request is attached to the node at which its cached prefix ends.
 
     def refresh(self, waiters: Iterable[BlockWaiter]) -> None:
         self.refresh_stamp += 1
@@ -347,11 +344,10 @@ class BlockTree:
 class BlockCache(BlockTree):
     """vLLM's pool of ``blocks`` KV blocks of ``block_size`` tokens each.
 
-    Each block of the pool is either blank or in the tree.
+    A block is either in the tree or blank, which means that it holds no cached tokens.
 
-    A blank block holds no cached tokens. ``on_evict(prefix, tokens)`` is called when the last
-    ``tokens`` tokens of a prefix are evicted; one call reports all blocks of a prefix that are
-    evicted in succession.
+    ``on_evict(prefix, tokens)`` is called when the last ``tokens`` tokens of a prefix are evicted;
+    blocks of one prefix that are evicted in succession are reported by one call.
 
     At the head of vLLM's free list are the blank blocks, followed by the unused cached blocks, the
     least recently used first. Full blocks return to the tail of the list, and all other blocks to
@@ -376,25 +372,22 @@ class BlockCache(BlockTree):
         self.blocks = self.blank = blocks
         # ``unused_blocks`` is the number of cached blocks that no running request uses.
         self.unused_blocks = 0
-        # ``shared`` sums, over all blocks, the number of requests that use the block beyond the
-        # first request.
+        # ``shared`` counts the uses of each block beyond its first user, summed over all blocks.
         self.shared = 0
         self.on_evict = on_evict
         self.prefix_caching = prefix_caching
-        # ``_end`` closes the circular list of unused copies: it stands between the last copy and
-        # the first copy.
+        # ``_end`` closes the circular list of unused copies, between the last and the first copy.
         self._end = RunCopy(self.root, set())
         self._end.before = self._end.after = self._end
         # ``_row`` describes adjacent evicted blocks that are not reported yet: their prompt, and
-        # the position in tokens at which the last block ends. ``_row_tokens`` is the number of
-        # tokens in the blocks of ``_row``.
+        # the position in tokens at which they end. ``_row_tokens`` is their number of tokens.
         self._row: tuple[Prompt, int] = ((), 0)
         self._row_tokens = 0
-        # ``_above`` is the parent node; its eviction belongs in the same report as the blocks of
+        # ``_above`` is the parent node; if it is evicted too, it belongs in the same report as
         # ``_row``.
         self._above: BlockNode | None = None
 
-    # The following properties count memory in tokens, for callers that do not count in blocks.
+    # These properties count memory in tokens, for callers that do not count in blocks.
 
     @property
     def capacity(self) -> int:
@@ -421,7 +414,7 @@ class BlockCache(BlockTree):
             node.waiters = node.awaited = None
         self._end.before = self._end.after = self._end
 
-    # The methods of this section count memory in blocks.
+    # These methods count memory in blocks.
 
     @property
     def free_blocks(self) -> int:
@@ -437,17 +430,20 @@ class BlockCache(BlockTree):
 
     @property
     def tells_evictions(self) -> bool:
-        """Whether evictions must be reported at the exact times of vLLM's evictions."""
+        """Whether evictions must be reported at the time at which vLLM would evict."""
         return self.on_evict is not None
 
     def claim(self, node: BlockNode, request: Request) -> None:
         """Record that the request uses the path to ``node`` from now on."""
 
     def retain(self, node: BlockNode, request: Request) -> None:
-        """Record that the request has finished, and that its path ends at ``node``."""
+        """Record that the request has finished and that its path ends at ``node``."""
 
     def take_blocks(self, count: int, owner: object = None) -> None:
-        """Take ``count`` blocks for ``owner``, blank blocks first; enough blocks must be free."""
+        """Take ``count`` free blocks for ``owner``, the blank ones first.
+
+        Precondition: enough blocks are free.
+        """
         blank = min(count, self.blank)
         self.blank -= blank
         count -= blank
@@ -460,7 +456,7 @@ class BlockCache(BlockTree):
         self._report()
 
     def use(self, copy: RunCopy, owner: object) -> None:
-        """Record that one more request, which belongs to ``owner``, uses a cached copy."""
+        """Record that one more request, with the given ``owner``, uses a cached copy."""
         if copy.users:
             self.shared += copy.node.blocks
         else:
@@ -508,8 +504,7 @@ class BlockCache(BlockTree):
             self.on_evict(prefix_of(*self._row), self._row_tokens)
         self._row_tokens, self._above = 0, None
 
-    # The methods of this section complete ``PrefixCache``, the cache interface that a waiting queue
-    # uses.
+    # These methods complete ``PrefixCache``, the interface of a cache for a waiting queue.
 
     def common_tokens(self, prompt: Prompt, limit: int) -> int:
         return self.match(prompt, limit)[0].depth
@@ -547,7 +542,7 @@ class ClaimedRun(BlockNode):
 
     @property
     def last_access(self) -> Access:
-        """The stamp of the oldest unused copy, followed by the depth; deeper nodes come first."""
+        """The stamp of the oldest unused copy, and the depth; the deepest node comes first."""
         copy = self.oldest()
         return (0 if copy is None else copy.stamp), -self.depth, 0
 
@@ -555,12 +550,11 @@ class ClaimedRun(BlockNode):
 class ClientBlockCache(BlockCache):
     """A pool of ``blocks`` blocks of ``block_size`` tokens from which ``policy`` evicts.
 
-    The policy chooses among the nodes that have an unused copy and no continuation, and the last
-    block of the chosen node is evicted. If vLLM keeps several copies of the same tokens, the time
-    of the last use is recorded for each copy. A look-up finds only the first copy of the tokens, so
-    the other copies count as never used. A node with several copies may lose a copy although the
-    node's continuation is cached. The ``owner`` of a block in use is the sequence of a running
-    request.
+    The policy chooses among the nodes that have an unused copy and no continuation; the last block
+    of the chosen node is evicted. If several copies of the same tokens exist, each has its own time
+    of last use. A look-up finds only the first copy, so the others count as never used, and a node
+    may lose one of its copies although its continuation is cached. The ``owner`` of a block in use
+    is the sequence of a running request.
     """
 
     knows_clients = True
@@ -582,7 +576,7 @@ class ClientBlockCache(BlockCache):
         self._given_back = 0  # number of requests that have returned their KV blocks
         self._created = 0  # number of tree nodes created so far
 
-    # The methods of this section count the tokens in memory by client.
+    # These methods count the tokens in memory by client.
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
         """Return how many tokens of a prompt are cached, and how many cached tokens are in use."""
@@ -624,11 +618,11 @@ class ClientBlockCache(BlockCache):
 
     def _list_anew(self, node: ClaimedRun) -> None:
         if len(node.copies) > 1:
-            # A further copy of a block may lower the eviction rank of its node.
+            # Another copy of a block may lower the eviction rank of its node.
             self.claims.list_again(node)
         self.claims.list_if_leaf(node)
 
-    # Claims.
+    # The claims of clients on nodes.
 
     def claim(self, node: BlockNode, request: Request) -> None:
         self.claims.start(cast(ClaimedRun, node), request)
@@ -636,7 +630,7 @@ class ClientBlockCache(BlockCache):
     def retain(self, node: BlockNode, request: Request) -> None:
         self.claims.finish(cast(ClaimedRun, node), request)
 
-    # The tree.
+    # Changes of the prefix tree.
 
     def add_copy(self, owner: object, node: BlockNode) -> None:
         mine, client = cast(ClaimedRun, node), _client_of(owner)
@@ -646,7 +640,7 @@ class ClientBlockCache(BlockCache):
         self._list_anew(mine)
 
     def may_grow(self, node: BlockNode, owner: object) -> bool:
-        """Return whether only ``owner`` uses the node, and only the owner's client has a claim."""
+        """Return whether only ``owner`` uses the node and only its client has a claim."""
         mine = cast(ClaimedRun, node)
         only = super().may_grow(node, owner) and not mine.uses
         return only and [*mine.holders] == [_client_of(owner)]
@@ -679,7 +673,7 @@ class ClientBlockCache(BlockCache):
         node.number = self._created
 
     def _unfile(self, waiter: BlockWaiter) -> None:
-        """Detach a waiting request from its node, and queue the node by its new rank."""
+        """Detach a waiting request from its node, and list the node again by its new rank."""
         node = cast(ClaimedRun, waiter.node)
         super()._unfile(waiter)
         self.claims.list_again(node)
@@ -688,7 +682,7 @@ class ClientBlockCache(BlockCache):
         super().abandon()
         self.claims.abandon()
 
-    # The methods of this section implement the interface ``ClaimedMemory``.
+    # These methods implement ``ClaimedMemory``.
 
     def tokens_of(self, node: ClaimedRun) -> tuple[int, int]:
         used, tokens = sum(1 for copy in node.copies if copy.users), node.blocks * self.block_size
@@ -708,10 +702,10 @@ class ClientBlockCache(BlockCache):
         return bool(node.waiters)
 
     def end_use(self, node: ClaimedRun) -> None:
-        """Do nothing, because a request gives back the last block of a prefix first."""
+        """Do nothing, because a request gives back the last block of its prefix first."""
 
     def cut(self, node: ClaimedRun, tokens: int) -> None:
-        """Split a node; ``node`` keeps its last blocks, which hold about ``tokens`` tokens."""
+        """Split a node; ``node`` keeps its last blocks, about ``tokens`` tokens."""
         blocks = max(1, -(-tokens // self.block_size))
         if node.blocks > blocks:
             self.split(node, node.blocks - blocks)

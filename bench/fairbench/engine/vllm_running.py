@@ -21,12 +21,10 @@ from fairbench.schedulers.views import ClientLoad, Running, client_load
 
 @dataclass(slots=True)
 class BlockTable:
-    """The KV blocks that a sequence uses.
-
-    The sequence's blocks that are stored in the cache end at ``node``.
+    """The KV blocks that a sequence uses; the blocks that are in the cache end at ``node``.
 
     ``prompt`` includes all future outputs, and ``place`` is the position in the prompt at which
-    ``node`` ends. ``blocks`` is the number of blocks of all running requests.
+    ``node`` ends. ``blocks`` is the number of blocks that the sequence uses.
     """
 
     prompt: Prompt
@@ -38,8 +36,8 @@ class BlockTable:
 class BlockTables:
     """The KV blocks of all running requests, by request.
 
-    As in vLLM, a block is stored in the cache when the step that will fill the block is scheduled.
-    Because the block is stored early, other requests may find a new block in the same step.
+    As in vLLM, a block is stored in the cache when the step that will fill it is scheduled. Other
+    requests may therefore find a new block in the same step.
     """
 
     def __init__(self, cache: BlockCache, *, reserve_full: bool, watermark_blocks: int) -> None:
@@ -84,20 +82,20 @@ class BlockTables:
             freed += self._unstored(self._tables[one])
             users.update(self.copies(one))
         for copy in cached:
-            # The new request would use a cached copy of a block, so the copy is not freed.
+            # The new request would use this cached copy itself, so the copy is not freed.
             users.pop(copy, None)
         freed += sum(copy.node.blocks for copy, n in users.items() if n == len(copy.users))
         wanted = self._wanted(sequence.total, cached, alone=alone)
         return wanted <= self._cache.free_blocks + freed
 
     def missing(self, sequence: Sequence, tokens: int) -> int:
-        """Return how many blocks a sequence lacks to hold ``tokens`` tokens."""
+        """Return how many more blocks a sequence needs to hold ``tokens`` tokens."""
         return max(-(-tokens // self._size) - self._tables[sequence].blocks, 0)
 
     def grow(self, sequence: Sequence, tokens: int, known: int) -> bool:
         """Allocate blocks for the first ``tokens`` tokens; return False if too few are free.
 
-        Full blocks of the first ``known`` tokens are stored in the cache.
+        The full blocks among the first ``known`` tokens are stored in the cache.
         """
         if self.missing(sequence, tokens) > self._cache.free_blocks:
             return False
@@ -116,7 +114,7 @@ class BlockTables:
             self._store(sequence, self._tables[sequence], 1)
 
     def store_full(self, sequence: Sequence, tokens: int | None = None) -> None:
-        """Store the full blocks of the first ``tokens`` tokens; None means all except the last."""
+        """Store the full blocks of the first ``tokens`` tokens; None means all but the last."""
         table = self._tables[sequence]
         full = table.blocks - 1 if tokens is None else tokens // self._size
         more = full - table.node.depth // self._size
@@ -124,7 +122,7 @@ class BlockTables:
             self._store(sequence, table, more)
 
     def retain(self, sequence: Sequence) -> None:
-        """Report the end of a sequence, which still has its blocks, to the eviction policy."""
+        """Tell the eviction policy that a sequence, which still has its blocks, has ended."""
         if self._cache.knows_clients:
             self._cache.retain(self._tables[sequence].node, sequence.request)
 
@@ -134,9 +132,9 @@ class BlockTables:
         self._cache.give_back(sequence, table.node, self._unstored(table))
 
     def shared_tokens(self, apart: Iterable[Sequence]) -> int:
-        """Return the number of tokens in shared blocks, counted once for each user but the first.
+        """Return how many tokens are saved by sharing: each user of a block after the first counts.
 
-        Sequences in ``apart`` do not count as users of tokens.
+        Sequences in ``apart`` do not count as users.
         """
         shared = self._cache.shared
         others = Counter(copy for sequence in apart for copy in self.copies(sequence))
@@ -155,7 +153,7 @@ class BlockTables:
         return len(self._tables)
 
     def _wanted(self, tokens: int, cached: Iterable[RunCopy], *, alone: bool) -> int:
-        """Return how many more free blocks a prompt needs if the copies ``cached`` are cached."""
+        """Return how many free blocks a prompt needs in addition to the ``cached`` copies."""
         used = sum(copy.node.blocks for copy in cached if copy.users)
         return -(-tokens // self._size) - used + (0 if alone else self._watermark)
 
@@ -175,7 +173,7 @@ class BlockTables:
 
 
 class BlockPhases:
-    """The decoding sequences, grouped by the steps in which they begin new blocks."""
+    """The decoding sequences, grouped by the step in which each begins a new block."""
 
     def __init__(self, block_size: int) -> None:
         self._size = block_size
@@ -183,7 +181,7 @@ class BlockPhases:
         self._phase: dict[Sequence, int] = {}
 
     def join(self, sequence: Sequence, step: int, context: int, seat: int) -> None:
-        """Add a sequence that decodes from step number ``step`` on.
+        """Add a sequence that decodes from step ``step`` on.
 
         ``context`` is the sequence's length at this step, and ``seat`` is its position in the
         running list.
@@ -198,8 +196,7 @@ class BlockPhases:
     def at_blocks(self, step: int) -> Iterator[tuple[Sequence, bool, bool]]:
         """Yield the sequences that begin or fill a block in a step, in running order.
 
-        Each sequence is followed by two booleans: whether the sequence begins a block, and whether
-        the sequence fills a block.
+        Two booleans follow each sequence: whether it begins a block, and whether it fills a block.
         """
         begin, fill = (self._groups[one % self._size] for one in (step, step + 1))
         either = begin | fill
@@ -207,7 +204,7 @@ class BlockPhases:
             yield sequence, sequence in begin, sequence in fill
 
     def count(self, step: int) -> int:
-        """Return how many sequences begin a new block of KV memory in step ``step``."""
+        """Return how many sequences begin a new block in step ``step``."""
         return len(self._groups[step % self._size])
 
     def steps_within(self, step: int, blocks: int, most: int) -> int:
@@ -225,17 +222,15 @@ class BlockPhases:
 
 @dataclass(slots=True)
 class Step:
-    """The work that a step of vLLM does.
+    """The work of one step of vLLM.
 
-    ``budget`` is the number of tokens that the step may still compute.
-
-    ``most`` is the largest number of tokens that one prompt may get in the step. ``decodes`` is the
-    number of sequences that decode in the step. ``preempted`` is true if a sequence lost its memory
-    for lack of blocks. ``wished`` holds the sequences that the scheduler preempted. ``stalled``
-    holds the decoding sequences that get no token in the step. A sequence is stalled if it lacked
-    blocks and was itself preempted, which happens only under a scheduler with its own retraction
-    order. A sequence is also stalled if earlier prompts used up the budget, which happens only with
-    ``long_prefill_token_threshold``.
+    ``budget`` is the number of tokens that the step may still compute, and ``most`` is the largest
+    number of tokens that one prompt may get. ``decodes`` is the number of sequences that decode.
+    ``preempted`` is true if a sequence was preempted because blocks ran out. ``wished`` holds the
+    sequences that the scheduler preempted. ``stalled`` holds the decoding sequences that get no
+    token. A sequence is stalled if it lacked blocks and was itself preempted; this happens only
+    under a scheduler with its own retraction order. A sequence is also stalled if earlier prompts
+    used up the budget; this happens only with ``long_prefill_token_threshold``.
     """
 
     budget: int
@@ -254,12 +249,12 @@ class Step:
 class RunningList:
     """vLLM's running list in order of admission, including prefilling requests.
 
-    Normally, only the last sequence may be prefilling, because an incomplete prompt takes the rest
-    of every budget, so that no other request is admitted. With ``long_prefill_token_threshold``,
-    any sequence may be prefilling. All other sequences of the running list decode, and are members
-    of ``batch``. With asynchronous scheduling, ``batch`` has the state after the step that runs.
-    The running step gives each sequence in ``pending`` a token, and the last token to each sequence
-    in ``ending``.
+    Normally, only the last sequence may be prefilling: its incomplete prompt takes the rest of
+    every budget, so no other request is admitted. With ``long_prefill_token_threshold``, any
+    sequence may be prefilling. All other sequences decode, and are members of ``batch``.
+
+    With asynchronous scheduling, ``batch`` has the state after the running step. This step gives
+    each sequence in ``pending`` a token, and each sequence in ``ending`` its last token.
     """
 
     def __init__(self, cache: BlockCache, limits: VLLMLimits, index: dict[str, int]) -> None:
@@ -287,7 +282,7 @@ class RunningList:
     def is_full(self) -> bool:
         return len(self.sequences) >= self._most
 
-    # Members.
+    # The sequences of the running list.
 
     def admit(self, sequence: Sequence, node: BlockNode, place: Place, tokens: int) -> bool:
         """Admit a sequence and allocate blocks for its first ``tokens`` tokens.
@@ -320,12 +315,12 @@ class RunningList:
         return sorted(self.batch.finished(), key=self._seats.__getitem__)
 
     def end_ahead(self, sequence: Sequence) -> None:
-        """Stop decoding a sequence that gets its last token from the running step."""
+        """Stop decoding a sequence, because the running step gives it its last token."""
         self.pause(sequence)
         self.ending.add(sequence)
 
     def finish(self, sequence: Sequence) -> None:
-        """Remove a finished sequence, and report the end of its request to the eviction policy."""
+        """Remove a finished sequence, and tell the eviction policy that its request has ended."""
         self.tables.retain(sequence)
         self.remove(sequence)
 
@@ -342,11 +337,11 @@ class RunningList:
         self.ending.discard(sequence)
         del self._seats[sequence]
 
-    # The methods of this section belong to a single step.
+    # These methods concern a single step.
 
     @property
     def prefilling(self) -> list[Sequence]:
-        """The sequences whose prompts are incomplete, in the order of running."""
+        """The sequences whose prompts are incomplete, in running order."""
         count = len(self.sequences) - len(self.batch) - len(self.ending)
         found: list[Sequence] = []
         for sequence in reversed(self.sequences):
@@ -362,14 +357,14 @@ class RunningList:
         The step computes ``tokens`` more tokens of the sequence ``prefilling``, if there is one.
         """
         steps = self.batch.steps
-        # If a step is decided a second time, its blocks are already allocated.
+        # If a step is decided a second time, its blocks have been allocated already.
         blocks = self._phases.count(steps) if steps == self.provided_steps else 0
         if prefilling is not None:
             blocks += self.tables.missing(prefilling, prefilling.filled + tokens)
         return blocks
 
     def provide(self, steps: int) -> None:
-        """Give the decoding sequences the blocks of the first ``steps`` steps."""
+        """Give the decoding sequences the blocks that the next ``steps`` steps need."""
         for step in range(self.provided_steps, steps):
             for sequence, begins, fills in self._phases.at_blocks(step):
                 if begins:
@@ -382,7 +377,7 @@ class RunningList:
         self.provided_steps = max(self.provided_steps, steps)
 
     def steps_ahead(self, blocks: int, most: int) -> int:
-        """Return for how many more steps, at most ``most``, the ``blocks`` suffice."""
+        """Return for how many more steps, up to ``most``, ``blocks`` blocks suffice."""
         return self._phases.steps_within(self.provided_steps, blocks, most)
 
     def computed_tokens(self, sequence: Sequence) -> int:
@@ -399,24 +394,23 @@ class RunningList:
 
 
 class Booking:
-    """A record of which prompt tokens are computed for the first time and which are recomputed.
+    """A record of which prompt tokens are computed for the first time, and which again.
 
-    A request may lose its memory while its prompt is computed. When a prompt is computed again
-    after a preemption, the part that was not reached before is computed for the first time.
+    A request may lose its memory before its prompt is complete. When the prompt is computed again,
+    the tokens that were never reached before count as computed for the first time.
     """
 
     def __init__(self) -> None:
-        # ``_reached`` maps each preempted request to the number of prompt tokens that were computed
-        # before the preemption.
+        # ``_reached`` maps each preempted request to the number of prompt tokens computed before.
         self._reached: dict[Sequence, int] = {}
 
     def admit(self, sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:
-        """Record and charge an admission, even if its tokens were computed before."""
+        """Record and charge an admission, even if the tokens were computed before."""
         fresh = self._fresh(sequence, sequence.filled, sequence.total - sequence.filled)
         book_admission(sequence, scheduler, now_ps, fresh)
 
     def undo_admission(self, sequence: Sequence, cached_tokens: int) -> None:
-        """Undo ``admit`` for a step that had not ended at the end of the run."""
+        """Undo ``admit`` for a step that had not ended when the run ended."""
         if not sequence.retractions:
             sequence.not_admitted(cached_tokens)
             return
@@ -425,7 +419,7 @@ class Booking:
         sequence.recompute_tokens -= extend - self._fresh(sequence, cached_tokens, extend)
 
     def preempt(self, sequence: Sequence, decoding: bool) -> None:
-        """Record a preemption, after which the rest of the prompt is not computed."""
+        """Record a preemption; the rest of the prompt is not computed yet."""
         left = 0 if decoding else sequence.total - sequence.filled
         sequence.recompute_tokens -= left - self._fresh(sequence, sequence.filled, left)
         reached = sequence.request.input_tokens if decoding else sequence.filled
@@ -448,7 +442,7 @@ class Booking:
 
 @dataclass(slots=True)
 class RunningListView:
-    """A ``RunningView`` of the running list. vLLM reserves no memory for future outputs."""
+    """The ``RunningView`` of the running list. vLLM reserves no memory for future outputs."""
 
     running: RunningList
     waiting: WaitingQueue[BlockNode]
@@ -471,7 +465,7 @@ class RunningListView:
             elif sequence in running.sequences:
                 produced, held = sequence.produced, sequence.filled
             else:
-                # The scheduler has preempted the request since the step was decided.
+                # The scheduler has preempted this request since the step was decided.
                 continue
             if sequence in running.pending:
                 produced -= 1

@@ -1,9 +1,8 @@
-"""The waiting queue of a replica, sorted by cached prefix without a walk over all requests.
+"""The waiting queue of a replica, kept sorted by cached prefix without a walk over all requests.
 
-The order of the queue equals the order of ``ListView``, with which tests compare the queue, at a
-cost proportional to the number of changes. The length of a match changes only where the tree
-changes, and SGLang's stable in-place sort moves only the requests whose matches have changed in
-length.
+The cost is proportional to the number of changes: the length of a match changes only where the tree
+changes, and SGLang's stable in-place sort moves only requests whose match changed in length. The
+order is that of ``ListView``; tests compare the two.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS, Place, head_of, place_at
 from fairbench.schedulers.views import ListScan, NothingRunning, RunningView, Waiting
 
-# ``DEPRIORITIZED, ARRIVED`` are the sort keys of requests at the end of the queue. The sort key of
-# a matched request is minus its number of cached tokens.
+# ``DEPRIORITIZED`` and ``ARRIVED`` are sort keys of requests at the end of the queue. A matched
+# request's sort key is minus its number of cached tokens.
 DEPRIORITIZED, ARRIVED = 1, 2
-# A waiting request's position consists of its sort key, its rank among requests with equal keys,
-# and the request.
+# A waiting request's position: its sort key, its rank among requests with equal keys, and the
+# request.
 Order = tuple[int, int, "Entry[Any]"]
 
 
@@ -48,27 +47,27 @@ class Entry(Generic[N]):
         self.prompt = sequence.prompt
         self.total = sequence.total
         self.number = number
-        # ``since`` is the number of prompt tokens that the engine had computed when the request
-        # entered the queue.
+        # ``since`` is how many prompt tokens the engine had computed when the request entered the
+        # queue.
         self.since = 0
         self.node: N | None = None
         self.place: Place = (0, 0)
         self.key, self.rank = ARRIVED, number
-        # ``before`` is the stamp of the refresh that moved the request last, with the request's key
-        # and rank before the move.
+        # ``before`` describes the request's last move: the stamp of that refresh, and the key and
+        # rank before the move.
         self.before = (0, 0, 0)
-        # ``head`` holds the first tokens of a cold request (at most 32 cached tokens); they name
-        # the group of the request.
+        # ``head`` holds the first tokens of a cold request (at most 32 tokens cached); cold
+        # requests with the same first tokens form a group.
         self.head: Prompt | None = None
         # ``dirty`` is true if the request's cached prefix may have changed since the last refresh.
         self.dirty = True
-        # ``placed`` is true if the waiting request is in the sorted list.
+        # ``placed`` is true if the request is in the sorted list.
         self.placed = False
         self.admitted = False
 
     @property
     def order(self) -> Order:
-        """The position in the sorted list; storing this tuple would create a reference cycle."""
+        """The position in the sorted list. It is not stored, to avoid a reference cycle."""
         return self.key, self.rank, self
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
@@ -87,11 +86,11 @@ class Entry(Generic[N]):
 
 
 class MatchOrder:
-    """A sorted list of waiting requests for each client, and a sorted list of the first requests.
+    """A sorted list of waiting requests for each client, and a sorted list of their first requests.
 
-    The list of first requests gives the head of the queue without a scan of all clients. An
-    insertion into a plain list moves the later entries with one copy in C. The copy takes 2 us with
-    ten thousand waiting requests, which is less than the calls of a data structure that avoids the
+    The list of first requests gives the head of the queue without a scan of all clients. Plain
+    lists are used, because an insertion moves the later entries with one copy in C. With ten
+    thousand waiting requests it takes 2 us, less than the calls of a data structure that avoids the
     copy.
     """
 
@@ -100,7 +99,7 @@ class MatchOrder:
         self._heads: list[Order] = []
 
     def add(self, order: Order) -> None:
-        """Insert a request that has received its position in the order."""
+        """Insert a request at the position that it was given."""
         client = order[2].request.client
         mine = self._lists.get(client)
         if mine is None:
@@ -155,20 +154,18 @@ class QueueScan(ListScan):
 
 
 class MatchScan(ListScan):
-    """A scan of the waiting requests in match order, which merges clients' lists on demand."""
+    """A scan in match order, which merges the sorted lists of the clients on demand."""
 
     def __init__(self, ordered: MatchOrder) -> None:
         super().__init__([], ())
         self._ordered = ordered
         self._heads = ordered.heads()
-        # ``_head`` is the queue position of the first request of the client that enters the merge
-        # next.
+        # ``_head`` is the position of the first request of the client that enters the merge next.
         self._head = next(self._heads, None)
         # ``_merge`` is a heap with an entry per client: the position of the client's next request,
         # and an iterator over its later requests.
         self._merge: list[tuple[Order, str, Iterator[Order]]] = []
-        # ``_held`` holds the clients that the scheduler skipped, and that were removed from the
-        # merge.
+        # ``_held`` holds the clients that the scheduler skipped; they were removed from the merge.
         self._held: dict[str, None] = {}
         self._at: Order | None = None  # position in the queue of the request that was returned last
 
@@ -185,13 +182,13 @@ class MatchScan(ListScan):
         self._held.clear()
 
     def _following(self) -> Order | None:
-        """Return the position of the next request, among the clients that are not skipped."""
+        """Return the position of the next request of a client that is not skipped."""
         merge, skipped, credit = self._merge, self._skipped, self._credit
         while True:
             head = self._head
             if merge and (head is None or merge[0][0] < head):
                 order, client, rest = merge[0]
-                # Requests that the present pass has already admitted are skipped below.
+                # Requests that this pass has already admitted are skipped below.
                 has_left = order[2].admitted
                 if not has_left and (
                     client in skipped or (credit is not None and credit[client] <= 0)
@@ -213,7 +210,7 @@ class MatchScan(ListScan):
             has_left = head[2].admitted
             if has_left or (client not in skipped and (credit is None or credit[client] > 0)):
                 rest = self._ordered.orders_of(client)
-                # The head of the queue is skipped: it is returned now, or it has left the queue.
+                # Skip the client's first request: it is returned now, or it has left the queue.
                 next(rest)
                 self._join(client, rest)
                 if has_left:
@@ -242,7 +239,7 @@ class MatchedQueue(ABC, Generic[N]):
         cache: The cache against which the waiting requests are matched.
         cache_aware: Whether requests can be sorted by their cached prefix.
         in_batch: Whether a cold request (at most 32 cached tokens) comes last if an earlier cold
-            request has equal first tokens.
+            request begins with the same tokens.
         match_us: CPU time, in microseconds, of matching one waiting request.
     """
 
@@ -265,29 +262,29 @@ class MatchedQueue(ABC, Generic[N]):
         self._sorted = MatchOrder()
         self._leaving: list[Entry[N]] = []
         self._dirty: list[Entry[N]] = []
-        # ``_fresh`` holds new waiting requests that are not in the sorted list yet.
+        # ``_fresh`` holds new requests that are not in the sorted list yet.
         self._fresh: list[Entry[N]] = []
-        # Cold requests (at most 32 cached tokens) with equal first tokens form a group. For cold
-        # requests, the next three mappings hold the requests of each group, the leader of each
-        # group, and the new requests of groups that need a leader.
+        # Cold requests (at most 32 cached tokens) with the same first tokens form a group. These
+        # three mappings hold the requests of each group, its leader, and the new requests of groups
+        # that need a leader.
         self._cold: dict[Prompt, dict[Entry[N], None]] = {}
         self._leader: dict[Prompt, Entry[N]] = {}
         self._joined: dict[Prompt, list[Entry[N]]] = {}
-        # ``_number`` and ``_front`` are the numbers that were assigned last at the tail and at the
-        # head of the queue.
+        # ``_number`` and ``_front`` are the numbers given last at the tail and the head of the
+        # queue.
         self._number = self._front = 0
-        # ``_low`` and ``_high`` are the ranks that the latest moves backward and forward assigned.
+        # ``_low`` and ``_high`` are the ranks that the last moves backward and forward gave.
         self._low = self._high = 0
-        # ``_looked`` is true if the present pass has already called ``match_order``.
+        # ``_looked`` is true if the current pass has already called ``match_order``.
         self._looked = False
-        # ``matched`` counts the waiting requests that were matched with the cache since
-        # ``matching_ps`` was last read.
+        # ``matched`` counts the requests matched with the cache since ``matching_ps`` was last
+        # read.
         self.matched = 0
         self.computed_tokens = 0  # number of prompt tokens that the engine has computed so far
         if cache_aware:
             cache.on_moved = self._on_moved
 
-    # The methods of this section implement the interface ``WaitingView``.
+    # These methods implement ``WaitingView``.
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -317,24 +314,24 @@ class MatchedQueue(ABC, Generic[N]):
             return self.matched_now(request)
         return entry.matched
 
-    # Each subclass implements the methods of this section.
+    # Subclasses implement these methods.
 
     @abstractmethod
     def matched_now(self, request: Request) -> int:
         """Match a request against the cache; return the number of matched tokens."""
 
     def pass_unmatched(self) -> None:
-        """Mark prefixes as used, as the engine does in a pass that matches no waiting request."""
+        """Mark prefixes as used, as the engine does in a pass that matches no request."""
 
-    # The engine that owns the queue calls the methods of this section.
+    # These methods are called by the engine that owns the queue.
 
     def matching_ps(self) -> int:
-        """Return the CPU time (ps) spent on matching since the last call."""
+        """Return the CPU time (ps) that was spent on matching since the last call."""
         spent_ps, self.matched = self.matched * self._match_ps, 0
         return spent_ps
 
     def enter(self, sequence: Sequence, *, first: bool = False) -> None:
-        """Add an arrival or a retracted request at the tail, or with ``first`` at the head."""
+        """Add a new or retracted request at the tail of the queue, or at its head if ``first``."""
         if first:
             self._front -= 1
         else:
@@ -387,7 +384,7 @@ class MatchedQueue(ABC, Generic[N]):
         self._leaving.append(entry)
 
     def end_pass(self) -> None:
-        """Delete the requests that the pass has admitted; scans of the pass become invalid."""
+        """Delete the requests that the pass has admitted; its scans become invalid."""
         for entry in self._leaving:
             del self._queue[entry.number]
             if not self._cache_aware:
@@ -400,10 +397,10 @@ class MatchedQueue(ABC, Generic[N]):
         self._leaving.clear()
         self._looked = False
 
-    # The methods of this section keep the waiting requests in order.
+    # These methods keep the waiting requests in order.
 
     def _match_scan(self) -> MatchScan:
-        """Return a scan in match order, after new requests have been added to the sorted list."""
+        """Add new requests to the sorted list, and return a scan in match order."""
         for entry in self._fresh:
             if not entry.admitted:
                 entry.placed = True
@@ -418,7 +415,7 @@ class MatchedQueue(ABC, Generic[N]):
             self._dirty.append(waiter)
 
     def _refresh(self) -> None:
-        """Match the requests whose matches may have changed, and sort the list as SGLang does."""
+        """Match the requests whose match may have changed, and sort the list as SGLang does."""
         changed = {entry: None for entry in self._dirty if not entry.admitted}
         for entry in self._dirty:
             entry.dirty = False
@@ -432,7 +429,7 @@ class MatchedQueue(ABC, Generic[N]):
         self._fresh.clear()
 
     def _regroup(self, entry: Entry[N]) -> None:
-        """Add a cold request to the group of its first 32 tokens, or remove a warm request."""
+        """Add a cold request to the group with the same 32 first tokens; remove a warm request."""
         assert entry.node is not None
         cold = self._in_batch and entry.node.depth <= IN_BATCH_TOKENS
         if cold == (entry.head is not None):
@@ -460,8 +457,7 @@ class MatchedQueue(ABC, Generic[N]):
     def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
         """Make the first request of each group its leader, and add the changes to ``changed``.
 
-        The leader of a group is sorted by its match with the cache, and all other requests of the
-        group come last.
+        The leader is sorted by its match with the cache; all other requests of the group come last.
         """
         for head, joined in self._joined.items():
             if not (group := self._cold.get(head)):
@@ -477,12 +473,11 @@ class MatchedQueue(ABC, Generic[N]):
         self._joined.clear()
 
     def _move(self, changed: dict[Entry[N], None], refresh: int) -> None:
-        """Move changed requests to the positions that a stable sort of the old list would give.
+        """Move changed requests to where a stable sort of the old list would put them.
 
-        ``refresh`` is the stamp of the present refresh.
+        ``refresh`` is the stamp of the current refresh.
         """
-        # ``moves`` lists, for each request that moves, its old key, old rank and new key, and the
-        # request.
+        # ``moves`` lists each request that moves, with its old key, old rank and new key.
         moves: list[tuple[int, int, int, Entry[N]]] = []
         for entry in changed:
             last = entry.head is not None and self._leader[entry.head] is not entry
@@ -491,14 +486,12 @@ class MatchedQueue(ABC, Generic[N]):
                 moves.append((entry.key, entry.rank, key, entry))
                 entry.before = (refresh, entry.key, entry.rank)
         moves.sort()
-        # A waiting request that moves forward goes behind the requests that already have its new
-        # sort key.
+        # A request that moves forward goes behind the requests that already have its new key.
         for old, _, key, entry in moves:
             if old > key:
                 self._high += 1
                 self._place(entry, key, self._high)
-        # A waiting request that moves backward goes in front of the requests that already have its
-        # new sort key.
+        # A request that moves backward goes in front of the requests that already have its new key.
         for old, _, key, entry in reversed(moves):
             if old < key:
                 self._low -= 1
@@ -511,15 +504,15 @@ class MatchedQueue(ABC, Generic[N]):
         self._sorted.add((key, rank, entry))
 
 
-# In every 32nd pass without matching, SGLang marks the cached prefixes of the first ``TOUCH_COUNT``
+# In every 32nd pass without matching, SGLang marks the prefixes of the first ``TOUCH_COUNT``
 # waiting requests as used.
 TOUCH_EVERY, TOUCH_COUNT = 32, 128
 
 
 class WaitingQueue(MatchedQueue[N]):
-    """A queue that matches and touches prefixes of a simulated cache as SGLang does.
+    """A queue that matches and marks prefixes of a simulated cache as SGLang does.
 
-    With ``touches``, passes without matching mark the prefixes of the queue's head as used.
+    If ``touches`` is set, passes without matching mark the prefixes at the queue's head as used.
     """
 
     def __init__(
@@ -541,12 +534,12 @@ class WaitingQueue(MatchedQueue[N]):
         return self.match(request)[0].depth
 
     def match(self, request: Request) -> tuple[N, Place]:
-        """Match a candidate and mark its cached prefix as used; the last token never matches."""
+        """Match a candidate, except for its last token, and mark its cached prefix as used."""
         entry = self.entries[request]
         node, place, limit = entry.node, entry.place, entry.total - 1
         if node is None:
             node, place = self._tree.root, (0, 0)
-        # Even if the whole prompt is cached, the engine computes the last token of the prompt.
+        # The engine computes the last token of a prompt even if the whole prompt is cached.
         elif node.depth > limit and node.parent is not None:
             node = node.parent
             place = place_at(entry.prompt, node.depth)
@@ -554,7 +547,7 @@ class WaitingQueue(MatchedQueue[N]):
         self._tree.touch(node)
         return node, place
 
-    # Through the methods of this section, the scheduler sorts the queue.
+    # Schedulers that sort the queue use these methods.
 
     def batch(self) -> Iterable[Request]:
         return chain((one.request for one in self.running), (one.request for one in self.ended))
@@ -567,7 +560,7 @@ class WaitingQueue(MatchedQueue[N]):
         return [self._waiting(entry, heads) for entry in self._queue.values()]
 
     def _waiting(self, entry: Entry[N], heads: set[Prompt]) -> Waiting:
-        """Match a waiting request; ``heads`` holds the beginnings of earlier uncached requests."""
+        """Match a request; ``heads`` holds the first tokens of uncached requests before it."""
         node: Any = self._tree.match(entry.prompt, entry.total)[0]
         self._tree.touch(node)
         cold = self._in_batch and node.depth <= IN_BATCH_TOKENS
@@ -579,7 +572,7 @@ class WaitingQueue(MatchedQueue[N]):
         return Waiting(entry.request, entry.total, cached, duplicate, waited, entry.number, node)
 
     def sort(self, scheduler: LocalScheduler) -> None:
-        """Let the scheduler sort the queue, and count the pass if no request is matched."""
+        """Let the scheduler sort the queue; count the pass if no request was matched."""
         assert scheduler.sort_queue is not None, "precondition: the scheduler sorts the queue"
         order = scheduler.sort_queue(self)
         if order is not None:
@@ -600,7 +593,7 @@ class WaitingQueue(MatchedQueue[N]):
             self._unmatched_passes += 1
 
     def touch_head(self, count: int) -> None:
-        """Mark the prefixes of the first ``count`` requests as used, the first request last."""
+        """Mark the prefixes of the first ``count`` requests as used, in reverse order."""
         cache = self._tree
         if self._cache_aware:
             head = [self.entries[request] for request in islice(self._match_scan(), count)]
@@ -613,7 +606,7 @@ class WaitingQueue(MatchedQueue[N]):
 def retraction_order(
     scheduler: LocalScheduler, waiting: WaitingQueue[N], running: Iterable[Sequence], now_s: float
 ) -> list[Sequence]:
-    """Return the running sequences in the order in which the scheduler would retract sequences.
+    """Return the running sequences in the order in which the scheduler would retract them.
 
     Raises RunFailed unless the scheduler returns every running request exactly once.
     """

@@ -1,4 +1,4 @@
-"""Array arithmetic: parts of long tables, rows of unequal length, and piecewise linear sums."""
+"""Array arithmetic: long tables in parts, rows of unequal length, and piecewise linear sums."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def is_long(rows: int) -> bool:
 
 
 def part_bounds(start_s: Floats) -> list[int]:
-    """Return the index of each part's first row; the last element is the number of rows.
+    """Return where to cut a long log: the index of each part's first row, and the number of rows.
 
     ``start_s`` is the start of each row in seconds, in ascending order. Rows that start at the same
-    instant, such as the rows of one batch's clients, are in the same part. A part has at most
+    instant, such as the rows of one batch's clients, stay in one part. A part has at most
     ``PART_ROWS`` rows unless more rows start at one instant.
     """
     bounds, count = [0], len(start_s)
@@ -43,10 +43,10 @@ def part_bounds(start_s: Floats) -> list[int]:
 
 
 def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
-    """Return for each row ``count`` consecutive whole numbers, the first of which is ``first``.
+    """Return ``count`` consecutive whole numbers for each row, beginning with ``first``.
 
-    ``first`` and ``count`` have the shape (n_rows,). The first result is the index of the row to
-    which each number belongs, and the second result is the numbers.
+    ``first`` and ``count`` have the shape (n_rows,). The first result is the index of each number's
+    row, and the second result is the numbers.
     """
     row = np.repeat(np.arange(len(first)), count)
     number: Ints = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]
@@ -56,7 +56,7 @@ def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
 def portions(length: Ints, most: int) -> Iterator[slice]:
     """Yield slices of consecutive rows whose ``length`` sums to at most ``most``.
 
-    If a row is longer than ``most``, the row is a slice of its own.
+    A row that is longer than ``most`` is a slice of its own.
     """
     upto = np.cumsum(length)
     bounds = [0]
@@ -73,7 +73,7 @@ def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
     The order of rows with equal clients is kept. The last element of the positions is the number of
     rows.
     """
-    # numpy sorts two-byte integers by radix sort, ten times as fast as by other sorts.
+    # numpy sorts two-byte integers by radix sort, which is ten times as fast as its other sorts.
     order = np.argsort(client.astype(np.uint16) if clients <= 2**16 else client, kind="stable")
     bounds = np.searchsorted(client[order], np.arange(clients + 1))
     return order, bounds
@@ -82,8 +82,8 @@ def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
 class Piecewise:
     """A sum of linear functions of time for each client, evaluated at given times in seconds.
 
-    A function (a "piece") contributes to the sum at the times in ``(start, end]``. The running time
-    does not depend on the length of a piece: n pieces cost O(n log times).
+    A function (a "piece") contributes to the sum at the times in ``(start, end]``. The cost does
+    not depend on the length of the pieces: n pieces take O(n log times).
     """
 
     def __init__(self, clients: int, times: Floats) -> None:

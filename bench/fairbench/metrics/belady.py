@@ -1,8 +1,7 @@
 """Belady's rule: the fewest tokens that a cache of limited size must compute for given prompts.
 
-The cache receives the prompts in the given order. Under Belady's rule, the cache first evicts the
-token whose next use is furthest in the future. No eviction policy computes fewer tokens for the
-same order of prompts [Belady 1966].
+When memory is short, Belady's rule evicts the token whose next use is furthest in the future. For
+prompts in a given order, no eviction policy computes fewer tokens [Belady 1966].
 """
 
 from __future__ import annotations
@@ -20,13 +19,12 @@ class PrefixUses(NamedTuple):
 
     Nodes are numbered from 1, and row 0 of the arrays stands for the root.
 
-    - ``parent`` and ``offset``: a node continues the first ``offset`` tokens of the node
-      ``parent``.
-    - ``maker`` is the prompt whose answer begins the node, or -1 if no answer does, and
-      ``made_tokens`` is the number of tokens of the answer.
+    - ``parent`` and ``offset``: a node continues the first ``offset`` tokens of its parent.
+    - ``maker`` is the prompt whose answer is the beginning of the node, or -1 if there is none;
+      ``made_tokens`` is the length of this answer in tokens.
     - ``end`` and ``used``: a prompt ends after the first ``used`` tokens of node ``end``.
     - ``used_ps`` is the time at which a prompt is looked up, and ``finished_ps`` is the time at
-      which the answer to the prompt is complete.
+      which its answer is complete.
     """
 
     parent: Ints
@@ -40,7 +38,7 @@ class PrefixUses(NamedTuple):
 
 
 class _Stays(NamedTuple):
-    """Tokens that a cache keeps from one use to the next use, and the times of the two uses."""
+    """Periods for which a cache keeps tokens, each from one use of the tokens to the next use."""
 
     start_ps: Ints
     end_ps: Ints
@@ -54,12 +52,14 @@ def least_computed(uses: PrefixUses, capacity: int) -> int:
 
 
 def _stays(uses: PrefixUses) -> tuple[int, _Stays]:
-    """Return the number of new tokens in all prompts, and the stays of the repeated tokens."""
+    """Return how many tokens are new in all prompts, and the stays of the repeated tokens.
+
+    A stay is the period from one use of a token to its next use.
+    """
     node, used, prompt = _paths(uses)
     made = np.flatnonzero(uses.maker >= 0)
     width = 1 + int(max(used.max(initial=0), uses.made_tokens.max(initial=0)))
-    # A piece is a part of a tree node between two neighbouring points at which prompts, children or
-    # answers end.
+    # Nodes are cut into pieces at all points at which prompts, children or answers end.
     marks = np.unique(np.concatenate([node * width + used, made * width + uses.made_tokens[made]]))
     piece_node, piece_end = marks // width, marks % width
     first_piece = np.searchsorted(piece_node, np.arange(len(uses.parent) + 1))
@@ -82,7 +82,7 @@ def _stays(uses: PrefixUses) -> tuple[int, _Stays]:
 
 
 def _paths(uses: PrefixUses) -> tuple[Ints, Ints, Ints]:
-    """Return all nodes on the paths of the prompts: each node, its used tokens, and the prompt."""
+    """Return each node on each prompt's path, with the node's used tokens and the prompt."""
     node, used, prompt = uses.end, uses.used, np.arange(len(uses.end))
     parts = []
     while (inside := node > 0).any():
@@ -96,10 +96,9 @@ def _paths(uses: PrefixUses) -> tuple[Ints, Ints, Ints]:
 
 
 def _together(stays: _Stays) -> _Stays:
-    """Return the stays of tokens in the cache, in order of start, without empty stays.
+    """Merge equal stays, drop empty ones, and return the rest in order of their start.
 
-    Equal stays of tokens are merged. A stay of tokens in the cache is empty if the token is used
-    twice at the same time.
+    A stay is empty if the token is used twice at the same time.
     """
     real = stays.start_ps < stays.end_ps
     start_ps, end_ps, tokens = stays.start_ps[real], stays.end_ps[real], stays.tokens[real]
@@ -123,11 +122,11 @@ def _evicted(stays: _Stays, capacity: int) -> int:
 
 
 def _evicted_one_by_one(stays: _Stays, ends: Ints, capacity: int) -> int:
-    """Return how many tokens Belady's rule evicts; ``ends`` are the stays, sorted by end."""
+    """Return how many tokens Belady's rule evicts; ``ends`` lists the stays by their ends."""
     kept = stays.tokens.tolist()
     ending = list(zip(stays.end_ps[ends].tolist(), ends.tolist(), strict=True))
     held = ended = evicted = 0
-    # ``latest`` is a heap of (negative end, stay) pairs with the latest end on top.
+    # ``latest`` is a heap of (negative end, stay) pairs; the stay that ends last is on top.
     latest: list[tuple[int, int]] = []
     rows = zip(stays.start_ps.tolist(), stays.end_ps.tolist(), stays.tokens.tolist(), strict=True)
     for stay, (start_ps, end_ps, tokens) in enumerate(rows):

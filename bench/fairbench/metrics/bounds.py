@@ -1,4 +1,4 @@
-"""Theorem bounds on the service gap, and the numbers of a run that the bounds depend on."""
+"""Proved bounds on the service gap, and the numbers of a run from which they are computed."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Side: TypeAlias = Literal["left", "right"]
 class Instants:
     """The distinct times of events at each queue, in seconds; integers identify the queues.
 
-    ``queue`` and ``at_s`` have one element for each event. In the methods, ``stretch`` gives, for
-    each row of a log, the index of the row's times in the arrays of times. Many rows of a log have
-    equal times. The methods of ``Instants`` are fastest if the rows are sorted by queue.
+    ``queue`` and ``at_s`` have one element for each event. Many rows of a log have equal times, so
+    the methods take arrays of distinct times, and ``stretch`` gives each row's index in these
+    arrays. The methods are fastest if the rows are sorted by queue.
     """
 
     def __init__(self, queue: Ints, at_s: Floats) -> None:
         self._times = np.unique(at_s)
         self._stride = len(self._times) + 2
-        # Each queue has an extra slot that counts the events after the queue's last instant.
+        # Each queue has an extra slot, which counts the events after the queue's last instant.
         late = np.unique(queue) * self._stride + len(self._times)
         every = np.arange(len(queue))
         self._keys = np.unique(np.concatenate([self._key(queue, at_s, every, "left"), late]))
@@ -39,7 +39,7 @@ class Instants:
         return keys
 
     def fall_within(self, queue: Ints, start_s: Floats, end_s: Floats, stretch: Ints) -> Flags:
-        """Return, for each row, whether an instant of the row's queue lies in (start, end].
+        """Return, for each row, whether an event of the row's queue lies in (start, end].
 
         ``queue``, ``stretch`` and the result have the shape (n_rows,), and ``start_s`` and
         ``end_s`` have the shape (n_stretches,).
@@ -50,7 +50,7 @@ class Instants:
         return within
 
     def landed(self, queue: Ints, at_s: Floats, stretch: Ints, amount: Ints | Floats) -> Floats:
-        """Return, for each instant, the sum of the amounts that arrived since the previous instant.
+        """Return, for each event time, the sum of the amounts since the previous event time.
 
         ``queue``, ``stretch`` and ``amount`` have the shape (n_rows,), and ``at_s`` has the shape
         (n_stretches,).
@@ -65,7 +65,7 @@ class Instants:
         return np.bincount(place, weights=amount, minlength=count).astype(np.float64)
 
     def running(self, landed: Floats) -> Floats:
-        """Return the total amount that had arrived at each queue by each instant of the queue."""
+        """Return the total amount at each queue up to each of its event times."""
         total = np.cumsum(landed)
         begin = np.flatnonzero(np.diff(self._queues, prepend=-1))
         before = np.repeat((total - landed)[begin], np.diff(begin, append=len(self._queues)))
@@ -77,31 +77,29 @@ def sorted_positions(keys: Ints, values: Ints) -> Ints:
     """Return ``np.searchsorted(keys, values)``, but faster than numpy for many sorted values."""
     if len(values) <= len(keys) or np.any(values[1:] < values[:-1]):
         return np.searchsorted(keys, values)
-    # ``behind`` is the index of the first value that exceeds each key; all later values exceed the
-    # key, too.
+    # ``behind`` is the index of the first value that exceeds each key; later values exceed it, too.
     behind = np.searchsorted(values, keys, "right")
     found: Ints = np.cumsum(np.bincount(behind, minlength=len(values)))[: len(values)]
     return found
 
 
 def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
-    """Return the largest debt of a client in weighted tokens, U = w_e * L_input + w_q * M.
+    """Return U = w_e * L_input + w_q * M, the largest debt of a client in weighted tokens.
 
     In the formula, w_e and w_q are the prices of an input token and of an output token.
     ``largest_input`` is L_input, the most input tokens of any request. ``tokens`` is M: the size of
-    the KV pool in tokens, or the result of ``largest_remaining_output`` if this result is larger.
+    the KV pool in tokens, or the result of ``largest_remaining_output`` if this is larger.
     """
     return weights.extend * largest_input + weights.output * tokens
 
 
 def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: int = 0) -> int:
-    """Return U_v, the largest lead of a counter over the lowest counter of a waiting client.
+    """Return U_v: how far a counter can exceed the lowest counter of a waiting client.
 
-    The bound's unit U_v is in weighted tokens. If admission reserves memory for the prompt and all
-    outputs in a KV pool of M tokens, U_v is max(w_p * L_input, w_q * M), with the prices w_p of
-    input and w_q of output ([VTC] Lemma 4.3). If admission reserves less memory, U_v is the larger
-    of max(w_p * L_input, w_q * M) and w_p * L_input + w_q * ``remaining``
-    (docs/appendix/theory.md).
+    U_v is in weighted tokens; w_p and w_q are the prices of input and output, and the KV pool has M
+    tokens. If admission reserves memory for the prompt and all outputs, U_v is max(w_p * L_input,
+    w_q * M) ([VTC] Lemma 4.3). If admission reserves less memory, U_v is the larger of this value
+    and w_p * L_input + w_q * ``remaining`` (docs/appendix/theory.md).
 
     Args:
         largest_input: L_input, the most input tokens of any request.
@@ -123,18 +121,17 @@ def theorem_bound(
 ) -> float:
     """Return the largest service difference that a theorem allows between two backlogged clients.
 
-    The largest difference is in weighted tokens. For DLPM and D2LPM with |W| workers, quantum Q^u
-    and largest debt U (``dlpm_unit``), the difference is 2 * |W| * (U + Q^u) ([DLPM] Theorems 4.1,
-    5.1); for VTC, whose quantum is 0, the difference is 2 * |W| * U_v ([VTC] Theorem 4.4). The
-    proofs are in docs/appendix/theory.md.
+    The difference is in weighted tokens. For DLPM and D2LPM with |W| workers, quantum Q^u and
+    largest debt U (``dlpm_unit``), it is 2 * |W| * (U + Q^u) ([DLPM] Theorems 4.1, 5.1). For VTC,
+    whose quantum is 0, it is 2 * |W| * U_v ([VTC] Theorem 4.4), with ``vtc_unit`` U_v. The proofs
+    are in docs/appendix/theory.md.
 
-    If ``client_weights`` are given, the bound limits |W_f/w_f - W_g/w_g|, the difference of two
-    clients f and g in service divided by weight. With weights, the bound for clients f and g is |W|
-    * (2 Q^u + U/w_f + U/w_g); the result is the bound for the two clients of least weight. Every
-    line of the two papers' proofs also holds with weights. Under DLPM, two clients that both wait
-    are refilled equally often, a client of weight w by w Q^u, and the client's credit stays within
-    (-U, w Q^u]. Under VTC, the counter of a client of weight w is at most U_v/w above the least
-    counter of a waiting client.
+    With ``client_weights``, the service of two clients f and g is divided by their weights w_f and
+    w_g. The bound is then |W| * (2 Q^u + U/w_f + U/w_g), and the two clients of least weight are
+    taken for f and g. The two papers' proofs also hold with weights. Under DLPM, two clients that
+    both wait are refilled equally often. A client of weight w gets w Q^u per refill, and its credit
+    stays within (-U, w Q^u]. Under VTC, the counter of a client of weight w is at most U_v/w above
+    the lowest counter of a waiting client.
 
     Args:
         bound: The theorem's numbers: the quantum Q^u, the number of workers |W| and the prices of
@@ -162,15 +159,15 @@ def largest_input(requests: Requests) -> int:
 def largest_remaining_output(requests: Requests, log: ServiceRows, facts: Facts) -> int:
     """Return the most output tokens that a client's requests on one worker still had to produce.
 
-    The maximum is taken over the instants just after every admission, and counts the outputs that
-    the run really produced. With over-committed memory the maximum can exceed M, the KV pool: a
-    client then decodes more tokens than the pool holds without a new admission. A request that was
-    retracted still counts as running.
+    This is a maximum over the instants just after each admission, and counts the outputs that the
+    run really produced. It can exceed M, the KV pool, if memory is over-committed: without a new
+    admission, a client then decodes more tokens than the pool holds. A retracted request still
+    counts as running.
     """
     clients = len(facts.clients)
     here = requests.take(~np.isnan(requests.admitted_s))
-    # Between two admissions of a client, its remaining output only falls, so only the instants of
-    # admissions are examined.
+    # The remaining output of a client falls between its admissions, so only the times of admissions
+    # are examined.
     queue, every = here.worker * clients + here.client, np.arange(len(here))
     instants = Instants(queue, here.admitted_s)
     remaining = instants.landed(queue, here.admitted_s, every, here.output_tokens)
@@ -180,7 +177,7 @@ def largest_remaining_output(requests: Requests, log: ServiceRows, facts: Facts)
 
 
 def _produced(part: Service, workers: int, clients: int, instants: Instants) -> Floats:
-    """Return the output tokens that each queue had produced by each instant of the queue."""
+    """Return the output tokens that each queue had produced by each of its event times."""
     own = Stretches.of_log(part)
     order, _ = in_order(part.worker * clients + part.client, workers * clients)
     queue, stretch = (part.worker * clients + part.client)[order], own.of_row[order]

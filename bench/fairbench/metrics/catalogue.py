@@ -14,32 +14,32 @@ from fairbench.metrics.entries import METRICS, chosen_metric
 from fairbench.metrics.metric import DIGITS, Column, Display, Metric, Needs, Shown
 from fairbench.metrics.shown_percentiles import P99
 
-# Metrics whose keys begin with one of the prefixes in ``SOMETIMES`` are missing in many runs.
+# Metrics whose keys begin with a prefix in ``SOMETIMES`` are missing from many runs.
 SOMETIMES = (
     *("weight", "goodput", "demoted", "gpu", "tree", "useful", "residency", "min_share_", "limit_"),
     *("max_turn_wait", "victim_session", "min_session"),
 )
-# ``SHORT`` maps keys of metrics to short names, which every command prints instead of the key.
+# ``SHORT`` maps keys of metrics to short names, which commands print instead of the keys.
 SHORT = {
     "min_entitlement_ratio": "min_share",
     "min_entitlement_best_ratio": "min_share_of_best",
     "tree_worst_share": "min_tree_share",
     "goodput_worst_share": "min_share_of_goodput",
 }
-# ``ALIASES`` maps further names that commands accept to the keys of metrics.
+# ``ALIASES`` maps the other names of metrics that commands accept to the keys.
 ALIASES = {short: key for key, short in SHORT.items()} | {
     "worst_share": "min_entitlement_ratio",
     "worst_share_of_best": "min_entitlement_best_ratio",
     "worst_window_share": "min_share_60s",
     "on_time": "goodput_ratio",
 }
-# Users may choose percentiles of each latency in ``REQUEST_LATENCIES``.
+# Users may choose the percentiles of these latencies.
 REQUEST_LATENCIES = ("ttft", "tpot", "e2el")
 CHOOSABLE = frozenset(
     {Display.CLIENTS, Display.COMPARED_CLIENTS, Display.REPEATED_CLIENTS}
     | {Display.COMPARISON, Display.CONTRAST, Display.REPEATS}
 )
-# A key inside the table ``clients`` is written clients.NAME.KEY, as in ``notes``.
+# A key inside the table ``clients`` is written as clients.NAME.KEY, for example in ``notes``.
 CLIENTS = "clients."
 
 CATALOGUE: dict[str, Metric] = {metric.key: metric for metric in METRICS}
@@ -121,7 +121,7 @@ def column_of(key: str, display: Display) -> Column:
 
 
 def columns_with_values(columns: Iterable[Column], keys: Container[str]) -> list[Column]:
-    """Keep the columns of metrics among ``keys``, and of metrics that every run has."""
+    """Keep the columns of metrics that every run has, and of other metrics among ``keys``."""
     return [one for one in columns if one.key in keys or not one.key.startswith(SOMETIMES)]
 
 
@@ -141,7 +141,7 @@ def _column(shown: Shown, metric: Metric) -> Column:
 
 
 def fitting(columns: list[Column]) -> Iterator[list[Column]]:
-    """Yield all columns, then fewer and fewer columns, until a table fits the width."""
+    """Yield all columns, then fewer and fewer, until the caller's table fits the width."""
     order = sorted(one.dropped for one in columns if one.dropped is not None)
     yield columns
     for last in order:
@@ -149,12 +149,12 @@ def fitting(columns: list[Column]) -> Iterator[list[Column]]:
 
 
 def forget_needing(summary: dict[str, Any], needs: Needs, reason: str) -> None:
-    """Set every metric of a summary that ``needs`` unknown data to null; note the reason."""
+    """Set every metric that ``needs`` missing data to null in a summary, and note the reason."""
     forget_metrics(summary, [key for key in needing(needs) if key in summary], reason)
 
 
 def forget_metrics(summary: dict[str, Any], keys: Iterable[str], reason: str) -> None:
-    """Set the metrics ``keys`` of a summary and of all clients to null, and note the reason."""
+    """Set the metrics ``keys`` to null in a summary, also those of each client; note the reason."""
     for key in keys:
         summary[key] = None
         summary["notes"][key] = reason

@@ -1,8 +1,8 @@
 """Latency percentiles that are correct even if some programs never finished.
 
-Requests unfinished at the end are right-censored: their latency is a lower bound. A refused request
-has an infinite latency. A metric without unfinished or refused requests would favour the scheduler
-that starved these requests.
+A request that is unfinished at the end is right-censored: its latency is a lower bound. The latency
+of a refused request is infinite. If these requests were left out, the scheduler that starved them
+would look better.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PERCENTS = (50, 95, 99)  # Every summary contains these percentiles of latency.
 
 
 class Percentile(NamedTuple):
-    """A percentile in seconds; a ``censored`` percentile is a lower bound and prints as "> x s".
+    """A percentile in seconds. If ``censored``, it is a lower bound and prints as "> x s".
 
     ``value_s`` is NaN for an empty sample, and infinite if the percentile falls among refused
     requests.
@@ -84,8 +84,7 @@ class Ranked:
         owner = np.concatenate([np.repeat(every, count) for count in counts])
         values = np.concatenate([np.empty(0), *known, *bounds, np.full(sum(refused), np.inf)])
         unknown = np.repeat([False, True, False], [sum(count) for count in counts])
-        # In the order of values, the lower bound of a censored latency stands behind an equal known
-        # latency, because the real latency is larger.
+        # A lower bound is sorted behind an equal known latency, because the real latency is larger.
         order = np.lexsort((unknown, values, owner))
         self._least, self._unknown = values[order], unknown[order]
         self._most = self._least
@@ -103,9 +102,8 @@ class Ranked:
         least = _interpolate(self._least, low, high, part)
         open_ended = least != _interpolate(self._most, low, high, part)
         unsure = self._unknown[low] | self._unknown[high]
-        # A percentile without an upper bound may lie between two known values; it may equal the
-        # lower value if censored latencies are short. If short censored latencies may move the
-        # percentile, its lower bound is just below the lower known value.
+        # A censored percentile means "more than x". If both neighbouring latencies are known, the
+        # percentile may equal x, so the bound is set just below x.
         below = np.where(open_ended & ~unsure, np.nextafter(least, -np.inf), least)
         value_s[some], censored[some] = below, open_ended
         return list(map(Percentile, value_s.tolist(), censored.tolist()))
@@ -114,15 +112,14 @@ class Ranked:
 def percentile(sample: Sample, percent: float) -> Percentile:
     """Return the percentile by linear interpolation between order statistics, as numpy does.
 
-    The percentile is exact if no value of the censored latencies can change the percentile.
-    If a censored latency can change the percentile, the result is the largest lower bound that
-    holds for all values of the censored latencies.
+    The percentile is exact if it is the same for all possible values of the censored latencies.
+    Otherwise, the result is the largest lower bound that holds for all of them.
     """
     return Ranked([sample]).percentiles(percent)[0]
 
 
 def mean_percentile(percentiles: list[Percentile]) -> Percentile:
-    """Return the mean of percentiles, which is NaN or censored if any of the percentiles is."""
+    """Return the mean of percentiles; it is NaN or censored if any of them is."""
     if not percentiles:
         return Percentile(NAN, False)
     mean = sum(p.value_s for p in percentiles) / len(percentiles)
@@ -154,7 +151,7 @@ def _program_latencies(programs: Programs, arrived: Flags, facts: Facts) -> list
     clients, arrival_s = len(facts.clients), programs.arrival_s
 
     def by_client(status: int, latency_s: Floats) -> Iterator[Floats]:
-        """Yield, by client, the latencies of the arrived programs with the given status."""
+        """Yield each client's latencies of the arrived programs with the given status."""
         chosen = arrived & (programs.status == status)
         return _split_by_client(programs.client[chosen], latency_s[chosen], clients)
 
@@ -171,9 +168,8 @@ def _first_tokens(
 ) -> list[Sample]:
     """Return each client's times to first token in seconds, for requests of ``arrived`` programs.
 
-    Requests that an unfinished program has not sent yet count with a lower bound of 0 s. A starved
-    client sends fewer requests, and without the lower bounds would be judged only by the served
-    requests.
+    Requests that an unfinished program has not sent yet count with a lower bound of 0 s. Without
+    them, a starved client, which sends fewer requests, would be judged only by its served requests.
     """
     clients = len(facts.clients)
     row, owner = _arrived_requests(requests, programs, arrived, clients)
@@ -205,8 +201,8 @@ def _arrived_requests(
 ) -> tuple[Ints, Ints]:
     """Return the rows of requests whose programs have ``arrived``, and the requests' clients.
 
-    If several clients have a program with one id, the client of a request of the program is
-    unknown, and the request counts for each of the clients.
+    If several clients have a program with the same id, the client of its requests is unknown, and
+    each request counts for every such client.
     """
     order = np.argsort(programs.program_id, kind="stable")
     ids = programs.program_id[order]
@@ -221,7 +217,7 @@ def _arrived_requests(
 
 
 def _split_by_client(client: Ints, values: Floats, clients: int) -> Iterator[Floats]:
-    """Yield an array with the values of each client, in the order of client indices."""
+    """Yield each client's values as an array, in the order of client indices."""
     order, bounds = in_order(client, clients)
     mine = values[order]
     return (mine[low:high] for low, high in pairwise(bounds.tolist()))
@@ -238,7 +234,7 @@ def why_undefined(sample: Sample, lost: str) -> str:
 
 
 def noted(percentile: Percentile, reason: str = "", remark: str = "") -> Noted:
-    """Return a percentile as a metric's value, with ``remark``, and ``reason`` if it is missing."""
+    """Return a percentile as a metric's value, with ``remark``, and ``reason`` if it has none."""
     bounded = percentile.censored and isfinite(percentile.value_s)
     return Noted(percentile.value_s, reason, ">" if bounded else "", remark)
 
@@ -254,9 +250,9 @@ def client_percentiles(cohorts: Ranked, percent: int, lost: str) -> list[Noted]:
 def mean_of_clients(
     cohorts: Ranked, counted: Sequence[int], percent: int, facts: Facts, lost: str, remark: str = ""
 ) -> Noted:
-    """Return the mean of the percentiles of ``counted`` clients, by their indices.
+    """Return the mean of a latency percentile over the clients ``counted`` (indices).
 
-    The reason for a mean without a finite value names the client that lacks a finite percentile.
+    If the mean has no finite value, the reason names the client without a finite percentile.
     """
     every, reason = cohorts.percentiles(percent), NO_VICTIM
     undefined = next((one for one in counted if not isfinite(every[one].value_s)), None)
@@ -269,10 +265,9 @@ def mean_of_clients(
 class WellBehaved:
     """The latencies of the well-behaved clients, without clients that are absent.
 
-    A client is absent if no work of the client was in progress in the window, because nothing could
-    delay a client without work. A client counts, with an undefined latency, if an earlier program
-    of the client still continues, because a waiting client may send nothing more. If every client
-    was absent, all clients count.
+    A client is absent if none of its work was in progress in the window, because nothing could
+    delay it. A client with an earlier program in progress counts, with an undefined latency: while
+    it waits, it may send nothing more. If every client was absent, all clients count.
     """
 
     def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts, lost: str) -> None:

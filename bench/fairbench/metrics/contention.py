@@ -1,7 +1,7 @@
 """Contention in a run: clients that waited, and backlogs that no queue shows.
 
-Calls are compared with the fastest calls of the run, and only the run's tables are used. One rule
-judges simulated, live, stored and external runs in the same way.
+Calls are compared with the fastest calls of the same run, using only the run's tables. Simulated,
+live, stored and external runs are therefore judged by one rule.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from fairbench.metrics.records import (
 )
 from fairbench.metrics.waiting import waits
 
-# The third fastest answer gives the pace of fast answers, because the two fastest answers may come
-# from a stream that stalled.
+# The third fastest answer sets the pace of fast answers, because the two fastest may come from a
+# stream that stalled.
 FASTEST = 3
-# The pace of tokens is measured on answers of at least ``MANY_TOKENS`` tokens, because rounding
-# distorts the pace of shorter answers.
+# The pace of tokens is measured only on answers of at least ``MANY_TOKENS`` tokens, because
+# rounding distorts the pace of shorter answers.
 MANY_TOKENS = 16
 
 
@@ -40,8 +40,8 @@ class Unhindered:
     - ``first_token_s`` is the time from arrival to the first token.
     - ``per_token_s`` is the time for each further token.
     - ``latency_s`` is the time from arrival to the last token.
-    - ``lost_s`` is the delay: the time that the call really took (at most until the end of the run)
-      minus ``latency_s``.
+    - ``lost_s`` is the delay: the time that the call really took, up to the end of the run, minus
+      ``latency_s``.
     """
 
     first_token_s: Floats
@@ -51,11 +51,11 @@ class Unhindered:
 
 
 def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
-    """Return the times of every call as if each call had run alone.
+    """Estimate the times that each call would have taken if it had run alone.
 
-    The first token comes after the run's shortest time to first token of a call with at least as
-    many tokens to compute. All input of a call that was never admitted counts as tokens to compute.
-    Tokens after the first token come at the pace of one of the fastest answers.
+    The first token is assumed to take the run's shortest time to first token, among calls that had
+    at least as many tokens to compute. If a call was never admitted, all its input counts as tokens
+    to compute. Later tokens are assumed to come at the pace of one of the fastest answers.
 
     Args:
         requests: The calls.
@@ -66,18 +66,17 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
     latency_s = first_s + pace_s * np.maximum(0, output_tokens - 1)
     ended_s = np.where(np.isnan(requests.finish_s), horizon_s, requests.finish_s)
     taken_s = np.maximum(0.0, ended_s - requests.arrival_s)
-    # A refused call was never in progress, so its whole time counts as lost.
+    # A refused call was never in progress, so all of its time counts as lost.
     lost_s = np.where(requests.status == REFUSED, taken_s, np.maximum(0.0, taken_s - latency_s))
     return Unhindered(first_s, pace_s, latency_s, lost_s)
 
 
 def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
-    """Return the times that all calls would have taken without waiting for admission.
+    """Estimate the times that each call would have taken without waiting for admission.
 
-    The estimated time from arrival to first token equals the actual time from admission to first
-    token. In the estimate, all tokens after the first token come at the median pace. The lost time
-    of a call is the wait for admission, or the whole time of a refused call. ``unhindered``
-    explains the arguments.
+    The first token is assumed to take as long after arrival as it really took after admission.
+    Later tokens are assumed to come at the median pace. The lost time of a call is its wait for
+    admission, or the whole time of a refused call. ``unhindered`` explains the arguments.
     """
     first_s = first_token_alone_s(requests)
     admitted = ~np.isnan(requests.admitted_s)
@@ -92,7 +91,7 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
 
 
 def _paces_s(requests: Requests, least: int) -> Floats:
-    """Return the seconds per token after the first, for each long enough finished answer."""
+    """Return the seconds per token, after the first token, of each long enough answer."""
     chosen = (requests.status == FINISHED) & (requests.output_tokens >= least)
     spent_s = (requests.finish_s - requests.first_token_s)[chosen]
     paces_s: Floats = spent_s / (requests.output_tokens[chosen] - 1)
@@ -100,16 +99,16 @@ def _paces_s(requests: Requests, least: int) -> Floats:
 
 
 def median_pace_s(requests: Requests) -> float:
-    """Return the median time per token after the first token, in seconds, of finished answers."""
+    """Return the median time per token after the first, in seconds, over finished answers."""
     paces_s = _paces_s(requests, 2)
     return float(np.median(paces_s)) if len(paces_s) else pace_alone_s(requests)
 
 
 def first_token_alone_s(requests: Requests, tokens: Ints | None = None) -> Floats:
-    """Return, for each call, the shortest time to first token of a call with as much or more work.
+    """Return, for each call, the shortest time to first token of a call with at least as much work.
 
-    The work of a call is the call's element of ``tokens``, by default the call's uncached prompt
-    tokens. Returned times are in seconds.
+    The work of a call is its element of ``tokens``, by default its number of uncached prompt
+    tokens. Times are in seconds.
     """
     answered = ~np.isnan(requests.first_token_s)
     if not answered.any():
@@ -135,19 +134,17 @@ def pace_alone_s(requests: Requests) -> float:
     return 0.0
 
 
-# Tokens are called slow if the time per token exceeds ``SLOW`` times the time per token of a
-# request that runs alone. In a batch of 128 requests of 1,000 tokens, about as many as operators
-# allow, a token takes 2.6 times as long as for a request that runs alone (A100, 8B).
-# If tree-of-thoughts requests at 1.5 times a replica's capacity are all admitted at once, a token
-# takes 16 to 25 times as long.
+# Tokens are slow if each takes more than ``SLOW`` times as long as for a request that runs alone.
+# With 128 requests of 1,000 tokens in a batch, about the most that operators allow, a token takes
+# 2.6 times as long (A100, 8B). If tree-of-thoughts requests at 1.5 times a replica's capacity are
+# all admitted at once, a token takes 16 to 25 times as long.
 SLOW = 4.0
-# Queues are called mostly empty if no request waits in more than the fraction ``MOSTLY`` of the
-# window.
+# Queues are mostly empty if they are empty for more than the fraction ``MOSTLY`` of the window.
 MOSTLY = 0.5
 
 
 def lone_tpot_ratio(all_of: Requests, facts: Facts) -> float:
-    """Return the median, over requests, of the time per output token divided by a lone request's.
+    """Return the median slowdown per output token against a request that runs alone.
 
     The time per token of a lone request is a decode step of the timing profile with the request's
     own mean context and no other request. The ratio is NaN if there is no profile, or if no request
@@ -166,20 +163,19 @@ def lone_tpot_ratio(all_of: Requests, facts: Facts) -> float:
 
 
 def hides_backlog(summary: Mapping[str, Any]) -> bool:
-    """Return whether queues were mostly empty in the window, although tokens came slowly.
+    """Return whether queues were mostly empty in the window although tokens came slowly.
 
-    In an engine that admits every request, demand above capacity makes batches larger and steps
-    longer, and no queue forms. Without a queue, the scheduler has no requests to reorder.
+    If an engine admits every request, demand above capacity makes batches larger and steps longer,
+    but no queue forms. The scheduler then has no requests to reorder.
     """
     slow, empty = summary.get("lone_tpot_ratio"), summary.get("queue_empty_share")
     return slow is not None and empty is not None and bool(slow > SLOW and empty > MOSTLY)
 
 
-# A client lacks service if it is missing more than the fraction ``SHORT_ABOVE`` of its due service,
-# or if its calls spend more than that fraction of their time in queues.
+# A client lacks service if it lacks more than the fraction ``SHORT_ABOVE`` of its due service, or
+# if its calls are queued for more than this fraction of their time.
 SHORT_ABOVE = 0.05
-# A time to first token of at most ``SERVING_AT_ONCE`` times the shortest time counts as a time
-# without waiting.
+# A time to first token of at most ``SERVING_AT_ONCE`` times the shortest one counts as no wait.
 SERVING_AT_ONCE = 2.0
 
 
@@ -188,13 +184,13 @@ def contended(
 ) -> bool:
     """Return whether some client got too little service in the window.
 
-    A client got too little service in three cases. At the window's end, the client lacked more than
-    5% of its due service; the client's calls were queued for more than 5% of their time; or a call
-    of the client was refused. A slight delay by a larger batch is no shortage (``served_at_once``).
+    A client got too little service if, at the window's end, it lacked more than 5% of its due
+    service; if its calls were queued for more than 5% of their time; or if a call was refused. A
+    slight delay by a larger batch is no shortage (``served_at_once``).
 
     Args:
         requests: All calls of the run.
-        facts: The run's workers, KV pool, clients and so on, which the tables do not contain.
+        facts: Facts about the run that the tables do not contain, such as workers and KV pool.
         window: The period of the run in which shares are computed.
         short: The weighted tokens that each client lacked at the window's end.
         demand: The weighted tokens due to each client in the window.
@@ -208,9 +204,9 @@ def contended(
 def served_at_once(requests: Requests) -> bool:
     """Return whether tokens came at a usual pace, so that missing service is not a shortage.
 
-    In larger batches, every answer becomes slightly slower. A batch hides a backlog
-    (``hides_backlog``) only if answers take more than ``SLOW`` times as long per token as the run's
-    fastest answers. The result is False if some call was never answered.
+    In a larger batch, every answer is slightly slower. Only if answers take more than ``SLOW``
+    times as long per token as the run's fastest answers does the batch hide a backlog
+    (``hides_backlog``). Return False if some call was never answered.
     """
     paces_s = _paces_s(requests, MANY_TOKENS)
     if not len(paces_s) or np.isnan(requests.first_token_s).any():
@@ -219,7 +215,7 @@ def served_at_once(requests: Requests) -> bool:
 
 
 def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
-    """Return the fraction of each client's call time spent in the queue; 0 if it has no calls.
+    """Return the fraction of its calls' time that each client waited in the queue; 0 without calls.
 
     The result has the shape (n_clients,).
     """
@@ -233,15 +229,18 @@ def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
 
 
 Times: TypeAlias = tuple[Ints, Floats, Floats]
-"""Intervals of clients: the client (index), start and end in seconds of each interval."""
+"""Intervals of clients: the client's index, and the start and end in seconds."""
 
 
 def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
-    """Return the intervals of calls in a queue, and of calls in progress except refused ones."""
+    """Return the intervals in which calls were queued, and in which they were in progress.
+
+    Refused calls are never in progress.
+    """
     horizon_s = facts.horizon_s
     columns = requests.to_columns()
     columns.pop("routed_s", None)  # A call that waits in two queues counts once.
-    # A call that no worker has received waits, too.
+    # A call that no worker has received is waiting, too.
     columns["worker"] = np.maximum(0, requests.worker)
     queued = waits(Requests.from_columns(columns), horizon_s)
     calls = requests.take(requests.status != REFUSED)
@@ -250,20 +249,21 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
 
 
 def admission_unknown(requests: Requests) -> Flags:
-    """Return a mask of the answered calls whose admission time is not reported.
+    """Return a mask of the answered calls whose admission time was not reported.
 
-    If the admission time of a call is not reported, the tables contain the time of the first token
-    instead. A reported admission is earlier than the first token, because a prefill takes time.
+    The tables then contain the time of the first token instead. A reported admission is earlier
+    than the first token, because a prefill takes time.
     """
     unknown: Flags = requests.admitted_s == requests.first_token_s
     return unknown
 
 
 def with_admissions(requests: Requests) -> Requests:
-    """Estimate unknown admission times from the times to first token, and return the calls.
+    """Return the calls, with unknown admission times estimated from the times to first token.
 
-    A call counts as queued for its time to first token beyond twice the run's shortest time to
-    first token of a call with as many tokens to compute.
+    A call with a long time to first token is assumed to have been queued. The limit is twice the
+    shortest time to first token of calls with as many tokens to compute; the time beyond it counts
+    as queued.
     """
     unknown = admission_unknown(requests)
     if not unknown.any():

@@ -1,9 +1,9 @@
-"""The due service of each client: the service that the client would have had without delays.
+"""The due service of each client: the service that it would have had without delays.
 
-A call is due when the program would have sent the call if every earlier call of the program had run
-alone on the cluster (``unhindered``). Think times are kept; delays of earlier calls are removed.
-The due service of a client that is served late includes calls that the client could not send yet.
-While a client is idle because its user thinks, the client's due service does not grow.
+A call is due at the time at which its program would have sent it if every earlier call of the
+program had run alone on the cluster (``unhindered``). Think times are kept; delays of earlier calls
+are removed. For a client that is served late, due service includes calls that the client could not
+send yet. While the user of a client thinks, due service does not grow.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from fairbench.metrics.records import (
 class CallDelays:
     """The calls of a run, with each answer's full length in tokens and each call's delay.
 
-    ``late_s`` is how many seconds earlier each call would have been made without earlier delays.
+    ``late_s`` is how many seconds earlier a call would have been sent without delays of earlier
+    calls.
     """
 
     requests: Requests
@@ -50,13 +51,12 @@ class CallDelays:
 
 
 def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float) -> Floats:
-    """Return the weighted tokens that were due to each client before ``end_s`` and not received.
+    """Return each client's shortfall: the weighted tokens due before ``end_s`` but not received.
 
-    For calls that were made, the result is exact. Programs that the run's end cut off also have
-    calls that were never sent. The due service of calls that were never sent is estimated from
-    finished programs of the client. The estimate uses the fraction of demand that the finished
-    programs had requested at the age of the unfinished program. A client without a finished program
-    is estimated from the finished programs of all clients.
+    For calls that were sent, the result is exact. Programs that the end of the run cut off also
+    have calls that were never sent; these are estimated from the client's finished programs, by the
+    fraction of their demand that they had requested at the age of the unfinished program. For a
+    client without a finished program, the finished programs of all clients are used.
     """
     calls, unmade = calls_of(requests, programs, facts)
     clients = len(facts.clients)
@@ -78,9 +78,9 @@ def calls_of(
 ) -> tuple[CallDelays, list[tuple[Ints, Unmade]]]:
     """Return the calls that were sent, and the due service of calls that were never sent.
 
-    The second result has an entry for each client with calls that were never sent. An entry has the
-    rows of the client's programs with calls never sent, and the due service of the calls.
-    ``served`` returns how long calls would have taken without delays.
+    The second result has an entry for each client with calls that were never sent: the rows of the
+    programs with such calls, and the due service of these calls. ``served`` returns how long calls
+    would have taken without delays.
     """
     owner = _program_rows(requests, programs)
     output, unsent = _lengths(requests, programs, owner, facts.weights)
@@ -90,7 +90,7 @@ def calls_of(
 
 
 def _program_rows(requests: Requests, programs: Programs) -> Ints:
-    """Return the row of each call's program, or ``len(programs)`` if a killed run lacks the row."""
+    """Return the row of each call's program, or ``len(programs)`` if it has no row."""
     order = np.argsort(programs.program_id, kind="stable")
     sorted_ids = programs.program_id[order]
     found = np.searchsorted(sorted_ids, requests.program_id)
@@ -105,9 +105,9 @@ def _lengths(
 ) -> tuple[Floats, Floats]:
     """Return each answer's full length in tokens, and the weighted tokens that programs never sent.
 
-    A program's missing output is the program's output demand minus the answers so far. The missing
-    output of a program is divided among unfinished calls and calls never sent, in proportion to the
-    most tokens that each call may still produce.
+    A program's missing output is its output demand minus its answers so far. It is divided among
+    unfinished calls and calls never sent, in proportion to the most tokens that each may still
+    produce.
     """
     count = len(programs)
 
@@ -132,7 +132,7 @@ def _lengths(
 
 
 def _late(requests: Requests, lost_s: Floats) -> Floats:
-    """Return how many seconds earlier each call would have been made without earlier delays."""
+    """Return how many seconds earlier each call would have been sent without delays."""
     late_s = np.zeros(len(requests))
     before = _predecessors(requests)
     order = np.argsort(requests.depth, kind="stable")
@@ -144,11 +144,10 @@ def _late(requests: Requests, lost_s: Floats) -> Floats:
 
 
 def _predecessors(requests: Requests) -> Ints:
-    """Return the row of the call that each call depended on, or -1 for an independent call.
+    """Return the row of the call that each call had to wait for, or -1 if there is none.
 
-    A program sends a call when the call's predecessors have finished. Among the calls of the
-    program at the next smaller depth, the call depended on the last to finish before the call
-    arrived.
+    A program sends a call when the call's predecessors have finished. Among the program's calls at
+    the next smaller depth, this is the last one to finish before the call arrived.
     """
     ended = np.flatnonzero(requests.status == FINISHED)
     count = len(requests)
@@ -168,7 +167,7 @@ def _predecessors(requests: Requests) -> Ints:
 
 
 def _missing_service(calls: CallDelays, end_s: float, facts: Facts) -> Floats:
-    """Return the weighted tokens due to each call before ``end_s`` and not received by then."""
+    """Return the weighted tokens due to each call before ``end_s`` but not received by then."""
     requests, output, alone = calls.requests, calls.output_tokens, calls.alone
     first_due_s = calls.first_due_s
     begun = first_due_s < end_s
@@ -195,7 +194,7 @@ def ratio_or_inf(amount: Floats, of: Floats | float) -> Floats:
 def _never_made(
     calls: CallDelays, programs: Programs, owner: Ints, unsent: Floats, facts: Facts
 ) -> Iterator[tuple[Ints, Unmade]]:
-    """Yield, by client, the rows of programs with calls never sent, and the calls' due service."""
+    """Yield, by client, the rows of programs with calls never sent, and the service due."""
     known = owner < len(programs)
     owner = owner[known]
     held_s = np.zeros(len(programs))
@@ -225,7 +224,7 @@ class Unmade:
     """Programs of one client with calls that were never sent; arrays have one element per program.
 
     - ``arrival_s`` is the time in seconds at which the program arrived.
-    - ``reached_s`` is the age in seconds up to which the program requested its due service.
+    - ``reached_s`` is the program's age in seconds up to which its calls were sent.
     - ``unsent`` is the weighted tokens of the calls that the program never sent.
     - ``whole`` is the weighted tokens of all calls of the program.
     - ``usual`` gives the fraction of demand that a program has usually requested by an age.
@@ -246,10 +245,10 @@ class Unmade:
 
 
 class _RequestedPart:
-    """The fraction of all demand that programs had requested by a given age.
+    """The fraction of their demand that programs have requested by a given age.
 
     ``ages_s`` are the ages in seconds at which calls were due, and ``amounts`` are the weighted
-    tokens of the calls.
+    tokens of these calls.
     """
 
     def __init__(self, ages_s: Floats, amounts: Floats) -> None:
@@ -259,7 +258,7 @@ class _RequestedPart:
         self._something = bool(amounts.sum())
 
     def part_by(self, at_s: Floats) -> Floats:
-        """Return the fraction of demand requested before each age ``at_s``; 0 if no demand."""
+        """Return the fraction of demand requested before each age ``at_s``; 0 without demand."""
         if not self._something:
             return np.zeros(len(at_s))
         place = np.searchsorted(self._ages_s, at_s, "left")
@@ -271,7 +270,7 @@ AT_ONCE = 1_000_000  # At most this number of pairs of a program and a time is c
 
 
 class Shortfalls(NamedTuple):
-    """Weighted tokens that were due before each time and not received, shape (clients, times).
+    """Weighted tokens that were due before each time but not received, shape (clients, times).
 
     ``refused`` is the part of ``all`` that belongs to refused calls and programs, which are never
     served later.
@@ -306,7 +305,7 @@ def shortfalls(
 
 
 def _calls_missing(calls: CallDelays, chosen: Flags, facts: Facts, times: Floats) -> Floats:
-    """Return the due service that each client lacked at each time, over the ``chosen`` calls."""
+    """Return the service of ``chosen`` calls that was due but missing at each time."""
     sums = Piecewise(len(facts.clients), times)
     rows = np.flatnonzero(chosen)
     requests = calls.requests
@@ -328,11 +327,10 @@ def _calls_missing(calls: CallDelays, chosen: Flags, facts: Facts, times: Floats
 def _lacking_output(
     calls: CallDelays, rows: Ints, horizon_s: float, never_s: float
 ) -> list[tuple[Floats, Floats, Floats, Floats]]:
-    """Return the due and missing output tokens of each call as linear pieces over time.
+    """Return the due but missing output tokens of each call as linear pieces over time.
 
-    Tokens that are due and tokens that are produced both grow linearly. Four times divide a call
-    into pieces: the due times of its first and last token, and the times at which the first and the
-    last token came.
+    Due tokens and produced tokens both grow linearly. Four times divide a call into pieces: when
+    its first and last tokens were due, and when they came.
 
     Returns:
         For each piece: its start and end in seconds, and the missing tokens at start and end.
@@ -367,7 +365,7 @@ def _lacking_output(
 def _positive(
     start: Floats, end: Floats, first: Floats, last: Floats
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Cut lines to the parts above 0; return the parts' starts and ends, and the values there."""
+    """Cut lines to their parts above 0; return the parts' starts, ends and values there."""
     crosses = (first < 0) != (last < 0)
     change = np.where(crosses, first - last, 1.0)
     zero = start + (end - start) * np.where(crosses, first / change, 0.0)
@@ -377,7 +375,7 @@ def _positive(
 
 
 def _unmade_due(due: Unmade, rows: Ints, times: Floats) -> Floats:
-    """Return the weighted tokens due before each time in the calls that were never sent."""
+    """Return the weighted tokens of never-sent calls that were due before each time."""
     total = np.zeros(len(times))
     first = np.searchsorted(times, due.arrival_s[rows] + due.reached_s[rows], "right")
     count = len(times) - first

@@ -1,8 +1,8 @@
 """The entries of the catalogue: each metric with its unit, direction, columns and function.
 
-The table ``METRICS`` has the metrics of every run; ``optional_entries`` has metrics that some runs
-lack. To add a metric, add an entry to the table ``METRICS``. The function of an entry gets the
-``RunData`` of a run; quantities that several metrics share are properties of ``RunData``.
+``METRICS`` has the metrics of every run, and ``optional_entries`` those that some runs lack. To add
+a metric, add an entry. Its function gets the ``RunData`` of a run; quantities that several metrics
+share are properties of ``RunData``.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _time_to_finish(percent: int, *shown: Shown) -> Metric:
 
 
 def victim_latency(rank: int, *shown: Shown) -> Metric:
-    """Return the metric for a percentile of latency, averaged over the well-behaved clients."""
+    """Return the metric for a latency percentile, averaged over the well-behaved clients."""
     return Metric(
         f"victim_p{rank}_s", f"well-behaved P{rank}", column=f"P{rank}\ns", unit="s", better=LESS,
         form=Form.SECONDS, undefined=NO_VICTIM, shown=shown,

@@ -1,7 +1,7 @@
 """Fair shares of clients and tenants: Jain's index, max-min allocations, and entitlements.
 
-In a max-min fair allocation, a client can get more only if another client, which has no more than
-the first client, gets less.
+In a max-min fair allocation, a client can get more only if a client that has no more than it gets
+less.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from fairbench.tenants import ROOT, SEPARATOR, lineage, named_below, parent_of, 
 def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = None) -> Floats:
     """Return the max-min fair allocation, which sums to min(capacity, total demand).
 
-    No client gets more than it demands. A client could get more only if another client, which has
-    no more than the first client, got less. With positive ``weights``, allocations are compared
-    after division by the client's weight; None means equal weights. ``demands`` and the result have
-    the shape (n_clients,).
+    No client gets more than it demands. A client could get more only if a client that has no more
+    than it got less. With positive ``weights``, allocations are divided by the clients' weights
+    before they are compared; None means equal weights. ``demands`` and the result have the shape
+    (n_clients,).
     """
     wanted = np.asarray(demands, dtype=np.float64)
     weight = np.ones(len(wanted)) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -48,7 +48,7 @@ def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = Non
     allocation = np.zeros(len(wanted))
     left = float(capacity)
     order = np.argsort(wanted / weight, kind="stable")
-    # ``claims`` is, for each rank, the total weight of the clients from this rank to the last rank.
+    # ``claims`` is, for each rank, the total weight of all clients from this rank on.
     claims = np.cumsum(weight[order][::-1])[::-1]
     for rank, client in enumerate(order):
         share = left / claims[rank]
@@ -73,8 +73,8 @@ def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
     before = np.cumsum(wanted, axis=0) - wanted
     claims = np.cumsum(own[::-1], axis=0)[::-1]
     level = np.maximum(0.0, capacity - before) / claims
-    # In the order of the clients, the first client whose demand reaches its level sets the level of
-    # all later clients.
+    # Clients are ordered by demand over weight. The first one whose demand reaches its level gets
+    # this level, and so do all later clients.
     unmet = wanted >= level * own
     first = np.where(unmet.any(axis=0), unmet.argmax(axis=0), len(wanted) - 1)
     fixed = np.where(
@@ -121,11 +121,10 @@ class Shares:
       service, without cached input.
     - ``demand`` is the due service in the window: the service received in the window, plus the
       shortfall at the window's end (``due.shortfall``).
-    - ``entitlement`` is the max-min fair allocation of the total service among the clients'
-      demands.
-    - ``ratio`` is service divided by entitlement, and is NaN for clients that have no entitlement.
-    - ``contended`` tells whether some client was short of service; if no client was, the ratios
-      have no meaning.
+    - ``entitlement`` is the client's max-min fair share of the total service, given all demands.
+    - ``ratio`` is service divided by entitlement, and NaN for clients without an entitlement.
+    - ``contended`` tells whether some client was short of service; otherwise, the ratios have no
+      meaning.
     """
 
     window: Window
@@ -168,8 +167,8 @@ def all_active_window(programs: Programs, facts: Facts) -> Window | None:
     """Return the DLPM paper's window "during which all clients are active" ([DLPM] §6.1).
 
     The window runs from the latest first arrival of a client to the earliest last completion of a
-    client. A client with unfinished work counts as active until the horizon. The window is None if
-    a client has no program, or if the window would be empty.
+    client. A client with unfinished work counts as active until the end of the run. The result is
+    None if a client has no program, or if the window would be empty.
     """
     clients, own = len(facts.clients), programs.client
     done, pending = programs.status == FINISHED, programs.status == UNFINISHED
@@ -188,9 +187,9 @@ class TenantShares:
     """The fair division of service in a tree whose nodes are tenants and clients.
 
     ``tenants`` has one row for each tenant. ``client_shares`` and ``owners`` have an element per
-    client. A client's share is the client's service divided by the entitlement in the tree; the
-    owner is "" if the client's name contains the owner. ``worst`` is the lowest share of any node,
-    and ``even`` is Jain's index of the outermost nodes.
+    client: the client's service divided by its entitlement in the tree, and its owner, or "" if the
+    client's name contains the owner. ``worst`` is the lowest share of any node, and ``even`` is
+    Jain's index of the outermost nodes.
     """
 
     tenants: list[dict[str, Any]]
@@ -204,7 +203,7 @@ def tenant_shares(got: Shares, facts: Facts) -> TenantShares | None:
     """Return the shares of tenants and clients, or None for a run without tenants.
 
     From the top down, each tenant's entitlement is divided max-min fairly, by weight, among the
-    demands of its members. An owner that is not part of a client's name counts as a tenant, too.
+    demands of its members. An owner that is not named in a client's name is also a tenant.
     """
     places = named_below({one.name: one.owner for one in facts.clients})
     if not tenants_of(places.values()):
@@ -240,14 +239,13 @@ def tenant_shares(got: Shares, facts: Facts) -> TenantShares | None:
 
 
 class _Tree:
-    """A tree of tenants and clients that divides an amount of service among the tree's nodes."""
+    """A tree of tenants and clients that divides an amount of service among its nodes."""
 
     def __init__(self, places: Sequence[str], demand: Floats, facts: Facts) -> None:
         self.tenants = list(tenants_of(places))
         self._demand = demand
         self._weights = dict(facts.tenant_weights)
-        # ``members`` maps each node of the tree of tenants to the indices of all clients below the
-        # node.
+        # ``members`` maps each node to the indices of all clients below it.
         self.members: dict[str, list[int]] = defaultdict(list)
         self.children: dict[str, dict[str, None]] = defaultdict(dict)
         for index, place in enumerate(places):

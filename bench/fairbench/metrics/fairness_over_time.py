@@ -1,10 +1,10 @@
 """Fairness over time: max-min fair shares in sliding windows, and while clients wait.
 
-A client's share of a whole run counts only the service that is still missing at the end. A flood
-whose backlog drains before the end leaves no trace in the share of the whole run. In a sliding
-window, a client that waits while other clients are served loses share, even if the client is served
-later. Service counts as due at the time at which a client would have received the service without
-waiting for admission. A batch that slows all clients equally costs no client any part of its share.
+A client's share of a whole run counts only service that is still missing at the end. A flood whose
+backlog drains before the end leaves no trace in this share. In a sliding window, a client that
+waits while others are served loses share, even if it is served later. Service counts as due when
+the client would have received it without waiting for admission. A batch that slows all clients
+equally therefore costs no client any share.
 """
 
 from __future__ import annotations
@@ -32,24 +32,23 @@ from fairbench.metrics.tables import ServiceRows
 
 WINDOWS_S = (60.0, 10.0)  # Sliding windows have these lengths in seconds.
 CELL_S = 1.0  # Time is divided into cells of one second, by which the sliding windows move.
-# The number of time cells times the number of clients is at most ``MOST_CELLS``; a larger run has
-# longer cells.
+# A run has at most ``MOST_CELLS`` cells, summed over its clients; a longer run has longer cells.
 MOST_CELLS = 400_000
 
-# A client is judged in a window only if its calls waited in at least ``LEAST_BACKLOG`` of the
-# window: a client that arrived late in the window lost nothing.
+# A client is judged in a window only if its calls waited for at least the fraction
+# ``LEAST_BACKLOG`` of the window; a client that arrived late in the window lost nothing.
 LEAST_BACKLOG = 0.5
-# A client is judged only if it was entitled to at least ``LEAST_REQUESTS`` mean requests, because a
-# fair scheduler may serve a client late by one request.
+# A client is judged only if its fair share is at least ``LEAST_REQUESTS`` requests of mean size,
+# because a fair scheduler may serve a client late by one request.
 LEAST_REQUESTS = 4.0
 
 
 class WorstWindow(NamedTuple):
     """The window in which a client had the lowest fraction of its fair share.
 
-    ``share``, in [0, 1], is the fraction of the fair share that ``client`` received. ``heavy`` is
-    the client that received most beyond its own fair share, or -1 if no client received more than
-    its fair share. The clients ``client`` and ``heavy`` are given by their indices.
+    ``share``, from 0 to 1, is the fraction of its fair share that ``client`` received. ``heavy`` is
+    the client that received most beyond its own fair share, or -1 if there is none. Both clients
+    are given by index.
     """
 
     start_s: float
@@ -60,16 +59,15 @@ class WorstWindow(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """The cells (short intervals) of a window of a run, with each client's service and waits.
+    """A window of a run in short intervals ("cells"), with each client's service and waits.
 
     Each array has a row for each client. ``service`` has a column per cell; the arrays below have a
-    column for each of ``times``, which are the bounds of the cells in seconds.
+    column for each of ``times``, the bounds of the cells in seconds.
 
-    - ``short`` holds each client's weighted tokens that were due and not received before each time
-      in ``times``.
-    - ``waited_s`` and ``lasted_s`` are the seconds for which a client's calls had waited and had
-      been in progress.
-    - ``refused`` is the number of refused calls before each time in ``times``.
+    - ``short`` is the client's weighted tokens that were due but not received before each time.
+    - ``waited_s`` and ``lasted_s`` are the seconds for which the client's calls had waited and had
+      been in progress before each time.
+    - ``refused`` is the number of refused calls before each time.
 
     ``request_cost`` is the mean size of each client's requests in weighted tokens, and ``weights``
     are the clients' weights.
@@ -95,13 +93,12 @@ class Timeline(NamedTuple):
         return min(self.cells, max(1, round(length_s / cell_s)))
 
     def window_shares(self, cells: int) -> tuple[Floats, Floats, Flags]:
-        """Return service and entitlement in all windows of ``cells`` cells, and delayed clients.
+        """Return service, entitlements and delayed clients in all windows of ``cells`` cells.
 
         Each array has the shape (n_clients, n_windows). The demand in a window is the service in
-        the window plus the shortfall at the window's end, without calls refused before the window
-        began. A client was delayed if its calls waited in half of the window's cells and for more
-        than 5% of their time. A client was also delayed if one of its calls was refused in the
-        window.
+        the window plus the shortfall at its end, without calls refused before the window began. A
+        client counts as delayed if its calls waited in half of the window's cells and for more than
+        5% of their time, or if one of its calls was refused in the window.
         """
         total = np.cumsum(np.pad(self.service, ((0, 0), (1, 0))), axis=1)
         service = np.maximum(0.0, _increase_over(total, cells))
@@ -123,9 +120,9 @@ class Timeline(NamedTuple):
 def timeline(
     requests: Requests, programs: Programs, log: ServiceRows, facts: Facts, window: Window
 ) -> Timeline:
-    """Cut the window into cells (intervals) of about a second.
+    """Divide the window into cells of about a second.
 
-    Precondition: the admissions of all answered requests are known (``with_admissions``).
+    Precondition: the admission times of all answered requests are known (``with_admissions``).
     """
     clients = len(facts.clients)
     most = max(10, MOST_CELLS // max(1, clients))
@@ -156,8 +153,8 @@ def worst_window(
 ) -> WorstWindow | None:
     """Return the window with the lowest share of any client, or None if no client is judged.
 
-    A client is judged in the windows in which the client was delayed and was entitled to at least
-    ``least_requests`` requests of the client's mean size.
+    A client is judged in the windows in which it was delayed and its fair share was at least
+    ``least_requests`` of its requests, at their mean size.
     """
     cells = line.window_cells(length_s)
     service, entitlement, held_up = line.window_shares(cells)
@@ -181,8 +178,8 @@ def judged_shares(
 ) -> Floats:
     """Return the share of each client in each window, at most 1; NaN if the client is not judged.
 
-    A client is not judged in a window in which it was hardly delayed or entitled to few requests.
-    Arrays have the shape (n_clients, n_windows), and amounts are weighted tokens.
+    A client is not judged in a window in which it was hardly delayed or had a fair share of only a
+    few requests. Arrays have the shape (n_clients, n_windows), and amounts are weighted tokens.
     """
     judged = held_up & (entitlement > 0)
     judged &= entitlement >= least_requests * line.request_cost[:, np.newaxis]
@@ -197,8 +194,8 @@ def least_by_client(
 ) -> Floats:
     """Return the share of each client in its worst window of ``length_s`` seconds.
 
-    The share is NaN for a client that is judged in no window of this length. A client is judged in
-    the windows in which the client was entitled to at least ``least_requests`` mean requests.
+    A client is judged in the windows in which its fair share was at least ``least_requests`` of its
+    requests, at their mean size. The share is NaN for a client that is judged in no window.
     """
     ratio = judged_shares(line, *line.window_shares(line.window_cells(length_s)), least_requests)
     none: Flags = np.asarray(np.isnan(ratio).all(axis=1))
@@ -206,11 +203,11 @@ def least_by_client(
 
 
 def backlogged_shares(line: Timeline) -> Floats:
-    """Return each client's service while backlogged, divided by the fair share at that time.
+    """Return each client's service while backlogged, divided by its fair share at that time.
 
-    The fair share in a cell divides the cell's service anew among the clients, with the shortfalls
-    at that time as demands. Generalised processor sharing guarantees its fair share to a client
-    that is backlogged. The share of a client that never waited is NaN.
+    In each cell, the service of all clients is divided into fair shares anew, with the shortfalls
+    at that time as demands. Generalised processor sharing guarantees a backlogged client its fair
+    share. The result is NaN for a client that never waited.
     """
     service, entitlement, held_up = line.window_shares(1)
     waiting = held_up & (entitlement > 0)
@@ -223,7 +220,7 @@ def backlogged_shares(line: Timeline) -> Floats:
 
 
 def _increase_over(values: Floats, cells: int) -> Floats:
-    """Return by how much each row of values grows over every window of ``cells`` time cells."""
+    """Return by how much each row of values grows over every window of ``cells`` cells."""
     grown: Floats = values[:, cells:] - values[:, :-cells]
     return grown
 
@@ -238,7 +235,7 @@ def _counts_by(client: Ints, at_s: Floats, clients: int, times: Floats) -> Float
 
 
 def worst_window_rows(line: Timeline, facts: Facts) -> list[dict[str, Any]]:
-    """Return the worst window of each length in ``WINDOWS_S`` as a row of ``worst_windows``."""
+    """Return the worst window of each length in ``WINDOWS_S``, as rows of ``worst_windows``."""
     found = [worst_window(line, length_s) for length_s in WINDOWS_S]
     return [
         {

@@ -10,20 +10,19 @@ import numpy as np
 from fairbench.metrics.records import Flags, Floats, Ints
 from fairbench.metrics.traffic import Traffic, best_stretch
 
-# In a flood, a client demands at least ``HEAVY`` times the other clients' mean demand.
+# In a flood, a client demands at least ``HEAVY`` times the mean demand of the other clients.
 HEAVY = 3.0
-# A flood has at least the fraction ``LEAST_SHARE`` of all demand, because a smaller flood delays
-# hardly anybody.
+# A flood is at least the fraction ``LEAST_SHARE`` of all demand; a smaller one delays hardly
+# anybody.
 LEAST_SHARE = 0.1
-# A flood has at least ``LEAST_REQUESTS`` requests, because fewer requests may coincide by chance.
+# A flood has at least ``LEAST_REQUESTS`` requests; a few requests may coincide by chance.
 LEAST_REQUESTS = 20
 # In a flood, a client demands at least ``PEAK`` times the usual peak of other clients.
 PEAK = 2.5
-# ``USUAL`` is the percentile of the clients' peaks that counts as the usual peak, because clients
-# with higher peaks may flood, too.
+# ``USUAL`` is the percentile of the clients' peaks that counts as usual; clients with higher peaks
+# may flood themselves.
 USUAL = 75
-# Requests at the edges of a flood count as ordinary if they come at less than ``EDGE`` times the
-# flood's mean rate.
+# Requests at the edges of a flood are ordinary if their rate is below ``EDGE`` times the flood's.
 EDGE = 0.2
 MOST_FLOODS = 3  # At most this number of floods is reported.
 WHOLE = 0.9  # A flood that covers at least this fraction of the time counts as continuous.
@@ -36,11 +35,10 @@ class Flood(NamedTuple):
       ``end_s``.
     - ``share`` is the client's share of all demand during the flood, in weighted tokens.
     - ``multiple`` is the client's demand divided by the mean demand of the other clients during the
-      flood. Requests of larger floods do not count for a smaller flood.
+      flood. Requests that belong to larger floods are left out.
     - ``requests`` is the number of the client's requests in the flood.
-    - ``throughout`` is true if the flood lasts nearly the whole time of the traffic.
-    - ``rest`` is the client's share of the demand that remains without the requests of larger
-      floods.
+    - ``throughout`` is true if the flood lasts nearly as long as the traffic.
+    - ``rest`` is the client's share of demand when requests of larger floods are left out.
     """
 
     client: int
@@ -54,12 +52,12 @@ class Flood(NamedTuple):
 
 
 def floods(traffic: Traffic, most: int = MOST_FLOODS) -> list[Flood]:
-    """Return at most ``most`` floods; the largest is first.
+    """Return at most ``most`` floods, the largest first.
 
-    A flood lasts for the period in which the client's demand exceeds ``HEAVY`` times the mean rate
-    of the other clients by the largest amount. Sessions come in bursts, so a flood must also be
-    ``PEAK`` times as large as the busiest time of an ordinary client. The search for the next flood
-    leaves out the requests of floods that were already found.
+    A flood is the period in which the client's demand exceeds ``HEAVY`` times the mean rate of the
+    other clients by the largest amount. Because sessions come in bursts, it must also be ``PEAK``
+    times as large as the busiest time of an ordinary client. Each search leaves out the requests of
+    floods found before.
     """
     if traffic.span_s <= 0:
         return []
@@ -79,7 +77,7 @@ def requests_of(traffic: Traffic, flood: Flood) -> Flags:
 
 
 def _largest(traffic: Traffic, left: Flags) -> Flood | None:
-    """Return the flood that has the largest excess demand among the requests in ``left``."""
+    """Return the flood with the largest excess demand among the requests in ``left``."""
     count = len(traffic.clients)
     tokens = np.bincount(traffic.client[left], traffic.tokens[left], minlength=count)
     others = int((tokens > 0).sum()) - 1
@@ -96,11 +94,11 @@ def _largest(traffic: Traffic, left: Flags) -> Flood | None:
 def _window(
     traffic: Traffic, left: Flags, rows: Ints, client: int, limit: float, others: int
 ) -> list[tuple[float, Flood]]:
-    """Return the excess demand and the flood of the client as a pair in a list.
+    """Find one client's flood; return its excess demand and the flood as a pair in a list.
 
-    If the client has no flood, the list is empty. ``rows`` are the client's requests, ``limit`` is
-    the demand per second above which demand is excess, and ``others`` is the number of the run's
-    other clients.
+    The list is empty if the client has no flood. ``rows`` are the client's requests, ``limit`` is
+    the demand per second above which demand is excess, and ``others`` is the number of other
+    clients in the run.
     """
     stretch = best_stretch(traffic.tokens[rows], limit * traffic.arrival_s[rows])
     rows = rows[stretch.first : stretch.last + 1]
@@ -129,7 +127,7 @@ def _flood(traffic: Traffic, left: Flags, rows: Ints, others: int) -> Flood:
 
 
 def _without_edges(traffic: Traffic, left: Flags, flood: Flood) -> Flood:
-    """Return the flood without the client's ordinary requests at both ends of the flood."""
+    """Return the flood without the client's ordinary requests at its beginning and end."""
     rows = np.flatnonzero(left & requests_of(traffic, flood))
     arrival_s, tokens = traffic.arrival_s[rows], traffic.tokens[rows]
     if flood.end_s <= flood.start_s:
@@ -140,11 +138,11 @@ def _without_edges(traffic: Traffic, left: Flags, flood: Flood) -> Flood:
     return _flood(traffic, left, rows[stretch.first : stretch.last + 1], others)
 
 
-# A request counts as delayed if its wait exceeds ``DELAYED`` times the usual wait, and the usual
-# wait plus ``DELAYED_S`` seconds.
+# A request counts as delayed if its wait exceeds both ``DELAYED`` times the usual wait and the
+# usual wait plus ``DELAYED_S`` seconds.
 DELAYED, DELAYED_S = 3.0, 1.0
 OFTEN = 0.25  # A client counts as delayed if at least this fraction of its requests was delayed.
-# If a client has at least ``ENOUGH`` requests before the flood, its own usual wait is used.
+# A client with at least ``ENOUGH`` requests before the flood is compared with its own usual wait.
 ENOUGH = 5
 FEW = 5  # A flood that delayed fewer requests did no harm.
 
@@ -152,9 +150,8 @@ FEW = 5  # A flood that delayed fewer requests did no harm.
 class Victim(NamedTuple):
     """A client (by index) whose requests were delayed by a flood.
 
-    ``requests`` is the number of the client's requests in the period in which requests were
-    delayed. ``median_s`` is the median wait in seconds of the client's requests in the period, and
-    ``usual_s`` is the client's usual wait in seconds.
+    In the period of the delays, the client made ``requests`` requests, and they waited for
+    ``median_s`` seconds at the median. ``usual_s`` is the client's usual wait in seconds.
     """
 
     client: int
@@ -166,10 +163,10 @@ class Victim(NamedTuple):
 class Harm(NamedTuple):
     """The period in which a flood delayed the requests of other clients.
 
-    ``victims`` are the delayed clients; the client with the longest median wait is first.
-    ``median_s`` is the median wait of all requests of the delayed clients in the period, and
-    ``usual_s`` is the median of the usual waits of the requests, in seconds. If several floods did
-    harm one after another, ``parts`` has the harm of each flood.
+    ``victims`` are the delayed clients; the client with the longest median wait is first. Over all
+    their requests in the period, ``median_s`` is the median wait, and ``usual_s`` the median of the
+    usual waits, in seconds. If several floods did harm one after another, ``parts`` has the harm of
+    each.
     """
 
     start_s: float
@@ -194,9 +191,9 @@ def flood_windows(floods: Sequence[Flood]) -> list[tuple[float, float]]:
 def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
     """Return the harm that the floods did; None if there are no floods, no waits or no harm.
 
-    A request was delayed if its wait is above ``DELAYED`` times the usual wait. The usual wait of a
-    client is the median of its waits before the first flood. A client with few requests before the
-    flood has the usual wait of all clients that do not flood.
+    A request was delayed if it waited more than ``DELAYED`` times the usual wait. A client's usual
+    wait is the median of its waits before the first flood. For a client with few requests before
+    it, the usual wait is that of all clients that do not flood.
     """
     known = ~np.isnan(traffic.wait_s)
     if not floods or not known.any():
@@ -213,7 +210,7 @@ def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
     starts = [begin for begin, _ in flood_windows(floods)]
     group = np.searchsorted(starts, traffic.arrival_s[after], "right")
     stretches = []
-    # Requests are grouped by flood, so that the time between two floods is not part of the harm.
+    # Requests are grouped by flood, so that the time between floods does not count as harm.
     for number in np.unique(group).tolist():
         rows = np.flatnonzero(group == number)
         stretch = best_stretch(np.where(held_up[rows], 1.0, -1.0), np.zeros(len(rows)))
@@ -246,7 +243,7 @@ def _usual(traffic: Traffic, good: Flags, start_s: float) -> Floats:
     """Return each client's usual waiting time in seconds, shape (n_clients,)."""
     before = good & (traffic.arrival_s < start_s)
     waits = traffic.wait_s[before]
-    # If a flood had no request before it, the first quartile of all waits counts as the usual wait.
+    # Without requests before the flood, the first quartile of all waits counts as the usual wait.
     every = np.sort(traffic.wait_s[good])
     everybody = float(np.median(waits) if len(waits) >= ENOUGH else every[(len(every) - 1) // 4])
     usual_s = np.full(len(traffic.clients), everybody)
@@ -258,10 +255,10 @@ def _usual(traffic: Traffic, good: Flags, start_s: float) -> Floats:
 
 
 def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> list[Victim]:
-    """Return the clients that were often delayed; the longest median wait comes first.
+    """Return the clients that were often delayed, the one with the longest median wait first.
 
-    ``rows`` are rows of requests, and ``held_up`` marks the delayed requests among ``rows``. A
-    client was often delayed if at least the fraction ``OFTEN`` of its requests was delayed.
+    ``rows`` are rows of requests, and ``held_up`` marks the delayed ones. A client was often
+    delayed if at least the fraction ``OFTEN`` of its requests was delayed.
     """
     client = traffic.client[rows]
     found = []
@@ -274,9 +271,10 @@ def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> l
 
 
 def _usual_peak(traffic: Traffic, left: Flags, client: int, long_s: float) -> float:
-    """Return the usual peak demand, in ``long_s`` seconds, of all clients except ``client``.
+    """Return the usual demand of other clients in their busiest ``long_s`` seconds.
 
-    The usual peak is the third quartile of the clients' peaks, in weighted tokens.
+    This is the third quartile, over all clients except ``client``, of the peak demand in weighted
+    tokens.
     """
     peaks = []
     for other in np.unique(traffic.client[left]).tolist():

@@ -2,13 +2,13 @@
 
 [DLPM] Theorems 4.1 and 5.1 and [VTC] Theorem 4.4 bound the difference in service between two
 waiting clients. Service counts as charged at admission, without recomputed tokens. A joint wait is
-an interval in which two clients both wait.
+an interval in which two clients both wait. A booking is a number of tokens that counts as a
+client's service from one instant on.
 
-The search for the largest gap has three levels. Time is divided into cells (intervals) with the
-service of each client at the edges (``Cells``). The service at the edges of a cell bounds the
-difference within each pair of clients (``Pairs``). Only time cells that may contain the largest
-difference are examined exactly, one booking of tokens after another (``Inside``). A booking is a
-number of tokens that counts for a client at one instant.
+The search for the largest gap has three levels. Time is divided into cells (intervals), and each
+client's service is computed at the edges of the cells (``Cells``). From these values follow bounds
+on the difference of each pair of clients (``Pairs``). Only cells that may contain the largest
+difference are examined exactly, booking by booking (``Inside``).
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ MANY_CELLS = 2**13  # In a run with few clients, the search uses at most this nu
 class Cells:
     """Cells of time with the edges ``edge_s`` in seconds, and each client's service at the edges.
 
-    A time cell contains the tokens of engine iterations that end in (edge, next edge], and of
-    iterations that start in [edge, next edge).
+    A cell contains the tokens of engine iterations that end in (edge, next edge], and of iterations
+    that start in [edge, next edge).
 
     - ``tokens`` is each client's service at each edge, and ``service`` is the service divided by
       the client's weight; both have the shape (n_clients, n_edges).
-    - ``waits`` marks the time cells in which a client was backlogged at some instant, and
-      ``begins`` marks the time cells in which a backlog of the client began; both have the shape
+    - ``waits`` marks the cells in which a client was backlogged at some instant, and ``begins``
+      marks the cells in which a backlog of the client began; both have the shape
       (n_cells, n_clients).
     """
 
@@ -62,42 +62,42 @@ class Cells:
         return len(self.edge_s) - 1
 
     def cells_of_ends(self, at_s: Floats) -> Ints:
-        """Return the time cell in which each end of an iteration in ``at_s`` counts."""
+        """Return the index of the cell in which each iteration end in ``at_s`` counts."""
         cells: Ints = np.searchsorted(self.edge_s, at_s, "left") - 1
         return cells
 
     def cells_of_starts(self, at_s: Floats) -> Ints:
-        """Return the time cell in which each start of an iteration in ``at_s`` counts."""
+        """Return the index of the cell in which each iteration start in ``at_s`` counts."""
         cells: Ints = np.searchsorted(self.edge_s, at_s, "right") - 1
         return cells
 
     def service_at(self, client: Ints, edge: Ints) -> Floats:
-        """Return the service over weight of each element of ``client`` at the matching ``edge``."""
+        """Return each client's service, divided by its weight, at the edge given for the client."""
         service: Floats = self.service.ravel().take(client * len(self.edge_s) + edge)
         return service
 
     def ahead(self) -> Floats:
         """Return upper bounds on each client's lead over the mean service since its wait began.
 
-        The result has the shape (n_cells, n_clients), with minus infinity in time cells in which
-        the client does not wait.
+        The result has the shape (n_cells, n_clients), and is minus infinity in cells in which the
+        client does not wait.
         """
         return self._risen(*self._deviation())
 
     def behind(self) -> Floats:
         """Return upper bounds on each client's lag behind the mean service since its wait began.
 
-        The result has the shape (n_cells, n_clients), with minus infinity in time cells in which
-        the client does not wait.
+        The result has the shape (n_cells, n_clients), and is minus infinity in cells in which the
+        client does not wait.
         """
         low, high = self._deviation()
         return self._risen(-high, -low)
 
     def _deviation(self) -> tuple[Floats, Floats]:
-        """Return lower and upper bounds on each client's service minus the mean service, by cell.
+        """Return lower and upper bounds on each client's service minus the mean, by cell.
 
-        The mean service is taken over the waiting clients and rounded to whole tokens, whose sums
-        are exact.
+        The mean is taken over the waiting clients and rounded to whole tokens, because sums of
+        whole numbers are exact.
         """
         service = np.ascontiguousarray(self.service.T)
         gained = np.where(self.waits, np.diff(service, axis=0), 0.0).sum(axis=1)
@@ -106,9 +106,9 @@ class Cells:
         return service[:-1] - average[:, np.newaxis], service[1:] - before[:, np.newaxis]
 
     def _risen(self, low: Floats, high: Floats) -> Floats:
-        """Return upper bounds on each client's increase of a value since its wait began.
+        """Return upper bounds on the increase of a value of each client since its wait began.
 
-        In each time cell, the value lies between ``low`` and ``high``.
+        In each cell, the value lies between ``low`` and ``high``.
         """
         low = np.where(self.waits, low, np.inf)
         begins_anew = self.begins | ~self.waits
@@ -122,11 +122,11 @@ class Cells:
 
 
 def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cells:
-    """Divide the run into time cells with about equal numbers of ends of log rows.
+    """Divide the run into cells, each with about the same number of log rows that end in it.
 
-    The number of cells is at most the rows of an average client, so that a table of cells and
-    clients is no larger than the log. For many clients, the number of cells is also at most four
-    times the square root of all rows, because the work per cell takes as long as the work per row.
+    There are at most as many cells as an average client has log rows, so that a table of cells and
+    clients is no larger than the log. With many clients, there are also at most four times the
+    square root of all rows, because a cell takes as much work as a row.
     """
     clients, rows = len(facts.clients), len(log)
     most = MANY_CELLS if clients <= FEW else 4 * isqrt(rows)
@@ -145,10 +145,9 @@ def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cel
 
 
 def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
-    """Return the edges of the time cells: ends of log rows at which two clients wait.
+    """Return the edges of the cells: ends of log rows at which two clients wait.
 
-    The first edge lies before the first backlog, and the last edge lies at the end of the last
-    backlog.
+    The first edge lies before the first backlog, and the last edge at the end of the last backlog.
     """
     ends = [np.empty(0)]
     for part in log.parts():
@@ -162,26 +161,24 @@ def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
     return np.unique(np.concatenate([[before], shared, [backlog.end.max()]]))
 
 
-# A booking has one of two kinds; at one instant, the end of an iteration comes before the start of
-# the next iteration.
+# The two kinds of bookings. At one instant, an iteration ends before the next one starts.
 END, START = 0, 1
-# At most ``BOOKINGS_AT_ONCE`` bookings are in memory, unless one client has more bookings in a
-# cell.
+# At most ``BOOKINGS_AT_ONCE`` bookings are in memory, unless one client has more in a single cell.
 BOOKINGS_AT_ONCE = 2**20
 
 
 class Places(NamedTuple):
-    """Pairs of a client and a time cell, both given by index; arrays have one element per pair."""
+    """Pairs of a client and a cell, both given by index; arrays have one element per pair."""
 
     client: Ints
     cell: Ints
 
 
 class Bookings(NamedTuple):
-    """Bookings (tokens that count for a client at an instant); one array element per booking.
+    """Bookings (tokens that count for a client from an instant on), one array element per booking.
 
-    ``place`` is an index into the searched ``Places``, ``at_s`` is the instant in seconds, and
-    ``kind`` tells whether the booking comes at an END or a START.
+    ``place`` is the index of the pair of client and cell in ``Places``, ``at_s`` is the instant in
+    seconds, and ``kind`` tells whether an iteration ends (END) or starts (START).
     """
 
     place: Ints
@@ -191,12 +188,12 @@ class Bookings(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The rows of a part of the log in time cells in which several clients wait, by client.
+    """Rows of a part of the log that lie in cells in which several clients wait, sorted by client.
 
-    The part consists of the log's rows from ``begin`` up to ``after``. ``rows`` are indices of log
-    rows that belong to the part. ``first`` and ``reach`` are numbers of pairs of a client and a
-    time cell, ordered by client and then by cell. ``first`` is the first cell of each row, and
-    ``reach`` is the last cell that this row or an earlier row of the row's client touches.
+    The part consists of the log's rows from ``begin`` up to ``after``, and ``rows`` are the indices
+    of the selected rows. Pairs of a client and a cell are numbered by client and then by cell:
+    ``first`` is the pair of each row's first cell, and ``reach`` is the pair of the last cell that
+    this row or an earlier row of its client touches.
     """
 
     begin: int
@@ -219,8 +216,8 @@ class _Part(NamedTuple):
             touching = touching[np.argsort(part.start_s[touching], kind="stable")]
         rows = touching[in_order(part.client[touching], clients)[0]]
         before = part.client[rows] * len(cells)
-        # All parts of the log stay in memory during the search, so they use small integers: the log
-        # may be larger than memory.
+        # All parts stay in memory during the search, so they use small integers: the log may be
+        # larger than memory.
         small = np.min_scalar_type(-max(len(part), clients * len(cells)))
         stretch = own.of_row[rows]
         return cls(
@@ -230,7 +227,7 @@ class _Part(NamedTuple):
         )
 
     def touching(self, places: Places, cells: Cells) -> tuple[Ints, Ints]:
-        """Return log rows that may book tokens in the places, as indices of places and rows."""
+        """Return pairs of a place and a log row that may book tokens there, as two index arrays."""
         wanted = (places.client * len(cells) + places.cell).astype(self.first.dtype)
         low = np.searchsorted(self.reach, wanted, "left")
         high = np.searchsorted(self.first, wanted, "right")
@@ -238,7 +235,7 @@ class _Part(NamedTuple):
 
 
 class BookingsByCell:
-    """The bookings of tokens, by client, in time cells in which several clients wait."""
+    """Each client's bookings (tokens at an instant) in cells in which several clients wait."""
 
     def __init__(self, log: ServiceRows, view: View, cells: Cells, facts: Facts) -> None:
         self._log, self._view, self._cells, self._weights = log, view, cells, facts.weights
@@ -248,7 +245,7 @@ class BookingsByCell:
             self._parts.append(_Part.of_part(part, begin, cells, len(facts.clients)))
 
     def portions(self, *places: Places) -> Iterator[slice]:
-        """Yield slices of the places such that all bookings of a slice fit into memory."""
+        """Yield slices of the places (client, cell) whose bookings fit into memory together."""
         booked = np.zeros(len(places[0].cell), dtype=np.int64)
         for part in self._parts:
             steps = self._log.between(part.begin, part.after).steps
@@ -259,7 +256,7 @@ class BookingsByCell:
         return portions(booked, BOOKINGS_AT_ONCE)
 
     def in_places(self, places: Places) -> Bookings:
-        """Return the bookings of tokens in the given places (pairs of client and time cell)."""
+        """Return the bookings in the given places, which are pairs of client and cell."""
         nothing = np.empty(0, dtype=np.int64)
         found = [Bookings(nothing, np.empty(0), nothing, np.empty(0))]
         for part in self._parts:
@@ -270,7 +267,7 @@ class BookingsByCell:
         return Bookings(*map(np.concatenate, zip(*found, strict=True)))
 
     def _of_rows(self, log: Service, place: Ints, cell: Ints) -> Iterator[Bookings]:
-        """Yield the bookings of log rows in given time cells: at row starts and step ends."""
+        """Yield the tokens that log rows book in the given cells, at row starts and step ends."""
         at_start, _, stepwise = booked_tokens(log, self._view, self._weights)
         own = np.flatnonzero((self._cells.cells_of_starts(log.start_s) == cell) & (at_start > 0))
         yield Bookings(place[own], log.start_s[own], np.full(len(own), START), at_start[own])
@@ -296,7 +293,7 @@ class Joint(NamedTuple):
     """A table of joint waits; each row is an interval in which two clients both wait.
 
     ``first`` and ``second`` are the clients, ``start`` and ``end`` are the bounds of the interval
-    in seconds, and ``low`` and ``high`` are the interval's first and last cell.
+    in seconds, and ``low`` and ``high`` are its first and last cell.
     """
 
     first: Ints
@@ -312,10 +309,10 @@ class Joint(NamedTuple):
 
 
 class Pairs:
-    """The pairs of clients that wait together, with bounds on each client's lead.
+    """The pairs of clients that wait at the same time, with bounds on each client's lead.
 
-    ``promise`` is, for each interval in which a client waits, an upper bound on the client's lead
-    over any other client.
+    ``promise`` has, for each backlog of a client, an upper bound on the client's lead over any
+    other client.
     """
 
     def __init__(self, cells: Cells, backlog: Backlog) -> None:
@@ -323,8 +320,8 @@ class Pairs:
         self._low, self._high = cells.cells_of_ends(backlog.start), cells.cells_of_ends(backlog.end)
         self._clients = np.arange(cells.waits.shape[1])
         client = backlog.client
-        # During a backlog, a client's lead over another client grows at most by the service that
-        # the client receives.
+        # During a backlog, a client's lead over another client grows at most by the client's own
+        # service.
         self.promise = cells.service_at(client, self._high + 1) - cells.service_at(
             client, self._low
         )
@@ -334,7 +331,7 @@ class Pairs:
             self.promise = np.minimum(self.promise, self._reach())
 
     def _reach(self) -> Floats:
-        """Return upper bounds on each client's lead over the client that is furthest behind."""
+        """Return upper bounds on how far each client leads the client that is furthest behind."""
         reach = (self._ahead + self._furthest[:, np.newaxis]).T.ravel()
         begin = self._backlog.client * len(self._cells)
         bounds = np.column_stack([begin + self._low, begin + self._high + 1]).ravel()
@@ -355,8 +352,7 @@ class Pairs:
     def joint(self, row: Ints, rival: Ints, above: float) -> Joint:
         """Return the joint waits of each backlog ``row`` with the backlog ``rival``.
 
-        A joint wait is kept only if the client of ``row`` receives more than ``above`` in the joint
-        wait.
+        A joint wait is kept only if the client of ``row`` receives more than ``above`` in it.
         """
         place, other = self._overlaps.found(self._backlog, row, rival)
         own, backlog = row[place], self._backlog
@@ -388,13 +384,12 @@ def gap_bounds(cells: Cells, joint: Joint) -> tuple[Floats, Floats]:
 
 
 class Differences(NamedTuple):
-    """Bounds on the service difference of two clients in each time cell in which both wait.
+    """Bounds on the service difference of two clients in each cell in which both wait.
 
-    Arrays have one element per time cell of a joint wait, except ``begin``, the position of the
-    first cell of each joint wait. ``row`` is the number of the joint wait, and ``cell`` is the
-    number of the time cell. The service difference lies between ``least`` and ``most`` in the cell;
-    ``edge`` is the difference at the cell's first edge, or NaN if this edge lies before the joint
-    wait.
+    Arrays have one element per cell of a joint wait, except ``begin``, the position of the first
+    cell of each joint wait. ``row`` is the number of the joint wait, and ``cell`` is the number of
+    the cell. The difference lies between ``least`` and ``most`` in the cell; ``edge`` is the
+    difference at the cell's first edge, or NaN if this edge lies before the joint wait.
     """
 
     row: Ints
@@ -441,13 +436,13 @@ class Differences(NamedTuple):
         return found
 
 
-# ``ROUNDING`` is the relative margin in comparisons of sums of tokens. Two sums of equal tokens in
-# different orders differ by far less than ``ROUNDING``.
+# ``ROUNDING`` is the relative margin when sums of tokens are compared. Adding equal tokens in
+# another order changes a sum by far less.
 ROUNDING = 1e-9
 
 
 class Inside:
-    """Service differences of two clients at all instants at which a difference may be extreme."""
+    """Service differences of two clients at all instants at which the difference may be extreme."""
 
     def __init__(self, log: ServiceRows, view: View, cells: Cells, facts: Facts) -> None:
         self._cells, self._weights = cells, facts.client_weights
@@ -456,8 +451,8 @@ class Inside:
     def ranges(self, joint: Joint, above: float) -> Floats:
         """Return the range of the clients' service difference over each joint wait.
 
-        The largest returned range is exact, and so is every returned range greater than ``above``.
-        All other returned ranges are upper bounds.
+        The largest returned range is exact, and so is every range above ``above``. All other ranges
+        are upper bounds.
         """
         parts = portions(joint.high + 1 - joint.low, CELLS_AT_ONCE)
         return np.concatenate([self._ranges(joint.take(some), above) for some in parts])
@@ -474,10 +469,10 @@ class Inside:
         return ranges
 
     def _wanted(self, joint: Joint, above: float) -> tuple[Ints, Ints]:
-        """Return the time cells in which the service difference may make a range exceed ``above``.
+        """Return the cells that must be examined to know whether a range exceeds ``above``.
 
-        A time cell is left out if the difference inside the cell stays within a range that is known
-        from the edges. The result is the number of the joint wait and the index of each time cell.
+        A cell is left out if the difference in it stays within a range that is known from the
+        edges. The results are the number of the joint wait and the index of each cell.
         """
         states = Differences.of_joint(self._cells, joint)
         above = max(above, float(states.at_least.max(initial=0.0)) * (1 - ROUNDING))
@@ -488,10 +483,9 @@ class Inside:
         return row[wanted], cell[wanted]
 
     def _differences(self, joint: Joint, row: Ints, cell: Ints) -> tuple[Ints, Floats]:
-        """Return two clients' service differences in given time cells, with the joint waits.
+        """Return two clients' service differences in the given cells, and the joint wait of each.
 
-        Service differences are taken at both ends of a joint wait, and after each booking of tokens
-        of its clients in between.
+        Differences are taken at both ends of a joint wait, and after each booking in between.
         """
         one = self._bookings.in_places(Places(joint.first[row], cell))
         two = self._bookings.in_places(Places(joint.second[row], cell))
@@ -508,8 +502,8 @@ class Inside:
         own = row[place]
         ours = self._service(joint.first[own], cell[place], place, tokens[0, order])
         theirs = self._service(joint.second[own], cell[place], place, tokens[1, order])
-        # ``settled`` marks the last booking of each instant and kind: after it, all tokens of the
-        # instant are booked.
+        # ``settled`` marks the last booking of each instant and kind, after which all of the
+        # instant's tokens are booked.
         settled = np.ones(len(order), dtype=np.bool_)
         settled[:-1] = (place[1:] != place[:-1]) | (at_s[1:] != at_s[:-1]) | (kind[1:] != kind[:-1])
         begun = at_s >= joint.start[own]
@@ -518,7 +512,7 @@ class Inside:
         return own[kept], (ours - theirs)[kept]
 
     def _service(self, client: Ints, cell: Ints, place: Ints, tokens: Floats) -> Floats:
-        """Return service over weight after each booking: the service at the edge, plus bookings."""
+        """Return service over weight after each booking: the edge's value, plus bookings."""
         total = np.cumsum(tokens)
         begin = np.flatnonzero(np.diff(place, prepend=-1))
         before = np.repeat((total - tokens)[begin], np.diff(begin, append=len(place)))
@@ -528,11 +522,10 @@ class Inside:
 
 
 PAIRS_AT_ONCE = 2**16  # Bounds of at most this number of joint backlogs are computed at once.
-# If the list has more than ``MOST_LISTED`` joint backlogs, they are examined before the search
-# continues.
+# If more than ``MOST_LISTED`` joint backlogs are listed, they are examined before the search goes
+# on.
 MOST_LISTED = 2**18
-# ``EXAMINED_FIRST`` joint backlogs are examined first, and ``EXAMINED_AT_ONCE`` joint backlogs are
-# examined at a time later.
+# ``EXAMINED_FIRST`` joint backlogs are examined first, and later ``EXAMINED_AT_ONCE`` at a time.
 EXAMINED_FIRST, EXAMINED_AT_ONCE = 8, 2**12
 
 
@@ -553,15 +546,14 @@ class Gap(NamedTuple):
 def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
     """Return the largest range of W_f/w_f - W_g/w_g over client pairs and maximal joint waits.
 
-    W_f is the service of client f in weighted tokens, and w_f is the client's weight. The range
-    over an interval is the largest |W_f(t1, t2)/w_f - W_g(t1, t2)/w_g|, for the service W between
-    times t1 and t2 in the interval and the weights w of the clients f and g. The interval [a, e) in
-    which a client waits includes the tokens of iterations that end in (a, e] and of iterations that
-    start in [a, e). Tokens at both ends of the interval count, because the events of one instant
-    have an order: an iteration ends, requests arrive, and a pass admits requests. Service is
-    measured in the ``View`` of the theorem's bound; without a bound, input counts as charged at
-    admission. Precondition: the ``backlog`` is shared, so that two clients had a waiting request on
-    every worker at every instant of some interval.
+    W_f is the service of client f in weighted tokens, and w_f is its weight. The range over an
+    interval is the largest |W_f(t1, t2)/w_f - W_g(t1, t2)/w_g|, for the service of clients f and g
+    between two times t1 and t2 in the interval. An interval [a, e) in which a client waits includes
+    the tokens of iterations that end in (a, e] and of iterations that start in [a, e). Tokens at
+    both ends count because the events of one instant have an order: an iteration ends, requests
+    arrive, and a pass admits requests. Service is measured in the ``View`` of the theorem's bound;
+    without a bound, input counts as charged at admission. Precondition: the ``backlog`` is shared,
+    so that in some interval two clients always had a request waiting on every worker.
     """
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     return _Search(backlog, log, view, facts).largest()
@@ -570,10 +562,9 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
 class _Search:
     """A branch-and-bound search that starts with the clients that may be furthest ahead.
 
-    At some instant, the gap of two clients is at most one client's lead over the mean service plus
-    the other client's lag behind the mean. The gap of two clients is also at most the service that
-    the leading client receives while both wait. The service at the edges of time cells bounds the
-    gap of two clients while both wait.
+    Three bounds limit the gap of two clients. It is at most one client's lead over the mean service
+    plus the other's lag behind the mean, at some instant. It is at most the service that the
+    leading client receives while both wait. And it is bounded by the service at the edges of cells.
     """
 
     def __init__(self, backlog: Backlog, log: ServiceRows, view: View, facts: Facts) -> None:
@@ -581,17 +572,15 @@ class _Search:
         self._pairs = Pairs(self._cells, backlog)
         self._inside = Inside(log, view, self._cells, facts)
         self._known = -1.0  # The service gap is at least this number of tokens.
-        # ``_best`` is the largest service gap found so far, over intervals in which two clients
-        # wait together.
+        # ``_best`` is the largest service gap found so far.
         self._best = Gap(-1.0, 0, 0, 0.0, 0.0)
 
-        # ``_listed`` holds the joint backlogs that will be examined, with upper bounds on their
-        # service gaps.
+        # ``_listed`` holds joint backlogs to be examined, with upper bounds on their service gaps.
         self._listed: list[tuple[Joint, Floats]] = []
 
     @property
     def _above(self) -> float:
-        """A number of tokens; joint waits with a smaller range cannot change the largest gap."""
+        """A number of tokens: joint waits with a smaller range cannot have the largest gap."""
         return max(self._known, self._best.tokens)
 
     def largest(self) -> Gap:
@@ -642,7 +631,7 @@ class _Search:
             done, count = done + count, EXAMINED_AT_ONCE
 
     def _examine(self, joint: Joint) -> None:
-        """Compute the ranges of joint waits, and keep the largest range found so far."""
+        """Compute the ranges of joint waits, and keep the largest one found so far."""
         ranges = self._inside.ranges(joint, self._above)
         at = int(np.argmax(ranges))
         if ranges[at] > self._best.tokens:

@@ -2,11 +2,11 @@
 
 Rates of goodput count the requests that finished in the window. All other metrics of goodput count
 all requests of the programs that arrived in the window, up to the end of the run. Unfinished
-requests missed their latency targets, and so did requests that an ended program never sent, because
-a starved client sends less.
+requests count as late. Requests that an ended program never sent count as late, too, because a
+starved client sends fewer requests.
 
-Useful service is service without padding. Padding is the tokens that a heavy client requests and
-does not need.
+Useful service is service without padding: the tokens that a heavy client requests but does not
+need.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from fairbench.metrics.service import booked_in
 from fairbench.metrics.tables import Tables
 from fairbench.targets import Alone, RequestCosts, Targets, alone
 
-# A request that is late by less than this rounding error in seconds counts as in time.
+# A request that is late by less than this many seconds, a rounding error, counts as in time.
 TICK_S = 1e-9
 
 
 def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -> Floats:
     """Return the slack in seconds of each request of a client to its tightest target.
 
-    A slack is the time between a request's event and the deadline. The slack is negative if the
-    target was missed, and NaN for unfinished requests. The slack of a request to a ``tpot`` target
-    covers all tokens of the request, and is infinite for a single token. ``costs`` gives the
-    latencies of a request on an idle replica.
+    The slack is the time from an event, such as the first token, to its deadline. It is negative if
+    the target was missed, and NaN for unfinished requests. The slack to a ``tpot`` target covers
+    all tokens of the request, and is infinite for a single token. ``costs`` gives the latencies of
+    a request on an idle replica.
     """
     ttft_s = requests.first_token_s - requests.arrival_s
     e2el_s = requests.finish_s - requests.arrival_s
@@ -80,13 +80,13 @@ def _alone_s(requests: Requests, costs: RequestCosts | None) -> dict[str, Floats
 class ClientGoodput:
     """The goodput of one client, counted in requests and in tokens.
 
-    - ``in_window`` counts the requests that finished in the window within their targets, and
-      ``in_window_tokens`` sums the weighted tokens of these requests.
-    - The window's programs demanded ``asked`` requests of ``asked_tokens`` weighted tokens. Of the
-      demanded requests, ``met`` requests with ``met_tokens`` weighted tokens met their targets.
-    - ``computed`` is the number of tokens computed for requests of the window's programs: uncached
-      prompt tokens, recomputed tokens and output tokens. Of the computed tokens, ``wasted`` tokens
-      belong to requests that missed their targets.
+    - ``in_window`` requests finished in the window within their targets, with ``in_window_tokens``
+      weighted tokens.
+    - ``asked`` requests, with ``asked_tokens`` weighted tokens, were demanded by the programs that
+      arrived in the window. ``met`` of these requests, with ``met_tokens`` weighted tokens, met
+      their targets.
+    - ``computed`` tokens were computed for these programs: uncached prompt tokens, recomputed
+      tokens and output tokens. ``wasted`` of them belong to requests that missed their targets.
     - ``slack_s`` is the slack in seconds of each finished request whose slack is finite.
     """
 
@@ -142,8 +142,8 @@ def _counted(programs: Programs, own: Requests, targets: Targets, facts: Facts) 
 class Goodput:
     """The goodput of a run: ``counts`` holds the goodput of each client with latency targets.
 
-    ``promised`` holds the indices of the clients with latency targets, ``weights`` holds their
-    weights, and ``length_s`` is the length of the window in seconds.
+    ``promised`` holds the indices of these clients, ``weights`` holds their weights, and
+    ``length_s`` is the length of the window in seconds.
     """
 
     counts: list[ClientGoodput]
@@ -160,7 +160,7 @@ class Goodput:
         return found
 
     def requests_per_s(self, counts: Sequence[ClientGoodput]) -> float:
-        """Return the requests per second that finished in the window within their targets."""
+        """Return how many requests per second finished in the window within their targets."""
         return ratio(sum(one.in_window for one in counts), self.length_s)
 
     def tokens_per_s(self, counts: Sequence[ClientGoodput]) -> float:
@@ -169,7 +169,7 @@ class Goodput:
 
     @property
     def client_shares(self) -> Floats:
-        """Each client's tokens within latency targets, divided by the client's fair share."""
+        """Each client's tokens within latency targets, divided by its fair share."""
         got, asked = (
             np.array([getattr(one, field) for one in self.counts], dtype=np.float64)
             for field in ("met_tokens", "asked_tokens")
@@ -224,9 +224,9 @@ def median(values: Floats) -> float:
 class GroupService(NamedTuple):
     """The useful service that a group of clients received before a given time, in weighted tokens.
 
-    ``served`` is the useful service, and ``due`` is the useful demand of all programs that arrived
-    before the given time. ``programs`` is the number of programs that arrived before the given
-    time, and ``finished`` is the number of programs that ended before the given time.
+    ``served`` is the useful service. ``due`` is the useful demand of the programs that arrived
+    before the given time, ``programs`` is their number, and ``finished`` is the number of programs
+    that ended before that time.
     """
 
     served: float
@@ -236,20 +236,20 @@ class GroupService(NamedTuple):
 
     @property
     def fraction(self) -> float:
-        """The fraction of the due service that was served, or NaN if no service was due."""
+        """The fraction of due service that was served, or NaN if none was due."""
         return self.served / self.due if self.due else float("nan")
 
     @property
     def programs_served(self) -> float:
-        """The useful service as a number of programs of the mean size, including fractions."""
+        """The useful service, expressed as a number of programs of mean size; may be fractional."""
         return self.fraction * self.programs if self.due else 0.0
 
 
 def group_service(tables: Tables, padding: Mapping[int, Padding], end_s: float) -> GroupService:
     """Return the useful service before ``end_s`` of the clients (indices) in ``padding``.
 
-    Each token of a lengthened answer counts as an equal fraction of a useful token, because a
-    program can use the answer only when the answer is complete.
+    Each token of a lengthened answer counts as the same fraction of a useful token, because a
+    program can use an answer only when it is complete.
     """
     weights, clients = ServiceWeights(), np.array(sorted(padding), dtype=np.int64)
     waste, output = _prices(padding, len(tables.clients), weights)
@@ -273,7 +273,7 @@ def useful(
 ) -> Floats:
     """Return each client's useful service in the half-open window, in weighted tokens.
 
-    The keys of ``padding`` are client indices; a client without padding needs all requested tokens.
+    ``padding`` maps client indices to padding; a client without padding needs all its tokens.
     """
     served, padded = _served(tables, padding, window, weights)
     return served - padded
@@ -297,9 +297,9 @@ def _served(
 def _prices(
     padding: Mapping[int, Padding], count: int, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """Return, by client, the padding of a request and the price of an output token.
+    """Return, for each client, the padding of a request and the price of an output token.
 
-    Both results are in weighted tokens.
+    Both are in weighted tokens.
     """
     waste, output = np.zeros(count), np.full(count, float(weights.output))
     for client, one in padding.items():

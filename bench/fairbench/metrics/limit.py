@@ -1,7 +1,7 @@
 """The limit of a run: the least GPU time of its requests, and where the rest of the time went.
 
-Every number is a lower bound that no scheduler can beat with the same engine and timing profile.
-Docs: docs/reference/metrics.md.
+Every number is a lower bound on GPU time that no scheduler can beat with the same engine and timing
+profile. Docs: docs/reference/metrics.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairbench.metrics.tables import Tables
 from fairbench.metrics.waiting import merged, waits
 
 WORK, ARRIVALS, PROGRAM = "work", "arrivals", "longest program"
-"""The possible causes of the least makespan of a run."""
+"""Why a run cannot be shorter than its least makespan."""
 NO_PROMPTS = "unknown, because the records do not say which prompts share a prefix"
 NO_PRICES = "unknown, because no timing profile describes the replicas"
 
@@ -49,7 +49,7 @@ def limit_values(tables: Tables, facts: Facts, got: Shares) -> dict[str, Any]:
         },
         "victim_least_p95_s": _victims_alone_s(tables, facts, alone_s),
     }
-    if facts.lone is not None:  # A real server does not report its steps and its cache.
+    if facts.lone is not None:  # A real server reports neither its steps nor its cache.
         found = with_memory(tables.requests, facts, work)
         run["limit_hit_rate"] = found.hit_rate
         run["limit_memory_ratio"] = float(np.maximum(least.least_s, found.least_s)) / ended_s
@@ -62,7 +62,7 @@ def limit_values(tables: Tables, facts: Facts, got: Shares) -> dict[str, Any]:
 
 
 # If the bound by work is at least the fraction ``NEARLY`` of the least makespan, the work alone
-# explains the makespan (the duration of the run).
+# counts as the cause of the makespan (the duration of the run).
 NEARLY = 0.9
 
 
@@ -82,9 +82,9 @@ class LeastWork(NamedTuple):
 
 
 def least_work(requests: Requests, prices: WorkPrices) -> LeastWork:
-    """Return the least GPU time of each request, for compulsory tokens and in full batches.
+    """Return the least GPU time of each request: in full batches, and without avoidable work.
 
-    Raises ValueError if the compulsory tokens of the requests are unknown.
+    Raises ValueError if the requests' compulsory tokens, which no cache can avoid, are unknown.
     """
     if requests.compulsory_tokens is None:
         raise ValueError("the compulsory tokens are unknown")
@@ -104,9 +104,9 @@ class Makespan(NamedTuple):
 def least_makespan(tables: Tables, facts: Facts, work: LeastWork, alone_s: Floats) -> Makespan:
     """Return the time before which no scheduler could have finished the run's requests.
 
-    The least makespan is the largest of three bounds: the work over the replicas, the work that
+    The result is the largest of three bounds: the work divided by the replicas, the work that
     arrives from some time on, and the longest program alone. A program that waits for an earlier
-    program of its client counts as if it had arrived at the beginning. ``alone_s`` holds the
+    program of its client counts as if it had arrived at the start. ``alone_s`` holds the
     ``alone_times`` of the programs.
     """
     arrival_s = program_arrivals(tables.programs, facts)
@@ -131,8 +131,7 @@ class InMemory(NamedTuple):
 def with_memory(requests: Requests, facts: Facts, work: LeastWork) -> InMemory:
     """Return the highest hit rate of any eviction policy, and the least run time at this rate.
 
-    The order of the prompts is the order in the run. Both results are NaN if all prefixes of the
-    run's prompts fit in memory.
+    The prompts are taken in the run's order. Both results are NaN if all prefixes fit in memory.
 
     For each computed token beyond the compulsory tokens, the bound adds the lowest price of a
     prompt token, without attention. Precondition: the facts contain prices, and the compulsory
@@ -153,9 +152,9 @@ def with_memory(requests: Requests, facts: Facts, work: LeastWork) -> InMemory:
 def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> Floats:
     """Return the least time of each program alone on an idle cluster, in seconds.
 
-    The bound assumes that all of a prompt but the last token is cached, and that parallel calls do
-    not delay each other. A call at depth d waits for a call at each smaller depth; the bound takes
-    the shortest call of each depth.
+    The bound assumes that all of a prompt but its last token is cached, and that parallel calls do
+    not delay each other. A call at depth d waits for the calls at smaller depths; at each depth,
+    the bound counts the shortest call.
 
     Returns:
         Shape (n_programs,); only calls that finished count.
@@ -183,9 +182,9 @@ def most_service(tables: Tables, facts: Facts, got: Shares, work: LeastWork, sha
     """Return the largest service rate in the window, in tok/s, given a minimum fair share.
 
     Every client receives at least ``share`` of its max-min fair share, and at most its demand. The
-    remaining GPU time goes to the clients whose service costs least. The work of all requests of a
-    client is treated as one uniform mix. The result is NaN on a disaggregated cluster, and if the
-    run has no window.
+    remaining GPU time goes to the clients whose service costs least. A client's service is assumed
+    to be a uniform mix of all its requests. The result is NaN for a disaggregated cluster, and for
+    a run without a window.
     """
     clients, requests = len(facts.clients), tables.requests
     if facts.prefill_workers is not None or not got.window.length_s:
@@ -202,7 +201,7 @@ def most_service(tables: Tables, facts: Facts, got: Shares, work: LeastWork, sha
 
 
 def most_at(price: Floats, demand: Floats, weight: Floats, share: float, time_s: float) -> float:
-    """Return the largest number of tokens that can be served in ``time_s``, by bisection."""
+    """Return the most tokens that can be served in ``time_s``, found by bisection."""
     low, high = 0.0, float(demand.sum())
     if not high or cheapest(price, demand, share * max_min(high, demand, weight), high) <= time_s:
         return high
@@ -217,7 +216,7 @@ def most_at(price: Floats, demand: Floats, weight: Floats, share: float, time_s:
 def cheapest(price: Floats, most: Floats, least: Floats, total: float) -> float:
     """Return the least cost of ``total`` units, with ``least`` to ``most`` units of each kind.
 
-    The linear program has one constraint on the sum, so the cheapest kinds are filled up first.
+    Only the sum is constrained, so the cheapest kinds are filled up first.
     """
     order = np.argsort(price, kind="stable")
     room = np.cumsum((most - least)[order])
@@ -226,7 +225,7 @@ def cheapest(price: Floats, most: Floats, least: Floats, total: float) -> float:
 
 
 def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
-    """Return the mean, over well-behaved clients, of the P95 of least program latencies.
+    """Return the mean, over the well-behaved clients, of the P95 of their least program latencies.
 
     ``program_s`` holds the ``alone_times`` of the programs.
     """
@@ -271,7 +270,8 @@ def time_spent(tables: Tables, facts: Facts, work: LeastWork) -> TimeSpent:
     served = requests.status == FINISHED
     assert requests.compulsory_tokens is not None
     computed_s = prices.prompt_s(requests.input_tokens, requests.extend_tokens)
-    # Requests that share a prefix may finish in another order than the engine computed them.
+    # Requests that share a prefix may finish in another order than that in which they were
+    # computed.
     recomputed_s = float(computed_s[served].sum() - work.prefill_s.sum())
     begun = ~served & ~np.isnan(requests.admitted_s)
     answers_s = prices.answer_s(requests.input_tokens, requests.output_tokens)
@@ -295,9 +295,9 @@ class _Steps(NamedTuple):
 
 
 def _steps(tables: Tables, facts: Facts, prices: WorkPrices) -> _Steps:
-    """Return the busy time, the busy time beyond full decode batches, and the idle time of waits.
+    """Return the busy time, the time lost in small decode batches, and the idle time of waits.
 
-    All returned times are in seconds.
+    All times are in seconds.
     """
     queued = waits(tables.requests, facts.horizon_s)
     union = merged(queued.start, np.minimum(queued.end, facts.horizon_s))
@@ -339,11 +339,11 @@ def program_arrivals(programs: Programs, facts: Facts) -> Floats:
 def _with_arrivals(tables: Tables, facts: Facts, work: LeastWork, arrival_s: Floats) -> float:
     """Return the maximum of a + T(a) over all times a, in seconds.
 
-    T(a) is the least time that all replicas need for the programs that arrive at time a or later.
+    T(a) is the least time that all replicas need for the programs that arrive at or after time a.
     """
     requests, programs = tables.requests, tables.programs
     at = program_rows(requests, programs)
-    # Without a record of its program, a request may have begun at any time.
+    # If a request's program was not recorded, the request may have begun at any time.
     start_s = np.where(at >= 0, arrival_s[at] if len(programs) else 0.0, 0.0)
     known = np.flatnonzero(at >= 0)
     times_s, *parts = work_from(requests, facts, work, start_s, known)
@@ -351,7 +351,7 @@ def _with_arrivals(tables: Tables, facts: Facts, work: LeastWork, arrival_s: Flo
 
 
 class WorkFrom(NamedTuple):
-    """The least GPU time in seconds of the requests that begin at or after each of some times."""
+    """The least GPU time, in seconds, of requests that begin at or after each of several times."""
 
     times_s: Floats
     prefill_s: Floats
@@ -365,9 +365,9 @@ def work_from(
 
     The records charge a shared prefix to the request that ended first, but another scheduler may
     compute the prefix for any request that contains it. Before a time ``a``, only requests that
-    begin earlier can compute a prefix. If all of these requests ended before a request, the tokens
-    charged to this request are in none of their prompts, so the tokens are work from ``a`` on.
-    Otherwise, this request counts with a single token of prompt.
+    begin earlier can compute a prefix. If all of these ended before a given request did, then none
+    of their prompts contains the tokens charged to it, and these tokens are work from ``a`` on.
+    Otherwise, the request counts with a single prompt token.
 
     Args:
         requests: All requests of the run.
@@ -388,7 +388,7 @@ def work_from(
 
 
 def _charged_until(requests: Requests, start_s: Floats) -> Floats:
-    """Return the earliest start among each request and all requests that ended no earlier."""
+    """Return the earliest start among each request and all requests that did not end before it."""
     ended_s = np.where(requests.status == FINISHED, requests.finish_s, np.inf)
     order = np.argsort(ended_s, kind="stable")
     earliest_s = np.minimum.accumulate(start_s[order][::-1])[::-1]
@@ -397,7 +397,7 @@ def _charged_until(requests: Requests, start_s: Floats) -> Floats:
 
 
 def on_all_replicas_s(facts: Facts, prefill_s: Floats, decode_s: Floats) -> Floats:
-    """Return the least times in which the replicas can do the given amounts of work."""
+    """Return the least times in which all replicas together can do the given work."""
     if facts.prefill_workers is None:
         return (prefill_s + decode_s) / facts.workers
     others = facts.workers - facts.prefill_workers

@@ -20,7 +20,7 @@ LAST = 1_000  # A column of a table that has no position of its own comes last.
 
 
 class Better(Enum):
-    """The direction in which a metric is better; NEITHER if no direction is better."""
+    """Whether more or less of a metric is better; NEITHER if no direction is better."""
 
     MORE = "more"
     LESS = "less"
@@ -28,7 +28,7 @@ class Better(Enum):
 
 
 class Of(Enum):
-    """The subject of a metric: the whole run, each client, or both."""
+    """Whether a metric describes the whole run, each client, or both."""
 
     RUN = "run"
     CLIENT = "client"
@@ -78,7 +78,7 @@ DIGITS = {Form.SECONDS: 1, Form.INDEX: 3, Form.PERCENT: 3, Form.WHOLE_PERCENT: 3
 
 
 class Presence(Enum):
-    """The stored summaries that must have a metric; older summaries lack newer metrics."""
+    """Which stored summaries must have a metric; older summaries lack newer metrics."""
 
     ALWAYS = "all"
     IN_REPORTS = "summaries from which a report or a new score is made"
@@ -86,7 +86,7 @@ class Presence(Enum):
 
 
 class Display(Enum):
-    """The tables and pages that show metrics, with a line or a column for each metric."""
+    """The tables and pages that show metrics, each with a line or a column per metric."""
 
     SUMMARY = "a line of its own in the summary of a run"
     CLIENTS = "the clients of a run"
@@ -102,14 +102,14 @@ class Display(Enum):
 
 
 class Shown(NamedTuple):
-    """The column, line or headline of a metric in one display.
+    """How a metric appears in one display, as a column, line or headline.
 
-    - ``position`` sets the order of columns in the display.
-    - ``heading`` and ``form`` replace the heading and the form of the metric.
-    - ``dropped`` is the order in which a table that is too wide drops columns: the column with the
-      lowest number first. A column whose ``dropped`` is None is never dropped from a table.
-    - ``note`` explains a headline; ``{latency}`` in a note stands for the subject of the run's
-      latencies.
+    - ``position`` sets the order in the display.
+    - ``heading`` and ``form`` replace those of the metric.
+    - ``dropped`` is the order in which columns are left out of a table that is too wide, the lowest
+      number first. A column with None is never left out.
+    - ``note`` explains a headline; ``{latency}`` in a note stands for what the run's latencies
+      measure.
     """
 
     display: Display
@@ -123,7 +123,7 @@ class Shown(NamedTuple):
 class Column(NamedTuple):
     """The column of a metric in one display; ``heading`` has one or two lines.
 
-    The other attributes of a column have the meanings of ``Metric`` and ``Shown``.
+    The other attributes mean the same as in ``Metric`` and ``Shown``.
     """
 
     key: str
@@ -167,17 +167,17 @@ class Metric:
     - ``digits`` is the number of decimals in lines that show a mean with its interval, by default
       the number of decimals in ``form``.
     - ``most`` is the largest possible value; no value is negative.
-    - ``undefined`` is the reason why a value may be missing; a metric without a reason always has a
-      value.
-    - ``when`` says whether a run has the metric. ``compute`` returns the value of a run that has
-      the metric, and ``by_client`` returns a value for each client of the run, None for a client
-      without the metric. A value of NaN means undefined.
+    - ``undefined`` is the reason why a value may be missing; without a reason, a value always
+      exists.
+    - ``when`` says whether a run has the metric. ``compute`` returns its value for the run, and
+      ``by_client`` returns a value for each client, None for a client without the metric. NaN means
+      undefined.
     - ``beside`` and ``clients_beside`` are the functions of a metric that is computed only when a
       run is compared with other runs.
-    - ``tail`` is the percentile of the metric if this percentile is high, else 0, because tables
-      show one high percentile (``shown_percentiles``).
+    - ``tail`` is the metric's percentile if it is a high one, else 0; tables show only one high
+      percentile (``shown_percentiles``).
     - ``verdict`` is true if a difference between schedulers is called better or worse, and false if
-      the difference is only called more or less.
+      it is only called more or less.
     """
 
     key: str
@@ -199,7 +199,8 @@ class Metric:
     verdict: bool = True
     meaning: str = ""
     page: str = ""
-    # Comparisons of metrics ignore functions, because metrics with equal keys have equal functions.
+    # Comparing two metrics ignores the functions, because metrics with equal keys have equal
+    # functions.
     when: Callable[[RunData], object] = field(default=every_run, compare=False)
     compute: Callable[[RunData], Value] | None = field(default=None, compare=False)
     by_client: Callable[[RunData], Values] | None = field(default=None, compare=False)

@@ -121,7 +121,7 @@ GOODPUT = tuple(map(_goodput, (
 
 
 def _in_windows(length_s: float, key: str, when: str) -> tuple[Metric, Metric]:
-    """Return two metrics of shares in windows of a given length: of the run, and of each client."""
+    """Return two metrics of shares in windows of a length: of the run, and of each client."""
     shown = (Shown(Display.CONTRAST, 2), Shown(Display.REPEATS, 14)) if length_s == 60 else ()
     common = Metric(
         key, f"of fair share {when}", better=MORE, of=CLIENT, form=Form.PERCENT, most=1.0,
@@ -151,7 +151,7 @@ WINDOWS = tuple(
 
 
 def _tree(metric: Metric) -> Metric:
-    """Return the metric of shares in a tree of tenants, limited to runs with tenants."""
+    """Limit a metric of shares in a tree of tenants to runs that have tenants."""
     page = "[tenants](../guide/tenants.md#what-a-run-is-judged-by)"
     return replace(metric, when=lambda run: run.tenants, page=page)
 

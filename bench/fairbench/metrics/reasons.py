@@ -10,7 +10,7 @@ LATENCIES = {
     "e2el": "no request completed",
     "itl": "the records hold each request's first and last token, not the ones between",
 }
-"""Latencies of single requests, with the reasons why a latency may be undefined."""
+"""Latencies of single requests, with the reason why each may be undefined."""
 
 EMPTY_WINDOW = "the run ended before its window began"
 NO_TIME = "the run lasted no time"
@@ -40,11 +40,11 @@ class Noted(NamedTuple):
     """The value of a metric, with notes for the reader.
 
     - ``value`` is NaN if the metric is not defined.
-    - ``reason`` says why the value is not finite; if ``reason`` is "", the reader gets
+    - ``reason`` says why the value is not finite; if it is "", the reader gets
       ``Metric.undefined``.
-    - ``bound`` is ">" if the value is a lower bound, which prints as "> x", "<" if the value is an
-      upper bound, else "".
-    - ``remark`` says how a finite value was found, such as an estimate.
+    - ``bound`` is ">" if the value is a lower bound, which prints as "> x", "<" if it is an upper
+      bound, else "".
+    - ``remark`` says how a finite value was found, for example by an estimate.
     """
 
     value: float

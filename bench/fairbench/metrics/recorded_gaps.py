@@ -1,9 +1,8 @@
 """Stalls from recorded gaps between tokens, and the prompts that caused the longest gaps.
 
-A recorded log does not say when the server computed a prompt. This module assumes that the
-computation of a prompt begins at the admission and ends at the first token. If the admission is
-unknown, the assumed duration of a prompt is at most ``SLOWER`` times the duration of the log's
-fastest prompts of this length.
+A recorded log does not say when the server computed a prompt. The computation is assumed to last
+from the admission to the first token. If the admission is unknown, it is assumed to take at most
+``SLOWER`` times as long as the log's fastest prompts of the same length.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ from fairbench.metrics.stalls import (
 )
 
 SLOWER = 2.0  # A prompt takes at most this multiple of the least time per prompt token in the log.
-# ``FASTEST`` and ``SHORTEST`` are percentiles that stand for the least time per prompt token and
-# for the shortest gaps.
+# ``FASTEST`` and ``SHORTEST`` are the percentiles that stand for the least time per prompt token
+# and for the shortest gaps.
 FASTEST, SHORTEST = 5, 10
 TOGETHER_S = 1e-3  # Tokens that are at most this time apart arrived together.
-# A prompt causes a stall if prompts are computed during at least ``EXPLAINED`` of the stall.
+# A stall has a known cause only if prompts are computed for at least this fraction of the stall.
 EXPLAINED = 0.5
-# A number of prompt tokens in a gap below ``LEAST_TOKENS`` is a rounding error.
+# Fewer prompt tokens in a gap than ``LEAST_TOKENS`` are a rounding error.
 LEAST_TOKENS = 1e-3
 MOST_STALLS = 2_000  # Causes are sought only for the longest stalls.
 MOST_CAUSES = 5  # A message names at most this number of prompts.
 
 
 class Prompts(NamedTuple):
-    """The computations of prompts in seconds: begin, end, computed tokens, and rows of requests."""
+    """When prompts were computed: begin and end (s), computed tokens, and rows of requests."""
 
     request: Ints
     begin_s: Floats
@@ -76,7 +75,7 @@ class Prompts(NamedTuple):
 class Cause(NamedTuple):
     """A prompt that caused stalls, and the longest of these stalls.
 
-    - ``prompt`` is the row of the prompt's request, -1 for stalls without a known cause.
+    - ``prompt`` is the row of the prompt's request, or -1 for stalls of unknown cause.
     - ``stalls`` is the number of stalls, and ``clients`` is the number of stalled clients.
     - ``request`` is the row of the request with the longest stall, which began at ``start_s`` and
       lasted for ``gap_s`` seconds.
@@ -91,15 +90,16 @@ class Cause(NamedTuple):
 
 
 def prompts_of(requests: Requests) -> Prompts:
-    """Return when the prompts of answered requests were computed, as far as known from a log."""
+    """Return when the prompts of answered requests were computed, as far as a log tells."""
     rows = np.flatnonzero(np.isfinite(requests.first_token_s) & (requests.extend_tokens > 0))
     first_s, tokens = requests.first_token_s[rows], requests.extend_tokens[rows].astype(np.float64)
     admitted_s = requests.admitted_s[rows]
-    # If the admission time is unknown, the tables store the time of the first token instead.
+    # If an admission time is unknown, the tables contain the time of the first token instead.
     is_known = admitted_s < first_s
     begin_s = np.where(is_known, admitted_s, requests.arrival_s[rows])
     if len(rows):
-        # The fixed time per request distorts the pace of long prompts least.
+        # The pace is taken from long prompts, on which the fixed time per request has the least
+        # effect.
         longer = tokens >= np.median(tokens)
         each_s = ((first_s - begin_s) / tokens)[longer]
         token_s = float(np.percentile(each_s, FASTEST, method="lower"))
@@ -111,7 +111,7 @@ def prompts_of(requests: Requests) -> Prompts:
 def recorded_limit_s(gaps: TokenGaps, facts: Facts) -> float:
     """Return the shortest gap that counts as a stall, in seconds.
 
-    Without a timing profile, the shortest gaps replace the decode step of a lone request.
+    Without a timing profile, the shortest gaps stand for the decode step of a lone request.
     """
     apart_s = gaps.gap_s[gaps.gap_s > TOGETHER_S]
     step_s = float(np.percentile(apart_s, SHORTEST, method="lower")) if len(apart_s) else 0.0
@@ -121,9 +121,9 @@ def recorded_limit_s(gaps: TokenGaps, facts: Facts) -> float:
 def recorded_stalls(requests: Requests, gaps: TokenGaps, facts: Facts) -> Stalls:
     """Return the stalls of a run or a log whose gaps between tokens were recorded.
 
-    If prompts were computed in a gap, the time beyond the client's usual gap is stall time, but no
-    more than the time of the prompts. Stall time is booked to the clients of the prompts, in
-    proportion to the tokens computed in the gap.
+    If prompts were computed in a gap, the part of the gap beyond the client's usual gap is stall
+    time, up to the time of the prompts. It is booked to the clients of these prompts, in proportion
+    to the tokens computed in the gap.
     """
     clients = len(facts.clients)
     prompts, worker = prompts_of(requests), requests.worker[gaps.request]
@@ -164,10 +164,10 @@ def recorded_stalls(requests: Requests, gaps: TokenGaps, facts: Facts) -> Stalls
 def _held_up_s(
     prompts: Prompts, owner: Ints, begin_s: Floats, end_s: Floats, clients: int
 ) -> Floats:
-    """Return the seconds of each gap beyond the usual gap, at most the time of the prompts.
+    """Return how much longer (s) than usual each gap was, at most by the time of its prompts.
 
-    The usual gap is the median of the client's gaps without prompts, or else of all clients' gaps
-    without prompts.
+    The usual gap is the median of the client's gaps without prompts, or of all such gaps if the
+    client has none.
     """
     gap_s, beside_s = end_s - begin_s, prompts.seconds_in(begin_s, end_s)
     alone = beside_s <= 0
@@ -180,10 +180,10 @@ def _held_up_s(
 
 
 def causes_of(requests: Requests, gaps: TokenGaps, facts: Facts) -> list[Cause]:
-    """Return the prompts that caused the longest stalls, the longest stall first.
+    """Return the prompts that caused the longest stalls, ordered by their longest stall.
 
-    A stall is caused by the prompt with the most tokens computed in the stall. The cause is unknown
-    if no prompts were computed for half of the stall.
+    A stall is attributed to the prompt with the most tokens computed in it. Its cause is unknown if
+    prompts were computed for less than half of it.
     """
     long = np.flatnonzero(gaps.gap_s > recorded_limit_s(gaps, facts))
     long = long[np.argsort(-gaps.gap_s[long], kind="stable")][:MOST_STALLS]
@@ -213,7 +213,7 @@ def _cause_of(prompts: Prompts, requests: Requests, gaps: TokenGaps, gap: int) -
 
 
 def _as_cause(prompt: int, rows: list[int], requests: Requests, gaps: TokenGaps) -> Cause:
-    """Return a prompt that caused the stalls ``rows``, the first of which is the longest stall."""
+    """Return a prompt as the cause of the stalls ``rows``; the longest stall is the first."""
     first, clients = rows[0], np.unique(requests.client[gaps.request[rows]])
     return Cause(
         *(prompt, len(rows), len(clients), int(gaps.request[first])),
@@ -227,7 +227,7 @@ def cause_rows(causes: Sequence[Cause], requests: Requests, names: RequestNames)
 
 
 class RequestNames(NamedTuple):
-    """The names of clients, and of requests by row; unnamed requests are numbered from 1."""
+    """The names of clients, and of requests by row; requests without a name are numbered from 1."""
 
     clients: Sequence[str]
     requests: Sequence[str]

@@ -33,11 +33,11 @@ _DTYPES: dict[str, Any] = {"Ints": np.int64, "Floats": np.float64, "Codes": np.i
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """A table whose columns, arrays of equal length, are the fields of the subclass."""
+    """A table; its columns are the fields of the subclass, arrays of equal length."""
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> Self:
-        """Return a table of columns by name, cast to the types of the fields.
+        """Return a table of the given columns, cast to the types of the fields.
 
         Columns that are not fields of the table are left out. Raises DataError if a column without
         a default is missing, or if the lengths of columns differ.
@@ -60,7 +60,7 @@ class Table:
         return cls(**made)
 
     def to_columns(self) -> dict[str, NDArray[Any]]:
-        """Return the columns that are not None by name, in the order of the fields."""
+        """Return the columns that are not None, by name, in the order of the fields."""
         columns = ((name, getattr(self, name)) for name in self._names())
         return {name: column for name, column in columns if column is not None}
 
@@ -88,7 +88,7 @@ class Requests(Table):
 
     - ``worker`` is -1 before the request is sent to a worker.
     - ``admitted_s`` is the first admission, ``retracted_s`` is the last retraction, and
-      ``readmitted_s`` is the admission after the last retraction.
+      ``readmitted_s`` is the admission after it.
     - ``input_tokens`` is ``cached_tokens + extend_tokens`` at the first admission.
     - ``output_tokens`` is the number of output tokens so far.
     - ``recompute_tokens`` is the number of tokens computed again after retractions.
@@ -98,16 +98,16 @@ class Requests(Table):
       scheduler does not swap.
     - ``demoted`` is 1 for requests that admission control put behind all other requests; None if
       the run has no admission control.
-    - ``decode_worker`` is the worker that generates the answer of a prompt that ``worker``
-      computes, -1 before the choice. ``reserved_s`` is the time at which the decode worker reserves
-      memory, and ``computed_s`` is the end of the prompt's computation. ``sent_s`` and
-      ``received_s`` are the start and the end of the transfer of the KV cache to the decode worker.
-      The columns about decode workers are None if the same worker computes prompts and answers.
+    - ``decode_worker`` is the worker that generates the answer, or -1 before it is chosen;
+      ``worker`` then only computes the prompt. ``reserved_s`` is the time at which the decode
+      worker reserves memory, and ``computed_s`` is the end of the prompt's computation. ``sent_s``
+      and ``received_s`` are the start and the end of the transfer of the KV cache to the decode
+      worker. These columns are None if the same worker computes prompts and answers.
     - ``estimated`` is 1 if a server did not report the request's tokens; None if all tokens are
       known.
     - ``compulsory_tokens`` is the number of prompt tokens, at least 1, that no earlier prompt or
-      answer of the run contains. ``compulsory_tokens`` is 0 for an unfinished request, and None if
-      prompts are unknown.
+      answer of the run contains. It is 0 for an unfinished request, and None if prompts are
+      unknown.
     """
 
     request_id: Ints
@@ -145,8 +145,8 @@ class Requests(Table):
 class Programs(Table):
     """The programs of a run, one row per program.
 
-    ``requests`` is the number of requests that the program has made; the columns ``demand_*`` are
-    the total demand of the program, including requests that were never sent.
+    ``requests`` is the number of requests made so far. The columns ``demand_*`` are the total
+    demand of the program, including requests that were never sent.
     """
 
     program_id: Ints
@@ -164,17 +164,17 @@ class Programs(Table):
 class Service(Table):
     """A service log: one row for each client in each stretch of an unchanged batch.
 
-    A stretch consists of ``steps`` iterations of one worker with an unchanged batch. Each step of a
-    stretch lasts ``step_growth_s`` seconds longer than the step before, because contexts grow. A
-    prefill iteration is a stretch of one step. Rows of one worker belong to one stretch of steps,
-    or do not overlap in time.
+    A stretch consists of ``steps`` iterations of one worker with an unchanged batch. Each step
+    lasts ``step_growth_s`` seconds longer than the step before, because contexts grow. A prefill
+    iteration is a stretch of one step. The rows of one worker do not overlap in time, except the
+    rows of one stretch.
 
-    - ``input_tokens`` and ``extend_charged_tokens`` are booked at ``start_s``, the time of the
+    - ``input_tokens`` and ``extend_charged_tokens`` count from ``start_s`` on, the time of the
       admission.
-    - ``extend_tokens``, computed by the iteration, are booked at ``end_s``.
-    - ``output_tokens / steps`` are booked at the end of every step.
-    - ``recompute_tokens`` are tokens computed again after retractions; no other column counts these
-      tokens.
+    - ``extend_tokens``, computed by the iteration, count from ``end_s`` on.
+    - ``output_tokens / steps`` are added at the end of every step.
+    - ``recompute_tokens`` are tokens computed again after retractions, which no other column
+      counts.
     - ``gpu_s`` is the client's part of the GPU time in seconds, or None if the composition of
       iterations is unknown.
     """
@@ -195,7 +195,7 @@ class Service(Table):
     gpu_s: Floats | None = None
 
     def parts(self) -> Iterator[Service]:
-        """Yield the log in several parts if the log is long and in order of time, else whole."""
+        """Yield the log in several parts if it is long and ordered by time, else as a whole."""
         if not is_long(len(self)) or np.any(self.start_s[1:] < self.start_s[:-1]):
             yield self
             return
@@ -211,7 +211,7 @@ class Service(Table):
 class Padding(NamedTuple):
     """The useless part (padding) of each request of a client.
 
-    The client needs all but ``input_tokens`` tokens of each input, and one of every
+    The client does not need ``input_tokens`` tokens of each input, and needs only one of every
     ``output_multiple`` output tokens.
     """
 
@@ -225,11 +225,11 @@ PLAIN = Padding()
 class Client(NamedTuple):
     """A registered client of the run, which may have sent no request.
 
-    - ``weight`` is the client's entitlement relative to other clients' weights.
-    - ``targets`` are the latency targets of the client's requests, and ``service_class`` is the
-      name of the class that sets the targets, or "".
-    - ``owner`` is the name of the client's owner, "" if the client's own name states the owner.
-    - ``padding`` is the useless part of the client's requests.
+    - ``weight`` is the client's entitlement relative to that of other clients.
+    - ``targets`` are the latency targets of its requests, and ``service_class`` is the name of the
+      class that sets the targets, or "".
+    - ``owner`` is the name of the client's owner, or "" if the client's own name states the owner.
+    - ``padding`` is the useless part of its requests.
     """
 
     name: str
@@ -261,8 +261,8 @@ class Window(NamedTuple):
 class FitLimits(NamedTuple):
     """The largest decode iterations to which a timing profile was fitted.
 
-    ``decode_batch`` is a number of requests; ``context_tokens`` is the number of tokens of context
-    in the batch, None if unknown.
+    ``decode_batch`` is a number of requests. ``context_tokens`` is the total context of the batch
+    in tokens, or None if unknown.
     """
 
     decode_batch: int
@@ -270,7 +270,7 @@ class FitLimits(NamedTuple):
 
 
 class LoneStep(NamedTuple):
-    """The seconds of a decode step of a lone request: a constant, and a time per context token."""
+    """The time of a decode step of a lone request: a constant, plus seconds per context token."""
 
     step_s: float
     context_token_s: float
@@ -279,15 +279,15 @@ class LoneStep(NamedTuple):
 class WorkPrices(NamedTuple):
     """Lower bounds on GPU time on one replica, in seconds, from a timing profile and engine limits.
 
-    - ``token_s`` is the time for a prompt token in the linear layers of a full prefill batch.
-    - ``request_s`` is the time for each request in a prefill batch.
-    - ``attention_s`` is the attention time for one pair of a new prompt token and an earlier token.
-    - ``read_s`` is the time to read a cached prompt token.
-    - ``decode_token_s`` is the time for an output token in the largest batch, without attention.
-    - ``context_s`` is the time in which a decode step reads a token of context.
-    - ``lone_first_s`` is the time for the last prompt token of a lone request, without attention.
-    - ``lone_token_s`` and ``lone_context_s`` are the times for an output token, and for a token of
-      context, in a lone request.
+    - ``token_s``: a prompt token in the linear layers of a full prefill batch.
+    - ``request_s``: each request in a prefill batch.
+    - ``attention_s``: attention for one pair of a new prompt token and an earlier token.
+    - ``read_s``: reading a cached prompt token.
+    - ``decode_token_s``: an output token in the largest batch, without attention.
+    - ``context_s``: reading a token of context in a decode step.
+    - ``lone_first_s``: the last prompt token of a lone request, without attention.
+    - ``lone_token_s`` and ``lone_context_s``: an output token, and a token of context, of a lone
+      request.
     """
 
     token_s: float
@@ -309,21 +309,20 @@ class WorkPrices(NamedTuple):
         return prompt_s
 
     def answer_s(self, input_tokens: Ints, output_tokens: Ints) -> Floats:
-        """Return the least time in seconds to decode each answer without the first token."""
+        """Return the least time in seconds to decode each answer after its first token."""
         steps = np.maximum(output_tokens - 1, 0)
         return self.decoded_s(steps, steps * input_tokens + steps * (steps + 1) // 2)
 
     def decoded_s(self, tokens: Ints, context_tokens: Ints) -> Floats:
         """Return a lower bound, in seconds, on the time to decode ``tokens`` output tokens.
 
-        While the output tokens are decoded, the decode steps attend to ``context_tokens`` tokens in
-        total.
+        ``context_tokens`` is the total number of tokens to which these decode steps attend.
         """
         time_s: Floats = self.decode_token_s * tokens + self.context_s * context_tokens
         return time_s
 
     def alone_s(self, input_tokens: Ints, output_tokens: Ints) -> Floats:
-        """Return the least time in seconds of each lone request with one uncached prompt token."""
+        """Return the least time (s) of each request alone, with all but one prompt token cached."""
         attention_s = np.maximum(self.attention_s * input_tokens, self.read_s * (input_tokens - 1))
         steps = np.maximum(output_tokens - 1, 0)
         context = steps * input_tokens + steps * (steps + 1) // 2
@@ -339,24 +338,23 @@ class Facts:
     - ``window`` is [end of warm-up, end of arrivals); ``horizon_s`` is the end of the run.
     - ``workers`` is the number of workers, and ``pool_tokens`` is the size of the KV pool of one
       worker.
-    - ``prefill_workers`` is the number of workers that only compute prompts; the prefill workers
-      have the lowest numbers. ``prefill_workers`` is None if every worker computes both prompts and
-      answers.
+    - ``prefill_workers`` is the number of workers that only compute prompts, which have the lowest
+      numbers; None if every worker computes both prompts and answers.
     - ``latency`` is the latency that is reported: of whole programs, or of first tokens.
     - ``bound`` has the numbers of the fairness theorem that covers router and local scheduler
-      together. If ``bound`` is None, ``bound_unavailable`` says why no theorem applies.
+      together. If it is None, ``bound_unavailable`` says why no theorem applies.
     - ``fit`` is the range to which the timing profile was fitted, ``lone`` is the profile's decode
-      step of a single request, and ``costs`` are all times of the profile. These three fields
-      (``fit``, ``lone``, ``costs``) are None on real servers, and if the timing profile is unknown.
-    - ``percentiles`` are the percentiles of latency that the user chose instead of the usual
-      percentiles; empty if the user chose none.
+      step of a single request, and ``costs`` are all times of the profile. All three are None on
+      real servers, and if the timing profile is unknown.
+    - ``percentiles`` are the percentiles of latency that the user chose instead of the usual ones;
+      empty if the user chose none.
     - ``tenant_weights`` are the weights of tenants, whose names end in /; the default is 1.
-    - ``hit_alone`` are the cache hit rates, by client, of each client alone on a fair share of the
+    - ``hit_alone`` has, by client, the cache hit rate of the client alone on a fair share of the
       pool.
     - ``prices`` are lower bounds on GPU times; None on real servers, and if unknown.
     - ``least_computed`` is the fewest prompt tokens that any eviction policy must compute with the
-      KV memory of all replicas and the run's order of requests. ``least_computed`` is None if all
-      distinct prefixes fit into memory, and if unknown.
+      KV memory of all replicas and the run's order of requests. It is None if all distinct prefixes
+      fit into memory, and if unknown.
     - ``closed_loop`` are the clients that start a program only after an earlier program has ended.
     - ``failed`` is the number of requests that broke off, which the tables show as refused.
     - ``sessions`` tells whether programs are recorded sessions, with think time between calls.
@@ -391,12 +389,12 @@ class Facts:
 
 
 class TokenGaps(NamedTuple):
-    """The gaps between tokens of requests; arrays have the shape (gaps,).
+    """The gaps between tokens of requests; arrays have one element per gap.
 
     - ``request`` is the row of the gap's request in the table of requests.
     - ``start_s`` is the time of the token before the gap, and ``gap_s`` is the length of the gap.
-    - ``names`` are the requests' names in a log, in the order of the table; "" for requests that
-      have no name.
+    - ``names`` are the requests' names in a log, in the order of the table; "" if a request has no
+      name.
     """
 
     request: Ints
@@ -406,7 +404,7 @@ class TokenGaps(NamedTuple):
 
     @classmethod
     def after(cls, first_s: Floats, gaps_s: Sequence[Floats | None], names: Sequence[str]) -> Self:
-        """Return the gaps of requests, given the first token and the gaps of each request."""
+        """Return the gaps of requests from their first tokens and the gaps of each request."""
         answered = np.isfinite(first_s).tolist()
         known = [
             np.empty(0) if one is None or not has_token else one
@@ -422,11 +420,11 @@ class TokenGaps(NamedTuple):
 class Measurements(NamedTuple):
     """Measurements beside the tables, made by the driver of a live run or read from a log.
 
-    - ``gaps_s`` are the seconds between consecutive tokens of completed requests, None if unknown.
+    - ``gaps_s`` are the seconds between consecutive tokens of completed requests; None if unknown.
     - ``late_ms`` is the delay of each request between its planned and its real sending time.
     - ``held_s`` is the time that each request waited for a free slot under a limit on concurrency.
     - ``estimated`` is the number of answers for which the server did not report token counts.
-    - ``token_gaps`` are the gaps before tokens, or pieces of answers, of all requests, None if
+    - ``token_gaps`` are the gaps before tokens, or pieces of answers, of all requests; None if
       unknown.
     - ``sessions`` are the names of sessions in a log, by program id; empty if unknown.
     """

@@ -1,4 +1,4 @@
-"""Quantities of a run that several metrics share; each quantity is computed once, when needed."""
+"""Quantities of a run that several metrics share; each is computed once, when it is needed."""
 
 from __future__ import annotations
 
@@ -86,18 +86,18 @@ from fairbench.metrics.waiting import Backlog, unqueued_share
 
 
 class RunData:
-    """A run's tables and facts, and the quantities from which the run's metrics are computed.
+    """A run's tables and facts, and the quantities from which its metrics are computed.
 
-    ``window`` is the window of the facts, cut at the end of the run; ``cut`` are the facts with the
-    cut window. ``measured`` holds measurements of a driver or a log that the tables do not contain.
+    ``window`` is the window of the facts, cut at the end of the run; ``cut`` are the facts with
+    this window. ``measured`` holds measurements by a driver or from a log that the tables do not
+    contain.
     """
 
     def __init__(self, tables: Tables, facts: Facts, measured: Measurements = NO_MORE) -> None:
         self.tables, self.facts, self.measured = tables, facts, measured
         self.requests, self.programs, self.log = tables.requests, tables.programs, tables.service
         self.clients = len(facts.clients)
-        # Requests that end together with the run are included, because their last tokens come at
-        # the horizon.
+        # Requests that end together with the run count, too: their last tokens come at the horizon.
         horizon_s = nextafter(facts.horizon_s, inf)
         self.window = Window(facts.window.start_s, min(facts.window.end_s, horizon_s))
         self.cut = replace(facts, window=self.window)
@@ -119,7 +119,7 @@ class RunData:
 
     @property
     def lost_word(self) -> str:
-        """The word for unanswered requests in messages: "refused", "failed", or both words."""
+        """The word for unanswered requests in messages: "refused", "failed", or both."""
         if not self.facts.failed:
             return "refused"
         return "failed or refused" if self.refused_requests else "failed"
@@ -142,7 +142,7 @@ class RunData:
 
     @property
     def demoted(self) -> Ints:
-        """An array with 1 for each request that admission control demoted, and 0 for all others.
+        """An array with 1 for each request that admission control demoted, and 0 for any other.
 
         Precondition: the run has admission control.
         """
@@ -154,7 +154,7 @@ class RunData:
         """The cache hit rates of the clients."""
         return hit_rates(self.requests, self.clients)
 
-    # The properties of this section are the latencies of completed requests.
+    # The latencies of completed requests.
 
     @cached_property
     def latencies(self) -> RequestLatencies:
@@ -183,7 +183,7 @@ class RunData:
         tpot_ms = self.latencies.ms["tpot"][order]
         return [tpot_ms[low:high] for low, high in pairwise(bounds.tolist())]
 
-    # The properties of this section are the latencies of programs, by client.
+    # The latencies of programs, by client.
 
     @cached_property
     def cohorts(self) -> Ranked:
@@ -199,11 +199,11 @@ class RunData:
         """Return a percentile of each client's latency, in seconds."""
         return client_percentiles(self.cohorts, percent, self.lost_word)
 
-    # The properties of this section are the fair shares of clients and tenants in the window.
+    # The fair shares of clients and tenants in the window.
 
     @cached_property
     def seen(self) -> Requests:
-        """The requests, with estimates for unknown admission times."""
+        """The requests, with estimates in place of unknown admission times."""
         return with_admissions(self.requests)
 
     @cached_property
@@ -226,7 +226,7 @@ class RunData:
         return self.tenants
 
     def noted_share(self, share: float) -> Noted:
-        """Return a share as a metric's value, with the reason why shares may not be reported."""
+        """Return a share as a metric's value, with the reason if shares cannot be reported."""
         return Noted(share, self.fair_shares.not_judged)
 
     @cached_property
@@ -264,7 +264,7 @@ class RunData:
 
     @cached_property
     def all_active_service(self) -> Floats:
-        """The service of each client in the period in which all clients were active, if any."""
+        """Each client's service in the period in which all clients were active, if any."""
         if self.all_active is None:
             return np.empty(0)
         booked = booked_in(self.log, self.all_active, self.clients)
@@ -274,7 +274,7 @@ class RunData:
 
     @cached_property
     def timeline(self) -> Timeline | None:
-        """The window divided into short cells; None unless some client was short of service."""
+        """The window in short intervals; None if no client was short of service."""
         if not (self.clients and self.window.length_s and self.fair_shares.contended):
             return None
         return timeline(self.seen, self.programs, self.log, self.facts, self.window)
@@ -283,8 +283,7 @@ class RunData:
     def worst_shares(self) -> dict[float, Floats]:
         """Each client's share in its worst window, by the length of the windows in seconds.
 
-        The key 0 has the client's share over the time in which the client was backlogged, instead
-        of a window.
+        The key 0 has the client's share during its backlogs instead of a window.
         """
         line = self.timeline
         if line is None:
@@ -306,7 +305,7 @@ class RunData:
         """The reason why a client has no share in a worst window."""
         return self.fair_shares.not_judged or TOO_FEW_REQUESTS
 
-    # The properties of this section are quantities of metrics that only some runs have.
+    # Quantities of metrics that only some runs have.
 
     @property
     def has_targets(self) -> bool:
@@ -326,13 +325,13 @@ class RunData:
 
     @cached_property
     def memory_window(self) -> Window:
-        """The window of the metrics of KV memory, which is cut at the end of the run."""
+        """The window for the metrics of KV memory, which is cut at the end of the run."""
         facts = self.facts
         return Window(facts.window.start_s, min(facts.window.end_s, facts.horizon_s))
 
     @cached_property
     def held_token_s(self) -> Floats:
-        """The KV memory that each client held, in tokens times seconds.
+        """The KV memory that each client held, in token-seconds.
 
         Precondition: the run recorded its memory.
         """
@@ -341,7 +340,7 @@ class RunData:
 
     @cached_property
     def evicted_tokens(self) -> Floats:
-        """Cached tokens that each client (row) lost to requests of each client (column)."""
+        """The cached tokens that each client (row) lost to requests of each client (column)."""
         assert self.tables.memory is not None
         return evicted_tokens(self.tables.memory, self.clients, self.memory_window)
 
@@ -363,7 +362,7 @@ class RunData:
 
     @property
     def victims_stalled(self) -> float:
-        """The largest number of stalled seconds per minute of answer of any well-behaved client."""
+        """The most seconds stalled per minute of answer, over the well-behaved clients."""
         each = zip(self.facts.clients, self.known_stalls.per_minute(), strict=True)
         found = [value for client, value in each if not client.misbehaving and value == value]
         return max(found, default=NAN)
@@ -385,7 +384,7 @@ class RunData:
         """Latencies (in seconds) and slowdowns of each client's recorded sessions, by name.
 
         The names are ``session``, ``turn``, ``ttft``, ``turn_wait`` and ``slowdown``, and
-        ``gate_wait`` for a run with a gateway.
+        ``gate_wait`` if the run has a gateway.
         """
         own = self.own_sessions
         first_tokens = samples(self.requests, self.programs, replace(self.facts, latency="ttft"))
@@ -419,11 +418,11 @@ class RunData:
 
     @cached_property
     def session_shares(self) -> dict[float, Floats]:
-        """The fraction of the fair share that each session received, by window length in seconds.
+        """The fraction of its fair share that each session received, by window length in seconds.
 
-        The key 0 has a session's share in the whole window; a session is judged if it is entitled
-        to four mean calls. Every other key is the length of a window in seconds, with the share in
-        the session's worst window.
+        The key 0 has the share in the whole window, for sessions whose fair share is at least four
+        calls of mean size. Every other key is the length of a window, with the share in the
+        session's worst window.
         """
         run = self.of_sessions
         line = None if run is None else run.timeline
@@ -446,14 +445,14 @@ class RunData:
         return client_percentiles(self.sessions[name], percent, self.lost_word)
 
     def victim_session_latency(self, name: str, percent: int) -> Noted:
-        """Return the mean of the well-behaved clients' percentiles of a session latency, in s."""
+        """Return the mean, over well-behaved clients, of a session latency's percentile (s)."""
         good = [at for at, one in enumerate(self.facts.clients) if not one.misbehaving]
         here = [at for at in good if self.sessions["ttft"].samples[at].n] or good
         return mean_of_clients(self.sessions[name], here, percent, self.facts, self.lost_word)
 
     @cached_property
     def sides(self) -> TwoSides | None:
-        """The prefill workers and the decode workers as two sides; None for colocated replicas."""
+        """The prefill and the decode workers as two sides; None if workers do both."""
         return sides_of(self.tables, self.facts)
 
     @property
@@ -463,7 +462,7 @@ class RunData:
         return self.sides
 
     def busy_ratio(self, side: int) -> float:
-        """Return the busy fraction of prefill (``side`` 0) or decode (``side`` 1) workers' time."""
+        """Return the busy fraction of the prefill workers (``side`` 0) or decode workers (1)."""
         workers = float(self.both_sides.workers[side])
         return ratio(float(self.both_sides.busy_s[side]), workers * self.facts.horizon_s)
 

@@ -1,10 +1,10 @@
 """Service of each client over time, exact to the decode step, and GPU time.
 
-Each token is booked at one instant. Tokens charged at admission are booked at the start of an
-iteration, and computed input tokens at the end of the iteration. Each output token is booked at the
-end of the decode step that produced the token. A stretch is a period of constant batch composition.
-A batch with requests of 64 clients is 64 consecutive rows of the log with equal times, so the times
-are computed once for all these rows.
+Each token counts from one instant on (it is "booked" then). Tokens charged at admission are booked
+at the start of an iteration, and computed input tokens at its end. An output token is booked at the
+end of the decode step that produced it. A stretch is a period in which the batch does not change.
+If a batch has requests of 64 clients, its stretch has 64 consecutive rows in the log with equal
+times; the times are computed once for all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fairbench.metrics.tables import ServiceRows
 
 
 class Timed(Protocol):
-    """Columns with the times of decode steps: the rows of a log, or its stretches of steps."""
+    """Columns with the times of decode steps: the rows of a log, or its stretches."""
 
     @property
     def start_s(self) -> Floats: ...
@@ -41,8 +41,7 @@ class Timed(Protocol):
 class Stretches(NamedTuple):
     """The stretches (periods of an unchanged batch) of a log, in the order of the log.
 
-    ``of_row`` is the index of each row's stretch, and ``rows`` is the number of rows of each
-    stretch.
+    ``of_row`` is the index of each row's stretch, and ``rows`` is the number of its rows.
     """
 
     start_s: Floats
@@ -54,9 +53,9 @@ class Stretches(NamedTuple):
 
     @classmethod
     def of_log(cls, log: Service) -> Stretches:
-        """Return the stretches: neighbouring rows with equal times are one stretch.
+        """Return the stretches; neighbouring rows with equal times belong to one stretch.
 
-        The stretches of a log are computed once and cached while the log exists.
+        The stretches of a log are computed once, and cached while the log exists.
         """
         known: Stretches | None = _KNOWN.get(log)
         if known is None:
@@ -106,7 +105,7 @@ def steps_before(log: Timed, at_s: float) -> Ints:
 def steps_by(log: Timed, row: Ints, at_s: Floats, inclusive: bool) -> Ints:
     """Return how many steps of each row in ``row`` had ended before the row's instant in ``at_s``.
 
-    If ``inclusive`` is True, a step that ends at the instant also counts.
+    With ``inclusive``, a step that ends at the instant counts as well.
     """
     steps, growth = log.steps[row], log.step_growth_s[row]
     start, end = log.start_s[row], log.end_s[row]
@@ -126,7 +125,7 @@ def _step_end(start_s: Floats, first_s: Floats, growth_s: Floats, number: Ints) 
     return end_s
 
 
-# A client's computed tokens are corrected if more than ``MOST_UNDER_WAY`` of them belong to prompts
+# A client's computed tokens are corrected if more than this fraction of them belongs to prompts
 # that cross an edge of the window.
 MOST_UNDER_WAY = 0.1
 
@@ -134,18 +133,16 @@ MOST_UNDER_WAY = 0.1
 class View(Enum):
     """Ways to measure service: the first three in weighted tokens, the last two in plain tokens.
 
-    In the views' formulas, w_e is the price of an input (extend) token, and w_q is the price of an
-    output token.
+    In the formulas, w_e is the price of an input (extend) token, and w_q that of an output token.
     """
 
-    # ``CLIENT`` is the service to clients: w_e * input + w_q * output ([DLPM] §6.1), with the
-    # prices w_e and w_q of a token.
+    # ``CLIENT`` is the service that clients see: w_e * input + w_q * output ([DLPM] §6.1).
     CLIENT = "client"
-    # ``ACTUAL`` is the computed service: w_e * computed input tokens + w_q * output, which is the
-    # work of the cluster ([DLPM] §3).
+    # ``ACTUAL`` is the computed service: w_e * computed input + w_q * output. It is the work of the
+    # cluster ([DLPM] §3).
     ACTUAL = "actual"
-    # ``CHARGED`` is the charged service: w_e * (input tokens to compute, booked at admission) + w_q
-    # * output; the theorems bound this service.
+    # ``CHARGED`` is the charged service: w_e * (input to compute, booked at admission) + w_q *
+    # output. The theorems bound this service.
     CHARGED = "charged"
     OUTPUT = "output"
     EXTEND = "extend"
@@ -181,11 +178,11 @@ class Booked(NamedTuple):
     def on_one_clock(self) -> Booked:
         """Book computed tokens at admission if prompts at the window's edges distort the numbers.
 
-        If an edge of the window divides a prompt, the prompt's input is on one side of the edge and
-        the prompt's computed tokens are on the other side. If prompts at an edge are more than
-        ``MOST_UNDER_WAY`` of a client's tokens, the extend of the prompts admitted in the window
-        replaces the client's computed tokens. With the replacement, no client has more computed
-        tokens than input tokens.
+        If an edge of the window divides a prompt, its input is booked on one side of the edge and
+        its computed tokens on the other. If these prompts are more than ``MOST_UNDER_WAY`` of a
+        client's tokens, the client's computed tokens are replaced by the tokens to compute of the
+        prompts that were admitted in the window. No client then has more computed tokens than input
+        tokens.
         """
         apart = np.abs(self.extend - self.charged) > MOST_UNDER_WAY * self.charged
         apart |= self.extend > self.input
@@ -209,8 +206,7 @@ def booked_in(log: ServiceRows, window: Window, clients: int) -> Booked:
             (total[1], part.extend_charged_tokens, started),
             (total[2], part.extend_tokens, ended),
         ):
-            # Only prefill iterations compute prompt tokens, and prefill iterations have few rows in
-            # the log.
+            # Only prefill iterations compute prompt tokens, and they have few rows in the log.
             rows = np.flatnonzero(tokens)
             rows = rows[when[own.of_row[rows]]]
             sums += np.bincount(part.client[rows], weights=tokens[rows], minlength=clients)
@@ -220,7 +216,7 @@ def booked_in(log: ServiceRows, window: Window, clients: int) -> Booked:
 def window_service(
     log: ServiceRows, view: View, window: Window, clients: int, weights: ServiceWeights
 ) -> Floats:
-    """Return the service of each client booked in the half-open window, shape (n_clients,)."""
+    """Return the service of each client in the half-open window, shape (n_clients,)."""
     return booked_in(log, window, clients).seen(view, weights)
 
 
@@ -236,9 +232,9 @@ def cumulative(
 ) -> Floats:
     """Return the service of each client booked before each time, shape (clients, times).
 
-    At the same instant, ends of steps come before starts of iterations. With ``with_ends``, steps
-    that end exactly at a time count as before the time. With ``with_starts``, iterations that start
-    exactly at a time also count as before the time.
+    At the same instant, steps end before iterations start. With ``with_ends``, steps that end
+    exactly at a time count as before it. With ``with_starts``, iterations that start exactly at a
+    time count as before it as well.
     """
     width = len(times) + 1  # The last column holds the bookings after the last time.
     cells = np.zeros(clients * width)
@@ -286,13 +282,12 @@ def _step_bookings(
 ) -> tuple[Ints, Floats, Ints]:
     """Return the bookings of decode steps; steps between two elements of ``times`` are merged.
 
-    Each row has one booking, and one more booking for each element of ``times`` inside the row.
-    The additional bookings are appended at the end.
+    Each row has one booking, and one more for each element of ``times`` inside the row. The
+    additional bookings are appended at the end.
 
     Returns:
-        For each booking, the index of the first time that the booking precedes (or, if
-        ``inclusive``, coincides with); the tokens of each booking; and the row of each additional
-        booking.
+        For each booking, the index of the first time that comes after it (or, if ``inclusive``, at
+        the same instant); its tokens; and the row of each additional booking.
     """
     side: Literal["left", "right"] = "left" if inclusive else "right"
     last = np.searchsorted(times, log.end_s, side)
@@ -301,15 +296,15 @@ def _step_bookings(
     count = np.where(log.steps > 1, np.maximum(0, high - low), 0)
     stretch, place = spread(low, count)
     done = steps_by(log, stretch, times[place], inclusive)
-    # ``since`` counts the steps of a stretch between two times, and ``left`` counts the steps of
-    # the stretch after the last time.
+    # ``since`` counts a stretch's steps between two times, and ``left`` its steps after the last
+    # time.
     since = np.diff(done, prepend=0)
     begin = np.cumsum(count) - count
     cut = count > 0
     since[begin[cut]] = done[begin[cut]]
     left = log.steps.copy()
     left[cut] -= done[(begin + count - 1)[cut]]
-    # If a stretch of the log is not divided, its rows book all their tokens at its end.
+    # If no time divides a stretch, its rows book all their tokens at its end.
     rows = np.flatnonzero(cut[log.of_row])
     own = log.of_row[rows]
     each = stepwise[rows] / log.steps[own]
@@ -324,7 +319,7 @@ def _step_bookings(
 
 
 def one_per_stretch(log: Service) -> Service:
-    """Return a log with one row per period of an unchanged batch, whatever the batch's clients."""
+    """Return a log with one row per period of an unchanged batch, instead of one per client."""
     order = np.lexsort((log.start_s, log.worker))
     worker, start_s = log.worker[order], log.start_s[order]
     new = np.ones(len(order), np.bool_)
@@ -335,7 +330,7 @@ def one_per_stretch(log: Service) -> Service:
 def gpu_time(log: ServiceRows) -> float:
     """Return the seconds in which workers computed, summed over workers and the run.
 
-    The seconds are NaN if the composition of iterations is unknown: on real servers, and in older
+    The result is NaN if the composition of iterations is unknown: on real servers, and in old
     records.
     """
     times = [part.gpu_s for part in log.parts()]
@@ -343,7 +338,7 @@ def gpu_time(log: ServiceRows) -> float:
 
 
 def gpu_time_of_clients(log: ServiceRows, clients: int) -> Floats:
-    """Return the seconds of GPU time of each client, shape (n_clients,); NaN if unknown.
+    """Return each client's GPU time in seconds, shape (n_clients,); NaN if unknown.
 
     The GPU times of all clients add up to ``gpu_time``.
     """
@@ -365,9 +360,8 @@ WARN_ABOVE = 0.1
 def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:
     """Return the fraction of busy time in decode steps beyond the timing profile's fitted range.
 
-    The fraction is NaN if no worker was busy, or if the range of the profile's fit is unknown. If
-    the context grows beyond the fitted range during a stretch of steps, only the steps beyond the
-    fitted range count.
+    The fraction is NaN if no worker was busy, or if the fitted range is unknown. If the context
+    grows beyond this range during a stretch, only the steps beyond it count.
     """
     if fit is None:
         return float("nan")
@@ -396,17 +390,15 @@ DECODE_STEPS = 16
 def service_of(requests: Requests, last_token_s: Floats) -> Service:
     """Return the service log of a live run, estimated from what the clients of the server see.
 
-    Each request that produced output gets two rows. The prefill row lasts from admission to the
-    first token. The input of an answer counts at the start of its row; the first token and the
-    computed part of the input count at the end of the row. The decode row lasts from the first
-    token to the last token. The tokens of a decode row are divided evenly among at most
-    ``DECODE_STEPS`` steps. Metrics expand each step, so one step per token would take gigabytes.
-    The rows are sorted by start time and worker.
+    Each request with output gets two rows. The prefill row lasts from admission to the first token:
+    the input counts at its start, and the computed part of the input and the first token count at
+    its end. The decode row lasts from the first token to the last. Its tokens are divided evenly
+    among at most ``DECODE_STEPS`` steps; one step per token would take gigabytes, because metrics
+    expand each step. The rows are sorted by start time and worker.
 
     A simulated log has a row for each change of the batch, and rows of one worker do not overlap.
-    In the estimated log of a live run, rows overlap, ``context_tokens`` is 0, and ``batch_size`` is
-    always 1. The difference in service between two clients at an instant is exact to one step of
-    each request in progress.
+    Here, rows overlap, ``context_tokens`` is 0, and ``batch_size`` is always 1. The difference in
+    service between two clients at an instant is exact to one step of each request in progress.
 
     ``last_token_s`` has the time of each request's last received token in seconds; NaN for requests
     that received no token.

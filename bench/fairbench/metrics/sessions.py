@@ -33,7 +33,7 @@ from fairbench.metrics.tables import Tables
 
 MOST_SESSIONS = 1_000  # If a run has more sessions than this, their shares are not computed.
 SESSION_WINDOW_S = 60.0  # Sessions are judged in windows of this length in seconds.
-# A session is judged in a window if it is entitled to at least ``LEAST_CALLS`` mean calls.
+# A session is judged in a window if its fair share is at least ``LEAST_CALLS`` calls of mean size.
 LEAST_CALLS = 1.0
 WORST_SESSIONS = 10  # The summary of a run lists this number of sessions.
 
@@ -57,7 +57,7 @@ class Calls(NamedTuple):
 
 
 class RecordedSessions:
-    """The sessions of a run, with results for each session and each client."""
+    """The sessions of a run, with results by session and by client."""
 
     def __init__(self, tables: Tables, facts: Facts) -> None:
         self._programs, self._facts = tables.programs, facts
@@ -78,7 +78,7 @@ class RecordedSessions:
 
     @cached_property
     def slowdown(self) -> Floats:
-        """Each session's busy time, as a multiple (1 or more, or NaN) of its calls' time alone."""
+        """Each session's busy time divided by its calls' time alone: 1 or more, or NaN."""
         calls = self.calls
         ends_s = np.minimum(calls.end_s, calls.requests.arrival_s + calls.alone_s)
         alone_s = _union_s(calls, ends_s, len(self._programs))
@@ -113,32 +113,32 @@ class RecordedSessions:
         return active_s
 
     def busy_times(self) -> list[Sample]:
-        """Return, by client, the latency of each session without its think time."""
+        """Return each client's session latencies, without think time."""
         status = self._programs.status
         done, open_ended = status == FINISHED, status == UNFINISHED
         return self._samples(self._client, self.busy_s, done, open_ended, self._arrived)
 
     def slowdowns(self) -> list[Sample]:
-        """Return, by client, the slowdown of each session, up to the end of the run."""
+        """Return each client's session slowdowns, up to the end of the run."""
         known = np.isfinite(self.slowdown)
         nothing = np.zeros(len(known), np.bool_)
         return self._samples(self._client, self.slowdown, known, nothing, self._arrived & known)
 
     def turn_times(self) -> list[Sample]:
-        """Return, by client, the seconds of each call from its arrival to its last token."""
+        """Return, for each client, the seconds of its calls from arrival to the last token."""
         calls, status = self.calls, self.calls.requests.status
         turn_s = calls.end_s - calls.requests.arrival_s
         return self._of_calls(turn_s, status == FINISHED, status == UNFINISHED)
 
     def waits(self) -> list[Sample]:
-        """Return, by client, the seconds of each call from its arrival to its admission."""
+        """Return, for each client, the seconds of its calls from arrival to admission."""
         calls = self.calls
         refused = calls.requests.status == REFUSED
         still = calls.still_waits & ~refused
         return self._of_calls(calls.wait_s, ~still & ~refused, still)
 
     def gate_waits(self) -> list[Sample]:
-        """Return, by client, the seconds that each call spent in the gateway.
+        """Return, for each client, the seconds that its calls spent in the gateway.
 
         Precondition: a gateway.
         """
@@ -156,7 +156,7 @@ class RecordedSessions:
     def _samples(
         self, client: Ints, values: Floats, known: Flags, more: Flags, chosen: Flags
     ) -> list[Sample]:
-        """Return each client's sample: ``known`` values, lower bounds (``more``), refused calls."""
+        """Return each client's sample: known values, lower bounds (``more``), refused calls."""
         by_client = (
             self._split(client[rows], values[rows]) for rows in (chosen & known, chosen & more)
         )
@@ -168,9 +168,10 @@ class RecordedSessions:
         return [values[order][low:high] for low, high in pairwise(bounds.tolist())]
 
     def hit_rates(self) -> list[float]:
-        """Return, by client, the median over sessions of the cached fraction of the input.
+        """Return each client's cache hit rate: the median over its sessions.
 
-        The median is NaN if a client has no admitted request.
+        A session's rate is the cached fraction of its input. The median is NaN if a client has no
+        admitted request.
         """
         admitted = ~np.isnan(self.calls.requests.admitted_s)
         tokens = self._sums(np.where(admitted, self.calls.requests.input_tokens, 0))
@@ -180,7 +181,7 @@ class RecordedSessions:
         return [float(np.median(one)) if len(one) else NAN for one in rates]
 
     def turns_per_min(self) -> list[float]:
-        """Return each client's finished calls per minute of an active session."""
+        """Return each client's finished calls per minute in which a session was active."""
         rows = np.flatnonzero(self._arrived)
         turns, active_s = (
             np.bincount(self._client[rows], values[rows], self._clients).tolist()
@@ -189,7 +190,7 @@ class RecordedSessions:
         return [60 * ratio(count, time_s) for count, time_s in zip(turns, active_s, strict=True)]
 
     def least_by_client(self, shares: Floats) -> list[float]:
-        """Return, by client, the lowest share of a session; NaN if every session's share is NaN."""
+        """Return each client's lowest share of a session; NaN if all its sessions have NaN."""
         rows = np.flatnonzero(self._arrived & np.isfinite(shares))
         lowest = np.full(self._clients, np.inf)
         np.minimum.at(lowest, self._client[rows], shares[rows])
@@ -197,7 +198,7 @@ class RecordedSessions:
         return found
 
     def worst(self) -> list[int]:
-        """Return the rows of the sessions with the longest wait of a call, the longest first."""
+        """Return the rows of the sessions whose calls waited longest, the longest wait first."""
         rows = np.flatnonzero(self._arrived)
         order = np.argsort(-self.longest_wait_s[rows], kind="stable")[:WORST_SESSIONS]
         worst: list[int] = rows[order].tolist()
@@ -223,9 +224,9 @@ def _calls_of(requests: Requests, programs: Programs, horizon_s: float) -> Calls
 def _alone_s(calls: Requests, session: Ints) -> Floats:
     """Return the seconds that each call takes alone, with only the session's own prefix cached.
 
-    Alone, a call computes the tokens beyond the longest earlier prompt and answer of the session,
-    but no more tokens than in the run. The time to first token is the shortest of the run's calls
-    that compute as many tokens or more, and the time per output token is that of one of the run's
+    A call alone computes the tokens beyond the longest earlier prompt and answer of its session,
+    but no more tokens than in the run. Its time to first token is the shortest of any call in the
+    run that computed at least as many tokens. Its time per output token is that of one of the run's
     fastest answers.
     """
     context = calls.input_tokens + calls.output_tokens
@@ -241,7 +242,7 @@ def _alone_s(calls: Requests, session: Ints) -> Floats:
 
 
 def _longest_so_far(values: Ints, session: Ints) -> Ints:
-    """Return the largest value of the session up to each call; calls are in order of session."""
+    """Return the largest value of the session up to each call; calls are ordered by session."""
     period = int(values.max(initial=0)) + 1
     longest: Ints = np.maximum.accumulate(values + session * period) - session * period
     return longest
@@ -250,8 +251,8 @@ def _longest_so_far(values: Ints, session: Ints) -> Ints:
 def _union_s(calls: Calls, end_s: Floats, sessions: int) -> Floats:
     """Return the seconds in which each session had a call in progress, given the calls' ends.
 
-    The times of each session are shifted by a period longer than the run, so that one merge of
-    intervals handles all sessions.
+    The times of each session are shifted by more than the length of the run, so that intervals of
+    different sessions never overlap and one merge handles all of them.
     """
     begin_s = calls.requests.arrival_s
     period_s = 1.0 + max(begin_s.max(initial=0.0), end_s.max(initial=0.0))
@@ -267,8 +268,8 @@ def _union_s(calls: Calls, end_s: Floats, sessions: int) -> Floats:
 def as_clients(sessions: RecordedSessions, tables: Tables, facts: Facts) -> tuple[Tables, Facts]:
     """Return the tables and facts of a run in which every session is a client of its own.
 
-    The service of a call counts at the call's admission, at the first token, and evenly after the
-    first token.
+    The input of a call counts at its admission. Its output counts at the first token, and then
+    evenly.
     """
     calls, owners = sessions.calls, tables.programs.client.tolist()
     requests = replace(calls.requests, client=calls.session)

@@ -1,4 +1,4 @@
-"""Metrics of a run beside other runs: shares of the best total, and the sharing incentive."""
+"""Metrics that compare a run with others: shares of the best total, and the sharing incentive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TWO_BOUNDS = "both latencies are only lower bounds"
 
 
 class RunBeside:
-    """The summary of a run, with results of other runs of the same configuration and the same seed.
+    """The summary of a run, with results of other runs of the same configuration and seed.
 
     - ``best_tok_s`` is the highest service rate of any scheduler, in weighted tokens/s.
     - ``alone`` has a row for each client that was simulated alone on its part of the cluster.
@@ -51,7 +51,7 @@ class RunBeside:
 
     @cached_property
     def best_shares(self) -> list[Noted]:
-        """Each client's service divided by the client's fair share of the best total."""
+        """Each client's service divided by its fair share of the best total."""
         if not self._contended:
             return [Noted(NAN, NOT_CONTENDED)] * len(self._clients)
         rates = [client["service_rate_tok_s"] or 0.0 for client in self._clients]
@@ -60,7 +60,7 @@ class RunBeside:
 
     @property
     def least_share(self) -> Noted:
-        """The lowest share, over all clients, of the fair share of the best total."""
+        """The lowest value, over all clients, of ``best_shares``."""
         found = least(np.array([share.value for share in self.best_shares]))
         return Noted(found, "" if self._contended else NOT_CONTENDED)
 
@@ -84,14 +84,14 @@ class RunBeside:
 
 
 def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censored: bool) -> Noted:
-    """Return a client's latency on the shared cluster divided by its latency alone on a part.
+    """Return a client's latency on the shared cluster divided by its latency alone on a part of it.
 
-    A value of at most 1 means that the client has no reason to leave the shared cluster. If one of
-    the latencies is a bound, the ratio is also a bound.
+    With a value of at most 1, the client has no reason to leave the shared cluster. If one of the
+    latencies is a bound, the ratio is a bound, too.
 
     Args:
-        shared: The summary row of the client in the shared run.
-        alone: The client's row from its simulation alone on the cluster, or None.
+        shared: The client's row in the summary of the shared run.
+        alone: The client's row from its simulation alone on its part of the cluster, or None.
         percent: The percentile of latency that is compared, such as 95.
         censored: Whether the percentile in ``shared`` is a lower bound.
     """
@@ -110,7 +110,7 @@ def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censo
 
 
 def worst(ratios: Sequence[Noted]) -> Noted:
-    """Return the largest ratio of any client, or undefined if any ratio is.
+    """Return the largest ratio of any client; undefined if any ratio is undefined.
 
     The returned ratio may be a lower bound or an upper bound.
     """

@@ -1,9 +1,9 @@
 """The percentiles of latency in tables: chosen by the user, or supported by enough latencies.
 
-A high percentile is mostly chance unless several latencies lie above it. A percentile needs at
-least three larger latencies: a P99 needs 300 latencies, and a P95 needs 60 latencies. The summary
-of a single run always shows the P99; if the latencies are too few, the P99 is marked, and the P95
-follows. All tables except the summary of a single run show either the P99 or the P95.
+A high percentile is mostly chance unless several latencies lie above it. At least three must do so,
+which takes 300 latencies for a P99 and 60 for a P95. The summary of a single run always shows the
+P99; if there are too few latencies, the P99 is marked and the P95 follows. All other tables show
+either the P99 or the P95.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def parse_percentiles(text: str) -> tuple[int, ...]:
 
     Raises UsageError for a text that is no list of percentiles.
     """
-    # A user may have edited the experiment file, which may contain a number here.
+    # In an experiment file that a user has edited, this may be a number.
     if not isinstance(text, str):
         raise UsageError(f"{KEY} = {text!r}: {ALLOWED}")
     words = [word.strip() for word in text.split(",")] if text.strip() else []
@@ -51,8 +51,8 @@ def common_percentiles(summaries: Iterable[Mapping[str, Any]]) -> tuple[int, ...
 
 
 P95, P99 = 95, 99
-TAILS = (P95, P99)  # The code calls these percentiles of latency high.
-# A high percentile is shown if it has at least the number of latencies that ``ENOUGH`` states.
+TAILS = (P95, P99)  # These percentiles count as high.
+# The least number of latencies with which a high percentile is shown.
 ENOUGH = {P95: 60, P99: 300}
 
 
@@ -68,7 +68,7 @@ def shown_client_tail(summaries: Iterable[Mapping[str, Any]]) -> int:
 
 
 def is_carried(n: int | None, tail: int) -> bool:
-    """Return whether ``n`` latencies are enough for a high percentile; True if ``n`` is None."""
+    """Return whether ``n`` latencies suffice for a high percentile; True if ``n`` is None."""
     return n is None or n >= ENOUGH[tail]
 
 
@@ -78,9 +78,9 @@ def is_few(n: int | None, rank: int) -> bool:
 
 
 def _tail(known: Iterable[tuple[int | None, bool]]) -> int:
-    """Return P99 if all samples support a P99, else P95.
+    """Return P99 if every sample has enough latencies for a P99, else P95.
 
-    ``known`` has, for each sample, the number of latencies, and whether the summary has a P95.
+    ``known`` has, for each sample, its number of latencies, and whether the summary has a P95.
     """
     found = list(known)
     carried = all(is_carried(n, P99) for n, _ in found)

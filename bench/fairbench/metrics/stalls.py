@@ -1,7 +1,7 @@
-"""Stalls: how long, and by whose prompts, answers in progress are held up.
+"""Stalls: how long answers in progress are held up, and by whose prompts.
 
-A batch that computes prompts delays every sequence that decodes on the replica. The delay of an
-answer is booked to the clients of the prompts, in proportion to the computed tokens.
+A batch that computes prompts delays every sequence that decodes on the same replica. The delay is
+attributed to the clients of the prompts, in proportion to the computed tokens.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ MOST_CLIENTS = 30  # If a run has more clients than this, ``Stalls.matrix_s`` is
 STALL_S = 0.5  # A gap of at least this many seconds between two tokens of an answer is a stall.
 # A stall lasts at least ``STALL_STEPS`` times the decode step of a request that runs alone.
 STALL_STEPS = 4.0
-_MARGIN_S = 1e-6  # Two times that differ by less than this number of seconds count as equal.
-# Gaps between tokens are counted in bins from 1 us to 10 days; each bin is 1% wider than the bin
-# before.
+_MARGIN_S = 1e-6  # Times that differ by less than this many seconds count as equal.
+# Gaps between tokens are counted in bins from 1 us to 10 days, each 1% wider than the one before.
 _SHORTEST_S, _GROWTH, _BINS = 1e-6, 1.01, 2_800
 
 
 class Answers(NamedTuple):
-    """The intervals in which requests decode: a row per request, or two for a retracted request."""
+    """When requests decode: one interval (row) per request, or two if it was retracted."""
 
     worker: Ints
     client: Ints
@@ -41,10 +40,10 @@ class Answers(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows of one worker's log, each of one client and one stretch of steps, in order of time.
+    """The rows of one worker's log, each of one client and one stretch, in order of time.
 
-    - ``stretch`` is the index in ``Steps`` of the stretch of steps to which the row belongs.
-    - ``prompt_s`` is the time for which the client's prompts delay sequences that decode.
+    - ``stretch`` is the index in ``Steps`` of the row's stretch.
+    - ``prompt_s`` is the time by which the client's prompts delay sequences that decode.
     """
 
     client: Ints
@@ -61,10 +60,10 @@ class Rows(NamedTuple):
 class Steps(NamedTuple):
     """The stretches (periods of an unchanged batch) of one worker's log, shape (stretches,).
 
-    - ``first_s`` is the end of the first step of the stretch, ``later`` is the number of later
-      steps, and ``rest_s`` is the mean duration of a later step.
-    - ``last_s`` is the end of the last decode step before the stretch of steps.
-    - ``decodes`` says whether sequences decode in the stretch of steps.
+    - ``first_s`` is the end of the stretch's first step, ``later`` is the number of later steps,
+      and ``rest_s`` is their mean duration.
+    - ``last_s`` is the end of the last decode step before the stretch.
+    - ``decodes`` says whether sequences decode in the stretch.
     """
 
     start_s: Floats
@@ -77,15 +76,15 @@ class Steps(NamedTuple):
 
 
 class Gaps:
-    """The gaps between tokens by client: a histogram with bins of 1%, and the largest gaps."""
+    """The gaps between tokens, by client: a histogram with bins of 1%, and the largest gaps."""
 
     def __init__(self, clients: int, limit_s: float) -> None:
         self._limit_s = limit_s
         self._bins = np.zeros((clients, _BINS))
         self.largest_s = np.full(clients, nan)
         self.above = np.zeros(clients)  # number of gaps above the limit, by client
-        # The first index is 1 for gaps in which prompts of other clients were computed, and 0 for
-        # all other gaps.
+        # Index 1 is for gaps in which prompts of other clients were computed, and index 0 for all
+        # others.
         self._tokens, self._time_s = np.zeros((2, clients)), np.zeros((2, clients))
 
     def add(
@@ -93,8 +92,7 @@ class Gaps:
     ) -> None:
         """Add tokens that came after gaps; ``gap`` is the index of each token's gap in ``gap_s``.
 
-        ``beside`` tells for each token whether prompts of other clients were computed in the gap
-        before the token.
+        ``beside`` tells for each token whether prompts of other clients were computed in its gap.
         """
         some = tokens > 0
         kind = np.zeros(len(some), np.int64) if beside is None else beside.astype(np.int64)
@@ -112,7 +110,7 @@ class Gaps:
         self._time_s += np.bincount(cells, time_s, 2 * clients).reshape(2, clients)
 
     def pace_ratios(self) -> list[float]:
-        """Return the token rate beside others' prompts over the rate without, by client."""
+        """Return each client's token rate during others' prompts, divided by its rate otherwise."""
         pairs = zip(self._tokens.T.tolist(), self._time_s.T.tolist(), strict=True)
         return [
             ratio(ratio(tokens[1], time_s[1]), ratio(tokens[0], time_s[0]))
@@ -120,7 +118,7 @@ class Gaps:
         ]
 
     def tokens(self) -> list[float]:
-        """Return each client's number of tokens whose gap is known."""
+        """Return each client's number of tokens with known gaps."""
         counts: list[float] = self._bins.sum(axis=1).tolist()
         return counts
 
@@ -138,8 +136,8 @@ class Gaps:
 class Stalls:
     """The time for which prompts held up answers in a run.
 
-    - ``by_others_s`` and ``by_own_s`` are the seconds for which prompts of other clients, and of
-      the client itself, held up the client's answers.
+    - ``by_others_s`` and ``by_own_s`` are the seconds for which each client's answers were held up
+      by prompts of other clients, and by its own prompts.
     - ``matrix_s`` has the seconds by waiting client (row) and client of the prompts (column); None
       for more than ``MOST_CLIENTS`` clients.
     - ``answer_s`` is the sum of the durations of a client's answers.
@@ -153,7 +151,7 @@ class Stalls:
     gaps: Gaps
 
     def per_minute(self) -> list[float]:
-        """Return, by client, the seconds of stalls by other clients per minute of answer."""
+        """Return, for each client, its seconds stalled by other clients per minute of answer."""
         pairs = zip(self.by_others_s.tolist(), self.answer_s.tolist(), strict=True)
         return [60 * ratio(stalled_s, answer_s) for stalled_s, answer_s in pairs]
 
@@ -167,8 +165,8 @@ def stalls_of(requests: Requests, log: ServiceRows, facts: Facts) -> Stalls | No
     gaps = Gaps(clients, stall_limit_s(facts))
     total_s, own_s = np.zeros(clients), np.zeros(clients)
     matrix_s = np.zeros((clients, clients)) if clients <= MOST_CLIENTS else None
-    ends_s: dict[int, float] = {}  # ``ends_s`` maps each worker to the end of its last decode step.
-    # ``asked`` maps each worker to the requests whose answers the worker generates.
+    ends_s: dict[int, float] = {}  # the end of each worker's last decode step
+    # ``asked`` maps each worker to the requests whose answers it generates.
     asked: dict[int, Requests] = {}
     for part in log.parts():
         if part.gpu_s is None:
@@ -200,7 +198,7 @@ def stalls_of(requests: Requests, log: ServiceRows, facts: Facts) -> Stalls | No
 
 
 def stall_limit_s(facts: Facts) -> float:
-    """Return the shortest gap between two tokens that counts as a stall, in seconds."""
+    """Return the shortest gap between two tokens, in seconds, that counts as a stall."""
     return max(STALL_S, STALL_STEPS * facts.lone.step_s) if facts.lone else STALL_S
 
 
@@ -238,7 +236,7 @@ def by_client(answers: Answers, values: Floats, clients: int) -> Floats:
 
 
 def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps, Rows]:
-    """Return the stretches of steps and the rows of a part of one worker's service log.
+    """Return the stretches and the rows of a part of one worker's service log.
 
     ``ended_s`` is the end of the last decode step before the part.
     """
@@ -255,7 +253,7 @@ def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps
         costs.decode_step_s(max(1, int(outputs[at])), int(context[at])) for at in mixed
     ]
     prompt_s = np.where(every > 0, np.maximum(0.0, length_s - decode_s), 0.0)
-    # In a stretch, each decode step lasts ``step_growth_s`` longer than the step before.
+    # In a stretch, each decode step is ``step_growth_s`` longer than the one before.
     step_s = length_s / count - log.step_growth_s[first] * (count - 1) / 2
     rest_s = (length_s - step_s) / np.maximum(count - 1, 1)
     decodes = context > 0
@@ -271,7 +269,7 @@ def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps
 def _held_up_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
     """Return the seconds for which the given prompts held up each answer, shape (answers,).
 
-    The time of a prompt counts evenly over the period in which the prompt is computed.
+    The delay by a prompt is spread evenly over the period in which the prompt is computed.
     """
     at, first = np.unique(prompts.stretch, return_index=True)
     if not len(at):
@@ -286,7 +284,7 @@ def _held_up_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
 def _held_up_by_own_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
     """Return the seconds for which the client's own prompts held up each answer.
 
-    The times of each client are shifted by a period that is longer than the run, so that one
+    The times of each client are shifted by more than the length of the run, so that one
     interpolation serves all clients.
     """
     if not len(prompts.client):
@@ -305,7 +303,7 @@ def _held_up_by_own_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
 
 
 def growth(times_s: Floats, sums: Floats, begin_s: Floats, end_s: Floats) -> Floats:
-    """Return the growth from begin to end of a sum that is linear between ``times_s``."""
+    """Return how much a sum, linear between ``times_s``, grows from begin to end."""
     grown: Floats = np.interp(end_s, times_s, sums) - np.interp(begin_s, times_s, sums)
     return grown
 
@@ -313,9 +311,9 @@ def growth(times_s: Floats, sums: Floats, begin_s: Floats, end_s: Floats) -> Flo
 def _add_gaps(gaps: Gaps, requests: Requests, steps: Steps, rows: Rows) -> None:
     """Add the gaps between tokens that one worker generated in a part of the log.
 
-    The records hold the first token of each request and the tokens of each step. The gap of a token
-    is the time since the last decode step; the gap of a second token is the time since the first
-    token.
+    The records hold the time of each request's first token and the steps of each worker. The gap of
+    a token is the time since the last decode step; for a second token, it is the time since the
+    first.
     """
     made = _first_tokens(requests, steps, rows)
     here = made >= 0
@@ -344,7 +342,7 @@ def _add_gaps(gaps: Gaps, requests: Requests, steps: Steps, rows: Rows) -> None:
 
 
 class OtherPrompts:
-    """The prompt tokens of other clients, for each stretch of steps in one worker's log."""
+    """The prompt tokens of other clients in each stretch of one worker's log."""
 
     def __init__(self, rows: Rows, stretches: int) -> None:
         self._stretches = stretches
@@ -357,7 +355,7 @@ class OtherPrompts:
         self._own = np.append(0.0, np.cumsum(rows.computed_tokens[prompts][order]))
 
     def between(self, client: Ints, after: Ints, upto: Ints) -> Flags:
-        """Return whether other clients' prompts were computed from ``after`` up to ``upto``."""
+        """Return whether prompts of other clients were computed from ``after`` up to ``upto``."""
         every = self._upto[upto + 1] - self._upto[after + 1]
         first = client * self._stretches
         own = self._own[np.searchsorted(self._keys, first + upto, "right")]
@@ -367,10 +365,10 @@ class OtherPrompts:
 
 
 def _first_tokens(requests: Requests, steps: Steps, rows: Rows) -> Ints:
-    """Return the stretch of steps that ended with each request's first token, or -1 if unknown.
+    """Return the stretch that ended with each request's first token, or -1 if unknown.
 
-    The first token of some requests belongs to another part of the log. The stretch is the last
-    stretch of steps with prompts of the client before the client received the token.
+    This is the last stretch with prompts of the client before the token. For some requests, it lies
+    in another part of the log.
     """
     prompts = np.flatnonzero(rows.computed_tokens > 0)
     first_s = np.where(np.isfinite(requests.first_token_s), requests.first_token_s, -1.0)
@@ -387,12 +385,12 @@ def _first_tokens(requests: Requests, steps: Steps, rows: Rows) -> Ints:
 
 
 def _keys(client: Ints, stretch: Ints) -> Ints:
-    """Return one number for each pair of a client and a stretch of steps, in order of stretches."""
+    """Encode each pair of a client and a stretch as one number, in the order of stretches."""
     return (stretch << 32) + client
 
 
 def _counts(rows: Rows, client: Ints, stretch: Ints) -> Floats:
-    """Return how many of the pairs of client and stretch of steps belong to each row, (rows,)."""
+    """Return how many of the given pairs of client and stretch belong to each row, (rows,)."""
     keys, asked = _keys(rows.client, rows.stretch), _keys(client, stretch)
     found = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
     same = keys[found] == asked

@@ -93,7 +93,7 @@ class _Values:
     def _noted_value(
         self, key: str, metric: Metric, value: Value, *, inside: bool = False
     ) -> float:
-        """Return a value; note why the value is missing, or that it is a bound or an estimate."""
+        """Return a value, and note why it is missing, or that it is a bound or an estimate."""
         found = value if isinstance(value, Noted) else Noted(value)
         if inside and (found.bound or found.remark or not isfinite(found.value)):
             key += metric.key
@@ -130,7 +130,7 @@ def _descriptions(run: RunData) -> dict[str, Any]:
 
 
 def _worst_sessions(run: RunData) -> list[dict[str, Any]]:
-    """Return rows for the sessions with the longest wait of a call."""
+    """Return rows for the sessions whose calls waited longest."""
     own, shares, names = run.own_sessions, run.session_shares, run.facts.clients
     return [
         {
@@ -147,13 +147,12 @@ def _worst_sessions(run: RunData) -> list[dict[str, Any]]:
     ]
 
 
-# ``SHARES`` maps the name of a share to the length of its window in seconds; 0 stands for the whole
-# window of the run.
+# The window of each kind of share, in seconds; 0 stands for the whole window of the run.
 SHARES = {"share": 0.0, "share_60s": SESSION_WINDOW_S}
 
 
 def _stalls_of(run: RunData) -> dict[str, Any]:
-    """Return which clients stall which clients, and whose prompts caused the longest stalls."""
+    """Return which clients stall which others, and whose prompts caused the longest stalls."""
     found: dict[str, Any] = {}
     names = [client.name for client in run.facts.clients]
     if run.stalls is not None and run.stalls.matrix_s is not None:
@@ -168,7 +167,7 @@ def _stalls_of(run: RunData) -> dict[str, Any]:
 
 
 def _client_rows(run: RunData, values: _Values) -> list[dict[str, Any]]:
-    """Return a row for each client: name, metrics, and the settings in use."""
+    """Return a row for each client, with its name, metrics and settings."""
     owners = run.tenants.owners if run.tenants else [""] * run.clients
     rows = []
     for client, metrics, owner in zip(run.facts.clients, values.clients, owners, strict=True):

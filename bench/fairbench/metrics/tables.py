@@ -31,12 +31,12 @@ COLUMN_BYTES = 8  # Each value in a column's file has this number of bytes.
 
 
 class ServiceRows(Protocol):
-    """The service log of a run, which may be in memory or in files."""
+    """The service log of a run, in memory or in files."""
 
     def __len__(self) -> int: ...
 
     def parts(self) -> Iterator[Service]:
-        """Yield all rows of the log in order; no part divides the rows of a stretch of steps."""
+        """Yield all rows in order and in parts; rows of one unchanged batch stay together."""
         ...
 
     def between(self, first: int, after: int) -> Service:
@@ -48,7 +48,7 @@ class ServiceRows(Protocol):
 class FiledService:
     """A service log of ``rows`` rows in order of time, with a file for each column in ``folder``.
 
-    The files are mapped into memory, not copied; the memory is freed when no array uses the file.
+    The files are mapped into memory, not copied; the memory is freed when no array uses a file.
     """
 
     folder: Path
@@ -95,7 +95,7 @@ class FiledService:
 def to_arrow(values: NDArray[Any]) -> pa.Array:
     """Return numbers as an Arrow array without nulls; a contiguous array is not copied.
 
-    The function avoids pyarrow's conversions, which import pandas, if installed, and take 45 MiB.
+    This avoids pyarrow's own conversions, which import pandas, if installed, and take 45 MiB.
     """
     import pyarrow as pa
 
@@ -121,18 +121,18 @@ def named(codes: NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(to_arrow(codes.astype(np.int32)), dictionary)
 
 
-NOBODY = -1  # This value of ``by`` means that no request of a client caused the change.
+NOBODY = -1  # value of ``by`` if no client's requests caused the change
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory(Table):
-    """A table of KV memory, with a row for each change of the tokens that a client holds.
+    """A table of KV memory, with a row for each change in how many tokens a client holds.
 
     - ``at_s`` is the time of the change in seconds, and ``worker`` is the worker.
-    - ``client`` holds ``change`` more tokens; a negative number means fewer tokens.
-    - ``holders`` is the number of clients that hold the changed tokens. A token counts 1 /
-      ``holders`` for each of its clients.
-    - ``by`` is the client whose requests evicted the tokens, or ``NOBODY`` without an eviction.
+    - ``client`` holds ``change`` more tokens, or fewer if negative.
+    - ``holders`` is the number of clients that hold these tokens; a token counts as 1 / ``holders``
+      for each of them.
+    - ``by`` is the client whose requests evicted the tokens, or ``NOBODY`` if none did.
     """
 
     at_s: Floats
@@ -144,7 +144,7 @@ class Memory(Table):
 
 
 class SavedColumns(NamedTuple):
-    """The columns of each table in the form that files store, with names instead of numbers."""
+    """The columns of each table as files store them, with names instead of indices."""
 
     requests: dict[str, Any]
     programs: dict[str, Any]
@@ -153,7 +153,7 @@ class SavedColumns(NamedTuple):
 
 
 class FiledColumns(Mapping[str, Any]):
-    """The stored columns of a service log in files, by name; a column is read when accessed."""
+    """The stored columns of a service log, by name; a file is read when it is accessed."""
 
     def __init__(self, log: FiledService, saved: Callable[[Table], dict[str, Any]]) -> None:
         self._log, self._saved = log, saved
@@ -188,12 +188,12 @@ class Tables:
     memory: Memory | None = None
 
     def all_refused(self) -> bool:
-        """Return whether the run had requests, and every request was refused."""
+        """Return whether the run had requests and all of them were refused."""
         status = self.requests.status
         return len(status) > 0 and bool((status == REFUSED).all())
 
     def columns(self) -> SavedColumns:
-        """Return the columns of all tables in the form in which files store columns."""
+        """Return the columns of all tables as files store them."""
         log = self.service
         assert isinstance(log, Service | FiledService)
         return SavedColumns(
@@ -219,8 +219,7 @@ class RunResult:
     """The result of a run: its tables, as columns by name, and its summary.
 
     - ``complete`` is false if the run was interrupted.
-    - ``memory`` is the table of the clients that hold KV memory, None if the run did not record the
-      table.
+    - ``memory`` is the table of the clients that hold KV memory; None if it was not recorded.
     - ``about`` holds further facts that the manifest stores.
     """
 

@@ -49,7 +49,7 @@ def weighted_tokens(input_tokens: Ints, output_tokens: Ints) -> Floats:
 
 
 class EventStretch(NamedTuple):
-    """The events ``first`` to ``last`` (indices) of a sequence, and the events' total gain."""
+    """The events ``first`` to ``last`` (indices) of a sequence, and the sum of their gains."""
 
     first: int
     last: int
@@ -57,7 +57,7 @@ class EventStretch(NamedTuple):
 
 
 def traffic_of(clients: Sequence[str], requests: Requests, horizon_s: float) -> Traffic:
-    """Return the requests of a run in the form of traffic.
+    """Return the requests of a run as traffic.
 
     A request that was never answered counts as waiting until the end of the run, ``horizon_s``.
     """
@@ -79,9 +79,8 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
 
     Args:
         gains: The gain of each event, shape (n_events,), with at least one event.
-        cost: The total cost of all events up to each event, in ascending order. The cost of several
-            consecutive events is the element of ``cost`` for the last of these events minus the
-            element for the first.
+        cost: The cumulative cost at each event, in ascending order. A series of consecutive events
+            costs the element for its last event minus the element for its first.
     """
     after = np.cumsum(gains) - cost
     before = np.concatenate([[0.0], np.cumsum(gains)[:-1]]) - cost
@@ -91,20 +90,19 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
     return EventStretch(first, last, float(after[last] - before[first]))
 
 
-# A request waits long if its wait exceeds LONG_S seconds and also LONGER times the shortest waits:
+# A wait is long if it exceeds LONG_S seconds, and also LONGER times the shortest waits, because
 # long prompts take long even without a queue. ``SHORTEST`` is the percentile of all waits that
-# stands for the shortest waits.
+# stands for the shortest.
 LONG_S, LONGER, SHORTEST = 2.0, 3.0, 5
-# In an overload, at least ``LEAST_LATE`` requests wait long. In addition, at least the fraction
-# ``MOSTLY`` of the clients has at least the fraction ``MOSTLY`` of its requests waiting long.
+# In an overload, at least ``LEAST_LATE`` requests wait long, and at least the fraction ``MOSTLY``
+# of the clients has at least that fraction of its requests waiting long.
 LEAST_LATE, MOSTLY = 20, 0.5
 
 
 class Overload(NamedTuple):
-    """The time of an overload in seconds, the number of delayed clients, and the waits.
+    """An overload: its time in seconds, the number of delayed clients, and the waits.
 
-    ``median_s`` and ``p95_s`` are the median and the P95, in seconds, of the waits of all requests
-    in the overload.
+    ``median_s`` and ``p95_s`` are the median and the P95 of all waits in the overload, in seconds.
     """
 
     start_s: float

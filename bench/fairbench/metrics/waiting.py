@@ -17,14 +17,14 @@ class Intervals(NamedTuple):
     end: Floats
 
 
-# The worker number ``EVERYWHERE`` marks a wait in a gateway, where a request waits for any worker.
+# A wait in a gateway has this worker number, because the request waits for any worker.
 EVERYWHERE = -1
 
 
 class Waits(NamedTuple):
-    """A table with one row per wait of a request in the queue of a worker or of a gateway.
+    """The waits of requests in the queue of a worker or of a gateway, one per row, in seconds.
 
-    A wait in a gateway has the worker number ``EVERYWHERE``. The times of waits are in seconds.
+    A wait in a gateway has the worker number ``EVERYWHERE``.
     """
 
     worker: Ints
@@ -37,9 +37,9 @@ def waits(requests: Requests, horizon_s: float) -> Waits:
     """Return every wait: from arrival to admission, and from last retraction to readmission.
 
     With disaggregated workers, a computed prompt also waits until the decode worker's memory is
-    reserved. A request that was not admitted or readmitted waits until the horizon; a refused
-    request never waits. A request in the queue of a gateway waits ``EVERYWHERE``, and also at the
-    worker to which the request goes later.
+    reserved. A request that was not admitted or readmitted waits until the end of the run; a
+    refused request never waits. A request that waits in a gateway's queue waits ``EVERYWHERE``, and
+    also at the worker to which it goes later.
     """
     queued = (requests.status != REFUSED) & (requests.worker >= 0)
     again = queued & ~np.isnan(requests.retracted_s)
@@ -65,17 +65,17 @@ def waits(requests: Requests, horizon_s: float) -> Waits:
 
 
 def merged(start: Floats, end: Floats) -> Intervals:
-    """Return the union of intervals; only intervals that strictly overlap are joined.
+    """Return the union of intervals; intervals that only touch are not joined.
 
-    If a wait in a queue ends at the instant at which the next wait begins, the queue was empty in
-    between, during an admission pass. At an instant at which the queue is empty, the client is not
-    backlogged, and the theorems require a backlog at every instant.
+    If one wait ends at the instant at which the next begins, the queue was empty in between, during
+    an admission pass. The client was then not backlogged for an instant, and the theorems require a
+    backlog at every instant.
     """
     return merged_each(np.zeros(len(start), dtype=np.int64), start, end)[1]
 
 
 def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Intervals]:
-    """Return the unions of the intervals of each queue, and the queue of each union.
+    """Merge the intervals of each queue; return the queues and the merged intervals.
 
     Queues are given by numbers from 0. Arguments have the shape (n_intervals,). Results have the
     shape (n_unions,) and are ordered by queue and start.
@@ -84,7 +84,7 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
         return queue, Intervals(start, end)
     order = np.lexsort((start, queue))
     queue, start, end = queue[order], start[order], end[order]
-    # ``latest`` is the rank, among all ends, of the latest end so far in the same queue.
+    # ``latest`` is the rank of the latest end so far in the same queue, among all ends.
     ends = np.sort(end)
     before = queue * len(ends)
     latest = np.maximum.accumulate(before + np.searchsorted(ends, end)) - before
@@ -94,13 +94,12 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
     return queue[first], Intervals(start[first], reach[last])
 
 
-# A run is called below saturation if no request waits in more than the fraction
-# ``DEMAND_LIMITED_ABOVE`` of the window.
+# A run is below saturation if no request waits for more than this fraction of the window.
 DEMAND_LIMITED_ABOVE = 0.05
 
 
 def unqueued_share(requests: Requests, horizon_s: float, window: Window) -> float:
-    """Return the fraction of the window without a waiting request, or NaN for an empty window."""
+    """Return the fraction of the window in which no request waited; NaN for an empty window."""
     if not window.length_s:
         return float("nan")
     table = waits(requests, horizon_s)
@@ -125,9 +124,8 @@ class Backlog(NamedTuple):
     def of_requests(cls, requests: Requests, facts: Facts) -> Backlog:
         """Return the intervals in which each client had a request waiting at every worker.
 
-        A request that waits in a gateway waits at every worker. The proof of [DLPM] Theorem 5.1
-        assumes that clients are backlogged at every worker. Workers that compute no prompts have no
-        queue and do not count.
+        The proof of [DLPM] Theorem 5.1 assumes such a backlog. A request that waits in a gateway
+        waits at every worker. Workers that compute no prompts have no queue and do not count.
         """
         table = waits(requests, facts.horizon_s)
         everywhere = table.worker == EVERYWHERE
@@ -169,10 +167,10 @@ class Backlog(NamedTuple):
 
 
 class Overlaps:
-    """A search structure that finds the rows of a table that overlap with given intervals."""
+    """A search structure for the rows of a table that overlap with given intervals."""
 
     def __init__(self, table: Backlog) -> None:
-        # Times are replaced by their ranks, so that one number encodes a client and a time.
+        # Times are replaced by their ranks, so that one number can encode a client and a time.
         self._times = np.unique(np.concatenate([table.start, table.end]))
         self._starts = self._keys(table.client, np.searchsorted(self._times, table.start))
         self._ends = self._keys(table.client, np.searchsorted(self._times, table.end))
@@ -180,14 +178,14 @@ class Overlaps:
     def found(self, others: Backlog, row: Ints, client: Ints) -> tuple[Ints, Ints]:
         """Return the rows of this table that overlap with rows of another table.
 
-        Each element of ``row`` is a row of ``others``; for each of these rows, the rows of the
+        Each element of ``row`` is a row of ``others``; for each of them, the rows of the matching
         client in ``client`` are searched. The result is a list of pairs in ascending order: an
         index into ``row``, and a row of this table.
         """
         begun = np.searchsorted(self._times, others.start, "right")
         over = np.searchsorted(self._times, others.end, "left")
-        # The rows that overlap an interval begin with the first row that ends after the interval's
-        # start, and end before the first row that starts at or after the interval's end.
+        # The rows that overlap an interval are consecutive: the first one ends after the interval's
+        # start, and the row after the last one starts at or after the interval's end.
         low = np.searchsorted(self._ends, self._keys(client, begun[row]))
         high = np.searchsorted(self._starts, self._keys(client, over[row]))
         return spread(low, np.maximum(0, high - low))

@@ -1,4 +1,4 @@
-"""Schedulers, which are pure state machines; ``base`` holds their interfaces."""
+"""Schedulers, written as pure state machines; ``base`` has their interfaces."""
 
 from typing import TYPE_CHECKING
 

@@ -1,24 +1,22 @@
 """The interfaces of this package: the methods of a local scheduler and of a router.
 
-A scheduler is a pure state machine. A scheduler reads no clock, no random source and no socket: the
-host passes times and facts as arguments, and receives decisions as return values. Because a
-scheduler reads no clock, the same object runs in the simulator, inside a real SGLang server (local
-schedulers), in the router process in front of real servers (routers), and in a queue before the
-cluster (``gateway``).
+A scheduler is a pure state machine: it reads no clock, no random source and no socket. The host
+passes times and facts as arguments, and receives decisions as return values. Therefore, the same
+object runs in the simulator, inside a real engine (local schedulers), in the router process in
+front of real servers (routers), and in a queue before the cluster (``gateway``).
 
 A host calls the hooks of a local scheduler in this order during the life of a request:
 
-    accepts -> on_arrival -> select ... on_admitted -> on_tokens, on_tokens, ... -> on_finish
-                  ^                                            |
-                  +-- (waits again) <-- on_retract <-----------+
+    accepts -> on_arrival -> select ... on_admitted -> on_tokens, on_tokens, ... -> on_finish ^
+    | +-- (waits again) <-- on_retract <-----------+
 
-``prepare`` is called once, before all other methods. ``accepts`` may refuse a request at once; a
-request that is aborted while it waits goes from ``on_arrival`` to ``on_finish``. ``on_admitted``
-runs before the generator of ``select`` is resumed. At one instant, steps end first (``on_tokens``,
-then ``on_finish``), then requests arrive, and then the engine makes an admission pass. A host calls
-the method ``prepare`` of a router once. For each request, the host then calls ``route`` (again
-whenever ``route`` returned None), ``on_first_token`` and ``on_finish``, or ``on_failure`` if the
-worker did nothing for the request. A host may call ``on_evict`` at any later time.
+``prepare`` is called once, before all other methods. ``accepts`` may refuse a request at once. If a
+request is aborted while it waits, ``on_finish`` follows ``on_arrival``. ``on_admitted`` runs before
+the generator of ``select`` is resumed. At one instant, steps end first (``on_tokens``, then
+``on_finish``), then requests arrive, and then the engine makes an admission pass. For a router, the
+host calls ``prepare`` once, and then for each request ``route`` (again if ``route`` returned None),
+``on_first_token`` and ``on_finish``, or ``on_failure`` if the worker did nothing for the request.
+``on_evict`` may come at any later time.
 """
 
 from __future__ import annotations
@@ -73,12 +71,11 @@ class Setup:
     clients' entitlements to service relative to each other, 1 by default; weights belong to the
     experiment, not to a scheduler. ``pool_tokens`` is the size of a worker's KV pool in tokens (0:
     unknown), and ``costs`` predicts the time of iterations. ``swap_token_s`` is the time in seconds
-    to copy the KV cache of one token from GPU memory to CPU memory or back (None: the engine cannot
-    copy). ``fleet`` reports the workers' loads, for routers and gateways only. ``tenant_paths``
-    maps clients to their positions in the tree of tenants, for clients whose names do not state the
-    position (``fairbench.tenants``). ``shuffle`` shuffles a list with a random stream of the host
-    (None: the host has no random stream). ``order`` is the local scheduler that orders the router's
-    own queue, or None.
+    to copy the KV cache of one token between GPU and CPU memory (None: the engine cannot copy).
+    ``fleet`` reports the workers' loads, for routers and gateways only. ``tenant_paths`` maps
+    clients to their positions in the tree of tenants if the clients' names do not state them
+    (``fairbench.tenants``). ``shuffle`` shuffles a list with the host's random stream (None: the
+    host has none). ``order`` is the local scheduler that orders the router's own queue, or None.
     """
 
     clients: tuple[str, ...] = ()
@@ -92,7 +89,7 @@ class Setup:
     order: object = None
 
     def lineage(self, client: str) -> tuple[str, ...]:
-        """Return a client's tenants, the outermost first, and last the client."""
+        """Return a client's tenants, the outermost first, followed by the client itself."""
         return lineage(self.tenant_paths.get(client, client))
 
     def children_of(self, tenant: str, clients: Iterable[str]) -> dict[str, None]:
@@ -107,9 +104,8 @@ class Setup:
     def weighted(self, owner: str, weights: Mapping[str, float] | None) -> Setup:
         """Return a setup in which ``weights`` override the weights of some clients.
 
-        If the weights in this setup change later, the new setup returns the changed weights, too.
-        Raises UsageError for an unknown client; the message names ``owner``, the scheduler's name
-        before ``.weights``.
+        Later changes of the weights in this setup also apply to the new one. Raises UsageError for
+        an unknown client; the message names ``owner``, the scheduler's name before ``.weights``.
         """
         if not weights:
             return self
@@ -117,7 +113,7 @@ class Setup:
         return replace(self, weights=ChainMap(dict(weights), cast(Any, self.weights)))
 
     def check_clients(self, owner: str, names: Iterable[str]) -> None:
-        """Raise UsageError about the setting ``owner`` unless every name is a known client."""
+        """Raise UsageError, naming the setting ``owner``, unless every name is a known client."""
         for client in names:
             if self.clients and client not in self.clients:
                 raise unknown_name(f"client in {owner}", client, self.clients)
@@ -141,7 +137,7 @@ __all__ = [
 
 
 class OldFlag:
-    """A Boolean attribute that declared an optional part in older versions of the interface."""
+    """A Boolean attribute with which schedulers for older versions declared an optional part."""
 
     def __init__(self, method: str) -> None:
         self._method = method
@@ -163,8 +159,8 @@ class HasParts:
     """The optional hooks of a scheduler, grouped into parts; a missing hook is None.
 
     A scheduler declares an optional part of the interface by defining its methods (``Parts``). If a
-    method of a part is None, the host works without the part. A scheduler whose parts depend on
-    parameters sets the methods, or sets them to None, in its constructor.
+    method is None, the host works without the part. A scheduler whose parts depend on parameters
+    sets the methods in its constructor, some of them to None.
 
     | part | methods |
     |---|---|
@@ -233,11 +229,11 @@ class LocalScheduler(HasParts, ABC):
     # If ``preemption_optional`` is true, the scheduler also runs on an engine that cannot preempt
     # or swap.
     preemption_optional: ClassVar[bool] = False
-    # If ``reads_clock`` is true, decisions depend on ``now_s``; the ranks of a server have
-    # different clocks and might decide differently.
+    # If ``reads_clock`` is true, decisions depend on ``now_s``; the ranks of a server, whose clocks
+    # differ, might decide differently.
     reads_clock: ClassVar[bool] = False
-    # If ``counts_service`` is true, the scheduler itself sums the service of programs or clients,
-    # and the ranks of a server cannot share the sums.
+    # If ``counts_service`` is true, the scheduler sums the service of programs or clients itself,
+    # and the ranks of a server cannot share these sums.
     counts_service: ClassVar[bool] = False
     # If ``work_conserving`` is false, the scheduler may leave free memory unused while requests
     # wait (see ``wake_s``).
@@ -264,27 +260,26 @@ class LocalScheduler(HasParts, ABC):
     def select(self, view: WaitingView, now_s: float) -> Selection:
         """Run one admission pass: yield candidates, and return when the pass should end.
 
-        The host sends True to the generator if the candidate was admitted (the host has already
-        called ``on_admitted``), and False if the engine had no room. SGLang's own schedulers end
-        the admission pass at the first False. The generator may also yield ``Preempt(request)``,
-        which asks the host to take the memory of a running request. ``now_s`` is always in seconds
-        on the host's clock.
+        The host sends True to the generator if the candidate was admitted (after calling
+        ``on_admitted``), and False if the engine had no room. SGLang's own schedulers end the
+        admission pass at the first False. The generator may also yield ``Preempt(request)``, which
+        asks the host to take the memory of a running request. ``now_s`` is always in seconds on the
+        host's clock.
         """
 
     def may_preempt(self, view: WaitingView, now_s: float) -> bool:
-        """Return whether an admission pass may preempt a running request if the batch is full.
+        """Return whether an admission pass may preempt a running request when the batch is full.
 
-        A real server calls ``may_preempt`` for a scheduler that declares ``preempts``, and skips
-        the pass if the result is False.
+        A real server calls this for a scheduler that declares ``preempts``, and skips the pass if
+        the result is False.
         """
         return True
 
     def wake_s(self, view: WaitingView, now_s: float) -> float | None:
         """Return the time at which the host makes another admission pass, or None for no pass.
 
-        The host calls ``wake_s`` only for a scheduler that is not ``work_conserving``, when the
-        worker is idle and requests wait. At the returned time, an admission pass takes place even
-        if no request arrives or ends.
+        The host calls this only for a scheduler that is not ``work_conserving``, when the worker is
+        idle and requests wait. The pass then takes place even if no request arrives or ends before.
         """
         return None
 
@@ -304,8 +299,7 @@ class LocalScheduler(HasParts, ABC):
     def forget(self, client: str) -> None:
         """Delete the state of a client without requests, so that memory use stays bounded.
 
-        Once more than 10,000 clients are idle, a gateway calls ``forget`` for the clients that have
-        been idle for longest.
+        A gateway calls this once more than 10,000 clients are idle, for those idle longest.
         """
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
@@ -320,9 +314,9 @@ class LocalScheduler(HasParts, ABC):
         """Charge the client for output tokens of its requests; a call may cover several steps.
 
         If a scheduler declares ``refunds_tokens``, a queue before the cluster (``gateway``) may
-        call ``on_tokens`` in advance with the expected number of output tokens. When the request
-        ends, another call corrects the charge: ``tokens`` is negative if the answer was shorter
-        than expected.
+        call this in advance with the expected number of output tokens. Another call corrects the
+        charge when the request ends: ``tokens`` is negative if the answer was shorter than
+        expected.
         """
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
@@ -386,8 +380,7 @@ class Router(ABC):
     def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
         """Record the time of a request's first token on the host's clock.
 
-        The host does not call ``on_first_token`` if the host did not see the first token of the
-        request.
+        The host does not call this if it did not see the first token.
         """
 
     @property
@@ -405,15 +398,15 @@ class Router(ABC):
         """Handle a request that finished at a worker or was refused there (``output`` is 0)."""
 
     def on_failure(self, request: Request, worker: int, now_s: float) -> None:
-        """Handle a request that failed because its worker did no work for the request.
+        """Handle a request that failed because its worker did no work for it.
 
-        The host calls ``on_failure`` instead of ``on_finish``, and may route the request again. The
-        router should refund the charge that the dispatch caused.
+        The host calls this instead of ``on_finish``, and may route the request again. The router
+        should refund what it charged at the dispatch.
         """
         self.on_finish(request, worker, Segment("nothing", 0), now_s)
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
-        """Handle a late report that a worker evicted the last ``evicted_tokens`` of ``prefix``."""
+        """Handle a late report: a worker evicted the last ``evicted_tokens`` of ``prefix``."""
 
     def on_weights(self) -> None:
         """Handle a change of weights; the host has already updated the weights in ``setup``."""
@@ -423,7 +416,7 @@ class Router(ABC):
         return None
 
     def on_worker_join(self, worker: int, now_s: float) -> None:
-        """Add a worker with an empty cache; the worker may have left the cluster earlier.
+        """Add a worker with an empty cache; it may have left the cluster earlier.
 
         Raises RunFailed if the router does not support joining workers.
         """
@@ -440,13 +433,13 @@ class Parts(Protocol):
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
         """Charge ``steps`` decode steps, given each client's number of ``running`` requests.
 
-        Between two calls of ``on_steps``, a client's number of running requests changes only after
-        ``on_tokens``, ``on_finish`` or ``on_retract`` for the client. ``on_steps`` only saves time:
-        the host calls ``on_tokens`` for each client of a scheduler without ``on_steps``.
+        Between two calls, a client's number of running requests changes only after ``on_tokens``,
+        ``on_finish`` or ``on_retract`` for the client. ``on_steps`` only saves time: for a
+        scheduler without it, the host calls ``on_tokens`` for each client.
         """
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
-        """Charge the output tokens of a request, which the host reports for each decode step."""
+        """Charge the output tokens of a request; the host reports them after each decode step."""
 
     def on_prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
         """Charge a client for the GPU time of a prompt or a chunk, in picoseconds.
@@ -466,16 +459,15 @@ class Parts(Protocol):
     def on_read(self, request: Request, read: Read) -> None:
         """Correct the charge of a prompt that was charged in full although a part was cached.
 
-        Only a queue before the servers (``gateway``) calls ``on_read``, because the queue must
-        charge a prompt before the cached part is known. The queue calls ``on_read`` once for each
-        request, before ``on_finish``, and the scheduler charges or refunds the difference between
-        the charged and the real prompt tokens.
+        Only a queue before the servers (``gateway``) calls this, because it must charge a prompt
+        before the cached part is known. It does so once for each request, before ``on_finish``; the
+        scheduler charges or refunds the difference between the charged and the real prompt tokens.
         """
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Return all running requests, in the order in which a full KV pool takes their memory.
+        """Return all running requests in the order in which they lose memory if the pool is full.
 
-        If a scheduler lacks ``retraction_order``, the engine's own order applies.
+        Without this method, the engine's own order applies.
         """
 
     def step_tokens(self, running: RunningView, now_s: float) -> int:
@@ -497,8 +489,8 @@ class Parts(Protocol):
     def sort_queue(self, queue: SortableQueue) -> Sequence[Request] | None:
         """Return all waiting requests in a new order, or None to leave the queue unchanged.
 
-        Only the simulated SGLang calls ``sort_queue``, before ``select`` in each pass. If a
-        scheduler has the method ``sort_queue``, its ``select`` yields the requests in queue order.
+        Only the simulated SGLang calls this, before ``select`` in each pass. The ``select`` of a
+        scheduler with this method yields the requests in queue order.
         """
 
     def chunk_limit(self, left: int, budget: int) -> int | None:
@@ -511,10 +503,10 @@ class Parts(Protocol):
     def decodes_first(self, oldest: Request, left: int, now_s: float) -> bool:
         """Return whether the batch decodes now, before more prompts are computed.
 
-        Only the simulated SGLang calls ``decodes_first``, without mixed chunks, when the engine
-        could either prefill or decode. ``oldest`` is the request whose prompt is computed next in
-        queue order. ``left`` is the number of prompt tokens of ``oldest`` that are not computed
-        yet, including tokens that may be cached.
+        Only the simulated SGLang calls this, without mixed chunks, when it could either prefill or
+        decode. ``oldest`` is the first request in queue order whose prompt is not complete, and
+        ``left`` is the number of its prompt tokens that are not computed yet, including tokens that
+        may be cached.
         """
 
     def on_iteration(self, prompt_tokens: int, start_ps: int, end_ps: int) -> None:
@@ -528,4 +520,4 @@ class Parts(Protocol):
 PARTS = {
     name: method for name, method in vars(Parts).items() if isfunction(method) and name[0] != "_"
 }
-"""``PARTS`` maps the name of each optional method of a local scheduler to the method."""
+"""The optional methods of a local scheduler, by name."""

@@ -1,4 +1,4 @@
-"""A scheduler with strict priority between classes of requests, and fair sharing inside a class."""
+"""A scheduler with strict priority between classes of requests, and fair sharing within a class."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fairbench.schedulers.views import (
     client_load,
 )
 
-# If there are more than ``MAX_CLASSES`` classes, classes without requests are deleted.
+# If there are more than ``MAX_CLASSES`` classes, those without requests are deleted.
 MAX_CLASSES = 64
 
 
 class ClassView(QueueView):
     """The waiting requests of one priority class.
 
-    ``matched`` returns the sorted requests of all classes.
+    ``matched`` still returns the requests of all classes, in match order.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class ClassView(QueueView):
 
 @dataclass(frozen=True)
 class ClassBatch:
-    """The running requests of one class: the requests ``mine`` in the batch ``whole``."""
+    """The running requests of one class: the requests ``mine`` of the batch ``whole``."""
 
     whole: RunningView
     mine: Sequence[Running]
@@ -69,8 +69,8 @@ class ByClass(LocalScheduler):
 
     All requests of one priority form a class. The class with the highest number goes first, or the
     class with the lowest number if ``low_first``. If the last candidate of a class found no room,
-    the admission pass ends; otherwise, the pass continues with the next class. A pass matches the
-    queue against the cache at most once.
+    the admission pass ends; otherwise, the pass continues with the next class. In each pass, the
+    queue is matched with the cache at most once.
     """
 
     name = "by-class"
@@ -96,7 +96,7 @@ class ByClass(LocalScheduler):
 
     def _class_of(self, request: Request) -> tuple[LocalScheduler, ClassView]:
         if request.priority not in self._classes:
-            if len(self._classes) >= MAX_CLASSES:  # # Classes without requests are deleted.
+            if len(self._classes) >= MAX_CLASSES:  # classes without requests are deleted
                 self._classes = {n: one for n, one in self._classes.items() if self._unfinished[n]}
             scheduler = self._make()
             scheduler.prepare(self.setup)
@@ -132,7 +132,7 @@ class ByClass(LocalScheduler):
         part.enter(request)
 
     def requeue(self, request: Request, *, first: bool) -> None:
-        """Move a request to the tail or the head of its class, as the host does in its queue."""
+        """Move a request to the tail or head of its class, as the host does in its own queue."""
         self.leave_class(request)
         part = self._class_of(request)[1]
         (part.enter_first if first else part.enter)(request)
@@ -161,7 +161,7 @@ class ByClass(LocalScheduler):
         scheduler.on_admitted(request, extend_tokens, recompute)
 
     def on_tokens(self, client: str, tokens: int) -> None:
-        """Do nothing: ``on_request_tokens`` charges the client within the request's class."""
+        """Do nothing: ``on_request_tokens`` charges the client within the class of the request."""
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
         scheduler, _ = self._class_of(request)
@@ -197,7 +197,7 @@ class ByClass(LocalScheduler):
 
 
 def _offer_class(selection: Selection) -> Generator[Request | Preempt, bool, bool]:
-    """Offer the candidates of a class; return False if the last candidate was not admitted."""
+    """Offer the candidates of a class; return False if the last one was not admitted."""
     admitted = True
     try:
         candidate = first_candidate(selection)
@@ -210,7 +210,7 @@ def _offer_class(selection: Selection) -> Generator[Request | Preempt, bool, boo
 
 
 def unfit_for_classes(scheduler: LocalScheduler) -> str | None:
-    """Return why a scheduler cannot run separately for each class, or None if the scheduler can."""
+    """Return why a scheduler cannot run separately for each class, or None if it can."""
     for does, what in (
         (scheduler.preempts, "preempts"),
         (scheduler.on_gpu_time is not None, "charges measured time"),

@@ -14,12 +14,12 @@ from fairbench.files.reader import failure_in_own_file
 class Preempt(NamedTuple):
     """A scheduler's demand, yielded by ``select``, to take the KV memory of a running request.
 
-    With ``swap``, the KV cache is copied to CPU memory and back instead of being recomputed
-    (``Setup.swap_token_s`` is the time per token). Only a scheduler that declares ``swaps`` may set
-    ``swap``. The engine's answer is True if the engine took the memory, and False if the request
-    does not run or CPU memory has no room. The engine keeps the outputs of the request and calls
-    ``on_retract``, and the request waits again after the pass. Only a scheduler that declares the
-    part ``preempts`` may yield a ``Preempt``.
+    The engine answers True if it took the memory, and False if the request does not run or CPU
+    memory has no room. It keeps the outputs of the request and calls ``on_retract``; the request
+    waits again after the pass. With ``swap``, the KV cache is copied to CPU memory and back instead
+    of being recomputed (``Setup.swap_token_s`` is the time per token). Only a scheduler that
+    declares ``preempts`` may yield a ``Preempt``, and only one that declares ``swaps`` may set
+    ``swap``.
     """
 
     request: Request
@@ -27,7 +27,7 @@ class Preempt(NamedTuple):
 
 
 # A selection is a generator: the scheduler yields the next action, such as a request to admit. The
-# engine sends back whether the action succeeded, or closes the generator when the pass ends.
+# engine sends back whether the action succeeded, and closes the generator when the pass ends.
 Selection: TypeAlias = Generator[Request | Preempt, bool, None]
 
 
@@ -40,13 +40,12 @@ class Tried(Enum):
     OVER = "the candidate was not tried, because the pass has ended"
 
 
-# The members of ``Tried`` are names of the module, because CPython 3.11 looks up members of an enum
-# slowly.
+# The members are also names of the module, because CPython 3.11 looks up enum members slowly.
 ADMITTED, NO_ROOM, LAST, OVER = Tried
 
 
 def never(wish: Preempt) -> bool:
-    """Return False for every demand to preempt a request; used by hosts that cannot preempt."""
+    """Return False for every demand to preempt; for hosts that cannot preempt."""
     return False
 
 
@@ -55,11 +54,10 @@ def drive(
     try_admit: Callable[[Request], Tried],
     preempt: Callable[[Preempt], bool] = never,
 ) -> None:
-    """Try the candidates of the scheduler until the scheduler stops or the pass ends.
+    """Try the scheduler's candidates until the scheduler stops or the pass ends.
 
-    The scheduler is not resumed after the admission that ends the pass. A scheduler that is resumed
-    after the end of a pass might refill credits, or move on to another group, for a candidate that
-    is never tried.
+    The scheduler is not resumed after the admission that ends the pass. Otherwise, it might refill
+    credits, or move on to another group, for a candidate that is never tried.
 
     Args:
         selection: The scheduler's generator of candidates and preemptions.
@@ -78,8 +76,8 @@ def drive(
             verdict = try_admit(candidate)
             if verdict is not ADMITTED and verdict is not NO_ROOM:
                 return
-            # The body of ``resume`` is repeated here for speed: a function call for each candidate
-            # is slow.
+            # This repeats the body of ``resume``: one function call less for each candidate saves
+            # time.
             try:
                 candidate = selection.send(verdict is ADMITTED)
             except StopIteration:
@@ -87,7 +85,7 @@ def drive(
             if not isinstance(candidate, Request):
                 candidate = _checked_candidate(selection, candidate)
     except KeyError as error:
-        # The request that the scheduler yielded does not wait in the engine's queue.
+        # The scheduler yielded a request that does not wait in the engine's queue.
         if error.args != (candidate,) or failure_in_own_file(error):
             raise
         name = _selection_name(selection)
@@ -123,7 +121,7 @@ def next_candidate(selection: Selection, answer: bool) -> Request | Preempt | No
 
 
 def _checked_candidate(selection: Selection, candidate: Request | Preempt) -> Request | Preempt:
-    """Return ``candidate``. Raises RunFailed unless the value is a request or a ``Preempt``."""
+    """Return ``candidate``. Raises RunFailed unless it is a request or a ``Preempt``."""
     if not isinstance(candidate, (Request, Preempt)):
         raise RunFailed(
             f"{_selection_name(selection)} yielded "

@@ -1,19 +1,18 @@
 """The load cap, which limits the running requests to a batch that decodes efficiently.
 
-If the KV pool is large, thousands of requests may run at once, so no request waits and a fair order
-has no effect. A limit on the number of running requests (``max_running_requests``) would solve the
-problem, but the right number depends on the lengths of the requests. The load cap limits the cost
-of the running requests.
+If the KV pool is large, thousands of requests may run at once. Then no request waits, and a fair
+order has no effect. A limit on the number of requests (``max_running_requests``) would help, but
+the right number depends on the lengths of the requests. The load cap therefore limits their cost.
 
 A decode step takes a fixed time (launches, reading the weights), and additional time for each
 request and each token of context. The cost of a batch is measured in tokens of context:
 
     cost = sum over running requests of (prompt + expected output / 2 + request_tokens)
 
-A unit (``unit_tokens``) is the cost of a batch whose decode time equals the fixed time. A step of a
-batch of n units takes n + 1 times as long as an empty step. The efficiency of a step of n units is
-n / (n + 1), the fraction of the step's time beyond the fixed time. The cost of a batch and the load
-cap follow from the timing profile of the engine's GPU.
+A unit (``unit_tokens``) is the cost of a batch whose additional time equals the fixed time. A step
+of a batch of n units takes n + 1 times as long as an empty step. Its efficiency is n / (n + 1), the
+fraction of the step's time beyond the fixed time. All costs, and the load cap, follow from the
+timing profile of the engine's GPU.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from fairbench.core import CostModel, Request
 from fairbench.errors import UsageError
 from fairbench.schedulers.output_lengths import OutputLengths
 
-# The cost model is sampled at ``_MANY_REQUESTS`` requests, where a further request takes time, and
-# at ``_MUCH_CONTEXT`` tokens, where rounding hardly affects the time of a token.
+# The cost model is sampled at ``_MANY_REQUESTS`` requests, where one more request takes time, and
+# at ``_MUCH_CONTEXT`` tokens, where rounding hardly changes the time of a token.
 _MANY_REQUESTS, _MUCH_CONTEXT = 4_096, 1 << 20
 
 
 class StepUnits(NamedTuple):
     """The costs of a decode step, expressed as context tokens whose reading takes the same time."""
 
-    # ``unit_tokens`` is the cost, in context tokens, of the work in a step that does not depend on
+    # ``unit_tokens`` is the cost, in context tokens, of the part of a step that does not depend on
     # the batch.
     unit_tokens: float
     request_tokens: float  # cost, in context tokens, of one more request without context
@@ -58,9 +57,8 @@ def step_units(costs: CostModel | None) -> StepUnits | None:
 class BatchCost:
     """The cost of a batch of running requests.
 
-    A request keeps the cost that the request had when it was added.
-
-    Several batches may share ``lengths``, the expected output lengths.
+    A request keeps the cost that it had when it was added. Several batches may share ``lengths``,
+    the expected output lengths.
     """
 
     def __init__(self, lengths: OutputLengths | None = None) -> None:
@@ -100,17 +98,17 @@ class BatchCost:
 
 AUTO = "auto"
 NONE = "none"
-# If a batch costs ``CAP_UNITS`` units, 5/6 of a decode step is useful work.
+# At a batch cost of ``CAP_UNITS`` units, 5/6 of a decode step is useful work.
 CAP_UNITS = 5
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LoadCap:
-    """A limit on the total load of running requests, in addition to the memory limit.
+    """A limit on the cost of all running requests, in addition to the memory limit.
 
-    The cost of running requests never exceeds ``most_tokens``, except for a single request that
-    runs alone. The engine reports each request that is admitted (``enter``), loses its memory
-    (``leave``) or finishes (``finish``).
+    The cost never exceeds ``most_tokens``, unless a single request runs alone. The engine reports
+    each request that is admitted (``enter``), loses its memory (``leave``) or finishes
+    (``finish``).
 
     ``setting`` is ``auto``, ``none`` or a number of tokens. Before ``learn`` has provided the step
     costs, ``auto`` sets no cap, and a request costs only its context.
@@ -128,7 +126,7 @@ class LoadCap:
         self.finish = self._running.end_running
 
     def learn(self, units: StepUnits | None) -> None:
-        """Update the step costs, which the plugin in a real server fits while the server runs."""
+        """Update the step costs, which the plugin in a real server measures as it runs."""
         if units is None:
             return
         self._request_tokens = units.request_tokens
@@ -136,7 +134,7 @@ class LoadCap:
             self.most_tokens = CAP_UNITS * units.unit_tokens
 
     def forget(self) -> None:
-        """Delete all output lengths that were learned."""
+        """Delete all output lengths learned so far."""
         self._running.lengths = OutputLengths()
 
     def __len__(self) -> int:
@@ -147,7 +145,7 @@ class LoadCap:
         return self._running.cost_tokens(self._request_tokens)
 
     def has_room(self, request: Request, without: Iterable[Request] = ()) -> bool:
-        """Return whether the load cap admits the request if request ``without`` has stopped."""
+        """Return whether the cap admits the request once requests ``without`` have stopped."""
         rest = self._running.cost_tokens(self._request_tokens, without)
         more = self._running.expected_context(request) + self._request_tokens
         return not rest or rest + more <= self.most_tokens

@@ -1,6 +1,6 @@
-"""The location tree: a router's record of the prefixes that each worker has in its KV cache.
+"""The location tree: a router's record of the prefixes in each worker's KV cache.
 
-``BoundedTree`` keeps a limited number of nodes, the most recently used.
+``BoundedTree`` keeps only a limited number of nodes, those used most recently.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fairbench.schedulers.prefix_tree import Edge, Node, Place, PrefixTree
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LocationNode(Node):
-    """A node for a range of tokens, with the set of ``workers`` (as bits) that hold the range."""
+    """A node for a range of tokens, with the set of ``workers`` (as bits) that have them cached."""
 
     __slots__ = ("workers",)
 
@@ -26,7 +26,7 @@ class LocationNode(Node):
 
 
 class Holders(NamedTuple):
-    """The set of ``workers`` (as bits) that hold a prefix of ``tokens`` tokens."""
+    """The set of ``workers`` (as bits) that have a prefix of ``tokens`` tokens cached."""
 
     tokens: int
     workers: int
@@ -44,30 +44,30 @@ class WalkEnd(NamedTuple, Generic[L]):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LocationTree(PrefixTree[L]):
-    """A prefix tree whose nodes record which workers hold the node's tokens.
+    """A prefix tree whose nodes are marked with the workers that have their tokens cached.
 
     Workers are given by numbers from 0. A router marks the whole prompt of a request at its
     dispatch, before any cache holds the prompt ([DLPM] Alg. 2 line 18). A marked node may lie below
-    an unmarked node, whose evicted tokens the request will recompute. If a worker has marks at
+    an unmarked one, whose evicted tokens the request will compute again. If a worker has marks at
     several nodes of a path, the deepest mark counts.
     """
 
     def find(self, prompt: Prompt) -> WalkEnd[L]:
         """Return the node and the position at which the longest stored prefix of ``prompt`` ends.
 
-        The walk splits an edge that matches in part, as SGLang does, because the prompt is about to
-        be added.
+        An edge that matches only in part is split, as in SGLang, because the prompt is about to be
+        added.
         """
         return WalkEnd(*self.descend(self.root, prompt, (0, 0), sys.maxsize))
 
     def upward(self, node: L) -> Iterator[L]:
-        """Yield the node and all its ancestors, except the tree's root."""
+        """Yield the node and its ancestors, except the root."""
         while (parent := node.parent) is not None:
             yield node
             node = parent
 
     def holders(self, node: L) -> Holders:
-        """Return the longest prefix of the node's path that a worker holds, with its holders."""
+        """Return the longest prefix of the node's path that any worker has, with its holders."""
         while (parent := node.parent) is not None:
             if node.workers:
                 return Holders(node.depth, node.workers)
@@ -75,7 +75,7 @@ class LocationTree(PrefixTree[L]):
         return Holders(0, 0)
 
     def levels(self, node: L) -> list[Holders]:
-        """Return the workers grouped by the deepest of their marks at or above ``node``."""
+        """Return the workers grouped by their deepest mark at or above ``node``."""
         found: list[Holders] = []
         seen = 0
         for at in self.upward(node):
@@ -85,7 +85,7 @@ class LocationTree(PrefixTree[L]):
         return found
 
     def cached_tokens(self, node: L) -> dict[int, int]:
-        """Return, by worker, the depth of the worker's deepest mark at or above ``node``."""
+        """Return, by worker, the depth of its deepest mark at or above ``node``."""
         found: dict[int, int] = {}
         for depth, workers in self.levels(node):
             while workers:
@@ -95,11 +95,11 @@ class LocationTree(PrefixTree[L]):
         return found
 
     def insert(self, prompt: Prompt, worker: int) -> L:
-        """Mark a whole prompt as cached at ``worker``; return the node at the end of the prompt."""
+        """Mark a whole prompt as cached at ``worker``; return the node at its end."""
         return self.add(self.find(prompt), prompt, worker)
 
     def add(self, found: WalkEnd[L], prompt: Prompt, worker: int) -> L:
-        """Insert ``prompt`` as ``insert`` does; ``found`` is the result of ``find(prompt)``."""
+        """Insert ``prompt`` like ``insert``, given the result ``found`` of ``find(prompt)``."""
         node, place = found
         if place[0] < len(prompt):
             node = self.extend(node, prompt, place, prompt_tokens(prompt))
@@ -115,8 +115,8 @@ class LocationTree(PrefixTree[L]):
         """Record that the worker's cache evicted the last ``evicted_tokens`` of ``prefix``.
 
         Nodes below the evicted tokens keep their marks, because requests on their way to the worker
-        will recompute the evicted tokens. Tokens of the prefix that the tree does not know
-        (outputs) are ignored.
+        will compute these tokens again. Tokens of the prefix that the tree does not contain, such
+        as outputs, are ignored.
         """
         end = prompt_tokens(prefix)
         start = end - evicted_tokens
@@ -131,7 +131,7 @@ class LocationTree(PrefixTree[L]):
         self.prune(node)
 
     def purge(self, worker: int) -> None:
-        """Remove all marks of a worker that has left the cluster, in a walk over all nodes."""
+        """Remove all marks of a worker that has left the cluster, with a walk over all nodes."""
         parents_first = list(self.nodes())
         for node in reversed(parents_first):
             self.unmark(node, worker)
@@ -148,11 +148,11 @@ class LocationTree(PrefixTree[L]):
         return not node.children and not node.workers
 
     def mark(self, node: L, worker: int) -> None:
-        """Record that the worker's cache holds ``node``, but change no ancestor."""
+        """Record that the worker has ``node`` cached, without changing its ancestors."""
         node.workers |= 1 << worker
 
     def unmark(self, node: L, worker: int) -> None:
-        """Remove a worker's mark from ``node``, but not from other nodes."""
+        """Remove a worker's mark from ``node`` only."""
         node.workers &= ~(1 << worker)
 
     def on_split(self, upper: L, lower: L) -> None:
@@ -189,24 +189,22 @@ class RecentNode(LocationNode):
 class BoundedTree(LocationTree[RecentNode]):
     """A location tree of at most ``limit`` nodes, or of one prompt's nodes if they are more.
 
-    Adding a prompt counts as a use of all nodes on the prompt's path, for every worker. Beyond the
-    limit, the tree removes the least recently used leaf, and with the leaf its marks. Because only
-    leaves are removed, the path from the root to any remaining node is complete. A removed prefix
-    only costs a cache hit: the router treats the next request with this prefix as new. Calls are as
-    fast as in a tree without a limit.
+    When a prompt is added, all nodes on its path count as used, for every worker. Beyond the limit,
+    the tree removes the least recently used leaf with its marks. Only leaves are removed, so the
+    path from the root to any remaining node is complete. A removed prefix costs no more than a
+    cache hit: the router treats the next request with it as new. Calls are as fast as in a tree
+    without a limit.
     """
 
     def __init__(self, limit: int = MAX_NODES) -> None:
         super().__init__(RecentNode)
         self.limit = limit
-        # ``size`` is the number of the tree's nodes without the root.
+        # ``size`` is the number of nodes without the root.
         self.size = 0
-        # ``_latest`` is the prompt that was added last, with the end of its path in the tree. The
-        # next prompt is often equal to ``_latest``, because the branches of a program share a
-        # prompt.
+        # ``_latest`` is the prompt that was added last, with the end of its path. The next prompt
+        # is often the same, because parallel calls of a program share a prompt.
         self._latest: tuple[Prompt, RecentNode] | None = None
-        # ``_marked`` is the worker for which ``_latest`` was marked, as long as the tree has not
-        # changed since.
+        # ``_marked`` is the worker for which ``_latest`` was marked, until the tree changes.
         self._marked = NOBODY
 
     def find(self, prompt: Prompt) -> WalkEnd[RecentNode]:
@@ -217,8 +215,8 @@ class BoundedTree(LocationTree[RecentNode]):
     def add(self, found: WalkEnd[RecentNode], prompt: Prompt, worker: int) -> RecentNode:
         latest = self._latest
         if latest is not None and latest[0] is prompt and worker == self._marked:
-            # The whole path of the present prompt is already marked for the worker, and was used
-            # last.
+            # The whole path of this prompt is already marked for the worker, and is the last one
+            # used.
             return latest[1]
         end = super().add(found, prompt, worker)
         if self.size > self.limit:
@@ -231,7 +229,7 @@ class BoundedTree(LocationTree[RecentNode]):
         self._shrink(self.root)
 
     def mark_path(self, end: RecentNode, worker: int) -> None:
-        """Mark a path, from ``end`` up to the root, as cached at ``worker`` and as just used."""
+        """Mark the path from ``end`` up to the root as cached at ``worker`` and as just used."""
         bit, root, node = 1 << worker, self.root, end
         newest = root.older
         while (parent := node.parent) is not None:

@@ -1,23 +1,21 @@
 """Fair shares of a worker's KV memory, which decide which waiting requests may be admitted.
 
 An eviction policy by client (``ClientEviction``) takes cached tokens from clients above their
-share. The policy cannot take tokens that running requests use, so a client with many running
-requests holds memory that other clients lack. To protect the memory of other clients,
-``MemoryShare`` limits clients at admission by two rules:
+share. It cannot take tokens that running requests use, so a client with many running requests holds
+memory that others lack. ``MemoryShare`` therefore limits clients at admission, by two rules:
 
-- A request is *within the share* of its client if the client's share covers the tokens that the
-  client's running requests pin, plus the tokens that the request would add to the pinned tokens. A
-  client without pinned tokens may always run one request, even if the request exceeds the client's
-  share.
-- Any other request *borrows* memory. A borrowing request may be admitted under two conditions: no
-  other client waits with a request within its share, and free memory and cached tokens above the
-  shares of clients suffice. Because of the conditions for borrowing, an admission evicts no cached
-  token within any client's share. The cached tokens of the borrowing client itself are protected,
-  too, because its requests could otherwise evict the prefixes of its own sessions.
+- A request is *within the share* of its client if the share covers the tokens that the client's
+  running requests use (pin), plus the tokens that the request would add to them. A client without
+  pinned tokens may always run one request, even if the request exceeds the client's share.
+- Any other request *borrows* memory. It may be admitted under two conditions: no other client
+  waits with a request within its share, and there is enough free memory and cached tokens above
+  the clients' shares. Such an admission evicts no cached token within any client's share. This also
+  protects the borrowing client's own cached tokens; otherwise, its requests could evict the
+  prefixes of its own sessions.
 
-Requests that may not be admitted now are hidden from the local scheduler. The shares of clients
-come from the eviction policy. Output lengths are not known in advance, so output tokens do not
-count at admission. The theorem and its assumption are in docs/appendix/theory.md; engines check the
+Requests that may not be admitted now are hidden from the local scheduler. The shares come from the
+eviction policy. Output lengths are not known in advance, so output tokens do not count at
+admission. The theorem and its assumption are in docs/appendix/theory.md; engines check the
 assumption during a run.
 """
 
@@ -34,7 +32,7 @@ class PromptTokens(NamedTuple):
     """The memory that the prompt of a waiting request would take, in tokens.
 
     - ``new`` is the number of prompt tokens that are not cached.
-    - ``pins`` is the number of new and cached tokens that no running request uses yet.
+    - ``pins`` is the number of prompt tokens, new or cached, that no running request uses yet.
     """
 
     new: int
@@ -44,7 +42,7 @@ class PromptTokens(NamedTuple):
 class ClientMemory(Protocol):
     """The KV memory of a worker by client, in tokens.
 
-    If k clients use a token, it counts 1/k for each.
+    A token that k clients use counts as 1/k for each of them.
     """
 
     @property
@@ -62,13 +60,13 @@ class ClientMemory(Protocol):
         """Return the client's cached tokens that no running request uses."""
 
     def demand(self, request: Request) -> PromptTokens:
-        """Return the memory that a waiting request would take; the cache does not change."""
+        """Return the memory that a waiting request would take, without changing the cache."""
 
 
 class MemoryShare:
     """The test of which waiting requests a worker may admit without breaking fair memory shares.
 
-    The host calls ``begin`` before each admission pass, and passes the returned view to the local
+    The host calls ``begin`` before each admission pass. It passes the returned view to the local
     scheduler unless the view has no client.
 
     Args:
@@ -90,11 +88,10 @@ class MemoryShare:
         self._waiting: WaitingView
         self._count = 0  # number of waiting requests after the last admission
         # ``_promised`` counts the tokens of admitted prompts that have no memory yet. ``_will_pin``
-        # maps each client to the tokens that the client will pin when its admitted prompts have
-        # memory.
+        # maps each client to the tokens that it will pin once its admitted prompts have memory.
         self._promised = 0
         self._will_pin: dict[str, float] = {}
-        # ``_demands`` stores the prompt memory of each request that this pass found admissible.
+        # ``_demands`` holds the prompt memory of each request that this pass found admissible.
         self._demands: dict[Request, PromptTokens] = {}
 
     def begin(self, waiting: WaitingView, pending: Mapping[str, int]) -> ShareView:
@@ -143,10 +140,9 @@ class MemoryShare:
         return pinned < 1 or pinned + demand.pins <= self._share(client)
 
     def _spare(self, borrower: str, demand: PromptTokens) -> float:
-        """Return the tokens that may be lent: free tokens, and cached tokens above clients' shares.
+        """Return the tokens that may be lent: free ones, and cached ones above clients' shares.
 
-        The cached prefix of the borrower's request does not count, because the request uses the
-        prefix.
+        The cached prefix of the borrower's request does not count, because the request uses it.
         """
         memory = self._memory
         spare: float = memory.free - self._promised
@@ -157,7 +153,7 @@ class MemoryShare:
         return spare
 
     def _is_wanted(self, client: str) -> bool:
-        """Return whether another client has a waiting request within that client's share."""
+        """Return whether another client waits with a request within its share."""
         waiting, name_of = self._waiting, self._name_of
         others = (one for one in waiting.clients() if name_of(one) != client)
         return any(
@@ -167,10 +163,10 @@ class MemoryShare:
 
 
 class ShareView:
-    """A view of the waiting requests that may be admitted now, for the local scheduler.
+    """A local scheduler's view of the waiting requests that may be admitted now.
 
-    Once a scan meets a request that may not be admitted, the rest of the scan skips all requests of
-    the request's client. ``len`` of the view counts all waiting requests.
+    When a scan meets a request that may not be admitted, it skips all further requests of that
+    client. ``len`` of the view counts all waiting requests.
     """
 
     def __init__(self, view: WaitingView, share: MemoryShare) -> None:

@@ -1,4 +1,4 @@
-"""Output lengths of finished requests, from which the lengths of later requests are predicted."""
+"""Output lengths of finished requests, which predict the lengths of later requests."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ from typing import NamedTuple
 
 from fairbench.core import Request
 
-# Schedulers and queues remember at most ``MAX_CLIENTS`` idle clients.
+# Schedulers and queues remember at most this many idle clients.
 MAX_CLIENTS = 10_000
-# ``BATCH`` clients are forgotten at a time, so that choosing them costs little per client.
+# This many clients are forgotten at a time, so that the choice costs little per client.
 BATCH = MAX_CLIENTS // 16
 
-# ``PRIOR_OUTPUT_TOKENS`` is the predicted output length of every client before any request has
-# finished.
+# The predicted output length of every client before any request has finished.
 PRIOR_OUTPUT_TOKENS = 128.0
-RECENT = 32  # number of requests in a moving average of output lengths
+RECENT = 32  # number of requests in the moving average
 
 
 class MeanAnswers:
     """The mean output of a client's finished requests, or of all clients for a new client."""
 
     def __init__(self) -> None:
-        # ``_of`` maps each client to the number and the total tokens of its answers; the client
-        # that was updated least recently is first.
+        # ``_of`` maps each client to the number and total tokens of its answers, the client updated
+        # least recently first.
         self._of: dict[str, tuple[int, int]] = {}
         self._all = (0, 0)
 
@@ -52,8 +51,8 @@ class MeanAnswers:
     def expected_total(self, request: Request, produced: int) -> int:
         """Return the expected total output of a request: at least one more than ``produced``.
 
-        The expected output is the client's mean, or the request's ``max_new_tokens`` before the
-        client's first answer has ended.
+        This is the client's mean, or the request's ``max_new_tokens`` before the client's first
+        answer has ended.
         """
         requests, tokens = self._of.get(request.client, (0, 0))
         mean = -(-tokens // requests) if requests else request.max_new_tokens
@@ -63,14 +62,14 @@ class MeanAnswers:
 class OutputLengths:
     """Expected output lengths: a moving average over the finished requests of each client.
 
-    For a client without finished requests, the expected length is the average of all clients, or
-    ``PRIOR_OUTPUT_TOKENS`` before any request has finished. The limit ``max_new_tokens`` of a
-    request does not affect the expected length.
+    For a client without finished requests, the average of all clients is used, or
+    ``PRIOR_OUTPUT_TOKENS`` before any request has finished. A request's limit ``max_new_tokens``
+    does not matter.
     """
 
     def __init__(self) -> None:
         self._everybody = _Average(PRIOR_OUTPUT_TOKENS, 0)
-        # In ``_of_client``, the client whose average was updated least recently is first.
+        # The client whose average was updated least recently comes first.
         self._of_client: dict[str, _Average] = {}
 
     def expected(self, client: str) -> float:
@@ -87,7 +86,7 @@ class OutputLengths:
 
 
 class _Average(NamedTuple):
-    """The mean of the first ``RECENT`` values, and then an exponential average of later values."""
+    """The mean of the first ``RECENT`` values, and from then on an exponential average."""
 
     mean: float
     seen: int

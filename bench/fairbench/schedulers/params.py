@@ -1,6 +1,6 @@
-"""Parameters of named parts: conversion between ``NAME.PARAM=VALUE`` settings and ``Params``.
+"""The parameters of schedulers, routers and engines, as ``NAME.PARAM=VALUE`` settings and objects.
 
-The parts are local schedulers, routers and the engine. Each part defines its parameters in a frozen
+Each scheduler, router or engine is a "part" with a name. It defines its parameters in a frozen
 dataclass ``Params``.
 """
 
@@ -18,7 +18,7 @@ from fairbench.named import Named, named
 
 P = TypeVar("P")
 
-# The types below are used for parameters; their floats are finite.
+# Types of parameters; all floats are finite.
 Positive = Annotated[FiniteFloat, Gt(0)]
 NotNegative = Annotated[FiniteFloat, Ge(0)]
 PositiveInt = Annotated[int, Gt(0)]
@@ -28,11 +28,11 @@ Fraction = Annotated[float, Ge(0), Le(1)]
 
 @dataclass(frozen=True)
 class NoParams:
-    """The empty parameters of a part that has none."""
+    """The parameters of a part that has none."""
 
 
 PartParams: TypeAlias = Named[type]
-"""``PartParams`` maps the name of a part to its ``Params``; a look-up imports the part's module."""
+"""The ``Params`` of each part by its name; a look-up imports the part's module."""
 
 
 def params_of(names: Iterable[str], part: Callable[[str], Any]) -> PartParams:
@@ -48,26 +48,25 @@ def params_of(names: Iterable[str], part: Callable[[str], Any]) -> PartParams:
 def param_names(params_class: type) -> list[str]:
     """Return the names of the parameters that can be set, in the order of the part's file.
 
-    The ``constants`` of a class are former parameters, and inherited parameters that the part does
-    not use. Experiments store the values of constants, but users cannot set constants.
+    The ``constants`` of a class cannot be set: former parameters, and inherited ones that the part
+    does not use. Experiments store their values all the same.
     """
     constants = getattr(params_class, "constants", ())
     return [field.name for field in fields(params_class) if field.name not in constants]
 
 
 def own_settings(owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of one part by ``PARAM``, given all settings by ``NAME.PARAM``."""
+    """Return one part's settings by ``PARAM``, given all settings by ``NAME.PARAM``."""
     split = {tuple(key.split(".", 1)): value for key, value in settings.items()}
     return {key[1]: value for key, value in split.items() if key[0] == owner and len(key) == 2}
 
 
-# ``COST_FILES`` holds the suffix of files with cost functions, and the name of the parameter that
-# names such a file.
+# The suffix of files with cost functions, and the parameter that names such a file.
 COST_FILES = ".py", "cost"
 
 
 def cost_names(settings: Mapping[str, Any]) -> list[str]:
-    """Return the files of users' cost functions (``costs``) that the settings name."""
+    """Return the files with users' cost functions that the settings name."""
     suffix, parameter = COST_FILES
     return [
         value
@@ -80,8 +79,8 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
     """Return a part's parameters: the defaults, overridden by the part's keys in ``settings``.
 
     An integer is converted to a float where the parameter is a float. No other value is converted;
-    in particular, a text is never read as a number. The function raises UsageError with one line
-    that names the key, the value and the allowed values.
+    in particular, a text is never read as a number. Raises UsageError with one line that names the
+    key, the value and the allowed values.
     """
     values = own_settings(owner, settings)
     check_names(owner, params_class, values)
@@ -96,7 +95,7 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
 def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> None:
     """Raise UsageError unless every key of ``values`` is a parameter of the part ``owner``.
 
-    A key may also be a constant if the value is the constant's value, as in stored experiments.
+    A constant may also be given with its own value, as in stored experiments.
     """
     names = param_names(params_class)
     constants = [field for field in fields(params_class) if field.name not in names]

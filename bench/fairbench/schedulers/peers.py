@@ -1,4 +1,4 @@
-"""The exchange of charges between several routers, which makes the routers as fair as one router.
+"""The exchange of charges between several routers, so that they are as fair as a single router.
 
 Charges stay correct even if messages are late, lost or repeated.
 """
@@ -23,10 +23,9 @@ class Terms(NamedTuple):
     """A limit on how far a client gets ahead of clients at other gateways between two messages.
 
     The allowed lead over a client that waits at another gateway grows by ``ahead_tok_s`` (tokens
-    over weight) for each second since the last message about the waiting client. Between two
-    messages, no other gateway knows the waiting client's progress. The fleet would idle if all
-    gateways stopped sending requests until the next message. A message that is older than
-    ``forget_s`` seconds delays no client.
+    over weight) per second since the last message about that client. Until the next message, its
+    progress is unknown here; if all gateways stopped sending requests for that time, the fleet
+    would idle. A message older than ``forget_s`` seconds delays no client.
     """
 
     ahead_tok_s: float
@@ -40,27 +39,27 @@ class RoutersParams:
     The flags are ``--routers N`` and ``--set routers.NAME=VALUE``.
 
     ``form`` selects how routers share charges. ``independent`` routers exchange no charges.
-    ``sticky`` routers exchange no charges either, but a hash of the client's name always sends a
-    client to the same router. Under ``exchange`` each router sends its totals to all other routers
-    every ``every_s`` seconds. Under ``ledger`` a single service stores all charges; a router
-    queries the service before each request, and waits twice ``delay_s`` seconds for the answer.
+    ``sticky`` routers exchange none either, but a hash of the client's name always sends a client
+    to the same router. With ``exchange``, each router sends its totals to all other routers every
+    ``every_s`` seconds. With ``ledger``, a single service stores all charges; a router queries it
+    before each request, and waits twice ``delay_s`` seconds for the answer.
 
     ``delay_s`` is the delay of a message of ``exchange``, in seconds. ``lost`` and ``repeated`` are
     fractions of all messages; a repeated message arrives again half an interval later.
 
-    ``ahead_tok_s`` limits the lead of a client over a client that waits at another router. The unit
-    of ``ahead_tok_s`` is tokens over weight, for each worker and each second since the last message
-    about the waiting client. A good value is about a worker's service rate; with a lower value, the
-    fleet idles between two messages.
+    ``ahead_tok_s`` limits the lead of a client over a client that waits at another router. It is
+    measured in tokens over weight, for each worker and each second since the last message about the
+    waiting client. A good value is about a worker's service rate; with a lower value, the fleet
+    idles between two messages.
 
-    ``forget_s`` is a time in seconds: a router that has sent no message for ``forget_s`` seconds no
-    longer delays clients at other routers. The default of ``forget_s`` is six times the sum of
-    interval and delay, at least 1 s.
+    ``forget_s`` is a time in seconds: a router that has sent no message for so long no longer
+    delays clients at other routers. The default is six times the sum of interval and delay, at
+    least 1 s.
 
     ``skew`` is the ratio of a client's requests at its favourite router to its requests at its
     least favourite router; the ratio between successive routers is constant. ``favourite=each``
     gives clients different favourite routers in turn, and ``favourite=one`` gives all clients the
-    same favourite router. With the form ``sticky``, the value of ``favourite`` is always ``one``.
+    same one. With ``form=sticky``, ``favourite`` is always ``one``.
     """
 
     form: Literal["independent", "sticky", "exchange", "ledger"] = "independent"
@@ -78,7 +77,7 @@ class RoutersParams:
         return self.form in ("exchange", "ledger")
 
     def terms(self, workers: int) -> Terms:
-        """Return the limit on a gateway's lead for a fleet of this many ``workers``."""
+        """Return the limit on a client's lead for a fleet of ``workers`` workers."""
         forget_s = self.forget_s or max(1.0, 6 * (self.every_s + self.delay_s))
         return Terms(self.ahead_tok_s * workers, forget_s)
 
@@ -94,21 +93,21 @@ def ingress_shares(skew: float, number: int) -> list[float]:
 
 
 Sums = Mapping[str, Mapping[int, float]]
-"""``Sums`` holds sums of charges by client and place (a worker, or a band of a gateway)."""
+"""Sums of charges by client and by place, which is a worker or a band of a gateway."""
 
 
 class Totals(NamedTuple):
     """A message with the sums of all charges that its origin (a router, gateway or rank) ever made.
 
-    Each message is complete: a message with a higher ``version`` replaces earlier messages of the
-    origin. ``raised`` are levels to which clients were lifted, such as VTC's lifts or the rounds of
-    D2LPM's quanta; receivers keep the highest level. ``waiting`` maps clients to the places at
-    which the clients have queued requests.
+    A message with a higher ``version`` replaces earlier messages of its origin. ``raised`` are the
+    levels to which clients were lifted, such as VTC's lifts or the rounds of D2LPM's quanta;
+    receivers keep the highest level. ``waiting`` maps clients to the places (workers or bands) at
+    which they have queued requests.
 
     With ``since`` above 0, ``charged`` and ``raised`` contain only clients that changed after
-    version ``since``; a receiver must already know version ``since`` or a later version. The entry
-    of a client in ``charged`` or ``raised`` is complete, or empty if the origin has forgotten the
-    client. ``waiting`` always lists all clients that wait.
+    version ``since``; a receiver must already know this version or a later one. The entry of a
+    client in them is complete, or empty if the origin has forgotten the client. ``waiting`` always
+    lists all clients that wait.
     """
 
     version: int
@@ -131,20 +130,20 @@ class Exchanges(Protocol):
     def export_totals(self, since: int = 0) -> Totals:
         """Return the totals to send to peers that know version ``since`` of this origin.
 
-        The totals are complete if ``since`` is 0, or so old that the changes are unknown.
+        They are complete if ``since`` is 0, or so old that the changes are unknown.
         """
 
     def charged_totals(self) -> Sums:
         """Return what this router or gateway has itself charged each client."""
 
     def heard_totals(self) -> Mapping[str, Totals]:
-        """Return the latest totals received from each other router or gateway."""
+        """Return the latest totals received from every other router or gateway."""
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
-        """Merge the totals of another origin; messages may be late, repeated or out of order."""
+        """Apply the totals of another origin; messages may be late, repeated or out of order."""
 
     def forget_origin(self, origin: str) -> None:
-        """Delete the stored totals of an origin that has stopped for good, but keep its charges."""
+        """Delete the totals of an origin that has stopped for good, but keep its charges."""
 
 
 class Heard:
@@ -164,7 +163,7 @@ class Heard:
         self._places.pop(origin, None)
 
     def newer(self, origin: str, totals: Totals) -> dict[str, dict[int, float]] | None:
-        """Return the charges in an origin's totals that are not known here; None if unusable."""
+        """Return the charges in an origin's totals that are new here; None if unusable."""
         before = self.latest.get(origin, NOTHING)
         if not totals.since <= before.version < totals.version:
             return None
@@ -184,7 +183,7 @@ class Heard:
 def _patched(known: Sums, changed: Sums) -> Sums:
     """Return the sums ``known``, updated with the newer values ``changed``.
 
-    If ``known`` is a dict, the function modifies it.
+    If ``known`` is a dict, it is modified.
     """
     patched = known if isinstance(known, dict) else dict(known)
     for client, of in changed.items():
@@ -195,18 +194,18 @@ def _patched(known: Sums, changed: Sums) -> Sums:
     return patched
 
 
-# The changes of at most ``MOST`` clients are remembered, the latest changes first.
+# The changes of at most ``MOST`` clients are remembered, namely the latest.
 MOST = 100_000
 
 
 class Changes:
-    """A record of which clients changed since each version of the exported totals."""
+    """A record of which clients have changed since each exported version of the totals."""
 
     def __init__(self, most: int = MOST) -> None:
         self.version = 0  # the version that was exported last
         self._most = most
-        # ``_noted`` maps each client to the first version that contains its last change; the latest
-        # change is last.
+        # ``_noted`` maps each client to the first version with its last change; the latest change
+        # is last.
         self._noted: dict[str, int] = {}
         self._forgotten = 0  # the highest version whose changes were forgotten
 
@@ -220,8 +219,8 @@ class Changes:
     def exported(self, since: int) -> list[str] | None:
         """Start a new version; return the clients changed after ``since``, the latest change last.
 
-        Returns None if the totals of all clients must be exported. The running time is proportional
-        to the number of clients in the result.
+        Return None if the totals of all clients must be exported. The running time is proportional
+        to the number of returned clients.
         """
         whole = not max(1, self._forgotten) <= since <= self.version
         self.version += 1
@@ -235,32 +234,31 @@ class Changes:
         return found[::-1]
 
 
-# Rounds of quanta are stored under the number ``ROUNDS`` instead of a worker, because rounds belong
-# to no worker.
+# Rounds of quanta belong to no worker; they are stored under this number.
 ROUNDS = 0
 
 
 class CreditChange(NamedTuple):
-    """A change of a client's credit: additional rounds, and additional charges by worker."""
+    """A change of a client's credit: further rounds of quanta, and further charges by worker."""
 
     rounds: float
     charged: Mapping[int, float]
 
 
 class SharedCredit:
-    """The credits of all clients: rounds of refills x quantum, minus the charges of all routers.
+    """The credits of all clients: quanta times rounds of refills, minus the charges of all routers.
 
-    A router knows at once which charges it makes itself. A round that two routers grant at the same
-    time counts once, because receivers keep the highest number of rounds.
+    A router knows its own charges at once. A round that two routers grant at the same time counts
+    once, because receivers keep the highest number of rounds.
     """
 
     def __init__(self) -> None:
-        # ``charged`` maps each client to the charges of this router, by worker.
+        # ``charged`` maps each client to this router's charges, by worker.
         self.charged: dict[str, dict[int, float]] = {}
         self.others = Heard()
         self._rounds: dict[str, float] = {}
         self._changes = Changes()
-        # ``has_forgotten`` is true if a credit was forgotten: messages may then lack earlier
+        # ``has_forgotten`` is true if a credit was forgotten; messages may then lack earlier
         # charges of a client.
         self.has_forgotten = False
 
@@ -275,7 +273,7 @@ class SharedCredit:
         self._changes.note(client)
 
     def forget(self, client: str) -> None:
-        """Delete the credit of a client; a client that returns starts with a new credit."""
+        """Delete a client's credit; if the client returns, it starts with a new credit."""
         self.has_forgotten = True
         self.charged.pop(client, None)
         self._rounds.pop(client, None)
@@ -308,8 +306,7 @@ class SharedCredit:
                 # This router reports the change to its own peers, too.
                 self._changes.note(client)
             charged = newly.get(client, {})
-            # Without the test for a change, an entry without a change would make the client count
-            # as recently used.
+            # An entry without a change must not make the client count as recently used.
             if more or any(charged.values()):
                 found[client] = CreditChange(more, charged)
         return found
@@ -325,11 +322,10 @@ class LiftedCounters(Protocol):
 
 
 class CountsService(Protocol):
-    """A policy under which the waiting client with the least counter goes first.
+    """A policy under which the waiting client with the lowest counter goes first.
 
-    A ``CountsService`` policy adds the charges of requests to its attribute ``account``. An amount
-    that the policy adds when a request arrives is a lift, which raises the counter of a returning
-    client.
+    It adds the charges of requests to its attribute ``account``. An amount that it adds when a
+    request arrives is a lift, which raises the counter of a returning client.
     """
 
     shares_counters: bool
@@ -337,12 +333,12 @@ class CountsService(Protocol):
 
 
 def shares_counters(policy: object) -> TypeGuard[CountsService]:
-    """Return whether several routers can share the counters of this policy."""
+    """Return whether several routers can share this policy's counters."""
     return getattr(policy, "shares_counters", False) is True
 
 
 class NotedCounters(dict[str, float]):
-    """Counters that record which clients' counters this router changed since the last export."""
+    """Counters that record which clients this router has changed since the last export."""
 
     def __init__(self, counters: Mapping[str, float]) -> None:
         super().__init__(counters)
@@ -353,7 +349,7 @@ class NotedCounters(dict[str, float]):
         super().__setitem__(client, counter)
 
     def setdefault(self, client: str, counter: float = 0.0, /) -> float:
-        """Return the client's counter; a missing counter is first set to ``counter``."""
+        """Return the client's counter; if it is missing, set it to ``counter`` first."""
         if client not in self:
             self[client] = counter
         return self[client]
@@ -368,8 +364,8 @@ class SharedCounters:
 
     A client's counter is the sum of all routers' charges and of the client's highest lift at any
     router. A lift is the amount by which the policy raised the counter when the client returned
-    after an idle time. A router's own charges are the counter of the client minus the highest lift
-    and the charges of all other routers.
+    after an idle time. A router's own charges are the client's counter minus the highest lift and
+    the charges of all other routers.
     """
 
     def __init__(self, policy: CountsService, terms: Terms) -> None:
@@ -377,11 +373,11 @@ class SharedCounters:
         self._counters = NotedCounters(policy.account.balances())
         policy.account.replace(self._counters)
         self._terms = terms
-        # ``_heard`` maps each client to the charges that other routers reported.
+        # ``_heard`` maps each client to the charges reported by other routers.
         self._heard: dict[str, float] = {}
         self.raised: dict[str, float] = {}
-        # ``_elsewhere`` maps each other router to the time of its latest message in seconds, and to
-        # the clients that wait there.
+        # ``_elsewhere`` maps each other router to the time (s) of its latest message and to the
+        # clients that wait there.
         self._elsewhere: dict[str, tuple[float, Collection[str]]] = {}
         # ``ahead`` is the largest lead that a client had, when its request was sent, over a client
         # that waited at another router.
@@ -405,7 +401,7 @@ class SharedCounters:
         return self._counters.keys()
 
     def lifted(self, client: str, before: float) -> None:
-        """Record that the policy has just lifted the client's counter from the value ``before``."""
+        """Record that the policy has just lifted the client's counter, which was ``before``."""
         by = self.counter(client) - before
         if by > 0:
             self.raised[client] = self.raised.get(client, 0.0) + by
@@ -414,9 +410,9 @@ class SharedCounters:
         self, origin: str, charged: Sums, raised: Sums, waiting: Collection[str], place: int,
         now_s: float,
     ) -> None:  # fmt: skip
-        """Apply another router's new charges and lifts, and record the router's waiting clients.
+        """Apply another router's new charges and lifts, and record which clients wait there.
 
-        Only charges at ``place`` are applied, such as the charges in one band of a gateway.
+        Only charges at ``place`` are applied, for example those in one band of a gateway.
         ``raised`` are the levels to which clients' counters were lifted.
         """
         for client, of in charged.items():
@@ -431,7 +427,7 @@ class SharedCounters:
                 self._counters[client] = self.counter(client) + more
         if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
             # If ``last_left`` were not updated, a client that comes to an empty queue would be owed
-            # all the service that other clients received at the other router.
+            # all the service that others received at the other router.
             self._account.last_left = min(served, key=self.counter)
         for client in waiting:
             self._counters.set_heard(client, self.counter(client))
@@ -457,8 +453,8 @@ class SharedCounters:
             behind = own - self._counters[other]
             if behind > 0:
                 ahead = max(ahead, behind)
-                # A router's allowed lead grows with the age of the message from its peer; a rate of
-                # 0 allows no lead.
+                # The allowed lead grows with the age of the peer's message; with a rate of 0, no
+                # lead is allowed.
                 latest = max(latest, heard_s + min(behind / rate if rate else forget_s, forget_s))
         if latest > now_s:
             return latest

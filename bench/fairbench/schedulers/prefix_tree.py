@@ -1,7 +1,7 @@
-"""The prefix tree: a radix tree over prompts, for the simulated KV cache and for the routers.
+"""The prefix tree: a radix tree over prompts, for the simulated KV cache and for routers.
 
-An edge of the tree stores a part of a prompt as a tuple of segments. The tree splits an edge where
-two prompts differ, even inside a segment, and never stores single tokens.
+An edge of the tree stores a part of a prompt as a tuple of segments, never as single tokens. An
+edge is split where two prompts differ, even inside a segment.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ from typing import Generic, Self, TypeVar
 from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt, Segment, new_tuple, prompt_tokens
 
-# ``Edge`` is a part of a prompt, stored as its segments up to the end of the part. The first
-# segment of an edge is stored from its own beginning.
+# A part of a prompt, stored as all of its segments; the first one is stored from its own beginning.
 Edge = Prompt
-# ``Place`` is a position in a prompt: the index of a segment, and the offset in this segment.
+# A position in a prompt: the index of a segment, and the offset in this segment.
 Place = tuple[int, int]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Node:
-    """A tree node with the edge that leads to the node.
+    """A tree node with the edge that leads to it.
 
-    The edge has ``length`` tokens, and begins ``start`` tokens after the beginning of the edge's
-    first segment. ``depth`` is the number of tokens from the root to the node.
+    The edge has ``length`` tokens, and begins ``start`` tokens after the beginning of its first
+    segment. ``depth`` is the number of tokens from the root to the node.
     """
 
     __slots__ = ("children", "depth", "edge", "length", "parent", "start")
@@ -63,11 +62,11 @@ class PrefixTree(Generic[N]):
     def descend(
         self, node: N, prompt: Prompt, place: Place, limit: int, *, split: bool = True
     ) -> tuple[N, Place]:
-        """Walk along the prompt from ``node``, which ends at ``place``, down to depth ``limit``.
+        """Follow the prompt from ``node``, which ends at ``place``, down to depth ``limit``.
 
-        Returns the deepest node whose whole path is a prefix of the prompt, and the position in the
+        Return the deepest node whose whole path is a prefix of the prompt, and the position in the
         prompt at which this node ends. A node that matches only in part is split where the match
-        ends; with ``split=False``, the walk does not enter such a node.
+        ends; with ``split=False``, it is left out instead.
         """
         index, offset = place
         count = len(prompt)
@@ -81,8 +80,8 @@ class PrefixTree(Generic[N]):
                 break
             edge, length = child.edge, child.length
             if length <= remaining:
-                # Most edges of the tree lie within one segment, which the key names, or are the
-                # rest of a segment.
+                # Most edges lie within one segment, which the key names, or are the rest of a
+                # segment.
                 if len(edge) == 1 and (end := offset + length) <= whole:
                     node, remaining = child, remaining - length
                     index, offset = (index, end) if end < whole else (index + 1, 0)
@@ -122,15 +121,14 @@ class PrefixTree(Generic[N]):
         length = depth - node.depth
         child = self._node_type(node, _stretch(prompt, place, length), length)
         index, child.start = place
-        # The arguments are passed by position, because passing them by name is slower.
+        # Passing the arguments by position is faster than by name.
         node.children[prompt[index][0], child.start] = child
         return child
 
     def split(self, node: N, tokens: int) -> N:
         """Cut the edge above ``node`` after ``tokens`` tokens; return the new upper node.
 
-        The object ``node`` remains the lower part, so references to the node still mean the same
-        prefix.
+        The object ``node`` remains the lower part, so references to it still mean the same prefix.
         """
         upper_edge, lower_edge = _cut(node.edge, node.start + tokens)
         parent = node.parent
@@ -145,7 +143,7 @@ class PrefixTree(Generic[N]):
         return upper
 
     def on_split(self, upper: N, lower: N) -> None:
-        """Copy to the new node ``upper`` the facts about ``lower`` that hold for both nodes."""
+        """Copy to the new node ``upper`` whatever holds for both nodes after a split."""
 
     def remove(self, leaf: N) -> N:
         """Remove a node without children, and return its parent."""
@@ -167,8 +165,7 @@ class PrefixTree(Generic[N]):
 def path(node: Node) -> Prompt:
     """Return the prefix that ends at ``node``, as a prompt."""
     segments: list[Segment] = []
-    # The edge below the node contains all tokens of the last segment, so the walk through the tree
-    # ends here.
+    # The edge below contains all tokens of the last segment, so the walk ends here.
     goes_on = False
     while (parent := node.parent) is not None:
         edge = node.edge
@@ -180,7 +177,7 @@ def path(node: Node) -> Prompt:
 
 
 def place_at(prompt: Prompt, depth: int) -> Place:
-    """Return the position in the prompt where a prefix of ``depth`` tokens ends."""
+    """Return the position in the prompt at which a prefix of ``depth`` tokens ends."""
     for index, (_, length) in enumerate(prompt):
         if depth < length:
             return index, depth
@@ -189,15 +186,15 @@ def place_at(prompt: Prompt, depth: int) -> Place:
 
 
 def truncate(prompt: Prompt, tokens: int) -> Prompt:
-    """Return the prompt that consists of the first ``tokens`` tokens."""
+    """Return a prompt that consists of the first ``tokens`` tokens."""
     return _stretch(prompt, (0, 0), tokens)
 
 
 def _common(edge: Edge, prompt: Prompt, index: int, offset: int, limit: int) -> tuple[int, Place]:
     """Return how many tokens of an edge match a prompt, and where in the prompt the match ends.
 
-    The comparison starts in the prompt at ``offset`` in the segment number ``index``. Precondition:
-    the edge begins with the prompt's segment number ``index``, at the offset ``offset``.
+    The comparison starts at ``offset`` in the prompt's segment number ``index``. Precondition: the
+    edge begins with the same segment at the same offset.
     """
     taken, count = 0, len(prompt)
     for key, end in edge:
@@ -215,7 +212,7 @@ def _common(edge: Edge, prompt: Prompt, index: int, offset: int, limit: int) -> 
 
 
 def _stretch(prompt: Prompt, place: Place, tokens: int) -> Edge:
-    """Return the ``tokens`` tokens of a prompt that begin at ``place``, as an edge."""
+    """Return ``tokens`` tokens of a prompt, from ``place`` on, as an edge."""
     if tokens <= 0:
         return ()
     index, upto = place
@@ -232,7 +229,7 @@ def _stretch(prompt: Prompt, place: Place, tokens: int) -> Edge:
 
 
 def _cut(edge: Edge, upto: int) -> tuple[Edge, Edge]:
-    """Cut an edge ``upto`` tokens after the start of its first segment; return both parts."""
+    """Cut an edge in two, ``upto`` tokens after the start of its first segment."""
     for position, (key, end) in enumerate(edge):
         if upto < end:
             return (*edge[:position], Segment(key, upto)), edge[position:]
@@ -242,7 +239,7 @@ def _cut(edge: Edge, upto: int) -> tuple[Edge, Edge]:
     raise AssertionError("the edge of the prefix tree is too short to be cut at this position")
 
 
-IN_BATCH_TOKENS = 32  # SGLang's in-batch prefix check has the same threshold.
+IN_BATCH_TOKENS = 32  # the threshold of SGLang's in-batch prefix check
 
 
 def head_of(prompt: Prompt) -> Prompt | None:

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from fairbench.core import Request
 
-# If the ends of programs are unknown, at most ``IDLE_PROGRAMS`` idle programs are remembered.
+# If it is unknown when programs end, at most this many idle programs are remembered.
 IDLE_PROGRAMS = 10_000
 
 T = TypeVar("T")
@@ -17,7 +17,7 @@ T = TypeVar("T")
 class ProgramStates(Generic[T]):
     """The states of the programs that have unfinished calls.
 
-    A request that belongs to no program has a state of its own.
+    A request that belongs to no program has its own state.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -33,7 +33,7 @@ class ProgramStates(Generic[T]):
         return len(self._states)
 
     def begin_call(self, request: Request) -> tuple[T, bool]:
-        """Begin a call; return the program's state, and whether the program is new."""
+        """Begin a call; return its program's state, and whether the program is new."""
         program = _program_key(request)
         self._calls[program] += 1
         self._idle.pop(program, None)
@@ -48,7 +48,7 @@ class ProgramStates(Generic[T]):
         return self._states[_program_key(request)]
 
     def values(self) -> Collection[T]:
-        """Return the states of all known programs, the oldest program first."""
+        """Return the states of all known programs, the oldest first."""
         return self._states.values()
 
     def forget_idle(self, gone: Callable[[T], bool]) -> None:
@@ -57,7 +57,7 @@ class ProgramStates(Generic[T]):
             del self._states[self._idle.popitem(last=False)[0]]
 
     def end_call(self, request: Request) -> bool:
-        """End a call; return True if the program has no unfinished call and will send no more."""
+        """End a call; return True if its program has no unfinished call and will send no more."""
         program = _program_key(request)
         self._calls[program] -= 1
         if self._calls[program]:
@@ -76,7 +76,7 @@ class ProgramStates(Generic[T]):
 def has_program(request: Request) -> bool:
     """Return whether the host knows the request's program.
 
-    Numbers 0 and -1 mean an unknown program.
+    The numbers 0 and -1 mean an unknown program.
     """
     return request.program_id > 0 or request.calls_left is not None
 

@@ -1,13 +1,13 @@
 """The schedulers and routers by their names.
 
-To add a scheduler, write a file with its class, and add a line to the table in this file.
+To add a scheduler, write a file with its class, and add a line to the table below.
 
-A user's scheduler requires no change of this file. A user can add a scheduler in two ways. Either
-the environment variable ``FAIRBENCH_SCHEDULERS`` names the scheduler's file (``:`` separates
-several files), or the scheduler is installed with an entry point in the group
-``fairbench.local_schedulers`` or ``fairbench.routers``. The name of the entry point is the name of
-the scheduler. An environment variable, not a flag, names the files, so that every process of a run
-knows the files, including processes of a sweep, emulated workers and SGLang servers.
+A user's own scheduler requires no change here. There are two ways to add it. The environment
+variable ``FAIRBENCH_SCHEDULERS`` can name the scheduler's file (``:`` separates several files). Or
+the scheduler is installed with an entry point in the group ``fairbench.local_schedulers`` or
+``fairbench.routers``; the name of the entry point is then the scheduler's name. Files are named by
+an environment variable instead of a flag, so that every process of a run knows them, such as the
+processes of a sweep, emulated workers and SGLang servers.
 
 The classes of a user's file are checked when the file is read, before any simulation. A class must
 have a name and a constructor, no hook may be misspelt, and each hook must accept the arguments of
@@ -30,8 +30,7 @@ from fairbench.named import imported
 from fairbench.schedulers.base import PARTS, LocalScheduler, Router
 from fairbench.schedulers.params import PartParams, make_params, params_of
 
-# A method whose name resembles a hook's name by at least ``ALIKE`` (0 to 1) counts as a misspelt
-# hook.
+# A method whose name is this similar (0 to 1) to a hook's name counts as a misspelt hook.
 ALIKE = 0.85
 
 
@@ -40,8 +39,8 @@ def schedulers_in(
 ) -> dict[str, str]:
     """Return ``module:class`` of a file's subclasses of ``base`` by name, ready to import.
 
-    Raises UsageError as ``classes_in`` does, and for a class with a misspelt hook or a hook with
-    wrong parameters.
+    Raises UsageError in the cases of ``classes_in``, and for a class with a misspelt hook or a hook
+    with wrong parameters.
     """
     found = {}
     for attribute, value in classes_in(path, named_by, base, "name"):
@@ -92,9 +91,8 @@ def _hooks(base: type) -> Iterator[tuple[str, Callable[..., Any]]]:
     return ((n, f) for n, f in vars(base).items() if isfunction(f) and not n.startswith("_"))
 
 
-# The values are paths of classes, so that a command imports only the schedulers that it runs.
-# Schedulers of other projects and of single studies are entry points, as the schedulers of users
-# are.
+# The values are paths of classes, so a command imports only the schedulers that it runs. Schedulers
+# of other projects and of single studies are entry points, as users' schedulers are.
 LOCALS = {
     "fcfs": "fairbench.schedulers.local.fcfs:FCFS",
     "lpm": "fairbench.schedulers.local.lpm:LPM",
@@ -124,7 +122,7 @@ ROUTERS = {
     "power-of-two": "fairbench.schedulers.routing.baselines:PowerOfTwo",
 }
 
-# ``PAIRS`` maps each value of `--scheduler` to a router and a local scheduler.
+# Each value of `--scheduler` stands for a router and a local scheduler.
 PAIRS = {
     "fcfs": ("round-robin", "fcfs"),
     "lpm": ("round-robin", "lpm"),
@@ -138,7 +136,7 @@ PAIRS = {
     "fair-finish": ("fair-finish", "dlpm-hold"),
 }
 
-# ``PARAMS_OF`` maps routers that order their own queue to the part whose parameters they have.
+# These routers order their own queue and take the parameters of the named part.
 PARAMS_OF = {"central-dlpm": "dlpm"}
 
 VARIABLE = "FAIRBENCH_SCHEDULERS"
@@ -147,12 +145,12 @@ ROUTER_GROUP = "fairbench.routers"
 
 
 def locals_by_name() -> Mapping[str, str]:
-    """Return ``module:class`` of each local scheduler by name, including schedulers of the user."""
+    """Return ``module:class`` of each local scheduler by name, including users' schedulers."""
     return _with_plugins(LOCAL_GROUP)
 
 
 def routers_by_name() -> Mapping[str, str]:
-    """Return ``module:class`` of each router by name, including routers of the user."""
+    """Return ``module:class`` of each router by name, including users' routers."""
     return _with_plugins(ROUTER_GROUP)
 
 
@@ -166,8 +164,8 @@ def _with_plugins(group: str) -> Mapping[str, str]:
             raise UsageError(f"{VARIABLE}: {path} has no class of a LocalScheduler or Router")
         own += schedulers_in(path, VARIABLE, base).items()
     for name, value in own:
-        # A router and a local scheduler must have different names, because `--set NAME.PARAM` does
-        # not say which kind is meant.
+        # A router and a local scheduler may not share a name, because `--set NAME.PARAM` does not
+        # say which of the two it means.
         if name in found or name in LOCALS or name in ROUTERS:
             raise UsageError(
                 f"two schedulers have the name {name!r}, one of them {value}; rename this scheduler"
@@ -190,7 +188,7 @@ def split_pair(scheduler: str) -> tuple[str, str]:
 
 
 def pair_name(router: str, local: str) -> str:
-    """Return the name of a pair, or ``router+local`` if the pair has no name."""
+    """Return the name of a pair, or ``router+local`` if it has none."""
     for name, pair in PAIRS.items():
         if pair == (router, local):
             return name
@@ -217,7 +215,7 @@ def params_part(router: str) -> str:
 
 
 def other_kind(name: str) -> str:
-    """Return advice on which flag takes a scheduler of this name; "" for an unknown name."""
+    """Return advice on which flag takes a scheduler of this name, or "" for an unknown name."""
     for kind, others, fix in (
         ("pair of a router and a local scheduler", PAIRS, f"--scheduler {name}"),
         ("local scheduler", locals_by_name(), f"round-robin+{name}, or --local {name}"),
@@ -229,7 +227,7 @@ def other_kind(name: str) -> str:
 
 
 def unknown_scheduler(what: str, name: str, known: Iterable[str]) -> UsageError:
-    """Return the error for an unknown scheduler, with advice on other flags or a user's file."""
+    """Return the error for an unknown scheduler, with advice on flags or on a user's own file."""
     if kind := other_kind(name):
         return UsageError(f"unknown {what} {name!r}: {kind}")
     own = [path.name for path in user_files()]
@@ -272,7 +270,7 @@ def build_router(name: str, settings: Mapping[str, Any], workers: int) -> Router
 
 
 def params_classes() -> PartParams:
-    """Return the ``Params`` of each local scheduler and router by name, except ``PARAMS_OF``."""
+    """Return the ``Params`` of each local scheduler and router by name, without ``PARAMS_OF``."""
     routers = [name for name in routers_by_name() if name not in PARAMS_OF]
     return params_of(locals_by_name(), local_class) | params_of(routers, router_class)
 

@@ -1,4 +1,4 @@
-"""Conversion of prompts of real traffic into pages of token ids, which serve as segments."""
+"""Conversion of real prompts into pages of token ids, which serve as segments."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from collections.abc import Hashable, Sequence
 from fairbench.core import Prompt, Segment
 
 ID_BYTES = array("I").itemsize
-# The first pages of a prompt are small, because a first chat message is often shorter than 32
-# tokens.
+# The first pages are small, because a first chat message is often shorter than 32 tokens.
 FIRST_PAGE_TOKENS = 8
-# A page size applies to prompt positions below ``PAGES_BEFORE_DOUBLING`` times the page size.
+# A page size applies to positions in the prompt below this multiple of the size.
 PAGES_BEFORE_DOUBLING = 32
 
 
 def segments_of(token_ids: Sequence[int]) -> Prompt:
     """Return a prompt as pages: of 8 tokens up to token 256, of 16 up to token 512, and so on.
 
-    At the border of a page, a match loses at most a sixteenth of its length, or 7 tokens. The
-    conversion is fastest if the ids are an ``array("I")``.
+    Matches end at the borders of pages, so a match loses at most a sixteenth of its length, or 7
+    tokens. The conversion is fastest if the ids are an ``array("I")``.
 
-    A page's name consists of the page's tokens (4 bytes each), so names must not be logged. Because
-    names are not hashes, two prompts begin with equal segments exactly as far as the prompts share
-    whole pages. If the last page of a prompt is shorter than its place allows, the page matches
-    only an equal last page. To name a prefix that ends inside a page, ``truncate`` the prompt of
-    the whole text. Raises OverflowError for an id that is negative or has more than 32 bits.
+    A page's name consists of its tokens (4 bytes each), so names must not be logged. Because names
+    are not hashes, two prompts begin with equal segments exactly as far as they share whole pages.
+    If the last page of a prompt is shorter than the page size at its position, it matches only an
+    equal last page. To name a prefix that ends inside a page, ``truncate`` the prompt of the whole
+    text. Raises OverflowError for an id that is negative or has more than 32 bits.
     """
     # The text has one character for each byte of the token ids.
     text = str(_bytes_of(token_ids), "latin-1")
@@ -39,7 +38,7 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
 
 
 def narrow(ids: Sequence[int]) -> Sequence[int]:
-    """Return the token ids folded to 32 bits; SGLang's ids for tokens of images are wider."""
+    """Return the token ids folded to 32 bits, because SGLang's ids for image tokens are wider."""
     try:
         return array("I", ids)
     except OverflowError:
@@ -55,7 +54,7 @@ def _bytes_of(token_ids: Sequence[int]) -> memoryview:
 def prompt_apart(ids: Sequence[int], apart: Hashable) -> Prompt:
     """Return the prompt of ``ids``; it shares prefixes only with prompts of equal ``apart``.
 
-    The value None of ``apart`` is a value like any other.
+    None is a value of ``apart`` like any other.
     """
     prompt = segments_of(narrow(ids))
     return prompt if apart is None else (Segment(repr(apart), 0), *prompt)

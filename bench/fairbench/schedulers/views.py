@@ -1,8 +1,8 @@
 """The views that a host gives schedulers: the waiting queue, the running batch, and loads.
 
-The views ``ListView`` and ``QueueView`` are simple and slow. Plugins in real servers use
-``ListView``, which sorts the server's own list (SGLang's ``calc_priority``); tests compare the
-simulator's incremental queue with ``ListView``.
+``ListView`` and ``QueueView`` are simple and slow. Plugins in real servers use ``ListView``, which
+sorts the server's own list (as SGLang's ``calc_priority`` does); tests compare the simulator's
+incremental queue with it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Scan(Protocol):
     def __next__(self) -> Request: ...
 
     def skip(self, client: str) -> None:
-        """Skip the further requests of this client; a call takes constant time."""
+        """Skip this client's further requests; a call takes constant time."""
 
     def skip_debtors(self, credit: Mapping[str, float]) -> None:
-        """Skip a client if its credit is at most 0 when the scan reaches one of its requests."""
+        """Skip a client whose credit is at most 0 when the scan reaches one of its requests."""
 
     def unskip_all(self) -> None:
-        """Offer the requests of skipped clients again, from the current position on."""
+        """Offer skipped clients' requests again, from the current position on."""
 
 
 class Running(NamedTuple):
@@ -59,14 +59,13 @@ class ClientLoad(NamedTuple):
 class RunningView(Protocol):
     """The running batch, as it was when the scheduling pass began.
 
-    The view leaves out requests that were preempted in this pass. Only vLLM's view contains
-    requests that were admitted in the present pass, and such requests cannot be preempted in the
-    same pass.
+    Requests that were preempted in this pass are left out. Only vLLM's view contains requests that
+    were admitted in this pass; they cannot be preempted in the same pass.
     """
 
     @property
     def free_tokens(self) -> int:
-        """The KV memory in tokens that is free or holds cached prefixes that no request uses."""
+        """The KV memory in tokens that is free, or that holds cached prefixes no request uses."""
 
     def __len__(self) -> int: ...
 
@@ -79,19 +78,18 @@ class RunningView(Protocol):
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
         """Return whether this pass could admit the request if ``without`` did not run.
 
-        The engine's own test of memory and its load cap decide the result. The test of room counts
-        the admissions of the present pass and the memory reserved for outputs. In engines that
-        cannot preempt requests, the result is always False. Each call iterates over the whole
-        batch.
+        The engine's own test of memory and its load cap decide, with the admissions of this pass
+        and the memory reserved for outputs. In engines that cannot preempt requests, the result is
+        always False. Each call iterates over the whole batch.
         """
 
 
 class WaitingView(Protocol):
-    """The interface through which a scheduler sees the waiting queue of its host.
+    """A scheduler's view of the waiting queue of its host.
 
-    When a request is admitted, it leaves the view. A scan that was created earlier keeps its order,
-    but never offers an admitted request. A retracted request enters the tail of the queue again,
-    and a preempted request enters the queue again after the pass.
+    An admitted request leaves the view. A scan that was created earlier keeps its order, but never
+    offers an admitted request. A retracted request enters the queue again at its tail, and a
+    preempted request enters it again after the pass.
     """
 
     @property
@@ -119,8 +117,8 @@ class WaitingView(Protocol):
 
         Requests with equal matches keep their previous order. A request comes last if its first 32
         tokens equal those of an earlier waiting request and at most 32 of its tokens are cached
-        (SGLang's in-batch deprioritisation). With ``refresh=False`` the queue is neither matched
-        against the cache nor sorted: the last order remains, with new requests at the tail. Only
+        (SGLang's in-batch deprioritisation). With ``refresh=False``, the queue is neither matched
+        with the cache nor sorted: the last order remains, with new requests at the tail. Only
         schedulers that declare ``cache_aware`` may use this method.
         """
 
@@ -129,14 +127,14 @@ class WaitingView(Protocol):
 
 
 class Waiting(NamedTuple):
-    """A waiting request with the result of matching its prompt against the cache.
+    """A waiting request with the result of matching its prompt with the cache.
 
     ``tokens`` is the length of the prompt, including the outputs of a retracted request; ``cached``
-    is the number of cached tokens, less than ``tokens``. ``duplicate`` is true if the request has
-    at most 32 cached tokens and shares its first 32 tokens with an earlier request.
-    ``waited_tokens`` is the number of prompt tokens that the engine has computed for any request
-    since this request entered the queue. ``entered`` is the number of the request in the sequence
-    of all entries into the queue. ``node`` is the node of the prefix tree where the match ends.
+    is the number of cached tokens, less than ``tokens``. ``duplicate`` is true if at most 32 tokens
+    are cached and the first 32 tokens equal those of an earlier request. ``waited_tokens`` is the
+    number of prompt tokens that the engine has computed, for any request, since this request
+    entered the queue. ``entered`` numbers the entries into the queue. ``node`` is the node of the
+    prefix tree at which the match ends.
     """
 
     request: Request
@@ -178,9 +176,9 @@ class WorkerLoad(NamedTuple):
     ``in_flight`` is the number of requests that were sent to the worker and have not finished.
     ``queued`` and ``running`` are numbers of requests, or None if unknown. ``tokens`` is the KV
     memory of running requests in tokens, or the sum of prompts in flight if the worker does not
-    report memory. ``saturated`` is true if requests wait and no waiting request will be admitted
-    before a running request ends. ``room`` is the worker's room if none of its waiting requests
-    start, or None if unknown.
+    report memory. ``saturated`` is true if requests wait and none of them can be admitted before a
+    running request ends. ``room`` is the room that would be left if none of the worker's waiting
+    requests started, or None if unknown.
     """
 
     in_flight: int
@@ -199,7 +197,7 @@ class Read(NamedTuple):
 
 
 class FleetView(Protocol):
-    """The available workers and their loads, as a router or a gateway sees the workers."""
+    """The available workers and their loads, as a router or a gateway sees them."""
 
     def workers(self) -> Collection[int]:
         """Return the available workers by number, in ascending order."""
@@ -240,13 +238,13 @@ def client_load(running: RunningView, client: str) -> ClientLoad:
 
 
 class ListScan:
-    """A scan of a fixed list of requests, which skips the requests that no longer wait."""
+    """A scan of a fixed list of requests, which skips requests that no longer wait."""
 
     def __init__(self, order: list[Request], waiting: Container[Request]) -> None:
         self._order = iter(order)
         self._waiting = waiting
         self._skipped: set[str] = set()
-        # If ``_credit`` is set, the view offers only requests of clients with positive credit.
+        # If ``_credit`` is set, only requests of clients with positive credit are offered.
         self._credit: Mapping[str, float] | None = None
 
     def __iter__(self) -> Iterator[Request]:
@@ -263,7 +261,7 @@ class ListScan:
         raise StopIteration
 
     def rest(self) -> list[Request]:
-        """Return all requests of a new scan, in less time than an iteration over it takes."""
+        """Return all requests of a new scan, faster than an iteration over the scan."""
         return list(filter(self._waiting.__contains__, self._order))
 
     def skip(self, client: str) -> None:
@@ -278,16 +276,16 @@ class ListScan:
 
 
 def rest(scan: Iterable[Request]) -> list[Request]:
-    """Return the requests of a scan in queue order that the scan has not offered yet."""
+    """Return the requests that the scan has not offered yet, in queue order."""
     return scan.rest() if isinstance(scan, ListScan) else list(scan)
 
 
 class ListView:
     """A view of the host's queue ``requests``, which ``match_order`` sorts in place.
 
-    ``matched(request)`` returns how many tokens of the request's prompt are cached now; the result
-    may be the whole prompt. ``prompt(request)`` returns the prompt to prefill, which includes the
-    outputs of a retracted request.
+    ``matched(request)`` returns how many tokens of the request's prompt are cached now, possibly
+    all. ``prompt(request)`` returns the prompt to prefill, which includes the outputs of a
+    retracted request.
     """
 
     def __init__(
@@ -364,9 +362,9 @@ class ListView:
 class QueueView:
     """A WaitingView in order of arrival, with nothing cached and no running batch.
 
-    ``elsewhere`` are clients with requests that wait at other routers and are not in this view.
-    Only ``on_arrival`` depends on the clients ``elsewhere``. VTC does not lift a client that waits
-    at any router, and lifts no client above the counter of a client that waits at another router.
+    ``elsewhere`` are clients with requests that wait at other routers and are not in this view. It
+    matters only to ``on_arrival``: VTC does not lift a client that waits at any router, and lifts
+    no client above the counter of a client that waits at another router.
     """
 
     def __init__(self, running: RunningView | None = None) -> None:
@@ -398,7 +396,7 @@ class QueueView:
     def matched_tokens(self, request: Request) -> int:
         return 0
 
-    # The engine that owns the view calls the methods of this section.
+    # These methods are called by the engine that owns the view.
 
     def by_arrival(self) -> Iterator[Request]:
         """Return the requests in order of arrival, even if schedulers see another order."""

@@ -1,10 +1,10 @@
 """Simulations of each client alone on its part of the cluster, as a reference for shared runs.
 
-A client's part is 1/n of the speed and KV pool of every replica. Because every replica is divided,
-any n can divide a cluster of any number of replicas, and requests are routed as in the whole
-cluster. One part of a replica takes n times as long for each iteration, fixed costs included, and
-holds 1/n of the requests. The number n of parts is the sum of all weights divided by the client's
-weight, or the number of clients if all weights are equal.
+A client's part is 1/n of the speed and of the KV pool of every replica. The number n is the sum of
+all weights divided by the client's weight, or the number of clients if all weights are equal.
+Because every replica is divided, n need not fit the number of replicas, and requests are routed as
+in the whole cluster. A part of a replica takes n times as long for each iteration, fixed costs
+included, and holds 1/n of the requests.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from fairbench.sim.run import Simulation
 from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
-# A client that runs alone has the local scheduler ``LOCAL``, and tries each of the ``ROUTERS``. The
-# better router counts, because some workloads need cache locality and others need load balance.
-# Fairness has no meaning for a client that runs alone.
+# A client alone has this local scheduler, and tries both routers. The better one counts, because
+# some workloads need cache locality and others need load balance. Fairness means nothing for a
+# client alone.
 LOCAL = "lpm"
 ROUTERS = ("round-robin", "preble-e2")
 
@@ -40,14 +40,13 @@ def simulate_alone(
 
     - ``client`` is the name of the client.
     - ``latency_n`` is the number of latencies that were measured.
-    - ``p50_s``, ``p95_s`` and ``p99_s`` are percentiles in seconds. Each latency is the better
-      value of two simulations, with the local scheduler ``LOCAL`` and each of the two ``ROUTERS``.
-      A percentile is None if so many requests are refused that the percentile falls on a refused
-      request.
+    - ``p50_s``, ``p95_s`` and ``p99_s`` are percentiles in seconds. Each is the better value of two
+      simulations, with the local scheduler ``LOCAL`` and each of the two ``ROUTERS``. It is None if
+      so many requests are refused that the percentile falls on a refused request.
     - ``censored`` names the percentiles that are only lower bounds.
 
-    The scheduler that ``spec`` names has no effect. A request counts only if the request also
-    counts in the shared run. If ``interrupted`` returns true, the rows of some clients are missing.
+    The scheduler that ``spec`` names has no effect. A request counts only if it also counts in the
+    shared run. If ``interrupted`` returns true, the rows of some clients are missing.
     """
     plans = spec.client_plans()
     source = spec.source()
@@ -63,18 +62,18 @@ def simulate_alone(
 
 
 def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
-    """Return specs of the cluster with one client's KV pool: one spec for each router to try."""
+    """Return specs of the cluster with one client's KV pool, one for each router to try."""
     engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, load_profile(spec.gpu))
     settings = {**spec.settings, **engine.with_pool(int(engine.pool_tokens // parts))}
     if (policy := f"{ADMISSION}.policy") in settings:
-        # A client that runs alone never waits behind another client's request.
+        # A client alone never waits behind another client's request.
         settings[policy] = OFF
     is_modelled = spec.engine_code is None or evicts_inside(spec.eviction, spec.engine)
     own = {
         "local": LOCAL,
         "engine_code": None,
         "charge_pass": None,
-        # The simulator does not model a policy of the engine's real code.
+        # The simulator does not model eviction policies of an engine's real code.
         "eviction": spec.eviction if is_modelled else None,
         "gateway": None,
         "saturation": None,
@@ -100,8 +99,7 @@ def _row(
     for spec in specs:
         simulation = Simulation(spec, (plan,), source, slowdown=parts)
         simulation.run(interrupted=interrupted)
-        # In a run of one client alone, the window of the metrics still ends with the last arrival
-        # of all clients.
+        # The window of the metrics still ends with the last arrival of all clients.
         simulation.cluster.last_arrival_ps = last_ps
         simulation.cluster.settle()
         facts = simulation.facts()

@@ -35,7 +35,7 @@ Start: TypeAlias = Callable[[Job, Callable[[], None]], None]
 class InFlightLimit:
     """A limit on how many programs of a client run at a time.
 
-    Further programs wait in the order of their arrival.
+    Further programs wait, and start in the order of their arrival.
     """
 
     def __init__(self, most: int, start: Start) -> None:
@@ -52,8 +52,8 @@ class InFlightLimit:
 
     def _begin(self) -> None:
         if self._beginning:
-            # The program was refused at its start, so the loop in ``_begin`` continues with the
-            # next program.
+            # The program was refused at its start; the loop in ``_begin`` goes on with the next
+            # one.
             return
         self._beginning = True
         while self._waiting and self._running < self._most:
@@ -87,9 +87,9 @@ class Reacting(InFlightLimit):
 class Deadlines:
     """The deadlines of requests, which follow from the latency targets of clients.
 
-    A target may be a multiple of the request's latency on an idle replica. For the latency on an
-    idle replica, a deadline assumes an answer of ``max_new_tokens`` tokens, because the true length
-    is unknown in advance; metrics use the true length.
+    A target may be a multiple of the request's latency on an idle replica. Deadlines are then based
+    on an answer of ``max_new_tokens`` tokens, because the true length is unknown in advance;
+    metrics use the true length.
     """
 
     def __init__(self, plans: Iterable[ClientPlan], costs: RequestCosts | None) -> None:
@@ -134,7 +134,7 @@ class Cluster:
         router: The router, which chooses the worker of each request.
         workers: The workers by their numbers.
         clients: The names of the clients.
-        ingress: Queue in front of the router, or None if requests are sent immediately.
+        ingress: Queue in front of the router, or None if requests are sent at once.
         deadlines: Source of requests' deadlines, or None if requests have no deadlines.
         demotes: Whether the request log has a column ``demoted``.
         disaggregated: Whether the request log has the columns of disaggregated clusters.
@@ -169,8 +169,7 @@ class Cluster:
         self._prefixes = DistinctPrefixes()
         self.arrivals_open = 0
         self.last_arrival_ps = 0
-        # ``_limit_ps`` is the latest end of the run in picoseconds; it is known after the last
-        # program has arrived.
+        # ``_limit_ps`` is the latest end of the run (ps), known once the last program has arrived.
         self._limit_ps: int | None = None
         # ``service`` holds, for each client, input + 2 x output tokens of its finished requests.
         self.service = array("q", [0] * len(clients))
@@ -231,7 +230,7 @@ class Cluster:
         self.clock.at(round(arrival_s * PS_PER_S), ARRIVE, turn, arrive)
 
     def add_users(self, number: int, users: Iterable[User], until_s: float) -> None:
-        """Let a client's users start programs, until the time ``until_s`` in seconds."""
+        """Let a client's users start programs until ``until_s`` (in seconds)."""
         self.arrivals_open += 1
         self.clock.at(round(until_s * PS_PER_S), ARRIVE, number, self._close)
         for user in users:
@@ -249,12 +248,11 @@ class Cluster:
             self.last_arrival_ps = self.clock.now_ps
             self._start(following.program, partial(self._await_user, number, user))
 
-        # After rounding, the time may lie before the present time, because a float in seconds is
-        # not exact.
+        # Seconds are inexact, so after rounding the time may lie before the present time.
         at_ps = max(self.clock.now_ps, round(following.at_s * PS_PER_S))
         self.clock.at(at_ps, ARRIVE, number, arrive)
 
-    # Programs.
+    # Programs and their requests.
 
     def _start(self, program: Job, on_end: Callable[[], None] | None = None) -> None:
         started = _Started(program.program_id, program.client, self.clock.now_ps, program.demand)
@@ -270,8 +268,8 @@ class Cluster:
             if self._deadlines is not None:
                 due = self._deadlines.due(program.client, now_s, tokens, max_new)
             calls_left = started.demand.requests - started.requests
-            # The arguments are passed by position, because keywords would create a dictionary for
-            # each request.
+            # The arguments are passed by position: keywords would create a dictionary for each
+            # request.
             request = Request(
                 self._requests, program.client, program.program_id, depth, prompt, tokens, max_new,
                 now_s, due.end_s, 0, calls_left, due.first_token_s, False, due.token_every_s,
@@ -348,13 +346,13 @@ class Cluster:
         self.service[index] += request.input_tokens + OUTPUT_PRICE * sequence.produced
         done(output, None)
 
-    # The clock.
+    # The simulated time.
 
     def advance(self, most: int, limit_ps: Callable[[], int]) -> bool:
         """Run at most ``most`` events of the event heap.
 
-        The method returns False if all programs have ended, or if the next event is later than
-        ``limit_ps()``, the end of the run.
+        Return False if all programs have ended, or if the next event is later than ``limit_ps()``,
+        the end of the run.
         """
         clock, events = self.clock, self.clock.events
         for _ in range(most):
@@ -371,7 +369,7 @@ class Cluster:
             clock.step()
         return True
 
-    # The end.
+    # The end of the run.
 
     def settle(self) -> None:
         """Record the unfinished requests and programs at the end of the run."""
@@ -390,8 +388,8 @@ class Cluster:
     def least_computed(self, capacity: int) -> int | None:
         """Return the fewest prompt tokens that must be computed with ``capacity`` tokens of cache.
 
-        Requests keep their order in the run, and Belady's optimal rule decides on evictions. If the
-        result is None, all distinct prefixes fit into the cache.
+        Requests keep their order in the run, and Belady's optimal rule decides on evictions. Return
+        None if all distinct prefixes fit into the cache.
         """
         if self._prefixes.tokens <= capacity:
             return None

@@ -13,14 +13,13 @@ from fairbench.metrics.arrays import Ints
 from fairbench.metrics.belady import PrefixUses
 
 Answers: TypeAlias = dict[str, tuple[int, int, int, int, Prompt]]
-"""``Answers`` maps a key to the answer that a program received.
+"""The answers that a program received, by key.
 
-The first two fields of an answer are the node after which the answer begins, and the number of this
-node's tokens before the answer. The remaining fields are the answer's length in tokens, and the
-number and text of its prompt. If the text of a prompt was dropped to save memory, the field is
-empty.
+The first two fields are the tree node after which the answer begins, and how many of this node's
+tokens come before the answer. The other fields are the answer's length in tokens, and the number
+and text of its prompt. The text is empty if it was dropped to save memory.
 """
-# A prompt of more than ``LONG`` segments is dropped when a later prompt has extended its answer.
+# A prompt of more than ``LONG`` segments is dropped once a later prompt has extended its answer.
 LONG = 64
 
 
@@ -29,39 +28,38 @@ class DistinctPrefixes:
     """The distinct prefixes of a run's prompts, as in one cache of the cluster without eviction.
 
     The prefixes form a tree with one node per distinct segment of a prefix. A node is a series of
-    consecutive tokens with one key, and continues its parent after a position in the parent. The
-    position of a node is a pair of the parent's number and the number of the parent's tokens before
-    the node. Memory is linear in the numbers of distinct prefixes and prompts. An answer is added
-    to the tree when a later prompt contains the answer.
+    consecutive tokens with one key, and continues its parent after some position in it. The
+    position is given by the parent's number and the number of the parent's tokens before the node.
+    Memory is linear in the numbers of distinct prefixes and prompts. An answer is added to the tree
+    when a later prompt contains it.
     """
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[int, int, str], int] = {}
         # ``_lengths`` holds the number of known tokens of each node.
         self._lengths = [0]
-        # ``_ends`` holds, for each prompt, its last node and the number of this node's tokens in
-        # the prompt.
+        # ``_ends`` holds each prompt's last node, and how many of this node's tokens the prompt
+        # contains.
         self._ends = array("q")
-        # ``_made`` maps a node to the number of tokens of an answer and of its prompt.
+        # ``_made`` maps a node to the number of tokens of the answer at its beginning, and to the
+        # answer's prompt.
         self._made: dict[int, tuple[int, int]] = {}
 
     def add(self, prompt: Prompt, answer: Segment, answers: Answers) -> int:
         """Add a served prompt; return how many tokens are in no earlier prompt or answer.
 
         The result is at least 1, because an engine computes the last token of every prompt. The
-        ``answer`` is added to the program's ``answers``, because a later prompt may contain the
-        answer.
+        ``answer`` is added to the program's ``answers``, because a later prompt may contain it.
         """
         nodes, lengths = self._nodes, self._lengths
         parent = used = missing = 0
         rest = prompt
-        # Most prompts extend the prompt and answer of an earlier request by one segment.
+        # Most prompts consist of an earlier request's prompt and answer, and one more segment.
         if len(prompt) > 2:
             before = answers.get(prompt[-2][0])
             if before is not None and before[4] == prompt[:-2]:
                 parent, used, rest = before[0], before[1], prompt[-2:]
-                # Without the limit ``LONG``, memory would grow with the square of the number of
-                # turns.
+                # Without this limit, memory would grow with the square of the number of turns.
                 if len(prompt) > LONG:
                     answers[prompt[-2][0]] = *before[:4], ()
         for key, length in rest:
@@ -96,8 +94,7 @@ class DistinctPrefixes:
     def uses(self, used_ps: Ints, finished_ps: Ints) -> PrefixUses:
         """Return the paths of all prompts, with the times at which they were used and answered.
 
-        Both times (use and answer) have the shape (n_prompts,), in the order in which the prompts
-        were added.
+        Both arrays of times have the shape (n_prompts,), in the order in which prompts were added.
         """
         places = [0, 0, *(number for one in self._nodes for number in one[:2])]
         parent, offset = np.array(places, np.int64).reshape(-1, 2).T

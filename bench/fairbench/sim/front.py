@@ -1,4 +1,4 @@
-"""The construction of a simulated cluster's routers, gateways and view of the workers."""
+"""The construction of a simulated cluster's routers and gateways, and their view of the workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class SimFleet:
-    """A ``FleetView`` that reports loads at once, unlike real fleets."""
+    """A ``FleetView`` that reports loads without delay, unlike real fleets."""
 
     def __init__(self, workers: Sequence[Replica]) -> None:
         self._workers = workers
@@ -45,7 +45,7 @@ class SimFleet:
         return WorkerLoad(queued + running, tokens, queued, running, one.saturated, one.room)
 
     def matched_tokens(self, request: Request) -> int:
-        """Return the largest number of the request's tokens that any single worker has cached."""
+        """Return how many tokens of the request's prompt the best worker has cached."""
         limit = request.input_tokens - 1
         return max(one.cache.common_tokens(request.prompt, limit) for one in self._workers)
 
@@ -159,7 +159,7 @@ def eviction_reports(
 
 
 def refuse_stall(cluster: Cluster) -> None:
-    """Raise RunFailed if a scheduler leaves requests waiting although no event is due."""
+    """Raise RunFailed if a scheduler leaves requests waiting although nothing else will happen."""
     if cluster.clock.events or not cluster.running:
         return
     for worker in cluster.workers:

@@ -30,7 +30,7 @@ from fairbench.schedulers.peers import (
 )
 from fairbench.streams import stream
 
-# With the key ``BEFORE_WORKERS``, a queue runs before the workers at the same instant.
+# With this key, a queue runs before the workers at the same instant.
 BEFORE_WORKERS = -1
 
 
@@ -38,23 +38,22 @@ class Ingress(QueueHost[Sequence]):
     """The host of ``queue``, in which requests wait until they are sent to a worker.
 
     The host calls the queue when a request arrives or ends, and when a worker has decided on its
-    next step. The host calls the queue after all iterations that end at this instant, and never
-    during an admission pass. The queue is told of arrivals and ends of requests in the order of
-    their occurrence.
+    next step: after all iterations that end at this instant, and never during an admission pass.
+    Arrivals and ends of requests are reported to the queue in the order in which they occurred.
     """
 
     def __init__(self, clock: Clock, workers: Many[Replica], queue: HoldsRequests) -> None:
         super().__init__(queue)
         self._clock = clock
         self._workers = workers
-        # ``_events`` holds events that were not passed to the queue yet.
+        # ``_events`` holds events that the queue has not been told of yet.
         self._events: list[Callable[[], None]] = []
-        # ``_due_ps`` is the time in picoseconds at which the queue will be called next.
+        # ``_due_ps`` is the time (ps) of the next call of the queue.
         self._due_ps: int | None = None
         # ``before_call`` is a function that runs before each call of the queue.
         self.before_call: Callable[[], None] | None = None
-        # ``turn`` returns the queue's key, which decides the order of queues that are called at the
-        # same instant.
+        # ``turn`` returns the queue's key, which decides in which order queues are called at one
+        # instant.
         self.turn: Callable[[], int] = lambda: BEFORE_WORKERS
         for worker in workers:
             worker.on_pass = self.soon
@@ -71,7 +70,7 @@ class Ingress(QueueHost[Sequence]):
 
     def finished(self, sequence: Sequence) -> None:
         if not self.end_sent(sequence.request):
-            # The queue in front of the router refused the request.
+            # The queue refused the request.
             return
         produced = 0 if sequence.status == REFUSED else sequence.produced
         now_s = self._clock.now_ps / PS_PER_S
@@ -79,11 +78,11 @@ class Ingress(QueueHost[Sequence]):
         self.soon()
 
     def sequences(self) -> Iterator[Sequence]:
-        """Yield the queued requests in the order of their arrival."""
+        """Yield the queued requests in order of arrival."""
         return iter(self.held.values())
 
     def soon(self) -> None:
-        """Call the queue at this instant, after the events that are due first."""
+        """Call the queue at this instant, after the events that are already due."""
         if self.held or self._events:
             self._call_at(self._clock.now_ps)
 
@@ -126,16 +125,16 @@ class Ingress(QueueHost[Sequence]):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A router that exchanges totals with others; ``recheck`` tries the router's queue again."""
+    """A router that exchanges totals with others; ``recheck`` tries its queue again."""
 
     parts: Many[Exchanges]
     recheck: Callable[[], None]
 
 
 class Gossip:
-    """A gossip protocol, in which each router sends its totals to all others every ``every_s`` s.
+    """A gossip protocol: each router sends its totals to all others every ``every_s`` seconds.
 
-    The routers send their totals at different times within the interval.
+    The routers do so at different times within the interval.
     """
 
     def __init__(self, clock: Clock, peers: Many[Peer], params: RoutersParams, rng: Random) -> None:
@@ -191,11 +190,11 @@ class SumLedger:
 
 
 class Unheard:
-    """A measurement of the charges at other routers that a router did not yet know, in tokens.
+    """A measurement of how much other routers have charged that a router does not know, in tokens.
 
-    The measured number is the largest charge to a client that some router does not know. Between
-    two messages, unknown charges only grow, except for refunds, so unknown charges are measured
-    just before each message.
+    The result is the largest charge to a client that some router does not know. Between two
+    messages, unknown charges only grow, except for refunds, so they are measured just before each
+    message.
     """
 
     def __init__(self, peers: Many[Peer]) -> None:
@@ -270,7 +269,7 @@ class SplitRouter(Router):
 Arrives = Callable[[Request], int]
 """A function that returns the number of the router at which a request arrives.
 
-The function is called once per request, in the order of arrivals.
+It is called once per request, in the order of arrivals.
 """
 
 
@@ -300,9 +299,9 @@ def _drawn(rng: Random, bounds: Many[float]) -> int:
 class RouterIngresses:
     """The queues in front of several routers, which decide in random order at each instant.
 
-    With a fixed order, the first router would always take the room that all routers see at the same
-    moment. A request enters its queue ``asking_ps`` picoseconds after its arrival, because the
-    router takes this time to query the ledger.
+    In a fixed order, the first router would always take the room that all routers see at once. A
+    request enters its queue ``asking_ps`` picoseconds after its arrival, because its router needs
+    this time to query the ledger.
     """
 
     def __init__(
@@ -320,11 +319,11 @@ class RouterIngresses:
         self.ingresses = ingresses
         self._arrives = arrives
         self._asking_ps = asking_ps
-        # ``gossip`` is the exchange of totals between routers; it is None if they exchange none.
+        # ``gossip`` is the exchange of totals between routers; None if they exchange none.
         self.gossip: Gossip | None = None
         self._asking: dict[Request, Sequence] = {}
         for ingress in ingresses:
-            # At the same instant, queues run before workers, because the keys of queues are lower.
+            # Queues run before workers at the same instant, because their keys are lower.
             ingress.turn = lambda: -rng.randrange(1, 2**20)
         for worker in workers:
             worker.on_pass = self._passed
@@ -347,7 +346,7 @@ class RouterIngresses:
     def finished(self, sequence: Sequence) -> None:
         owners = self._router.owners
         self.ingresses[owners[sequence.request]].finished(sequence)
-        # The request reached no router, so no ``on_finish`` will remove its owner.
+        # The request reached no router, so its owner is removed here instead of in ``on_finish``.
         if sequence.worker < 0:
             del owners[sequence.request]
 
@@ -370,7 +369,7 @@ def ingresses_of(
     setup: Setup,
     queue_of: Callable[[Router, Terms | None], HoldsRequests | None],
 ) -> RouterIngresses:
-    """Return the ingresses (routers with their queues) of an experiment.
+    """Return the queues of an experiment's routers, with their hosts.
 
     Raises UsageError in the same cases as ``share_totals``.
     """
@@ -392,13 +391,13 @@ def ingresses_of(
 
 
 Front = tuple[Router, HoldsRequests | None]
-"""A ``Front`` is a pair of a router and the queue in front of the router."""
+"""A router, and the queue in front of it."""
 
 
 def share_totals(
     spec: ExperimentSpec, params: RoutersParams, routers: RouterIngresses, fronts: Many[Front]
 ) -> None:
-    """Let the routers behind the queues ``routers`` exchange the totals of their charges.
+    """Let several routers exchange the totals of their charges to clients.
 
     Raises UsageError if neither router nor gateway has counters to share, or if the experiment has
     admission control.

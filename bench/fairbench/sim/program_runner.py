@@ -11,16 +11,16 @@ from fairbench.core import PS_PER_S, Prompt, Segment, new_tuple
 from fairbench.engine.clock import ARRIVE, Clock
 from fairbench.errors import ProgramFailed
 
-# A ``Callback`` function receives the result and the error of an ended operation; exactly one of
-# them is not None.
+# A function that receives the result and the error of an ended operation; exactly one of them is
+# not None.
 Callback = Callable[[Any, ProgramFailed | None], None]
-# A ``Pending`` function starts an operation that a suspended program awaits; its callback resumes
-# the program.
+# A function that starts an operation which a suspended program awaits; the callback resumes the
+# program.
 Pending = Callable[[Callback], None]
 
 
 class Join:
-    """A run of parallel branches, which calls ``done`` after the last branch has ended.
+    """Parallel branches; ``done`` is called when the last of them has ended.
 
     ``done`` receives the results of all branches, or the first error.
     """
@@ -50,7 +50,7 @@ class Join:
 
 
 class _Task:
-    """A running coroutine, in a class because a recursive closure would be a reference cycle."""
+    """A running coroutine; a class, because a recursive closure would be a reference cycle."""
 
     __slots__ = ("_done", "_program")
 
@@ -76,13 +76,13 @@ def run(program: Coroutine[Any, Any, Any], done: Callback) -> None:
     _Task(program, done).resume(None, None)
 
 
-# A ``Submit`` function starts a call; its arguments are prompt, name, output tokens,
-# max_new_tokens, depth, and callback.
+# A function that starts a call, given prompt, name, output tokens, max_new_tokens, depth and
+# callback.
 Submit = Callable[[Prompt, str, int, int, int, Callback], None]
 
 
 class SimLLM:
-    """The ``core.LLM`` of a program in virtual time.
+    """The ``core.LLM`` that a program calls in virtual time.
 
     ``submit`` is a function that passes a call to the cluster.
     """
@@ -117,5 +117,5 @@ class SimLLM:
 
 
 def output_segment(program_id: int, name: str, tokens: int) -> Segment:
-    """Return the output segment of a call; the key does not depend on the order of calls."""
+    """Return the output segment of a call; its key does not depend on the order of calls."""
     return new_tuple(Segment, (f"{program_id}/{name}", tokens))

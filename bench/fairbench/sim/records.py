@@ -1,8 +1,8 @@
-"""The records of a simulation: log files during the run, and tables that are built from them.
+"""The records of a simulation: log files during the run, and tables built from them.
 
-Each log is a file with an Arrow IPC stream, to which blocks of rows are appended. The logs are kept
-in files, take no memory, and survive if the process is killed. A file that was cut off can be read
-up to its end.
+Each log is a file with an Arrow IPC stream, to which blocks of rows are appended. Logs in files
+take no memory, and survive if the process is killed. A file that was cut off can be read up to its
+end.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ MAX_WORKER = 2**20
 def spooled(logs: Mapping[str, IntegerTable], folder: Path) -> Iterator[None]:
     """Store the rows of empty logs in files in ``folder`` during the ``with`` block.
 
-    When one log has a full block of rows, the incomplete blocks of all logs are written, too, so
-    that all files end at the same instant. At the end of the ``with`` block every row is on disk,
-    even after an interruption. Raises RunFailed if a file cannot be written.
+    When one log has a full block of rows, the incomplete blocks of all other logs are written, too,
+    so that all files end at the same instant. At the end of the ``with`` block, every row is on
+    disk, even after an interruption. Raises RunFailed if a file cannot be written.
     """
 
     def file_blocks() -> None:
@@ -61,7 +61,7 @@ def spooled(logs: Mapping[str, IntegerTable], folder: Path) -> Iterator[None]:
 def restore(logs: Mapping[str, IntegerTable], folder: Path, clients: int) -> None:
     """Fill empty logs from the ``folder`` of a simulation, which may have been killed.
 
-    All logs get equally many blocks, because the simulation wrote their blocks together. Raises
+    All logs get the same number of blocks, because their blocks were written together. Raises
     DataError if a file cannot be read.
     """
     found = {name: _batches(_path(folder, name)) for name in logs}
@@ -73,7 +73,7 @@ def restore(logs: Mapping[str, IntegerTable], folder: Path, clients: int) -> Non
 def _rows(batch: pa.RecordBatch, log: IntegerTable, where: str, clients: int) -> NDArray[np.int64]:
     """Return the rows of a batch of records.
 
-    Raises DataError if the rows cannot be rows of this log.
+    Raises DataError if they cannot be rows of this log.
     """
     import pyarrow as pa
 
@@ -150,14 +150,14 @@ class FileBlocks:
             yield np.concatenate(group)
 
     def release(self) -> None:
-        """Do nothing: blocks of rows in a file take no memory."""
+        """Do nothing: rows in a file take no memory."""
 
     def _append(self, message: pa.Buffer) -> None:
         try:
             with self._path.open("ab") as file:
                 file.write(message)
         except OSError as error:
-            # A message that is written only in part would make later messages unreadable.
+            # A message that is written only in part would make all later messages unreadable.
             with suppress(OSError):
                 os.truncate(self._path, self._bytes)
             raise RunFailed(f"{self._path}: cannot be written: {error.strerror}") from None
@@ -195,7 +195,7 @@ def _batches(path: Path) -> list[pa.RecordBatch]:
     except (pa.ArrowException, OSError, MemoryError, StopIteration) as error:
         raise _damaged(path, error) from None
     try:
-        # At the end of the file, the reader raises an error, whether the file is complete or cut
+        # At the end of the file the reader raises an error, whether the file is complete or cut
         # off.
         with suppress(StopIteration, OSError, pa.ArrowInvalid):
             while True:
@@ -208,9 +208,9 @@ def _batches(path: Path) -> list[pa.RecordBatch]:
 def _lacks_head(data: mmap.mmap) -> bool:
     """Return whether a stream was cut off before the end of its column description.
 
-    A stream begins with a mark, the length of the column description, and the column description
-    (Arrow columnar format, "IPC streaming format"). For data without the mark, the result is False,
-    because Arrow itself then reports that the data is not a stream.
+    A stream begins with a mark, the length of the column description, and the description itself
+    (Arrow columnar format, "IPC streaming format"). Data without the mark is no stream at all; the
+    result is then False, because Arrow reports this error itself.
     """
     length = int.from_bytes(data[4:8], "little") if len(data) >= 8 else 0
     return b"\xff\xff\xff\xff".startswith(data[:4]) and len(data) < 8 + max(1, length)
@@ -228,15 +228,15 @@ def seconds(times_ps: Ints) -> Floats:
     return found
 
 
-AT_ONCE = 16  # number of blocks of rows that are converted at once
+AT_ONCE = 16  # blocks of rows that are converted at a time
 
 
 def filed_service(log: IntegerTable, blocks: FileBlocks) -> FiledService:
     """Return the rows of a service log, sorted by start and worker, in new files.
 
-    A row is written to ``blocks`` when its stretch of steps ends, so rows are nearly in order of
-    start. The function reads the blocks in order, writes the rows that begin before all unread
-    rows, and keeps the remaining rows in memory. The files are stored in the folder of ``blocks``.
+    A row is written to ``blocks`` when its stretch ends, so rows are nearly in order of start. The
+    blocks are read in order. Rows that begin before all unread rows are written, and the others
+    stay in memory. The new files are in the folder of ``blocks``.
     """
     start = log.names.index("start_ps")
     least = np.array([rows[:, start].min(initial=2**62) for rows in blocks.groups(AT_ONCE)])
@@ -268,7 +268,7 @@ def _column(rows: NDArray[np.int64], names: tuple[str, ...], name: str) -> NDArr
 
 
 class Logs(NamedTuple):
-    """The three logs of a simulation. The fields of ``Logs`` have the names of the log files."""
+    """The three logs of a simulation; the log files are named like the fields."""
 
     requests: IntegerTable
     programs: IntegerTable
@@ -283,11 +283,11 @@ def tables_of(clients: list[str], logs: Logs) -> Tables:
     """Return the tables of a cluster that has finished its run.
 
     Requests and programs are in order of their ids, and service rows in order of start and worker.
-    The function releases the logs, which cannot be read afterwards. A long run does not need memory
-    for logs and tables at the same time.
+    The logs are released and cannot be read afterwards, so that a long run does not need memory for
+    logs and tables at the same time.
     """
     for log in logs.by_name().values():
-        # ``file_block`` writes the remaining rows to a file.
+        # This writes the remaining rows to the file.
         log.file_block()
     requests, programs, service, memory = logs
     by_request = np.argsort(requests.column("request_id"))
@@ -302,10 +302,10 @@ def tables_of(clients: list[str], logs: Logs) -> Tables:
 
 
 def _service(log: IntegerTable) -> ServiceRows:
-    """Return the service table; if the log is long and in a file, the table stays in files."""
+    """Return the service table, which stays in files if the log is long and in a file."""
     if isinstance(log.blocks, FileBlocks) and is_long(len(log)):
         return filed_service(log, log.blocks)
-    # The rows are sorted by the end of each stretch.
+    # The rows of the log are sorted by the end of each stretch.
     start_s, worker = seconds(log.column("start_ps")), log.column("worker")
     sorted_already = (start_s[1:] >= start_s[:-1]).all() and (worker == worker[:1]).all()
     by_start = None if sorted_already else np.lexsort((worker, start_s))

@@ -77,8 +77,8 @@ if TYPE_CHECKING:
 class SimulationProgress:
     """The progress of a simulation.
 
-    ``shares`` maps each client to its fraction of the service so far. ``measuring`` is true when
-    the run has ended and the metrics are being computed.
+    ``shares`` maps each client to its fraction of the service so far. ``measuring`` is true while
+    the metrics are computed after the end of the run.
     """
 
     sim_time_s: float
@@ -105,14 +105,14 @@ def progress_of(
     )
 
 
-# If a run has more than ``MOST_ALONE`` clients, it simulates no client alone.
+# With more than ``MOST_ALONE`` clients, no client is simulated alone.
 MOST_ALONE = 16
 
 
 def managed_memory(
     spec: ExperimentSpec, setup: Setup, log: MemoryLog, clock: Clock, worker: int
 ) -> ManagedMemory:
-    """Return the eviction policy and the log of one worker."""
+    """Return the eviction policy of one worker, with its log of clients' tokens."""
     policy = build_eviction(spec.eviction or DEFAULT_EVICTION, spec.settings)
     policy.prepare(setup)
     shares = make_params(MEMORY, MemoryParams, spec.settings).share
@@ -128,10 +128,9 @@ def hit_rates_alone(
 ) -> dict[str, float]:
     """Return the cache hit rate that each client has alone with its share of every KV pool.
 
-    Memory is shared in proportion to weights. The engine, the router and the speed are those of
-    ``spec``, and the eviction policy is LRU. A client whose requests are all refused has no hit
-    rate. If there is one client, or if there are more than ``MOST_ALONE`` clients, the result is
-    empty.
+    Memory is shared in proportion to weights. Engine, router and speed are those of ``spec``, and
+    the eviction policy is LRU. A client whose requests are all refused has no hit rate. The result
+    is empty for a single client, and for more than ``MOST_ALONE`` clients.
 
     Args:
         spec: The experiment of the shared run.
@@ -154,8 +153,7 @@ def hit_rates_alone(
 
 
 PROGRESS_EVERY_PS = PS_PER_S
-# After every ``EVENTS_AT_ONCE`` events, which take a few milliseconds, the run checks for an
-# interruption.
+# The run checks for an interruption after this many events, which take a few milliseconds.
 EVENTS_AT_ONCE = 64
 
 
@@ -163,10 +161,9 @@ EVENTS_AT_ONCE = 64
 def no_collector() -> Iterator[None]:
     """Turn off Python's garbage collector in the ``with`` block, which saves a third of the time.
 
-    Objects that exist before the ``with`` block are frozen with ``gc.freeze``, unless a caller has
-    frozen the objects already. An explicit collection in the ``with`` block examines only the
-    objects of the block. A collection of all imported objects would take longer than the simulation
-    of a few hundred requests.
+    Objects that exist before the block are frozen with ``gc.freeze``, unless a caller has frozen
+    them already. An explicit collection in the block then examines only objects of the block; with
+    all imported objects, it would take longer than the simulation of a few hundred requests.
     """
     was_on, sets_aside = gc.isenabled(), not gc.get_freeze_count()
     gc.disable()
@@ -223,7 +220,7 @@ def simulate(
 
 @contextmanager
 def engine_code(spec: ExperimentSpec) -> Iterator[EngineCode | None]:
-    """Yield the installed engine whose own code decides in a run, or None for fairbench's model."""
+    """Yield the installed engine whose code decides in a run, or None for fairbench's model."""
     if spec.engine_code is None:
         yield None
         return
@@ -249,8 +246,8 @@ class Simulation:
     """The simulated cluster of one experiment. Call ``run`` once, and then ``result``.
 
     ``slowdown`` multiplies the time of every iteration. ``profile`` replaces the bundled timing
-    profile, and ``worker_of`` replaces the engine of the experiment. ``code`` is an installed
-    engine that decides with its own code, or None.
+    profile, and ``worker_of`` replaces the experiment's engine. ``code`` is an installed engine
+    that decides with its own code, or None.
     """
 
     def __init__(
@@ -291,8 +288,8 @@ class Simulation:
             engine = spec.engine or DEFAULT_ENGINE
             decode_count = spec.dp - len(parts)
             workers = disaggregated(spec.settings, engine, self.engine, parts, decode_count)
-        # At the end of a run, the cluster empties its list of workers. A copy of the list of
-        # workers would keep the workers in memory.
+        # At the end of a run, the cluster empties its list of workers; a copy of the list would
+        # keep the workers in memory.
         routed = workers if spec.prefill is None else workers[: len(parts)]
         self.router.prepare(replace(self.setup, fleet=SimFleet(routed)))
         ingress = ingress_of(spec, self.router, self.clock, workers, self.setup)
@@ -380,7 +377,7 @@ class Simulation:
         return RunResult(requests, programs, service, summary, complete, memory)
 
     def facts(self) -> Facts:
-        """Return the facts about the run that the metrics need in addition to the tables."""
+        """Return the facts that the metrics need in addition to the tables."""
         spec, cluster = self.spec, self.cluster
         bound, reason = cluster_bound(
             *(self.router, cluster.workers[0].scheduler, spec.dp),
@@ -403,14 +400,14 @@ class Simulation:
 
     @property
     def _holder(self) -> str | None:
-        """The part beside the local scheduler and the gateway that queues requests, or None."""
+        """The part that queues requests besides the local scheduler and the gateway, or None."""
         if self.admission:
             return "admission control"
         shares = make_params(MEMORY, MemoryParams, self.spec.settings).share
         return f"{MEMORY}.share" if shares else None
 
     def _header(self, facts: Facts, source: Source | None, complete: bool) -> dict[str, Any]:
-        """Return the part of a summary that describes the run."""
+        """Return the fields of a summary that describe the run."""
         header = run_header(
             self.spec,
             self.plans,
@@ -428,9 +425,9 @@ class Simulation:
         return header | code | ({"admission": self.admission.policy} if self.admission else {})
 
     def _pin_audit(self) -> dict[str, Any]:
-        """Return the counts of the ``PinAudit`` by key, for a policy with memory shares.
+        """Return the counts of the ``PinAudit`` by key.
 
-        The result is empty if the eviction policy gives no shares.
+        The result is empty if the eviction policy gives no memory shares.
         """
         if self.spec.eviction is None or self.code is not None:
             return {}
@@ -441,7 +438,7 @@ class Simulation:
         return {} if audit is None else {"pinned_beyond_share": asdict(audit)}
 
     def _hit_alone(self, source: Source | None) -> dict[str, float]:
-        """Return each client's cache hit rate alone, or nothing if the run records no memory."""
+        """Return each client's cache hit rate alone, or nothing if memory is not recorded."""
         if self.memory_log is None:
             return {}
 
@@ -456,7 +453,7 @@ class Simulation:
 
 
 class Simulated(NamedTuple):
-    """The tables of a simulated run, and facts that describe the run."""
+    """The tables of a simulated run, and the facts that describe it."""
 
     tables: Tables
     facts: Facts
@@ -480,8 +477,8 @@ def simulate_tables(
 def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
     """Return an incomplete result from the records of a killed simulation in ``folder``.
 
-    The recovered result ends at the time of the last record. Work in progress is missing in the
-    result, and so are records that were not yet written. Raises DataError if a file cannot be read.
+    The result ends at the time of the last record. It lacks work that was in progress, and records
+    that were not written yet. Raises DataError if a file cannot be read.
     """
     source = spec.source()
     plans = spec.client_plans()

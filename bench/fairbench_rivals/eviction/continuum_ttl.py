@@ -15,8 +15,7 @@ from fairbench.schedulers.eviction.policies import EvictionPolicy, Leaf, Rank
 from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.program_states import IDLE_PROGRAMS, has_program
 
-# While at most ``FEW_GAPS`` gaps between turns are known, the time to live (TTL) of a session is
-# ``FIRST_TTL_S``.
+# ``FIRST_TTL_S`` is the time to live (TTL) while at most ``FEW_GAPS`` gaps between turns are known.
 FEW_GAPS, MOST_GAPS = 100, 4_096
 FIRST_TTL_S = 2.0
 REBUILD_S = 2.0  # assumed time in seconds to compute the context of an evicted session again
@@ -27,18 +26,18 @@ class ContinuumTTL(EvictionPolicy):
     """A policy that pins the KV cache of a session between two turns for a time to live (TTL).
 
     The rules are those of michiLXY03/vllm-continuum-plugin @3ad3785b and @37a9ab70 (policy.py,
-    scheduler.py). Candidates for the TTL are 0 and the known gaps between turns; the TTL is the
-    smallest candidate t that maximises F(t) x B - t, where F(t) is the fraction of the last 4,096
-    gaps that are at most t, and B is the benefit of a pin. The benefit B of a pin is Q x eta + 2 s,
-    where Q is the mean wait of the last 100 turns that returned after their pins had expired, and
-    eta is ``TurnCorrelation.eta``. After at most 100 observed gaps, the TTL (time to live) is 2 s.
-    The last turn of a session is not pinned, and neither are requests without a session.
+    scheduler.py). The candidates for the TTL are 0 and the known gaps between turns. The TTL is the
+    smallest candidate t that maximises F(t) x B - t. F(t) is the fraction of the last 4,096 gaps
+    that are at most t, and B = Q x eta + 2 s is the benefit of a pin. Q is the mean wait of the
+    last 100 turns that came after their pins had expired, and eta is ``TurnCorrelation.eta``. While
+    at most 100 gaps are known, the TTL is 2 s. The last turn of a session is not pinned, and
+    neither are requests without a session.
 
-    Continuum keeps recorded gaps for each tool. Requests of fairbench do not name tools, so the
-    policy treats all gaps as gaps of one tool. The policy does not include Continuum's own order of
-    the waiting queue. If memory is short, Continuum unpins the session that arrived last. The
-    policy removes the pin that would end first, and does not count the loss of the pin in Q. The
-    prefix of every waiting request is evicted last, even if the pin has expired.
+    Continuum records gaps by tool. fairbench's requests do not name tools, so all gaps count as
+    gaps of one tool. Continuum's own order of the waiting queue is not included. If memory is
+    short, Continuum unpins the session that arrived last; this policy removes the pin that would
+    end first, and does not count its loss in Q. The prefix of every waiting request is evicted
+    last, even if its pin has expired.
     """
 
     name = "continuum-ttl"
@@ -47,8 +46,8 @@ class ContinuumTTL(EvictionPolicy):
 
     def __init__(self, params: NoParams) -> None:
         super().__init__(params)
-        # ``_sessions`` holds the sessions by the number of their program, in the order in which
-        # their last turns ended.
+        # ``_sessions`` maps the program of each session to the session, ordered by the end of the
+        # last turn.
         self._sessions: dict[int, PinnedSession] = {}
         self._gaps_s: deque[float] = deque()
         self._sorted_s = SortedList()
@@ -97,9 +96,9 @@ class ContinuumTTL(EvictionPolicy):
 
 @dataclass(slots=True)
 class PinnedSession:
-    """The state of a session with further turns: the number of ended turns, and the pin's end.
+    """A session with further turns: how many turns have ended, and when its pin ends.
 
-    ``ended_s`` is the time at which the last turn ended, and is inf while the next turn runs.
+    ``ended_s`` is the time at which the last turn ended, or inf while the next turn runs.
     """
 
     turns: int = 0
@@ -126,7 +125,7 @@ class TurnCorrelation:
 
     @property
     def eta(self) -> float:
-        """The negative correlation between ended and remaining turns; 1 if undefined."""
+        """The negated correlation between ended and remaining turns; 1 if undefined."""
         n = self._n
         spread = (n * self._xx - self._x**2) * (n * self._yy - self._y**2)
         return (self._x * self._y - n * self._xy) / sqrt(spread) if spread > 0 else 1.0
@@ -138,8 +137,7 @@ def best_ttl_s(gaps_s: Iterable[float], benefit_s: float) -> float:
     best_s = best = 0.0
     for count, gap_s in enumerate(gaps_s, start=1):
         if gap_s > benefit_s:
-            # F(t) is at most 1, so no longer time to live (TTL) t can have a larger value of F(t) x
-            # B - t.
+            # F(t) is at most 1, so no longer TTL t can have a larger F(t) x B - t.
             break
         if (value := count / len(gaps_s) * benefit_s - gap_s) > best:
             best_s, best = gap_s, value

@@ -1,1 +1,1 @@
-"""Policies that order the queue of a gateway, as production gateways implement them."""
+"""Gateway policies, as production gateways implement them."""

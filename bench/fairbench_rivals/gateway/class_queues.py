@@ -28,7 +28,7 @@ class ClassQueues(FlowPolicy):
 
     @abstractmethod
     def next_class(self, waiting: Sequence[int], now_s: float) -> int | None:
-        """Return the class whose first request is sent next, or None if no request may be sent.
+        """Return the class whose first request is sent next, or None if none may be sent.
 
         ``waiting`` holds the classes with queued requests, the most important first.
         """

@@ -1,4 +1,4 @@
-"""llm-d's proposal for fairness across priorities: each priority sends a part of all requests."""
+"""llm-d's proposal for fairness across priorities: each priority sends a share of all requests."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class CrossBand(ClassQueues):
     """Priorities share the number of sent requests by weight; requests of a priority go by arrival.
 
     The rules are those of llm-d-router issue 1995 (extension point: PR 2920). In the order
-    ``priority-first``, each priority has integer credits: the weights, scaled so that the smallest
+    ``priority-first``, each priority has whole credits: the weights, scaled so that the smallest
     weight is 1. The highest priority with credit goes first, and each request costs a credit. In
     the order ``interleaved``, the priority with the least virtual time goes first, and each request
-    adds 1 / weight to the virtual time of its priority.
+    adds 1 / weight to it.
 
-    The issue leaves open what happens to priorities without requests, which never spend their
-    credits. In fairbench, priorities get new credits when no waiting priority has credit. The
-    virtual time of a priority without requests is not raised, as in the issue.
+    The issue does not say what happens to priorities without requests, which never spend their
+    credits. Here, priorities get new credits when no waiting priority has credit. The virtual time
+    of a priority without requests is not raised, as in the issue.
     """
 
     name = "cross-band"
@@ -33,8 +33,8 @@ class CrossBand(ClassQueues):
         """``order`` chooses the rule, and ``weights`` chooses how a priority p gets its weight.
 
         - ``proportional``: the weight of priority p is p minus the lowest priority, plus 1.
-        - ``linear``: the weight of a priority is the number of priorities minus the rank of the
-          priority; the highest priority has rank 0.
+        - ``linear``: the weight of a priority is the number of priorities minus its rank; the
+          highest priority has rank 0.
         - ``explicit``: the weight of a priority is its value in ``shares``, or 1 if ``shares``
           lacks the priority.
 

@@ -19,9 +19,9 @@ IDLE_S = 30.0
 class VisitingSession(PlacedSession):
     """A session whose context stays in memory for a visit of a few turns.
 
-    ``visit_turns`` counts the session's turns in its present visit. ``running`` holds the
-    unfinished turns of the session; a session with sub-agents may have several. ``longest`` is the
-    length of the session's longest prompt.
+    ``visit_turns`` counts the turns of the current visit. ``running`` holds the session's
+    unfinished turns; a session with sub-agents may have several. ``longest`` is the length of its
+    longest prompt.
     """
 
     visit_turns: int = 0
@@ -38,20 +38,20 @@ class VisitingSession(PlacedSession):
 class FairSessions(PlacementGate[VisitingSession]):
     """A gate under which a session leaves memory after a few turns if a less served client waits.
 
-    Each client has a counter of its service, as in VTC ([VTC] Alg. 2). Of the waiting clients, the
-    client with the least counter resumes its longest waiting session, at the session's last replica
-    if possible, so that cached prefixes are used. No other session takes the memory for which the
-    chosen session waits. A visit (a session's stay in memory) ends after ``turns`` turns, or when
-    the session has been idle for 30 s. An idle session whose visit has ended makes room for a
-    waiting session. An active session waits before its next turn if the least counter of the
-    waiting clients is not above the counter of the session's client.
+    Each client has a counter of its service, as in VTC ([VTC] Alg. 2). The waiting client with the
+    lowest counter resumes the session that has waited longest, at its last replica if possible, so
+    that cached prefixes are used. No other session takes the memory for which this session waits. A
+    visit (a session's stay in memory) ends after ``turns`` turns, or when the session has been idle
+    for 30 s. An idle session whose visit has ended makes room for a waiting session. An active
+    session waits before its next turn if the lowest counter of the waiting clients is not above the
+    counter of its own client.
 
     While clients f and g wait, f resumes a session only if the counter of f is not above the
-    counter of g. After f has resumed a session, each of f's sessions in memory has at most
-    ``turns`` turns before the session waits. As a result, if K sessions fit into memory and a turn
-    has at most L_in input and L_out output tokens, the counter of a client f is at most K turns
-    (L_in + w_out L_out) above the counter of a waiting client g. (A session with sub-agents also
-    waits only when none of its turns runs.)
+    counter of g. After that, each of f's sessions in memory has at most ``turns`` turns before it
+    waits. Suppose that K sessions fit into memory, and that a turn has at most L_in input and L_out
+    output tokens. Then the counter of a client f is at most K turns (L_in + w_out L_out) above the
+    counter of a waiting client g. (A session with sub-agents waits only when none of its turns
+    runs.)
     """
 
     name = "fair-sessions"
@@ -141,7 +141,7 @@ class FairSessions(PlacementGate[VisitingSession]):
             self.resume(session, worker)
 
     def review_s(self, now_s: float) -> float:
-        """Return the time at which the next visit ends because the visiting session is idle."""
+        """Return the time at which the next visit ends because its session is idle."""
         ends_s = (self._idle_until_s(one) for _, one in self.active() if not one.is_busy)
         return min((end_s for end_s in ends_s if end_s > now_s), default=inf)
 
@@ -150,7 +150,7 @@ class FairSessions(PlacementGate[VisitingSession]):
         return session.idle_since_s + IDLE_S
 
     def _next(self) -> Request:
-        """Return the turn that has waited longest, of the client with the least counter."""
+        """Return the turn that has waited longest, of the client with the lowest counter."""
         longest: dict[str, Request] = {}
         for request in self.waits:
             longest.setdefault(request.client, request)
@@ -164,12 +164,11 @@ class FairSessions(PlacementGate[VisitingSession]):
         return counters[self._next().client] <= counters[session.client]
 
     def _target(self, session: VisitingSession, required: int) -> int:
-        """Return the replica at which a session with ``required`` tokens is resumed.
+        """Return the replica at which a session that needs ``required`` tokens is resumed.
 
-        The session's last replica is chosen if its free memory suffices, also after a pause of the
-        sessions whose visits have ended. If the last replica lacks memory, the replica with the
-        most free memory is chosen if that memory suffices, or else the replica where pauses free
-        the most memory.
+        This is the session's last replica if its free memory suffices, if necessary after pausing
+        sessions whose visits have ended. Otherwise, it is the replica with the most free memory if
+        that suffices, or else the replica where pauses free the most memory.
         """
         free = self.rooms(whole)
         made = {
@@ -194,7 +193,7 @@ class FairSessions(PlacementGate[VisitingSession]):
     def _take_room(self, worker: int, required: float, leaving: list[VisitingSession]) -> float:
         """Pause sessions until ``required`` tokens are free at a replica; return the free tokens.
 
-        If pausing all ``leaving`` sessions would free too few tokens, no session is paused.
+        If pausing all ``leaving`` sessions would free too few tokens, none is paused.
         """
         room = self.rooms(whole)[worker]
         if room + sum(one.required for one in leaving) < required:
@@ -207,6 +206,6 @@ class FairSessions(PlacementGate[VisitingSession]):
         return room
 
     def _furthest_ahead_first(self, sessions: list[VisitingSession]) -> list[VisitingSession]:
-        """Return sessions by their client's counter, the largest first, and then by idle time."""
+        """Return sessions by their client's counter, the highest first, and then by idle time."""
         counters = self.account.balances()
         return sorted(sessions, key=lambda one: (-counters[one.client], one.idle_since_s))

@@ -1,4 +1,4 @@
-"""The policy that InferGrid calls DRR, in the version that InferGrid's authors measured."""
+"""The policy that InferGrid calls DRR, in the version that its authors measured."""
 
 from __future__ import annotations
 
@@ -14,13 +14,10 @@ class InfergridDRR(FlowPolicy):
     """A policy that favours requests whose client had few unfinished requests at their arrival.
 
     The project coconut-labs/infergrid calls this policy DRR (@a8d3ea8, tenant/manager.py,
-    priority_score).
-
-    The policy has neither a quantum nor a deficit. A request's score is the number of unfinished
-    requests that its client has at the request's arrival. The lowest score goes first, and equal
-    scores go in order of arrival. A client with many unfinished requests waits behind every later
-    request of a client with fewer unfinished requests. A stream of new clients can starve a client
-    with many requests.
+    priority_score), but it has neither a quantum nor a deficit. A request's score is the number of
+    unfinished requests that its client has at the request's arrival. The lowest score goes first,
+    and equal scores go in order of arrival. A client with many unfinished requests waits behind
+    every later request of a client with fewer. A stream of new clients can starve it.
     """
 
     name = "infergrid-drr"

@@ -15,14 +15,13 @@ from fairbench.schedulers.params import NotNegative, Positive
 class Kthena(FlowPolicy):
     """A policy that orders requests by their client's recent tokens at the request's arrival.
 
-    The policy is the priority queue of volcano-sh/kthena @3cc05728 (pkg/kthena-router/datastore).
-    Tokens count when an answer has ended, and a request keeps the priority that it had at its
-    arrival. A client without answers in the window overtakes all other clients until its first
-    answer has ended. The whole burst of a new client goes first, and a stream of new clients
-    starves a client with any usage. The queue of kthena releases 100 requests a second unless a
-    limit on unfinished requests is set. In fairbench, the saturation detector decides when a
-    request is released. The window of kthena counts whole seconds; the window of fairbench is
-    exact.
+    This is the priority queue of volcano-sh/kthena @3cc05728 (pkg/kthena-router/datastore). Tokens
+    count when an answer has ended, and a request keeps the priority that it had at its arrival. A
+    client without answers in the window overtakes all others until its first answer has ended.
+    Therefore, the whole burst of a new client goes first, and a stream of new clients starves a
+    client with any usage. kthena's queue releases 100 requests a second unless a limit on
+    unfinished requests is set; here, the saturation detector decides when a request is released.
+    kthena's window counts whole seconds; here, the window is exact.
     """
 
     name = "kthena"
@@ -31,8 +30,8 @@ class Kthena(FlowPolicy):
     class Params:
         """Parameters: weights of a token and of an answered request, and the window in seconds.
 
-        ``refreshed`` orders requests by the current usage instead of the usage at arrival (kthena
-        refreshes only the head of its queue, and only if configured).
+        ``refreshed`` orders requests by current usage instead of usage at arrival (kthena refreshes
+        only the head of its queue, and only if configured).
         """
 
         constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight", "request_weight")
@@ -45,8 +44,8 @@ class Kthena(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # ``_answers`` holds, for each client, its answers in the window as (time in seconds,
-        # weighted tokens), the oldest first.
+        # ``_answers`` holds each client's answers in the window as (time in seconds, weighted
+        # tokens), the oldest first.
         self._answers: dict[str, deque[tuple[float, float]]] = {}
         self._usage: dict[str, float] = {}
         self._priority: dict[Request, float] = {}
@@ -70,7 +69,7 @@ class Kthena(FlowPolicy):
         self._priority.pop(request, None)
 
     def usage(self, client: str, now_s: float) -> float:
-        """Return the client's usage: the weighted tokens of the answers in the window."""
+        """Return the client's usage: the weighted tokens of its answers in the window."""
         answers = self._answers.get(client, deque())
         while answers and answers[0][0] < now_s - self.params.window_s:
             self._usage[client] -= answers.popleft()[1]

@@ -12,7 +12,7 @@ from fairbench.core import Request
 from fairbench.schedulers.params import Positive
 from fairbench_rivals.gateway.session_gate import GateSession, SessionGate
 
-# A replica reserves ``BUFFER`` tokens for each session, besides the session's context.
+# Besides a session's context, a replica reserves ``BUFFER`` tokens for the session.
 BUFFER = 100
 
 
@@ -23,7 +23,7 @@ class PlacedSession(GateSession):
     - ``worker`` is the replica of an active session. ``origin`` is the last replica of a paused
       session, or None for a new session.
     - ``pool_place`` is the position in the pool of paused sessions; None for other sessions.
-    - ``pool_tokens`` is the session's context length when the session entered the pool.
+    - ``pool_tokens`` is the length of the context when the session entered the pool.
     - ``is_marked`` means that the session will be paused when its turn ends.
     """
 
@@ -40,7 +40,7 @@ class PlacedSession(GateSession):
 
 
 class Use(NamedTuple):
-    """The use of a replica: the tokens and the number of the active sessions at the replica."""
+    """The use of a replica: the tokens and the number of its active sessions."""
 
     tokens: float
     sessions: int
@@ -62,8 +62,8 @@ ADMISSIONS: Mapping[str, Callable[[PlacedSession], int]] = {
 class PlacementParams:
     """Parameters that all variants of ThunderAgent share.
 
-    ``admit`` is the order of new sessions: by tokens, ``smallest`` (as published) or ``largest``
-    first, or by arrival (``fifo``). The three orders of sessions come from
+    ``admit`` is the order of new sessions: ``smallest`` (as published) or ``largest`` puts the one
+    with the fewest or most tokens first, and ``fifo`` goes by arrival. These orders come from
     SARPAT/thunderagent-churn-study. A turn that has waited for ``forced_s`` seconds is sent even
     without free memory.
     """
@@ -78,12 +78,12 @@ P = TypeVar("P", bound=PlacedSession)
 class PlacementGate(SessionGate[P]):
     """A gate that assigns each active session to a replica; paused sessions wait for free memory.
 
-    The room of a replica is its KV pool minus the tokens of its active sessions and minus 100
-    tokens for each session. All turns of an active session are sent to the session's replica. A
-    subclass decides when it pauses and resumes sessions.
+    The room of a replica is its KV pool minus the tokens of its active sessions, and minus 100
+    tokens for each of them. All turns of an active session are sent to its replica. Subclasses
+    decide when to pause and resume sessions.
     """
 
-    # A session that is idle for ``FORGET_S`` seconds is forgotten.
+    # A session is forgotten after ``FORGET_S`` idle seconds.
     FORGET_S: ClassVar[float] = inf
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class PlacementGate(SessionGate[P]):
         return ((one.worker, one) for one in known if one.worker is not None)
 
     def pool(self) -> list[P]:
-        """Return the paused sessions, and the new sessions that wait, in the order of the pool."""
+        """Return the paused sessions and the new sessions that wait, in the order of the pool."""
         found = (one for one in self.sessions.values() if one.pool_place is not None)
         return sorted(found, key=lambda session: session.pool_place or 0)
 
@@ -111,7 +111,7 @@ class PlacementGate(SessionGate[P]):
         session.pool_place, session.pool_tokens = next(self._places), session.tokens
 
     def resume(self, session: P, worker: int) -> None:
-        """Assign a session to a replica, and send those of its turns that wait."""
+        """Assign a session to a replica, and send its waiting turns."""
         session.worker, session.pool_place = worker, None
         self.let_go(session)
 
@@ -135,14 +135,14 @@ class PlacementGate(SessionGate[P]):
     def rooms(
         self, tokens: Callable[[PlacedSession], float], part: float = 1.0
     ) -> dict[int, float]:
-        """Return each replica's free tokens within the fraction ``part`` of the replica's pool."""
+        """Return each replica's free tokens within the fraction ``part`` of its pool."""
         most = part * self.setup.pool_tokens
         return {worker: most - use.total for worker, use in self.loads(tokens).items()}
 
     def is_placed(self, session: P) -> bool:
         """Return whether the session is assigned to a replica.
 
-        If the replica has left the cluster, the session first gets the replica with the most room.
+        If its replica has left the cluster, the session first gets the replica with the most room.
         """
         if session.worker is None:
             return False
@@ -158,9 +158,9 @@ class PausingGate(PlacementGate[P]):
     Turns of an active session are sent; turns of a paused session are queued.
     """
 
-    # A replica pauses sessions if they use more than the fraction ``PAUSE_ABOVE`` of its KV pool.
+    # A replica pauses sessions if they use more than this fraction of its KV pool.
     PAUSE_ABOVE: ClassVar[float] = 1.0
-    # After a pause, the remaining sessions use at most the fraction ``PAUSE_TO`` of the KV pool.
+    # After a pause, the remaining sessions use at most this fraction of the KV pool.
     PAUSE_TO: ClassVar[float] = 1.0
 
     def __init__(self, params: PlacementParams) -> None:
@@ -174,9 +174,9 @@ class PausingGate(PlacementGate[P]):
     def pause(self) -> bool:
         """Pause sessions of full replicas; return whether any session was paused or marked.
 
-        Idle sessions are paused, the session with the fewest tokens first. If pausing all idle
-        sessions frees too little memory, all busy sessions are marked, and a marked session pauses
-        when its turn ends.
+        Idle sessions are paused, the one with the fewest tokens first. If pausing all idle sessions
+        frees too little memory, all busy sessions are marked; a marked session pauses when its turn
+        ends.
         """
         most = self.PAUSE_TO * self.setup.pool_tokens
         changed = False
@@ -197,7 +197,7 @@ class PausingGate(PlacementGate[P]):
         return changed
 
     def force_waits(self) -> None:
-        """Resume each session of which a turn has waited for ``forced_s`` seconds."""
+        """Resume each session with a turn that has waited for ``forced_s`` seconds."""
         while self.waits:
             request, since_s = next(iter(self.waits.items()))
             if since_s + self.params.forced_s > self._now_s:
@@ -208,7 +208,7 @@ class PausingGate(PlacementGate[P]):
     def forced_worker(self, session: P) -> int:
         """Return the replica at which a session is resumed after ``forced_s`` seconds of waiting.
 
-        By default, the replica has the most room, which may be less than the session needs.
+        By default, this is the replica with the most room, even if the session needs more.
         """
         rooms = self.rooms(whole)
         return max(rooms, key=rooms.__getitem__)
@@ -221,7 +221,7 @@ class PausingGate(PlacementGate[P]):
 
 
 def whole(session: PlacedSession) -> float:
-    """Return the session's tokens, which do not decay while the session is idle."""
+    """Return the session's tokens, without a decay while the session is idle."""
     return session.tokens
 
 
@@ -231,9 +231,9 @@ def decayed(now_s: float, half_life_s: float) -> Callable[[PlacedSession], float
 
 
 class TickGate(PausingGate[P]):
-    """A gate that at each tick first resumes sessions and then pauses sessions."""
+    """A gate that, at each tick, first resumes sessions and then pauses sessions."""
 
-    # Resumed sessions may fill at most the fraction ``RESUME_TO`` of the KV pool.
+    # Resumed sessions may fill at most this fraction of the KV pool.
     RESUME_TO: ClassVar[float] = 1.0
 
     def lets_pass(self, session: P, now_s: float) -> bool:
@@ -255,7 +255,7 @@ class TickGate(PausingGate[P]):
         return min(fitting, key=loads.__getitem__, default=None)
 
     def newcomer_loads(self, now_s: float) -> dict[int, float]:
-        """Return each replica's load; a new session goes to the replica with the least load."""
+        """Return each replica's load; a new session goes to the replica with the lowest load."""
         return {worker: use.tokens for worker, use in self.loads(whole).items()}
 
     def size(self, session: P) -> int:
@@ -263,7 +263,7 @@ class TickGate(PausingGate[P]):
         return session.pool_tokens
 
     def weighed(self, now_s: float) -> Callable[[PlacedSession], float]:
-        """Return the function that counts tokens of active sessions when sessions are resumed."""
+        """Return the function that counts active sessions' tokens when sessions are resumed."""
         return whole
 
     def tick(self, now_s: float) -> bool:
@@ -272,11 +272,11 @@ class TickGate(PausingGate[P]):
         return self.pause() or resumed
 
     def resume_fitting(self, now_s: float) -> bool:
-        """Resume paused sessions that fit into free memory; return whether any session was resumed.
+        """Resume paused sessions that fit into free memory; return whether any was resumed.
 
         Sessions are chosen in the order of ``queue`` while they fit into the total free memory; a
-        session that does not fit is skipped. The largest chosen session is placed first, on the
-        replica with the most free tokens.
+        session that does not fit is skipped. Among the chosen sessions, the largest is placed
+        first, on the replica with the most free tokens.
         """
         rooms = self.rooms(self.weighed(now_s), self.RESUME_TO)
         free = [(room, worker) for worker, room in rooms.items() if room > BUFFER]
@@ -309,8 +309,8 @@ class TickGate(PausingGate[P]):
         """Return the paused sessions in the order in which they are resumed.
 
         Sessions with a waiting second or later turn go first, then sessions with a waiting first
-        turn, then idle sessions. In each group, the session with the fewest tokens goes first; the
-        parameter ``admit`` orders new sessions.
+        turn, then idle sessions. In each group, the session with the fewest tokens goes first; new
+        sessions are ordered by ``admit``.
         """
         admission = ADMISSIONS[self.params.admit]
 

@@ -18,11 +18,10 @@ class ProgramAware(FlowPolicy):
     The rules are llm-d's program-aware-fairness with the ``las`` strategy (llm-d-router @06aa34b);
     llm-d identifies a program by a fairness id, which is a client in fairbench. Attained service is
     the input + 2 x output tokens of finished answers, and halves every ``half_life_s`` seconds.
-    Service and waiting time are scaled so that the waiting clients' lowest value is 0 and the
-    highest is 1. The client with the least service goes first, unless its request is by far the
-    youngest. With the default weights, the client with the most service never goes before a client
-    without service, even after the longest wait. Under the default weights, a stream of new clients
-    can starve an old client.
+    Service and waiting time are each scaled to the range from 0 to 1 over the waiting clients. The
+    client with the least service goes first, unless its request is by far the youngest. With the
+    default weights, the client with the most service never goes before a client without service,
+    even after the longest wait. A stream of new clients can then starve an old client.
     """
 
     name = "program-aware"
@@ -31,9 +30,8 @@ class ProgramAware(FlowPolicy):
     class Params:
         """Weights of attained service and of the next request's waiting time, and the half-life.
 
-        If ``half_life_s`` is 0, service does not decay. In llm-d, programs that are idle for an
-        hour are forgotten. The policy keeps idle programs, because their attained service has
-        decayed to almost 0.
+        If ``half_life_s`` is 0, service does not decay. llm-d forgets programs that are idle for an
+        hour; this policy keeps them, because their attained service has decayed to almost 0.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("half_life_s", "service_weight", "wait_weight")
@@ -44,8 +42,7 @@ class ProgramAware(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # ``_attained`` holds, for each client, its attained service and the time in seconds of the
-        # last update.
+        # ``_attained`` holds each client's attained service, and the time (s) of its last update.
         self._attained: dict[str, tuple[float, float]] = {}
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
@@ -66,7 +63,7 @@ class ProgramAware(FlowPolicy):
         self._attained[request.client] = (self.attained(request.client, now_s) + served, now_s)
 
     def attained(self, client: str, now_s: float) -> float:
-        """Return the attained service of the client after the decay until ``now_s``."""
+        """Return the client's attained service after the decay until ``now_s``."""
         service, as_of_s = self._attained.get(client, (0.0, now_s))
         half_life_s = self.params.half_life_s
         return service * 2 ** (-(now_s - as_of_s) / half_life_s) if half_life_s else service

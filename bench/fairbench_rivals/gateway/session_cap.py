@@ -10,7 +10,7 @@ from fairbench_rivals.gateway.session_gate import GateSession, SessionGate
 
 @dataclass(slots=True, eq=False)
 class OpenSession(GateSession):
-    """A session that is open or closed; only the turns of an open session are sent."""
+    """A session that is open or closed; turns are sent only while it is open."""
 
     is_open: bool = False
 
@@ -18,10 +18,10 @@ class OpenSession(GateSession):
 class SessionCap(SessionGate[OpenSession]):
     """At most ``most`` sessions are open in the cluster; other sessions wait in order of arrival.
 
-    The gate is the simplest reading of llm-d-router issue 2348, which asks for a limit on
-    concurrent sessions and states no algorithm. The gate sends the turns of an open session at
-    once. A session is closed when it ends, or after ``idle_s`` seconds without a turn; a closed
-    session waits like a new session.
+    This is the simplest reading of llm-d-router issue 2348, which asks for a limit on concurrent
+    sessions and states no algorithm. The turns of an open session are sent at once. A session is
+    closed when it ends, or after ``idle_s`` seconds without a turn; it then waits like a new
+    session.
     """
 
     name = "session-cap"

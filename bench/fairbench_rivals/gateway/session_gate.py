@@ -1,4 +1,4 @@
-"""Gates for sessions: gateway policies that queue a session's requests (turns) at the gateway."""
+"""Gates: gateway policies that let a session's requests (turns) wait at the gateway."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fairbench.schedulers.program_states import ProgramStates
 class GateSession:
     """The state that a gate keeps of a session.
 
-    - ``number`` is the place of the session in the order of first arrivals, and ``client`` is the
-      client of its latest turn.
+    - ``number`` is the session's place in the order of first arrivals, and ``client`` is the client
+      of its latest turn.
     - ``turns`` is the number of turns so far, and ``unfinished`` is the number of unfinished turns.
     - ``waiting`` holds the turns that are queued at the gate, in order of arrival.
-    - ``tokens`` is the length of the session's context: the tokens of the latest prompt and, after
-      the end of the answer, of the answer.
+    - ``tokens`` is the length of the context: the tokens of the latest prompt and, once the answer
+      has ended, of the answer.
     - ``idle_since_s`` is the time in seconds at which the last unfinished turn ended.
     """
 
@@ -49,13 +49,13 @@ S = TypeVar("S", bound=GateSession)
 
 
 class SessionGate(FlowPolicy, Generic[S]):
-    """A policy that queues the turns of a session until a rule allows the session to send turns.
+    """A policy that queues the turns of a session until a rule allows the session to continue.
 
-    A subclass defines the rule of the gate. The gate calls ``tick`` every ``tick_s`` seconds, and
-    ``review`` after each arrival, after each end of a request, and at the time ``review_s``. The
-    host does not call a gate whose queue is empty, so the gate makes up for missed ticks at the
-    next event. By default, no saturation detector delays the turns that the session rule allows. A
-    request without a session counts as a session with a single turn.
+    A subclass defines the rule. The gate calls ``tick`` every ``tick_s`` seconds, and ``review``
+    after each arrival, after each end of a request, and at the time ``review_s``. The host does not
+    call a gate whose queue is empty, so the gate makes up for missed ticks at the next event. By
+    default, no saturation detector delays the turns that the rule allows. A request without a
+    session counts as a session with a single turn.
     """
 
     work_conserving = False
@@ -67,51 +67,51 @@ class SessionGate(FlowPolicy, Generic[S]):
     def __init__(self) -> None:
         numbers = count()
         self.sessions: ProgramStates[S] = ProgramStates(lambda: self.make_session(next(numbers)))
-        # ``waits`` holds the turns that the gate delays, with their arrival times in seconds, the
-        # earliest turn first.
+        # ``waits`` holds the turns that the gate delays, with their arrival times (s), the earliest
+        # first.
         self.waits: dict[Request, float] = {}
         self._ready: dict[Request, float] = {}  # ranks of the turns that the gate allows to send
         self._next_tick_s = self.tick_s
         self._review_at_s = inf
         self._now_s = 0.0
 
-    # A subclass defines its rule by the methods of this section.
+    # A subclass defines its rule by these methods.
 
     @abstractmethod
     def make_session(self, number: int) -> S:
-        """Return the state with which a session begins."""
+        """Return the initial state of a session."""
 
     @abstractmethod
     def lets_pass(self, session: S, now_s: float) -> bool:
-        """Return whether the session's latest turn may be sent now; ``turns`` counts this turn."""
+        """Return whether the session's latest turn, which ``turns`` counts, may be sent now."""
 
     def on_turn(self, session: S, request: Request) -> None:
         """Update the session's context length when a turn arrives."""
         session.tokens = request.input_tokens
 
     def on_turn_end(self, session: S, request: Request, tokens: int) -> None:
-        """Update the session's context length when a turn of ``tokens`` tokens in total ends."""
+        """Update the session's context length when a turn with ``tokens`` tokens in total ends."""
         session.tokens = tokens
 
     def on_idle(self, session: S, now_s: float) -> None:
-        """Act on a session that has become idle, because its last unfinished turn has ended."""
+        """Handle a session that has become idle, because its last unfinished turn has ended."""
 
     def tick(self, now_s: float) -> bool:
         """Pause or resume sessions in a periodic check; return whether any session changed."""
         return False
 
     def review(self, now_s: float) -> None:
-        """Resume the paused sessions that may continue before the gate's next periodic check."""
+        """Resume paused sessions that may continue before the next tick."""
 
     def review_s(self, now_s: float) -> float:
         """Return the time after ``now_s`` at which ``review`` is due without an event, or inf."""
         return inf
 
     def rank(self, request: Request, waited: bool, now_s: float) -> float:
-        """Return the rank of a turn that may be sent; the turn with the lowest rank is sent first.
+        """Return the rank of a turn that may be sent; the lowest rank goes first.
 
-        ``waited`` is true if the session rule forced the turn to wait in the queue. Ranks matter
-        only if a saturation detector delays turns.
+        ``waited`` is true if the rule made the turn wait. Ranks matter only if a saturation
+        detector delays turns.
         """
         return request.arrival_s
 
@@ -122,7 +122,7 @@ class SessionGate(FlowPolicy, Generic[S]):
             self._ready[request] = self.rank(request, True, self._now_s)
         session.waiting.clear()
 
-    # The router that owns a gateway policy calls the methods of this section.
+    # These methods are called by the router that owns the policy.
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self._catch_up(now_s)
@@ -175,7 +175,7 @@ class SessionGate(FlowPolicy, Generic[S]):
     def _catch_up(self, now_s: float) -> None:
         """Call ``tick`` for each tick until ``now_s``.
 
-        After a tick without a change, all ticks before the last tick are skipped.
+        After a tick that changes nothing, all further ticks except the last are skipped.
         """
         changed = False
         while self._next_tick_s <= now_s:

@@ -34,22 +34,22 @@ CLASSES: Mapping[int, Rules] = {
 }
 """The rules of each class by priority, the most important class first."""
 
-# Classes whose first requests have waited for too long are served in the order ``AGING``.
+# Classes whose first request has waited for too long are served in this order.
 AGING = (-1, 0, 1)
 
 
 class SmgPriority(ClassQueues):
     """A policy that serves higher classes first and reserves slots of the workers for each class.
 
-    The policy follows smg-project/smg @f8daa883, model_gateway/src/middleware/scheduler. The
-    classes system, interactive, default and bulk are the priorities 2 and above, 1, 0, and -1 and
-    below. Each class reserves max(floor, share x slots) slots. A class whose first request has
-    waited for too long goes before all other classes, and ignores reservations; of several such
-    classes, the lowest goes first. A request is refused if the queue of its class is full, or after
-    the time limit of the class. The policy does not distinguish clients.
+    It follows smg-project/smg @f8daa883, model_gateway/src/middleware/scheduler. The classes
+    system, interactive, default and bulk are the priorities 2 and above, 1, 0, and -1 and below.
+    Each class reserves max(floor, share x slots) slots. A class whose first request has waited for
+    too long goes before all others, and ignores reservations; if there are several, the lowest goes
+    first. A request is refused if the queue of its class is full, or after the time limit of its
+    class. Clients are not distinguished.
 
     If a request of the classes system or interactive finds no slot, smg also cancels a request of a
-    lower class that has no first token yet. A gateway of fairbench cannot cancel a sent request, so
+    lower class that has no first token yet. fairbench's gateways cannot cancel a sent request, so
     the request of the higher class waits.
     """
 
@@ -122,7 +122,7 @@ class SmgPriority(ClassQueues):
         return now_s - next(iter(self.queues.get(number, {}).values()), now_s + 1)
 
     def _kept_from(self, number: int) -> int:
-        """Return the number of unused slots that are reserved for classes above ``number``."""
+        """Return how many unused slots are reserved for classes above ``number``."""
         slots = self._slots()
         kept = 0
         for higher, rules in CLASSES.items():

@@ -14,15 +14,15 @@ from fairbench_rivals.gateway.pausing_gate import (
 )
 
 HALF_LIFE_S = 1.0
-# In the order of turns, a turn that has waited counts as 1 s earlier than it arrived, and a demoted
-# turn as 2 s later.
+# In the order of turns, a turn that has waited counts as if it had arrived 1 s earlier, and a
+# demoted turn as if 2 s later.
 WAITED_S, DEMOTED_S = 1.0, -2.0
 DEMOTED_TICKS = 1.5
 
 
 @dataclass(slots=True, eq=False)
 class DemotableSession(PlacedSession):
-    """A session whose turns count as if they had arrived later, until ``demoted_until_s``."""
+    """A session whose turns count as later than they arrived, up to ``demoted_until_s``."""
 
     demoted_until_s: float = 0.0
 
@@ -31,16 +31,16 @@ class ThunderAgentDynamo(TickGate[DemotableSession]):
     """ThunderAgent with other limits: a pool above 95% is cut to 80% and refilled to 85%.
 
     The rules are those of Dynamo's router (ai-dynamo/dynamo @08cda654,
-    components/src/dynamo/thunderagent_router/router.py). A new session goes to the replica with the
-    least load among the replicas with room. In the load of a replica, the tokens of idle sessions
-    halve every second. Paused sessions are sorted by their present tokens. A turn that has waited
-    for ``forced_s`` seconds goes to the replica with the most free tokens, where the tokens of idle
-    sessions also halve every second. A session that is idle for 600 s is forgotten.
+    components/src/dynamo/thunderagent_router/router.py). A new session goes to the least loaded
+    replica among those with room; the tokens of idle sessions halve in this load every second.
+    Paused sessions are sorted by their present tokens. A turn that has waited for ``forced_s``
+    seconds goes to the replica with the most free tokens, counted in the same way. A session is
+    forgotten after 600 idle seconds.
 
-    While 80% to 95% of a replica's pool is used, the turns of its sessions count as 2 s later than
-    their arrival for 7.5 s. A turn that has waited at the gate counts as 1 s earlier. In Dynamo,
-    the changed arrival times also order the queue of the engine; in fairbench, the times order only
-    the turns that wait for the saturation detector. Dynamo's limit on busy sessions, which an
+    While 80% to 95% of a replica's pool is used, the turns of its sessions count as if they had
+    arrived 2 s later, for 7.5 s. A turn that has waited at the gate counts as if it had arrived 1 s
+    earlier. In Dynamo, these times also order the queue of the engine; in fairbench, they order
+    only the turns that wait for the saturation detector. Dynamo's limit on busy sessions, which an
     SGLang worker may report, is not modelled.
     """
 
@@ -70,7 +70,7 @@ class ThunderAgentDynamo(TickGate[DemotableSession]):
         return super().tick(now_s)
 
     def _demote(self, until_s: float) -> None:
-        """Demote the sessions of replicas whose pool is nearly full until the given time."""
+        """Demote the sessions of replicas whose pool is nearly full, up to the given time."""
         pool_tokens = self.setup.pool_tokens
         loads = self.loads(whole)
         for worker, session in self.active():

@@ -17,8 +17,8 @@ from fairbench_rivals.gateway.pausing_gate import (
 )
 
 HALF_LIFE_S = 1.0
-# While turns wait, free memory is checked every ``POLL_S`` seconds, because the counted tokens of
-# idle sessions decay.
+# Free memory is checked this often while turns wait, because the counted tokens of idle sessions
+# decay.
 POLL_S = 1.0
 AFTER_S = {"urgent": 15.0, "age": 15.0, "wait-cap": 8.0, "lease": 30.0}
 
@@ -28,12 +28,12 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
 
     The rules are those of the plugin thunder-agent of llm-d-router (issue 2964, PR 3076), as in
     zetxqx/llm-d-router pkg/epp/framework/plugins/thunderagent/fairness.go @e79fd6c3. The rule
-    ``lease`` and the times are those described in zetxqx/thunderagent-original-verification
-    (12-llm-d-router-pool @003b83dc, 17-thunder-lease-pool @64146f69). Sessions that are paused go
-    before new sessions. Among paused sessions, and among new sessions, the session with the fewest
-    tokens is resumed first. If a session does not fit into memory, the session is skipped. In the
-    test for free memory, the tokens of idle sessions halve every second. Every 5 s, full replicas
-    pause sessions as in ThunderAgent. A session that is idle for 3,600 s is forgotten.
+    ``lease`` and the times come from zetxqx/thunderagent-original-verification
+    (12-llm-d-router-pool @003b83dc, 17-thunder-lease-pool @64146f69). Paused sessions go before new
+    sessions; in each group, the session with the fewest tokens is resumed first, and a session that
+    does not fit is skipped. In the test for free memory, the tokens of idle sessions halve every
+    second. Every 5 s, full replicas pause sessions as in ThunderAgent. A session is forgotten after
+    3,600 idle seconds.
     """
 
     name = "thunderagent-llmd"
@@ -41,21 +41,20 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
 
     @dataclass(frozen=True)
     class Params(PlacementParams):
-        """``resume`` chooses the rule for where a paused session may be resumed.
+        """``resume`` decides at which replica a paused session may be resumed.
 
-        - ``most-room``: a session is resumed at its own replica if the session fits there, or else
-          at the replica with the most room.
-        - ``origin``: a session is resumed only at its own replica, unless this replica has left the
-          cluster.
+        - ``most-room``: at its own replica if it fits there, otherwise at the replica with the most
+          room.
+        - ``origin``: only at its own replica, unless this replica has left the cluster.
         - ``urgent``: like ``origin``, but after ``after_s`` (15) seconds of waiting, the session
           goes before all others, the longest wait first, and may move.
         - ``age``: like ``urgent``, but the session may not move to another replica.
         - ``wait-cap``: like ``origin`` until the session has waited for ``after_s`` seconds
           (default 8), and then like ``most-room``.
-        - ``lease``: like ``origin``, and idle tokens never decay. Full replicas pause no session
-          every 5 s; instead, a session that does not fit takes the room of idle sessions, the
-          longest idle first. A waiting session takes room from sessions that have been idle for
-          ``after_s`` (30) seconds; a turn of an active session takes room from any idle session.
+        - ``lease``: like ``origin``, and idle tokens never decay. Full replicas do not pause
+          sessions every 5 s. Instead, a session that does not fit takes the room of idle sessions,
+          the longest idle first: a waiting session from those idle for ``after_s`` (30) seconds, a
+          turn of an active session from any.
         """
 
         resume: Literal["most-room", "origin", "urgent", "age", "wait-cap", "lease"] = "most-room"
@@ -133,7 +132,7 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
         return 2, ADMISSIONS[self.params.admit](session)
 
     def _target(self, session: PlacedSession, rooms: dict[int, float]) -> int:
-        """Return the replica at which the rule allows the session to be resumed now."""
+        """Return the replica at which the rule lets the session resume now."""
         own = session.origin
         best = max(rooms, key=rooms.__getitem__)
         if own is None or own not in rooms:

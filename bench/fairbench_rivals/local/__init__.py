@@ -1,1 +1,1 @@
-"""Local schedulers that come from other papers and engines."""
+"""Local schedulers from other papers and engines."""

@@ -18,19 +18,18 @@ from fairbench_rivals.local.kept_order import KeptOrder
 class Autellix(LocalScheduler):
     """A scheduler with priority queues that serves the programs with the least service first.
 
-    The scheduler follows [Autellix] Alg. 1. A new call enters a queue by its program's service: the
-    sum over the program's finished calls (``plas``), or the longest chain of its calls (``atlas``).
-    The calls of a queue go in the order of arrival. A call that has run for its queue's quantum
-    moves down one queue. A call whose program has waited ``beta`` times the program's service time
-    moves up to the first queue. A waiting call preempts calls of lower queues. The policy is fair
-    to programs, not to clients, and ``atlas`` treats a wide program like a narrow program.
+    It follows [Autellix] Alg. 1. A new call enters a queue by its program's service: the sum over
+    the program's finished calls (``plas``), or the longest chain of its calls (``atlas``). The
+    calls of a queue go in the order of arrival. A call that has run for its queue's quantum moves
+    down one queue. A call whose program has waited ``beta`` times its service time moves up to the
+    first queue. A waiting call preempts calls of lower queues. The policy is fair to programs, not
+    to clients, and ``atlas`` treats a wide program like a narrow one.
 
-    The Autellix paper leaves some values open, for which fairbench chooses as follows. There are
-    ``queues`` queues; queue i ends at ``first_s`` x 2^i seconds of service, which is also the
-    queue's quantum. The run time of a call is ``step_s`` per output token and ``prefill_token_s``
-    per uncached prompt token. Autellix swaps preempted calls to the host's memory and checks for
-    preemptions every few steps; in fairbench, preempted calls are recomputed, and
-    ``preempt_every_s`` is the interval of the checks.
+    The paper leaves some values open, which fairbench sets as follows. There are ``queues`` queues;
+    queue i ends at ``first_s`` x 2^i seconds of service, which is also its quantum. The run time of
+    a call is ``step_s`` per output token and ``prefill_token_s`` per uncached prompt token.
+    Autellix swaps preempted calls to host memory and checks for preemptions every few steps; here,
+    preempted calls are recomputed, and checks are ``preempt_every_s`` seconds apart.
     """
 
     name = "autellix"
@@ -110,7 +109,7 @@ class Autellix(LocalScheduler):
         return call.queue, call.place
 
     def _lower(self, queue: int, view: WaitingView) -> list[Request]:
-        """Return the running calls of lower queues, beginning with the last of the lowest queue."""
+        """Return the running calls of lower queues, the last of the lowest queue first."""
         running = [one.request for one in view.running if self._calls[one.request].queue > queue]
         return sorted(running, key=self._queue_place, reverse=True)
 

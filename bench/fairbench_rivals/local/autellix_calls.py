@@ -1,4 +1,4 @@
-"""Autellix's process table: service and waiting times of programs and calls, and promotions."""
+"""Autellix's process table: the service and waiting times of programs and calls, and promotions."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class ProgramTimes:
 class CallTimes:
     """An unfinished call.
 
-    ``since_s`` is the start of the call's wait in seconds, or None while the call runs. A promotion
-    of the call resets ``waited_s`` and ``busy_s`` but not the totals.
+    ``since_s`` is the time in seconds since which the call has been waiting, or None while it runs.
+    A promotion of the call resets ``waited_s`` and ``busy_s`` but not the totals.
     """
 
-    started_at_s: float  # seconds of service that the program had received when this call arrived
+    started_at_s: float  # the program's seconds of service when this call arrived
     queue: int
     place: int
     quantum_s: float
@@ -39,7 +39,7 @@ class CallTimes:
     busy_s: float = 0.0
     total_waited_s: float = 0.0
     total_busy_s: float = 0.0
-    # If the call still waits at ``promoted_at_s`` seconds, it is promoted to the highest priority.
+    # The call is promoted to the first queue if it still waits at this time, in seconds.
     promoted_at_s: float = inf
 
     def end_wait(self, now_s: float) -> None:
@@ -52,8 +52,7 @@ class CallTimes:
 class Promotions:
     """The times at which programs will have waited ``beta`` times their service time.
 
-    ``heap`` is sorted by the times of the promotions. An entry of the heap with a time that is too
-    early is corrected when its time comes.
+    ``heap`` is sorted by these times. An entry that is too early is corrected when its time comes.
     """
 
     def __init__(self, beta: float, programs: ProgramStates[ProgramTimes]) -> None:
@@ -71,7 +70,7 @@ class Promotions:
         return call.since_s + wanted_s - program.waited_s - call.waited_s
 
     def expect(self, request: Request, call: CallTimes) -> None:
-        """Add a heap entry for a call unless the call has an entry that is early enough."""
+        """Add a heap entry for a call unless it has one that is early enough."""
         at_s = self.time_s(request, call)
         if at_s < call.promoted_at_s:
             call.promoted_at_s = at_s
@@ -80,7 +79,7 @@ class Promotions:
     def due_calls(
         self, now_s: float, calls: Mapping[Request, CallTimes]
     ) -> Iterator[tuple[Request, CallTimes]]:
-        """Yield the calls whose programs have waited long enough, the earliest time first."""
+        """Yield the calls whose programs have waited long enough, the earliest first."""
         while self.heap and self.heap[0][0] <= now_s:
             at_s, *_, request = heappop(self.heap)
             call = calls.get(request)

@@ -1,4 +1,4 @@
-"""The part of the centralised DLPM ([DLPM] §5.1) that runs at a replica."""
+"""The replica's part of the centralised DLPM ([DLPM] §5.1)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fairbench_rivals.routing.central_dlpm import CentralOrder
 class CentralWorker(FCFS):
     """A scheduler that starts the requests from ``CentralRouter`` in order of arrival.
 
-    The replica reports the tokens that it produces to the router. Before each iteration that
+    It reports the tokens that the replica produces to the router. Before each iteration that
     computes prompts, and after every ten decode steps, the replica sends its state and waits for
-    the central scheduler. [DLPM] §5.1 says that engines make a batch after about ten decode steps.
-    Behind any other router, and in a real server, the scheduler works like ``fcfs``.
+    the central scheduler; according to [DLPM] §5.1, engines make a batch after about ten decode
+    steps. Behind any other router, and in a real server, the scheduler works like ``fcfs``.
     """
 
     name = "central-worker"

@@ -1,4 +1,4 @@
-"""Equinox: the client with the least sum of a user counter and a resource counter goes first."""
+"""Equinox: the client with the lowest sum of a user counter and a resource counter goes first."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ class _Charge(NamedTuple):
 
 
 class Equinox(LeastCounter):
-    """The client with the least weighted sum of two normalised counters goes first.
+    """The client with the lowest weighted sum of two normalised counters goes first.
 
     In [Equinox], the User Fairness Counter measures weighted tokens and latency, and the Resource
-    Fairness Counter measures throughput and GPU utilization. Both counters are predicted at
-    admission and combined by tunable weights. fairbench implements the counters as follows. A
-    request adds (input + ``output_weight`` x outputs) / (1 + ``latency_weight`` x latency) to its
-    client's user counter, so that a client that waited is charged less. A request adds tokens per
-    second x the used fraction of the KV pool to its client's resource counter. Charges are divided
-    by the client's weight, and corrected by the true length when the request ends. Each counter is
-    divided by the largest counter of all clients.
+    Fairness Counter measures throughput and GPU utilization. Both are predicted at admission and
+    combined by tunable weights. In fairbench, a request adds (input + ``output_weight`` x outputs)
+    / (1 + ``latency_weight`` x latency) to its client's user counter, so a client that waited is
+    charged less. To the resource counter, it adds tokens per second x the used fraction of the KV
+    pool. Charges are divided by the client's weight, and corrected by the true length when the
+    request ends. Each counter is divided by the largest counter of all clients.
 
-    The Equinox paper leaves some parts open, for which fairbench chooses the following. A moving
-    average of the client's outputs replaces the paper's mixture of expert predictors (``oracle``:
-    the request's ``max_new_tokens``). Latency and throughput follow from the predicted length, at
-    ``step_s`` per output token and ``prefill_token_s`` per uncached prompt token. Both counters of
-    a returning client are lifted, as in VTC.
+    The paper leaves some terms open, which fairbench sets as follows. A moving average of the
+    client's outputs replaces the paper's mixture of expert predictors (``oracle``: the request's
+    ``max_new_tokens``). Latency and throughput follow from the predicted length, at ``step_s`` per
+    output token and ``prefill_token_s`` per uncached prompt token. Both counters of a returning
+    client are lifted, as in VTC.
     """
 
     name = "equinox"
@@ -94,7 +93,7 @@ class Equinox(LeastCounter):
         self._produced[request] += tokens
 
     def on_finish(self, request: Request) -> None:
-        if request not in self._charged:  # The request never ran, so its client has no charge.
+        if request not in self._charged:  # The request never ran, so its client was not charged.
             return
         charge, produced = self._charged.pop(request), self._produced.pop(request)
         self._count_charge(request, charge, -1)

@@ -1,4 +1,4 @@
-"""FairServe: counters normalised by application, and request limits that act under overload."""
+"""FairServe: counters normalised by application, and request limits only under overload."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ WINDOW_S = 60.0
 
 @dataclass(slots=True)
 class _Application:
-    """The total cost and the number of the requests of an application.
+    """The total cost and the number of an application's requests.
 
-    The total of an application starts with the largest possible cost of its first request.
+    The total starts with the largest possible cost of the first request.
     """
 
     service: float
@@ -37,16 +37,16 @@ class FairServe(LeastCounter):
 
     [FairServe] divides weighted tokens by the expected need of the application, so that no client
     is served less because its application has long answers. FairServe refuses requests only under
-    overload, and only between interactions. A request that begins an interaction is refused if the
-    user or the application exceeds a limit of requests per minute. Later calls of the same
-    interaction are never refused.
+    overload, and only between interactions: a request that begins an interaction is refused if its
+    user or application exceeds a limit of requests per minute. Later calls of the interaction are
+    never refused.
 
-    The FairServe paper leaves some terms open, for which fairbench chooses the following. An
-    interaction is a program, and the first call of a program has depth 0. ``applications`` maps
-    clients to applications; any other client is an application by itself. The expected need of an
-    application is the mean cost of its requests so far. A worker is overloaded with
-    ``overload_waiting`` waiting requests, or if the fraction ``overload_usage`` of its KV pool is
-    in use. If a client returns, its counter is lifted, as in VTC.
+    The paper leaves some terms open, which fairbench sets as follows. An interaction is a program,
+    and its first call has depth 0. ``applications`` maps clients to applications; any other client
+    is an application by itself. The expected need of an application is the mean cost of its
+    requests so far. A worker is overloaded with ``overload_waiting`` waiting requests, or if the
+    fraction ``overload_usage`` of its KV pool is in use. The counter of a returning client is
+    lifted, as in VTC.
     """
 
     name = "fairserve"
@@ -76,8 +76,8 @@ class FairServe(LeastCounter):
         super().__init__(self.counters)
         self.params = params
         self._applications: dict[str, _Application] = {}
-        # ``_asked`` holds the times in seconds of each user's and each application's requests, the
-        # oldest first.
+        # ``_asked`` holds the times (s) of each user's and each application's requests, the oldest
+        # first.
         self._asked: dict[tuple[str, str], deque[float]] = {}
         self._waiting: set[Request] = set()
         self._usage = 0.0

@@ -19,7 +19,7 @@ class FluidShares:
     """The virtual time of an ideal server that its programs share by weight at every instant.
 
     Virtual time passes at the speed ``rate``, divided by the total weight of the programs that the
-    ideal server has not finished.
+    ideal server has not finished yet.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class FluidShares:
 
 @dataclass(slots=True)
 class _Program:
-    """The virtual end of a program, and the total cost of the program's finished calls."""
+    """A program's virtual end, and the total cost of its finished calls."""
 
     end: float = 0.0
     cost: float = 0.0
@@ -62,19 +62,18 @@ class _Program:
 class Justitia(LocalScheduler):
     """A scheduler that serves the program with the earliest virtual finish, without preemption.
 
-    In [Justitia], the cost of a call with p prompt and d output tokens is the KV token-time p d +
-    d^2 / 2. The cost of a program is the sum over the calls of the program, and is predicted when
-    the first call arrives. A program's virtual finish is the virtual time at its arrival plus its
-    cost over its client's weight. Virtual time passes M / N times as fast as real time, where M is
-    the size of the KV pool in tokens, and N is the number of programs that would be unfinished
-    under fair sharing. The policy is fair to programs: a client with twice as many programs gets
-    twice as much service.
+    In [Justitia], a call with p prompt and d output tokens costs the KV token-time p d + d^2 / 2. A
+    program costs the sum over its calls, which is predicted when its first call arrives. A
+    program's virtual finish is the virtual time at its arrival plus its cost over its client's
+    weight. Virtual time passes M / N times as fast as real time. M is the size of the KV pool in
+    tokens, and N is the number of programs that would be unfinished under fair sharing. The policy
+    is fair to programs: a client with twice as many programs gets twice as much service.
 
-    The paper's predictor is a neural network over the prompt's text; fairbench has the predictors
-    ``oracle`` and ``average``. ``oracle`` predicts ``max_new_tokens`` as the output of the first
-    call, and the cost of the first call for each later call (no later calls if their number is
-    unknown). ``average`` predicts the mean cost of the client's earlier programs, or the oracle's
-    cost before any program has ended. A decode step is assumed to take ``step_s`` seconds.
+    The paper's predictor is a neural network over the prompt's text; fairbench has two others.
+    ``oracle`` predicts ``max_new_tokens`` as the output of the first call, and the cost of the
+    first call for each later call (no later calls if their number is unknown). ``average`` predicts
+    the mean cost of the client's earlier programs, or the oracle's cost before any program has
+    ended. A decode step is assumed to take ``step_s`` seconds.
     """
 
     name = "justitia"
@@ -97,7 +96,7 @@ class Justitia(LocalScheduler):
         self._programs = ProgramStates(_Program)
         self._waiting = KeptOrder()
         self._produced: dict[Request, int] = {}
-        # ``_mean`` holds, for each client, the total cost and the number of its finished programs.
+        # ``_mean`` holds the total cost and the number of each client's finished programs.
         self._mean: dict[str, tuple[float, int]] = {}
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""An order of waiting requests by a key, which is kept sorted."""
+"""Waiting requests that are kept sorted by a key."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from fairbench.core import Request
 class KeptOrder:
     """A sorted collection of requests; requests with equal keys are in the order of their entry.
 
-    Insertions, removals and finding the next candidate take O(log n) time. A kept order suits long
-    queues in which a pass tries few requests, because ``least_first`` examines the whole queue in
-    each pass.
+    Inserting, removing and finding the next candidate take O(log n) time. This suits long queues in
+    which a pass tries few requests; ``least_first`` would examine the whole queue in each pass.
     """
 
     def __init__(self) -> None:
-        # An element of ``_sorted`` consists of a sort key, the number of the entry, and a request.
+        # An element consists of the sort key, the number of the entry, and the request.
         self._sorted = SortedList()
         self._entries: dict[Request, tuple[Any, int, Request]] = {}
         self._numbers = count()
@@ -39,7 +38,7 @@ class KeptOrder:
             self._sorted.remove(entry)
 
     def within(self, view: Container[Request]) -> Iterator[Request]:
-        """Yield, in order, the present requests that the view contains when their turn comes.
+        """Yield, in order, the requests that the view still contains when their turn comes.
 
         A host may show only a part of the waiting requests: vLLM hides requests whose grammar is
         not ready.

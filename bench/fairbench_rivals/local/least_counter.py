@@ -1,4 +1,4 @@
-"""The common base of schedulers that serve the client with the least counter first."""
+"""The base class of schedulers that serve the client with the lowest counter first."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
 
 
 class LeastCounter(LocalScheduler):
-    """A scheduler that serves the client with the least score first; equal clients take turns."""
+    """A scheduler that serves the client with the lowest score first; equal clients take turns."""
 
     def __init__(self, *lifted: dict[str, float]) -> None:
-        self._lifted = lifted  # counters that are raised when a client is new or returns
+        self._lifted = lifted  # counters that are raised for a new or returning client
         self._turn: dict[str, int] = {}  # for each client, the number of its last admission
         self._picks = 0
 
@@ -24,7 +24,7 @@ class LeastCounter(LocalScheduler):
         waiting = view.clients()
         if request.client in waiting:
             return
-        # The client's counters are raised to the lowest counter of the waiting clients.
+        # The client's counters are raised to the lowest ones of the waiting clients.
         for counters in self._lifted:
             least = min((counters[other] for other in waiting), default=0.0)
             counters[request.client] = max(counters.get(request.client, 0.0), least)

@@ -1,4 +1,4 @@
-"""Deficit round robin with debts ([VTC] §3), because output lengths are unknown in advance."""
+"""Deficit round robin with debts ([VTC] §3): output lengths are unknown in advance."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from fairbench.schedulers.charging.shared_prefixes import Sharing
 from fairbench.schedulers.local.fair import FairScheduler
 from fairbench.schedulers.params import NotNegativeInt, Positive, PositiveInt
 
-# The default quantum is the size of the KV pool divided by ``POOL_SHARES``.
+# The default quantum is the size of the KV pool divided by this number.
 POOL_SHARES = 20
-# ``QUANTUM_ANYWHERE`` is the default quantum in tokens if the size of the KV pool is unknown, as in
-# a gateway.
+# The default quantum in tokens if the size of the KV pool is unknown, as in a gateway.
 QUANTUM_ANYWHERE = 10_000
 
 
@@ -42,22 +41,21 @@ class TurnCredits(Credits):
         self.of[client] = self.of.get(client, 0) - amount
 
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
-        # Each decode step is charged immediately. Quanta may be fractions, so the order in which
-        # charges are added changes the sum.
+        # Each decode step is charged at once. Quanta may be fractions, and the order in which
+        # fractions are added changes the sum.
         self.charge_each(each, steps, running)
 
 
 class MDRR(FairScheduler):
     """A scheduler in which clients take turns; a turn lasts while the client has positive credit.
 
-    DRR (deficit round robin) for networks sends a packet only if the credit covers the packet. The
-    length of an output is unknown in advance, so a request may overdraw the credit. The input is
-    charged at admission, and each output token when this token is produced. A turn begins with a
-    quantum only for a client that has no positive credit. A client that is in debt after its last
-    request keeps its place until the debt is paid. A client whose request does not fit into memory
-    keeps its turn. If the client is in debt when the next pass reaches it, the pass skips the
-    client once. The rules are those of [VTC-artifact], mdrr_req_queue.py, except that the first
-    output token is charged, too.
+    In networks, DRR (deficit round robin) sends a packet only if the credit covers it. The length
+    of an output is unknown in advance, so here a request may overdraw the credit. The input is
+    charged at admission, and each output token when it is produced. A turn begins with a quantum
+    only for a client without positive credit. A client in debt after its last request keeps its
+    place until the debt is paid. A client whose request does not fit into memory keeps its turn; if
+    it is in debt when the next pass reaches it, the pass skips it once. The rules are those of
+    [VTC-artifact], mdrr_req_queue.py, except that the first output token is charged, too.
     """
 
     name = "mdrr"
@@ -66,9 +64,9 @@ class MDRR(FairScheduler):
     class Params:
         """Parameters: ``quantum`` is in tokens, for weight 1; 0 means a 20th of the KV pool.
 
-        ``charge`` has the same meaning as in VTC: ``extend`` charges uncached input tokens,
-        ``input`` charges the whole input, and ``gpu-time`` charges the time of iterations.
-        ``sharing`` and ``weights`` have the same meaning as in VTC.
+        ``charge`` is as in VTC: ``extend`` charges uncached input tokens, ``input`` charges the
+        whole input, and ``gpu-time`` charges the time of iterations. ``sharing`` and ``weights``
+        are as in VTC, too.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight")
@@ -88,9 +86,9 @@ class MDRR(FairScheduler):
         )
         self.compose(self.credits, params, prices)
         self.credit = self.credits.of
-        # ``_turns`` holds the waiting clients; the client that has the next turn is first.
+        # ``_turns`` holds the waiting clients, the one with the next turn first.
         self._turns: dict[str, None] = {}
-        # ``_stuck`` is the client whose request did not fit into memory in the last admission pass.
+        # ``_stuck`` is the client whose request did not fit into memory in the last pass.
         self._stuck: str | None = None
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
@@ -121,7 +119,7 @@ class MDRR(FairScheduler):
     def _end_turn(self, client: str, *, waits: bool) -> None:
         del self._turns[client]
         if waits or self.credit[client] < 0:
-            self._turns[client] = None  # The client moves to a place behind all other clients.
+            self._turns[client] = None  # The client goes behind all others.
 
     def service_bound(self) -> ServiceBound | NoBound:
         return NoBound(f"{self.name} bounds no service difference")

@@ -15,11 +15,10 @@ from fairbench_rivals.local.kept_order import KeptOrder
 
 @dataclass(slots=True)
 class Progress:
-    """The level of an unfinished request, its place in the queue, and its run time at the level.
+    """An unfinished request's level, its place in the queue, and its run time at this level.
 
-    ``counted_s`` is the time up to which the running time has been counted. While the request
-    waits, ``counted_s`` is the end of the request's last run, or the arrival. ``steps`` counts the
-    output tokens of the request since ``counted_s``.
+    The run time has been counted up to ``counted_s``; while the request waits, this is the end of
+    its last run, or its arrival. ``steps`` counts its output tokens since then.
     """
 
     place: int
@@ -39,22 +38,22 @@ class MLFQ(LocalScheduler):
 
     The rules are those of hao-ai-lab/vllm-ltr @13bbf6ff (vllm/core/mlfq_scheduler.py), the baseline
     of "Efficient LLM Scheduling by Learning to Rank". A new request enters the back of level 0. At
-    the end of each iteration, a request that ran returns to the front of its level. If a request
-    has run for more than ``quantum_s`` x 2^level seconds at its level, the request moves down one
-    level, and its running time restarts at 0. The requests of the highest levels run first, in
-    queue order. If memory or slots are short, requests of lower levels lose their memory, beginning
-    with the last request of the lowest level.
+    the end of each iteration, a request that ran returns to the front of its level. If it has run
+    for more than ``quantum_s`` x 2^level seconds at its level, it moves down one level, and its run
+    time restarts at 0. The requests of the highest levels run first, in queue order. If memory or
+    slots are short, requests of lower levels lose their memory, the last request of the lowest
+    level first.
 
     **Starvation.** With ``starved_s`` above 0, each 100th iteration moves the requests that have
     not run for ``starved_s`` seconds (vllm-ltr: 3) to the front of level 0. In the commit that was
-    read, a ``return`` stands before the starvation rule, so vllm-ltr never applies this rule.
+    read, a ``return`` stands before this rule, so vllm-ltr never applies it.
 
-    In fairbench, three rules differ from vllm-ltr. A running request runs in every step, so a
-    request that vllm-ltr would keep in memory without running it is preempted. Preemption copies
-    the KV values to the host, as in vllm-ltr, or discards them if the host has no room. No request
-    is preempted if the memory of all lower levels would not suffice. The running time counts from
-    an admission to the end of a run, and all steps between two passes count as equally long. An
-    iteration in which no request waits does not count among the 100 iterations.
+    Three rules differ from vllm-ltr. A running request runs in every step, so a request that
+    vllm-ltr would keep in memory without running it is preempted. Preemption copies the KV values
+    to the host, as in vllm-ltr, or discards them if the host has no room. No request is preempted
+    if the memory of all lower levels would not suffice. The run time counts from an admission to
+    the end of a run, and all steps between two passes count as equally long. An iteration in which
+    no request waits does not count among the 100 iterations.
     """
 
     name = "mlfq"
@@ -79,8 +78,8 @@ class MLFQ(LocalScheduler):
         self.params = params
         self._requests: dict[Request, Progress] = {}
         self._waiting = KeptOrder()
-        # ``_back`` and ``_front`` count the next places behind all other requests, and in front of
-        # all other requests.
+        # ``_back`` and ``_front`` count the next places behind all other requests and in front of
+        # them.
         self._back, self._front = count(), count(-1, -1)
         self._iterations = 0
         self._now_s = 0.0
@@ -109,7 +108,7 @@ class MLFQ(LocalScheduler):
     def _make_room(
         self, request: Request, view: WaitingView
     ) -> Generator[Request | Preempt, bool, bool]:
-        """Preempt requests of lower levels until the request runs; return True on success."""
+        """Preempt requests of lower levels until the request runs; return whether it runs."""
         lower = self._last_first(view.running, self._requests[request].level)
         if not (lower and view.running.would_fit(request, set(lower))):
             return False
@@ -134,7 +133,7 @@ class MLFQ(LocalScheduler):
                 state.place = next(self._front)
 
     def _count_run(self, state: Progress, now_s: float) -> None:
-        """Add the running time until now; move the request down a level after each used quantum."""
+        """Add the run time up to now; move the request down a level after each used quantum."""
         steps = max(1, state.steps)
         step_s = (now_s - state.counted_s) / steps
         for _ in range(steps):

@@ -20,23 +20,22 @@ class Niyama(LocalScheduler):
 
     The rules are those of Niyama's code (arXiv 2503.22562, later QoServe; microsoft/sarathi-serve
     @72339db, branch niyama_asplos2026, deadline_scheduler.py and sequence.py). fairbench's authors
-    had only the abstract of the paper. Niyama calls the sum of deadline and prefill time hybrid
-    prioritization. The value ``alpha_s=0`` is EDF, and a large value puts the shortest prompt
-    first. With the code's 8 ms per token, a prompt of 650 tokens adds 5 s, which exceeds the
-    differences between the code's interactive deadlines. A further rule of Niyama is the eager
-    relegation of late requests. If the prefill of a request that has not run yet would end after
-    its first token is due, the request is relegated when its turn comes. A relegated request stays
-    behind all other requests. A relegated request waits for as long as requests arrive that can be
-    in time, so the wait is unbounded; ``relegate=false`` turns relegation off.
+    had only the abstract of the paper. Niyama calls this sum hybrid prioritization: ``alpha_s=0``
+    is EDF, and a large value puts the shortest prompt first. With the code's 8 ms per token, a
+    prompt of 650 tokens adds 5 s, which exceeds the differences between the code's interactive
+    deadlines. Niyama also relegates late requests: if the prefill of a request that has not run yet
+    would end after its first token is due, the request goes behind all others when its turn comes.
+    It waits for as long as requests arrive that can be in time, so the wait is unbounded;
+    ``relegate=false`` turns this off.
 
-    The first-token deadline of a request that only has a deadline for its end is this deadline
-    minus ``step_s`` x the expected output tokens. In Niyama's code the user supplies the expected
-    output; without the user's value, the code assumes 0 (``outputs=none``). ``outputs=history``,
-    from the paper, expects the mean plus ``sigmas`` standard deviations over the client's finished
-    requests, and at most ``max_new_tokens``. A request without any deadline is due ``default_s``
-    seconds after its arrival, as in the code's last tier. Prefill times come from the timing
-    profile, or are ``1 / prefill_tok_s`` seconds per token without a profile; Niyama's code uses a
-    moving average over the engine's steps.
+    If a request only has a deadline for its end, its first-token deadline is this deadline minus
+    ``step_s`` x the expected output tokens. In Niyama's code, the user supplies the expected
+    output; otherwise, the code assumes 0 (``outputs=none``). ``outputs=history``, from the paper,
+    expects the mean plus ``sigmas`` standard deviations over the client's finished requests, and at
+    most ``max_new_tokens``. A request without any deadline is due ``default_s`` seconds after its
+    arrival, as in the code's last tier. Prefill times come from the timing profile, or are ``1 /
+    prefill_tok_s`` seconds per token without a profile; Niyama's code uses a moving average over
+    the engine's steps.
 
     ``chunks`` are Niyama's dynamic chunks, in engines whose steps mix prompts and outputs: a step
     computes as many prompt tokens as the slack of the running requests allows (``chunk_budget``).
@@ -65,18 +64,18 @@ class Niyama(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # ``Slack`` computes how much delay the running requests can bear without missing deadlines.
-        # If ``chunks`` is set, the slack limits the number of prompt tokens in a step.
+        # ``Slack`` computes how much delay the running requests can bear. With ``chunks``, it
+        # limits the prompt tokens of a step.
         self._slack = Slack(params.default_s)
         if params.chunks:
             self.step_tokens = partial(chunk_budget, self._slack)
         self._now_s = 0.0
-        # ``_made`` holds the number of output tokens of each request that has run.
+        # ``_made`` holds the output tokens of each request that has run.
         self._made: dict[Request, int] = {}
-        # ``_past`` holds the number of each client's finished requests, the sum of their output
-        # tokens, and the sum of the squares.
+        # ``_past`` holds, for each client, the number of its finished requests, the sum of their
+        # output tokens, and the sum of the squares.
         self._past: dict[str, tuple[int, float, float]] = {}
-        # ``_due_s`` holds, for each request, the time in seconds at which its first token is due.
+        # ``_due_s`` holds the time (s) at which each request's first token is due.
         self._due_s: dict[Request, float] = {}
         self._relegated: set[Request] = set()
 
@@ -103,7 +102,7 @@ class Niyama(LocalScheduler):
         if (made := self._made.pop(request, 0)) > 0:
             number, total, squares = self._past.pop(request.client, (0, 0.0, 0.0))
             self._past[request.client] = number + 1, total + made, squares + made * made
-            # The client whose values were updated least recently is forgotten.
+            # The client updated least recently is forgotten.
             if len(self._past) > MAX_CLIENTS:
                 del self._past[next(iter(self._past))]
 

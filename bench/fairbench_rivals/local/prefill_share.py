@@ -12,23 +12,21 @@ from fairbench.schedulers.params import NoParams
 class PrefillTimeShare(FCFS):
     """Prompts get 40% of a worker's time while requests decode; requests go in queue order.
 
-    Prefill and decoding each have a virtual clock, which advances by duration / share. The class of
-    work (prefill or decoding) whose clock is behind runs next; at a tie, decoding runs. After a
-    step of one class, the clock of the other class is raised, so that it is behind by at most this
-    step. While only one class of work can run, the steps of this class are free, and the clocks of
-    both classes are reset. The simulated SGLang runs one iteration at a time, so measured durations
-    are charged, and no estimates.
+    Prefill and decoding each have a virtual clock, which advances by duration / share. Work of the
+    kind whose clock is behind runs next; at a tie, decoding runs. After a step of one kind, the
+    clock of the other kind is raised, so that it is behind by at most this step. While only one
+    kind has work, its steps are free, and both clocks are reset. The simulated SGLang runs one
+    iteration at a time, so measured durations are charged instead of estimates.
     """
 
     name = "prefill-share"
-    SHARE = 0.4  # the prefill share that the published launcher sets
+    SHARE = 0.4  # prefill share of the published launcher
 
     def __init__(self, params: NoParams) -> None:
         super().__init__(params)
         self.share = self.SHARE
         self._prefill_ps = self._decode_ps = 0.0  # the virtual clocks
-        # ``_chosen`` is true if the scheduler chose prefill; it is None if the scheduler made no
-        # choice.
+        # ``_chosen`` is true if the scheduler chose prefill, and None if it had no choice.
         self._chosen: bool | None = None
 
     def decodes_first(self, oldest: Request, left: int, now_s: float) -> bool:
@@ -51,10 +49,9 @@ class PrefillTimeShare(FCFS):
 
 
 LEAST, MOST = 0.2, 0.8  # limits on the share of time that prefill gets
-# If the quotient of the pressures differs from 1 by less than ``DEAD_BAND``, the share does not
-# change.
+# The share does not change if the quotient of the pressures differs from 1 by less than this.
 DEAD_BAND = 0.1
-HALF_LIFE_S = 2.0  # seconds in which the share covers half of the way to the wanted share
+HALF_LIFE_S = 2.0  # seconds in which the share moves half of the way to its target
 MOST_PER_S = 0.05  # largest change of the share per second
 NEWEST = 0.2  # weight of the latest prefill in the mean time per prompt token
 
@@ -62,9 +59,9 @@ NEWEST = 0.2  # weight of the latest prefill in the mean time per prompt token
 class PrefillTimeShareAuto(PrefillTimeShare):
     """A prefill share that follows the pressure on prefill and on decoding, from 20% to 80%.
 
-    The pressure on decoding is the time since the last decode step, divided by the duration of this
-    step. The pressure on prefill is the age of the oldest request without a complete prompt,
-    divided by the time to compute the rest of the prompt.
+    The pressure on decoding is the time since the last decode step, divided by the duration of that
+    step. The pressure on prefill is the age of the oldest request with an incomplete prompt,
+    divided by the time to compute the rest of this prompt.
     """
 
     name = "prefill-share-auto"
@@ -72,8 +69,7 @@ class PrefillTimeShareAuto(PrefillTimeShare):
     def __init__(self, params: NoParams) -> None:
         super().__init__(params)
         self._token_s = 0.0  # mean time per prompt token in seconds
-        # ``_step_s`` and ``_decoded_s`` are the duration and the end of the last decode step, in
-        # seconds.
+        # ``_step_s`` and ``_decoded_s`` are the duration and the end of the last decode step (s).
         self._step_s, self._decoded_s = inf, 0.0
         self._adapted_s = 0.0
 
@@ -91,7 +87,7 @@ class PrefillTimeShareAuto(PrefillTimeShare):
             self._step_s, self._decoded_s = lasted_s, end_ps / PS_PER_S
 
     def _adapt(self, oldest: Request, left: int, now_s: float) -> None:
-        """Move the prefill share towards the share that the pressures call for."""
+        """Move the prefill share towards the share that the pressures demand."""
         passed_s, self._adapted_s = now_s - self._adapted_s, now_s
         if not self._token_s:
             return

@@ -12,9 +12,8 @@ from fairbench.schedulers.local.fcfs import FCFS
 class RandomOrder(FCFS):
     """A scheduler that shuffles the waiting queue in each pass.
 
-    The rule follows ``_sort_randomly`` in SGLang's schedule_policy.py. SGLang shuffles the queue
-    with Python's global random stream. ``RandomOrder`` uses the random stream ``setup.shuffle``,
-    which the host provides.
+    The rule follows ``_sort_randomly`` in SGLang's schedule_policy.py. SGLang uses Python's global
+    random stream; here, the host provides the stream (``setup.shuffle``).
     """
 
     name = "random"

@@ -12,12 +12,11 @@ from fairbench.schedulers.local.fcfs import FCFS
 class ShortestPrefillFirst(FCFS):
     """A scheduler that serves the request with the fewest uncached prompt tokens first.
 
-    Requests whose prefix will soon be cached by a waiting request go last. Requests with equal keys
-    are ordered by the time at which they entered the queue. The rules are
-    ``_sort_by_shortest_prefill`` and ``shortest_prefill_chunk_limit`` in schedule_policy.py, with
-    pages of one token. A partly prefilled prompt gets a smaller chunk if waiting requests have less
-    work than the rest of this prompt, so that the pass computes the waiting requests, too. A client
-    with long prompts may starve.
+    Requests whose prefix a waiting request will soon cache go last. Requests with equal keys go in
+    the order in which they entered the queue. The rules are ``_sort_by_shortest_prefill`` and
+    ``shortest_prefill_chunk_limit`` in schedule_policy.py, with pages of one token. If waiting
+    requests have less work than the rest of a partly prefilled prompt, this prompt gets a smaller
+    chunk, so that the pass computes them, too. A client with long prompts may starve.
     """
 
     name = "shortest-prefill-first"

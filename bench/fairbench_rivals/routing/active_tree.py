@@ -1,4 +1,4 @@
-"""The active tree: the prefixes cached at each worker, and the prefixes in use."""
+"""The active tree: which prefixes each worker has cached, and which are in use."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class ActiveTree(LocationTree[ActiveNode]):
         self.active_tokens: defaultdict[int, int] = defaultdict(int)
 
     def start_request(self, end: ActiveNode, worker: int) -> None:
-        """Count a request that goes to the worker, and whose prompt ends at ``end``."""
+        """Count a request that goes to the worker and whose prompt ends at ``end``."""
         for node in self.upward(end):
             if worker not in node.active:
                 self.active_tokens[worker] += node.length
             node.active[worker] = node.active.get(worker, 0) + 1
 
     def stop_request(self, end: ActiveNode, worker: int) -> None:
-        """Remove a request that ``start_request`` counted, because the request has ended."""
+        """Remove an ended request that ``start_request`` counted."""
         for node in self.upward(end):
             node.active[worker] -= 1
             if not node.active[worker]:

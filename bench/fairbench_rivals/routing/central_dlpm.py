@@ -1,7 +1,7 @@
 """Centralised DLPM, the strawman of [DLPM] §5.1: one queue and one credit per client for a cluster.
 
-``CentralRouter`` knows the replicas, and ``CentralOrder`` knows the queue and the credits. The
-local scheduler ``CentralWorker`` reports outputs, and makes a replica wait for each decision of the
+``CentralRouter`` knows the replicas, and ``CentralOrder`` has the queue and the credits. The local
+scheduler ``CentralWorker`` reports outputs, and makes its replica wait for each decision of the
 router.
 """
 
@@ -18,21 +18,20 @@ from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.views import ListScan, ListView, Room
 
 # The cost of a decision was measured for figure 4, with 8 replicas and 200 queued requests
-# (docs/appendix/figures.md). In the measurement for figure 4, messages take 2.45 ms. In the
-# measurement for figure 4, matching and sorting 1,600 pairs of a request and a replica takes 3.22
-# ms. The sum is 39% of a decode step of 25 requests; the DLPM paper (§5.1) reports 40%.
-MESSAGES_S = 2.45e-3 / 8  # seconds that the messages to one replica take
-# Matching and sorting one pair of a request and a replica takes ``PAIR_S`` seconds.
+# (docs/appendix/figures.md): 2.45 ms for messages, and 3.22 ms for matching and sorting 1,600 pairs
+# of a request and a replica. The sum is 39% of a decode step of 25 requests; the DLPM paper (§5.1)
+# reports 40%.
+MESSAGES_S = 2.45e-3 / 8  # seconds for the messages to one replica
+# Seconds for matching and sorting one pair of a request and a replica.
 PAIR_S = 3.22e-3 / (8 * 200)
 
 
 class CentralRouter(PrefixRouter):
     """A router that gives a replica only the requests that its next pass can start.
 
-    Among the replicas with room for a request, the router picks the longest match in its copies of
-    the replicas' trees, with ties by fewest requests in flight. The router learns of evictions
-    after a delay, as D2LPM does. A replica that does not report its room gets every request at
-    once.
+    For each request, it picks the longest match among the replicas with room, using its own copies
+    of the replicas' trees; ties go to the fewest requests in flight. It learns of evictions after a
+    delay, as D2LPM does. A replica that does not report its room gets every request at once.
     """
 
     name = "central-dlpm"
@@ -40,9 +39,9 @@ class CentralRouter(PrefixRouter):
 
     @dataclass(frozen=True)
     class Params(DLPM.Params):
-        """The parameters of DLPM, whose quantum and rules order the router's queue.
+        """The parameters of DLPM, by which the router's queue is ordered.
 
-        The router charges each request once, to its client, and does not preempt running requests.
+        Each request is charged once, to its client, and no running request is preempted.
         """
 
         constants: ClassVar[tuple[str, ...]] = (
@@ -53,15 +52,14 @@ class CentralRouter(PrefixRouter):
         super().__init__(workers)
         self.params = params
         self._tree = BoundedTree()
-        # ``_handed`` holds the requests that have not started at each worker, with their uncached
-        # tokens, the oldest first.
+        # ``_handed`` holds the requests that each worker got and has not started, with their
+        # uncached tokens, the oldest first.
         self._handed: dict[int, dict[Request, int]] = {worker: {} for worker in range(workers)}
         # ``extends`` holds the number of uncached tokens of each unfinished request.
         self.extends: dict[Request, int] = {}
         # ``open`` is the bit mask of the workers that can start a request.
         self.open = self._fleet.everyone
-        # ``routed`` is true if ``route`` has sent a request to a replica since the last call of
-        # ``look``.
+        # ``routed`` is true if a request was sent to a replica since the last call of ``look``.
         self.routed = False
         self.order: CentralOrder = CentralOrder(self)
 
@@ -103,11 +101,11 @@ class CentralRouter(PrefixRouter):
 
     def _fits(self, request: Request, worker: int) -> bool:
         if (room := self._room(worker)) is None or not self._fleet.unfinished_at(worker):
-            return True  # The worker is idle, so it will refuse this request, which can never fit.
+            return True  # idle, so it will refuse this request, which never fits
         return _is_open(room) and _needed(request) < room.tokens
 
     def _room(self, worker: int) -> Room | None:
-        """Return the room in the worker's next pass, minus the room for requests sent already."""
+        """Return the room in the worker's next pass, minus the room for requests sent earlier."""
         load = None if self.setup.fleet is None else self.setup.fleet.load(worker)
         if load is None or load.room is None or load.queued is None:
             return None
@@ -129,7 +127,7 @@ class CentralRouter(PrefixRouter):
         self.extends.pop(request, None)
         if self._fleet.end_request(request, worker):
             self._handed[worker].pop(request, None)
-            # The model never processes the last output token, so this token has no KV values.
+            # The last output token is never processed by the model, so it has no KV values.
             if output.length > 1:
                 kept = Segment(output.key, output.length - 1)
                 self._tree.insert((*request.prompt, kept), worker)
@@ -148,8 +146,7 @@ class CentralRouter(PrefixRouter):
 def _needed(request: Request) -> int:
     """Return the memory that a request may need, in tokens.
 
-    The cached part of the prompt counts as needed memory, because no other request may evict this
-    part any more.
+    The cached part of the prompt counts as well, because no other request may then evict it.
     """
     return request.input_tokens + request.max_new_tokens
 
@@ -161,8 +158,8 @@ def _is_open(room: Room | None) -> bool:
 class CentralOrder(DLPM):
     """The DLPM order of the cluster's queue, by the longest match at workers with room.
 
-    A client is charged for the uncached tokens that the router estimates, and later for the
-    difference to the real number when the request starts.
+    A client is first charged for the uncached tokens that the router estimates. When the request
+    starts, the difference from the real number is charged.
     """
 
     name = "central-dlpm"
@@ -174,7 +171,7 @@ class CentralOrder(DLPM):
         self._queue = ListView(self._requests, lambda request: self._matches[request])
         self._matches: dict[Request, int] = {}
         self._charged: dict[Request, int] = {}
-        self.told = False  # true if the replicas report their output tokens
+        self.told = False  # whether the replicas report their output tokens
 
     def blocked_s(self) -> float:
         """Return the seconds for which a replica waits for the central decision."""
@@ -225,7 +222,7 @@ class CentralOrder(DLPM):
     def on_finish(self, request: Request) -> None:
         super().on_finish(request)
         if self._charged.pop(request, None) is None:
-            self._queue.leave(request)  # The request was withdrawn before the router sent it.
+            self._queue.leave(request)  # withdrawn before the router sent it
 
     def service_bound(self) -> NoBound:
         return NoBound("central-dlpm bounds the sum over replicas, which no theorem covers")
@@ -234,8 +231,8 @@ class CentralOrder(DLPM):
 class _OpenScan(ListScan):
     """A scan that ends when a worker has no more room, because all matches are then outdated.
 
-    If no worker has room, the scan continues, because Algorithm 1 may still grant quanta to the
-    next candidate, which then finds no room and ends the pass.
+    If no worker has room, the scan continues: Algorithm 1 may still grant quanta to the next
+    candidate, which then finds no room and ends the pass.
     """
 
     def __init__(self, order: list[Request], view: WaitingView, router: CentralRouter) -> None:

@@ -14,20 +14,21 @@ from fairbench_rivals.routing.active_tree import ActiveNode, ActiveTree
 
 
 class Dynamo(CountingRouter):
-    """A router that chooses the worker with the least cost in KV blocks, or randomly among equals.
+    """A router that chooses the worker with the lowest cost in KV blocks, at random among equals.
 
     Generation 2 follows ai-dynamo/dynamo @07a6c9c,
     lib/kv-router/src/scheduling/selector/default.rs. The cost of a worker is ``prefill_scale`` x P
-    + U, with P blocks to prefill and U blocks in use. P is the number of blocks that the worker
-    must still prefill, including the new request's blocks, minus ``overlap_credit`` x the request's
-    cached blocks. U is the number of prompt blocks in use at the worker, including the new request;
-    shared blocks count once. By default, outputs do not count (``router_track_output_blocks`` is
-    off). Dynamo sees from first tokens which requests still wait for their prefill. If a worker
-    reports n waiting requests, the router of fairbench assumes that the last n requests sent to the
-    worker wait. KV events tell the router which prefixes are cached. Generation 1 (@00564be,
-    kv_router/scheduler.rs) maximises 2 x cached fraction of the prompt - KV usage - waiting
-    requests / the highest number waiting at any worker. At commit @00564be the router fails while
-    no request waits; fairbench does not copy this defect. The router does not distinguish clients.
+    + U. P is the number of blocks that the worker must still prefill, including the new request's
+    blocks, minus ``overlap_credit`` x the request's cached blocks. U is the number of prompt blocks
+    in use at the worker, including the new request; shared blocks count once. By default, outputs
+    do not count (``router_track_output_blocks`` is off). Dynamo learns from first tokens which
+    requests still wait for their prefill; here, if a worker reports n waiting requests, the last n
+    requests sent to it are assumed to wait. KV events tell the router which prefixes are cached.
+
+    Generation 1 (@00564be, kv_router/scheduler.rs) maximises 2 x cached fraction of the prompt - KV
+    usage - waiting requests / the highest number waiting at any worker. At this commit, the router
+    fails while no request waits; fairbench does not copy this defect. Clients are not
+    distinguished.
     """
 
     name = "dynamo"
@@ -49,10 +50,10 @@ class Dynamo(CountingRouter):
         super().__init__(workers)
         self.params = params
         self._tree = ActiveTree()
-        # ``_ends`` holds the tree node at which the prompt of each request ends, by request id.
+        # ``_ends`` holds the tree node at which each request's prompt ends, by request id.
         self._ends: dict[int, ActiveNode] = {}
         # ``_uncached`` holds the uncached tokens of each worker's requests in flight, the oldest
-        # request first.
+        # first.
         self._uncached: defaultdict[int, dict[int, int]] = defaultdict(dict)
 
     def route(self, request: Request, now_s: float) -> int:

@@ -25,10 +25,10 @@ class HistoryNode(LocationNode):
 
 
 class HistoryTree(LocationTree[HistoryNode]):
-    """A prefix tree of workers' prompts that can forget the least recently sent leaves.
+    """A prefix tree of the prompts sent to workers; it can forget the least recently sent leaves.
 
-    ``tokens`` maps a worker to the remembered tokens of prompts that were sent to this worker.
-    ``stored`` is the number of tokens in all nodes of the tree.
+    ``tokens`` maps a worker to the remembered tokens of the prompts sent to it. ``stored`` is the
+    number of tokens in all nodes of the tree.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class HistoryTree(LocationTree[HistoryNode]):
     def shrink(self, worker: int, limit: int) -> None:
         """Forget this worker's leaves until at most ``limit`` tokens remain.
 
-        The method visits every node of the tree.
+        Every node of the tree is visited.
         """
         if self.tokens[worker] > limit:
             self._forget(

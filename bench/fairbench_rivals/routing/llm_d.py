@@ -1,4 +1,4 @@
-"""llm-d's inference scheduler: the worker with the highest weighted sum of scores."""
+"""llm-d's inference scheduler: the worker with the highest weighted sum of scores is chosen."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ SWEEP_AT = 1.05  # An index that exceeds its size limit by this factor is cut to
 
 
 class LlmD(HistoryRouter):
-    """A router that chooses the worker with the highest sum of scores from 0 to 1.
+    """A router that chooses the worker with the highest weighted sum of scores from 0 to 1.
 
     The configuration is llm-d/llm-d-inference-scheduler @520af47,
     deploy/config/epp-estimate-prefix-cache-config.yaml, which has two scorers. The prefix score is
-    the fraction of the prompt's blocks that match. An LRU list per worker, of the size of the
-    worker's pool, holds the blocks sent to the worker. The load score is 0.5 if no request waits at
-    the worker, and falls to 0 at ``queue_threshold`` waiting requests. The second published
-    configuration, which knows the cached prefixes, is prefix_weight=2, load_weight=0,
-    queue_weight=1, kv_weight=1. The queue score is (most - waiting) / (most - least), computed from
-    the numbers of waiting requests at the workers, and the KV score is 1 - usage. The scheduler
-    ignores clients; only llm-d's queue before the scheduler sees clients.
+    the fraction of the prompt's blocks that match; an LRU list per worker, of the size of its pool,
+    holds the blocks sent to it. The load score is 0.5 if no request waits at the worker, and falls
+    to 0 at ``queue_threshold`` waiting requests.
+
+    A second published configuration knows the cached prefixes: prefix_weight=2, load_weight=0,
+    queue_weight=1, kv_weight=1. Its queue score is (most - waiting) / (most - least), from the
+    numbers of waiting requests at the workers, and its KV score is 1 - usage. Clients are ignored;
+    only llm-d's queue before the scheduler sees clients.
 
     fairbench keeps one known defect: only the first 256 blocks count, so prompts that share 4,096
     tokens look the same (``max_prefix_blocks``; 0 counts all blocks).

@@ -15,16 +15,16 @@ from fairbench.schedulers.routing.bases import CountingRouter, any_of, lowest
 class VllmRouter(CountingRouter):
     """A router that sends a request to a worker with the longest prefix, regardless of load.
 
-    The router follows vllm-project/production-stack @a6c01db, vllm_router/routers/routing_logic.py,
-    ``prefixaware``. The longest prefix is the longest prefix that was ever sent to the worker.
-    Prompts are compared in chunks of 128 characters. Without a match, the router picks a random
-    worker. (The package vllm-router of vllm-project/router has ``cache_aware``, which is the router
-    cache-aware of fairbench.) The router ignores clients.
+    It follows vllm-project/production-stack @a6c01db, vllm_router/routers/routing_logic.py,
+    ``prefixaware``. All prompts ever sent to a worker count, compared in chunks of 128 characters.
+    Without a match, the router picks a random worker. (The package vllm-router of
+    vllm-project/router has ``cache_aware``, which is fairbench's router cache-aware.) Clients are
+    ignored.
 
-    fairbench keeps two known defects of the router. The router ignores load, so all requests go to
-    one worker if all clients share a prefix. The router never forgets a prefix. (With
-    ``min_match_tokens``, a request with a shorter match goes to the worker with the fewest requests
-    per second, as with ``prefix_min_match_length`` of the source.)
+    fairbench keeps two known defects. Because load is ignored, all requests go to one worker if all
+    clients share a prefix. And prefixes are never forgotten. (With ``min_match_tokens``, a request
+    with a shorter match goes to the worker with the fewest requests per second, as with
+    ``prefix_min_match_length`` of the source.)
     """
 
     name = "vllm-router"

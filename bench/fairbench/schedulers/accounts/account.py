@@ -1,4 +1,4 @@
-"""The interface of accounts: the balance of each client, in weighted tokens or picoseconds.
+"""The interface of accounts: each client's balance, in weighted tokens or picoseconds.
 
 The output tokens of decode steps are added to balances only when a scheduler asks for a balance
 (``UnbookedTokens``).
@@ -18,11 +18,10 @@ from fairbench.tenants import ROOT, Tenants, parent_of
 class UnbookedTokens:
     """A buffer of decoded tokens; each token adds ``each`` to its client's entry in ``sums``.
 
-    The buffered tokens are added to the sums only when a balance is needed. Tokens can be added
-    late without error because the sums are whole numbers. Without a buffer, every step would update
-    the balances of the whole batch, although a scheduler compares only the balances of the few
-    clients with waiting requests. ``changed`` holds the clients whose number of running requests
-    may have changed since the last decode steps were counted.
+    The tokens are added to the sums only when a balance is needed; sums of whole numbers stay
+    exact. Without the buffer, every step would update the balances of the whole batch, although a
+    scheduler compares only the few clients with waiting requests. ``changed`` holds the clients
+    whose number of running requests may have changed since the last decode steps were counted.
     """
 
     sums: dict[str, float]
@@ -46,7 +45,7 @@ class UnbookedTokens:
         self._steps += steps
 
     def book(self, clients: Collection[str]) -> None:
-        """Add the output tokens that the given clients have decoded until now to their balances."""
+        """Add the output tokens that the given clients have decoded so far to their balances."""
         steps, requests, booked, sums = self._steps, self._requests, self._booked, self.sums
         for client in requests.keys() & clients:
             if (since := booked[client]) != steps:
@@ -67,26 +66,25 @@ class UnbookedTokens:
 class Account(ABC):
     """The balances of all clients, or of all nodes of a tree of tenants.
 
-    A charge to a client is booked to each of the client's ``nodes``. Without ``tenants``, the only
+    A charge to a client is added to each of the client's ``nodes``. Without ``tenants``, the only
     node of a client is the client itself. A scheduler reads the balances, and a ``Charging``
-    changes them. The tokens of decode steps may be added late: every method of an account that
-    returns or compares balances first adds the tokens.
+    changes them. The tokens of decode steps may be added late: every method that returns or
+    compares balances adds them first.
     """
 
     setup = Setup()
     decoded: UnbookedTokens
     # If ``shares`` is true, the account accepts charges of fractions of a token.
     shares = False
-    # ``unit_of_time`` returns the GPU time in picoseconds that counts as one token; it is None if
-    # the account counts tokens.
+    # ``unit_of_time`` returns the GPU time in picoseconds that counts as one token; None if the
+    # account counts tokens.
     unit_of_time: Callable[[], float] | None = None
-    # ``no_bound`` says why no theorem bounds the service under this account; it is "" if a theorem
-    # does.
+    # ``no_bound`` says why no theorem bounds the service under this account; "" if a theorem does.
     no_bound = ""
-    # If ``books_late`` is true, the account may receive the tokens of decode steps late.
+    # If ``books_late`` is true, the tokens of decode steps may be added late.
     books_late = True
-    # ``elsewhere`` maps each client with requests at other ranks of a server to true if the client
-    # waits at another rank.
+    # ``elsewhere`` tells, for each client with requests at other ranks of a server, whether it
+    # waits there.
     elsewhere: Mapping[str, bool] = {}
 
     def __init__(self, tenants: Tenants | None = None) -> None:
@@ -96,7 +94,7 @@ class Account(ABC):
             self.no_bound = "bounds the difference of siblings among its tenants"
 
     def prepare(self, setup: Setup) -> None:
-        """Receive the facts of the experiment, including weights, before the first request."""
+        """Receive the facts of the experiment, such as weights, before the first request."""
         self.setup = setup
 
     def nodes(self, client: str) -> tuple[str, ...]:
@@ -108,7 +106,7 @@ class Account(ABC):
         return parent_of(node) if self.in_tree else ROOT
 
     def siblings(self, tenant: str, clients: Collection[str]) -> Collection[str]:
-        """Return the child nodes of a tenant that are, or contain, one of the given clients."""
+        """Return a tenant's child nodes that are, or contain, one of the given clients."""
         return self.setup.children_of(tenant, clients) if self.in_tree else clients
 
     @abstractmethod
@@ -125,7 +123,7 @@ class Account(ABC):
 
     @abstractmethod
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
-        """Charge the decode steps of a whole batch, and book the tokens late if possible.
+        """Charge the decode steps of a whole batch; the tokens are added late if possible.
 
         Args:
             each: The price of one output token.
@@ -139,18 +137,18 @@ class Account(ABC):
             self.charge(client, each * steps * requests)
 
     def running_changed(self, client: str) -> None:
-        """Note that the client's number of running requests may have changed."""
+        """Record that the client's number of running requests may have changed."""
         self.decoded.changed.add(client)
 
     def book_decoded(self, clients: Collection[str]) -> None:
-        """Add the output tokens that the given clients have decoded until now to their balances."""
+        """Add the output tokens that the given clients have decoded so far to their balances."""
         self.decoded.book(clients)
 
     def forget(self, client: str) -> None:
-        """Forget a client without requests; by default an account keeps the client's balance."""
+        """Forget a client without requests; by default, its balance is kept."""
 
     def ahead(self, client: str) -> tuple[float, ...]:
-        """Return the ``lead`` of each of the client's nodes in service, the outermost first."""
+        """Return each ``lead`` in service of the client's nodes, the outermost node first."""
         return tuple(self.lead(node) for node in self.nodes(client))
 
     @abstractmethod
@@ -159,11 +157,11 @@ class Account(ABC):
 
     @abstractmethod
     def balances(self) -> dict[str, float]:
-        """Return every client's balance, after all decoded tokens have been booked."""
+        """Return every client's balance, after adding all decoded tokens."""
 
 
 def rounds_to_credit(credit: float, quantum: float) -> float:
     """Return the smallest number of quanta that raises a credit of 0 or less above 0."""
     rounds = -credit // quantum + 1
-    # If the quantum is a fraction, the quotient is rounded, so the result can be one round too low.
+    # With a fractional quantum, the quotient is rounded and may be one round too low.
     return rounds if rounds * quantum > -credit else rounds + 1

@@ -13,11 +13,10 @@ from fairbench.tenants import ROOT, Tenants
 class Counters(Account):
     """Service counters of clients, c_i in [VTC] Alg. 2.
 
-    The waiting client with the lowest counter is served next, and clients with equal counters take
-    turns. A tenant's counter is the sum over all clients below the tenant. The search for the next
-    client descends from the top of the tree, and chooses the waiting node with the lowest counter
-    at each level. When a tenant returns, its counter is lifted like the counter of a returning
-    client.
+    The waiting client with the lowest counter is served next; clients with equal counters take
+    turns. A tenant's counter is the sum over all clients below it. The search for the next client
+    descends from the top of the tree, to the waiting node with the lowest counter at each level.
+    The counter of a returning tenant is lifted like that of a returning client.
 
     Args:
         output_weight: The price of an output token.
@@ -45,9 +44,9 @@ class Counters(Account):
         self._lifts_alone = lifts_alone
         if not (lifts and lifts_alone):
             self.no_bound = "bounds no service difference in this form"
-        # ``_left`` maps each tenant to the child node that left the queue last.
+        # ``_left`` maps each tenant to its child node that left the queue last.
         self._left: dict[str, str] = {}
-        # ``_turn`` maps each node to the number of the turn in which the node was last chosen.
+        # ``_turn`` maps each node to the number of the turn in which it was last chosen.
         self._turn: dict[str, int] = {}
         self._picks = 0
 
@@ -58,7 +57,7 @@ class Counters(Account):
     def enter(self, client: str, waiting: Collection[str]) -> None:
         """Lift the counter of a client whose request arrives ([VTC] Alg. 2 lines 6 to 13).
 
-        The clients in ``waiting``, and clients that wait at other ranks, count as waiting.
+        The clients in ``waiting`` count as waiting, and so do clients that wait at other ranks.
         """
         counters = self.of
         if self.elsewhere:
@@ -109,7 +108,7 @@ class Counters(Account):
 
     @property
     def last_left(self) -> str | None:
-        """The client (or its outermost tenant) whose request left the queue last."""
+        """The client, or its outermost tenant, whose request left the queue last."""
         return self._left.get(ROOT)
 
     @last_left.setter
@@ -125,14 +124,13 @@ class Counters(Account):
         if self.books_late and not (self.weights or self.shares):
             self.decoded.count_steps(steps, running)
         else:
-            # The charges are fractions, so the order in which they are added matters.
+            # The charges are fractions, and the order in which fractions are added changes the sum.
             self.charge_each(each, steps, running)
 
     def forget(self, client: str) -> None:
         """Delete a client's counter; if the client returns, its counter starts at 0 or is lifted.
 
-        The counter of a client that belongs to tenants is kept, because the client's service is
-        part of the tenants' service.
+        The counter of a client with tenants is kept, because it is part of the tenants' service.
         """
         if client != self.last_left and not self.in_tree:
             self.decoded.forget(client)
@@ -148,6 +146,6 @@ class Counters(Account):
         return self.of
 
     def replace(self, kept: dict[str, float]) -> None:
-        """Store the counters from now on in ``kept``, a mapping that several routers may share."""
+        """Keep the counters in ``kept`` from now on, a mapping that several routers may share."""
         self.of = kept
         self.decoded = UnbookedTokens(kept, self._output_weight)

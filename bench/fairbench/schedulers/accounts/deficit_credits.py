@@ -17,30 +17,29 @@ from fairbench.tenants import ROOT, Tenants
 if TYPE_CHECKING:
     from fairbench.schedulers.peers import CreditChange, SharedCredit
 
-# Charges that the ranks of a server share are stored under the key ``HERE``, because they belong to
-# no worker.
+# Charges that the ranks of a server share belong to no worker; they are stored under this key.
 HERE = 0
 Rejoin = Literal["keep", "min0", "paper_zero"]
-"""The rules by which idle clients leave and rejoin the list of clients with credits.
+"""How idle clients leave and rejoin the list of clients with credits.
 
-Under the rule ``keep``, an idle client leaves the list once its credit is positive, and a debt is
-never erased. Under the rule ``min0``, an idle client leaves the list immediately; a debt of the
-client is kept, and a positive credit is lost. Under the rule ``paper_zero``, an idle client leaves
-the list immediately; debts and credits are erased, and no fairness theorem holds.
+Under ``keep``, an idle client leaves the list once its credit is positive, and a debt is never
+erased. Under ``min0``, an idle client leaves the list at once; its debt is kept, and a positive
+credit is lost. Under ``paper_zero``, an idle client leaves the list at once; its debt or credit is
+erased, and no fairness theorem holds.
 """
 
 
 class Credits(Account):
     """The credits q_i and the client list l of [DLPM] Alg. 1, refilled in quanta.
 
-    A client joins the client list with its first request (line 12). The rule ``rejoin`` decides
-    when an idle client leaves the client list. ``quantum`` is Q^u of the paper: the weighted tokens
-    that a client of weight 1 receives at a refill.
+    A client joins the list with its first request (line 12); the rule ``rejoin`` decides when an
+    idle client leaves. ``quantum`` is Q^u of the paper: the weighted tokens that a client of weight
+    1 receives at a refill.
 
-    If ``welcomes`` is set, a client joins with a credit of one quantum instead of 0. A client that
-    left the list after the last refill joins with its former credit instead of a quantum. A client
-    gets at most one quantum for joining between two refills, so the bounds of [DLPM] Theorems 4.1
-    and 4.2 still hold.
+    If ``welcomes`` is set, a client joins with a credit of one quantum instead of 0. If it left
+    after the last refill, it gets its former credit instead. Between two refills, a client
+    therefore gets at most one quantum for joining, and the bounds of [DLPM] Theorems 4.1 and 4.2
+    still hold.
 
     With ``tenants``, a client has positive credit only if all its tenants have positive credit,
     too. All siblings below a tenant are granted their quanta at the same time.
@@ -59,14 +58,14 @@ class Credits(Account):
         self.quantum = quantum
         self.rejoin = rejoin
         self.welcomes = welcomes
-        # ``_left`` maps each tenant to the credits of the child nodes that left after the tenant's
-        # last refill.
+        # ``_left`` maps each tenant to the credits of the child nodes that left since its last
+        # refill.
         self._left: dict[str, dict[str, float]] = {}
         if rejoin == "paper_zero":
             self.no_bound = "bounds no service difference in this form"
         # ``of`` holds the credits q_i of [DLPM]; its keys are the client list l.
         self.of: dict[str, float] = {}
-        # ``_debts`` maps each client that is not on the client list l to its debt.
+        # ``_debts`` maps each client that is not on the client list to its debt.
         self._debts: dict[str, float] = {}
         # ``requests`` maps each client or tenant to its number of waiting and running requests.
         self.requests: Counter[str] = Counter()
@@ -76,14 +75,15 @@ class Credits(Account):
         # ``loans`` maps clients to temporary credits, which are valid only at this rank while all
         # clients with credit wait at other ranks.
         self.loans: dict[str, float] = {}
-        # ``_granted`` maps each node to the number of quanta that it has received. A new node
-        # starts one quantum below ``_most``.
+        # ``_granted`` counts the quanta that each node has received. A new node starts one quantum
+        # below ``_most``.
         self._granted: dict[str, float] = {}
-        # ``_most`` maps each tenant to the largest number of quanta that a child node has received.
+        # ``_most`` maps each tenant to the largest number of quanta that one of its child nodes
+        # received.
         self._most: dict[str, float] = {}
 
     def begin_request(self, client: str) -> None:
-        """Count an arrived request, and add the request's client to the list (line 12)."""
+        """Count an arrived request, and add its client to the list (line 12)."""
         for node in self.nodes(client):
             self.requests[node] += 1
             if node not in self.of:
@@ -112,7 +112,7 @@ class Credits(Account):
 
     def forget(self, client: str) -> None:
         """Erase the debt of a client that has no requests."""
-        # In the tree of tenants, a client with requests may also be the tenant of other clients.
+        # In the tree of tenants, a client may also be the tenant of other clients.
         if client not in self.requests:
             self.decoded.forget(client)
             self.of.pop(client, None)
@@ -124,7 +124,7 @@ class Credits(Account):
     def charge(self, client: str, amount: float) -> None:
         nodes = self.nodes(client)
         if nodes[-1] not in self.of:
-            # A decode worker reports outputs after the prefill worker's last request has ended.
+            # A decode worker may report outputs after the prefill worker's last request has ended.
             self.charge_absent(client, amount)
             return
         for node in nodes:
@@ -143,11 +143,11 @@ class Credits(Account):
         if self.books_late and not (self.setup.weights or self.shares):
             self.decoded.count_steps(steps, running)
         else:
-            # The charges are fractions, so the order in which they are added matters.
+            # The charges are fractions, and the order in which fractions are added changes the sum.
             self.charge_each(each, steps, running)
 
     def refund(self, client: str, amount: float) -> None:
-        """Refund a charge made in advance, without lifting a credit above a quantum."""
+        """Refund a charge made in advance; the credit does not rise above a quantum."""
         for node in self.nodes(client):
             credit = self.of[node]
             self.of[node] = max(credit, min(credit + amount, self.quantum_of(node)))
@@ -170,11 +170,10 @@ class Credits(Account):
     def refill(self, tenant: str, clients: Collection[str]) -> bool:
         """Grant quanta below a tenant until a waiting node has positive credit (Alg. 1 lines 6-7).
 
-        ``clients`` are the waiting clients; the function returns False if no client waits. If a
-        client needs several quanta, all are granted in a single step. Clients that wait at other
-        data-parallel ranks also count as waiting. While a client with positive credit waits at
-        another rank, the clients of this rank get loans instead of quanta. A loan is an additional
-        credit that only this rank knows.
+        ``clients`` are the waiting clients; return False if there are none. If a client needs
+        several quanta, all are granted in a single step. Clients that wait at other data-parallel
+        ranks also count as waiting. While one of these has positive credit, the clients of this
+        rank get loans instead of quanta: additional credits that only this rank knows.
         """
         waiting = self.siblings(tenant, clients)
         if not waiting:
@@ -203,14 +202,14 @@ class Credits(Account):
         return [client for client, waits in self.elsewhere.items() if waits]
 
     def _lends(self) -> bool:
-        """Return whether a client that waits at another rank has credit besides its loan."""
+        """Return whether a client that waits at another rank has credit without its loan."""
         return any(self._without_loan(client) > 0 for client in self._waiting_elsewhere())
 
     def _without_loan(self, client: str) -> float:
         return self.of[client] - self.loans.get(client, 0)
 
     def call_in(self, waiting: Collection[str]) -> None:
-        """Cancel this rank's loans, unless all clients in credit wait at other ranks."""
+        """Cancel this rank's loans unless all clients with credit wait at other ranks."""
         if not self.loans:
             return
         if not self._lends() or any(self._without_loan(client) > 0 for client in waiting):
@@ -225,7 +224,7 @@ class Credits(Account):
         self.drop_if_idle(client)
 
     def look_elsewhere(self, elsewhere: Mapping[str, bool]) -> None:
-        """Record the clients that have requests at other ranks, and update the client list."""
+        """Record which clients have requests at other ranks, and update the client list."""
         gone = self.elsewhere.keys() - elsewhere.keys()
         self.elsewhere = elsewhere
         for client in elsewhere:
@@ -235,8 +234,8 @@ class Credits(Account):
 
     def quantum_of(self, client: str) -> float:
         """Return the client's quantum, which grows with its weight, in the unit of the charges."""
-        # The quantum is not rounded: with quanta that are not proportional to weights, the service
-        # of clients would drift apart without limit.
+        # The quantum is not rounded: if quanta were not proportional to weights, the service of
+        # clients would drift apart without limit.
         quantum = self.quantum * self.setup.weight(client)
         return quantum if self.unit_of_time is None else quantum * self.unit_of_time()
 
@@ -244,7 +243,7 @@ class Credits(Account):
         """Add a client to the list, unless the client is on the list."""
         if client not in self.of:
             self.of[client] = self._debts.pop(client, 0)
-            # A new node starts with as many quanta as a sibling that has not used its last quantum.
+            # A new node has received as many quanta as a sibling whose last quantum is unused.
             self._granted[client] = self._most.get(self.tenant_of(client), 0) - 1
 
     def drop_if_idle(self, client: str) -> None:
@@ -281,8 +280,8 @@ class Turns:
     """The procedure CHECKREFILL of [DLPM] Alg. 1 (lines 3-8) for one admission pass.
 
     ``may_refill`` returns whether quanta may be granted when no waiting client has positive credit.
-    If ``may_refill`` returns False, ``over`` becomes true and the admission pass ends. If ``stops``
-    is set, the first request for which the engine has no room also ends the pass.
+    If it returns False, ``over`` becomes true and the admission pass ends. If ``stops`` is set, the
+    pass also ends with the first request for which the engine has no room.
     """
 
     bounded = True
@@ -292,7 +291,7 @@ class Turns:
     stops: bool = True
     over: bool = False
     _refilled: bool = False
-    # ``_known`` maps each tenant to true if some waiting client below the tenant has credit left.
+    # ``_known`` maps each tenant to whether some waiting client below it has credit left.
     _known: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -302,7 +301,7 @@ class Turns:
     def check_refill(self, client: str, scan: Scan) -> None:
         """Grant quanta at each level at which the client is in debt and no sibling has credit.
 
-        The ``scan`` skips a client that is in debt while a sibling has positive credit.
+        The ``scan`` skips a client in debt while a sibling has positive credit.
         """
         credits = self.credits
         for node in credits.nodes(client):
@@ -311,10 +310,11 @@ class Turns:
             tenant = credits.tenant_of(node)
             if (known := self._known.get(tenant)) is None:
                 known = self._known[tenant] = self.someone_in_credit(tenant)
-            # A sibling of the node has credit left (Alg. 1 line 5).
+            # A sibling has credit left (Alg. 1 line 5).
             if known:
                 scan.skip(client)
-                # Without tenants, the scan skips all clients without credit until a credit changes.
+                # Without tenants, the scan skips every client without credit until a credit
+                # changes.
                 if not credits.in_tree:
                     scan.skip_debtors(credits.of)
                 return
@@ -322,8 +322,7 @@ class Turns:
                 self.over = tenant == ROOT
                 scan.skip(client)
                 return
-            # No sibling of the node has credit left, so the scheduler grants quanta (Alg. 1 lines
-            # 6-7).
+            # No sibling has credit left, so quanta are granted (Alg. 1 lines 6-7).
             self._refilled = self.refill(tenant) or self._refilled
             self._known.clear()
             if credits.of[node] <= 0:
@@ -345,12 +344,12 @@ class Turns:
     def refill(self, tenant: str = ROOT) -> bool:
         """Grant rounds of quanta until a waiting client has credit.
 
-        Returns False if no client is waiting.
+        Return False if no client is waiting.
         """
         return self.credits.refill(tenant, self.waiting_clients())
 
     def ends_without_room(self, client: str) -> bool:
-        """Return whether the pass ends because the engine has no room for the client's request."""
+        """Return whether the pass ends because the engine had no room for the client's request."""
         return self.stops
 
     def end_turn(self, client: str, scan: Scan) -> None:
@@ -358,7 +357,7 @@ class Turns:
         self._known.clear()
         credits, waits = self.credits, client in self.waiting_clients()
         for node in credits.nodes(client):
-            # In the usual case, the client still has credit, and has further waiting requests.
+            # Usually, the client still has credit and further waiting requests.
             if waits and credits.of[node] > 0:
                 continue
             if not self.someone_in_credit(credits.tenant_of(node)):
@@ -370,7 +369,7 @@ class Turns:
 class RelaxedTurns(Turns):
     """Turns in which a client whose request found no room does not count as waiting.
 
-    With ``RelaxedTurns``, [DLPM] Theorem 4.1 does not hold.
+    With this variant, [DLPM] Theorem 4.1 does not hold.
     """
 
     bounded = False

@@ -1,1 +1,1 @@
-"""Rules for the amounts that events of an engine or a router charge to the accounts of clients."""
+"""Charging rules: how much an event in an engine or a router costs a client."""

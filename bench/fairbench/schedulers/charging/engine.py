@@ -15,18 +15,17 @@ from fairbench.schedulers.views import Read
 
 
 class Charging:
-    """The base class of rules that turn an engine's events into charges to an ``account``.
+    """The base class of rules by which an engine's events are charged to an ``account``.
 
-    A method that the subclass does not override charges nothing.
+    A method that a subclass does not override charges nothing.
     """
 
-    # If ``refunds`` is true, output tokens that were charged in advance and not produced are
+    # If ``refunds`` is true, output tokens that were charged in advance but not produced are
     # refunded.
     refunds: ClassVar[bool] = True
     # If ``per_request`` is true, the charging needs calls of ``request_tokens``, which take time.
     per_request: ClassVar[bool] = False
-    # ``no_bound`` says why no theorem bounds the service under this charging; it is "" if a theorem
-    # does.
+    # ``no_bound`` says why no theorem bounds the service under this charging; "" if a theorem does.
     no_bound = ""
 
     def __init__(self, account: Account) -> None:
@@ -35,7 +34,7 @@ class Charging:
     def prepare(self, name: str, setup: Setup) -> None:
         """Receive the facts of the experiment before the run.
 
-        Raises UsageError if a needed fact is unknown; the message names the scheduler.
+        Raises UsageError, naming the scheduler, if a fact that the charging needs is unknown.
         """
 
     def admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
@@ -54,10 +53,10 @@ class Charging:
         """Charge or refund the difference between the charged and the reported prompt tokens."""
 
     def retracted(self, request: Request) -> None:
-        """Refund the amount charged in advance for a request that has lost its memory."""
+        """Refund what was charged in advance for a request that has lost its memory."""
 
     def finished(self, request: Request) -> None:
-        """Refund the unused amount charged in advance for a request that has ended."""
+        """Refund the unused part of what was charged in advance for a request that has ended."""
 
     def forget(self, client: str) -> None:
         """Delete the charging's state of a client without requests."""
@@ -68,9 +67,9 @@ class Prices:
     """The prices of input tokens and output tokens.
 
     ``input_weight`` and ``output_weight`` are the prices of a prompt token and an output token.
-    ``whole_input`` also charges cached prompt tokens ([VTC]); by default only computed prompt
-    tokens are charged. ``recompute`` means that the second prefill of a retracted request is also
-    charged.
+    With ``whole_input``, cached prompt tokens are charged as well ([VTC]); by default, only
+    computed ones are. With ``recompute``, the second prefill of a retracted request is charged as
+    well.
     """
 
     input_weight: int = 1
@@ -82,8 +81,8 @@ class Prices:
 class TokenCharging(Charging):
     """A charging that charges tokens at ``prices``.
 
-    ``sharing`` divides the charge for a prefix among the clients that share the prefix. If
-    ``sharing`` is not set, the client whose request computes a prefix pays for the prefix.
+    ``sharing`` divides the charge for a prefix among the clients that share it. Without
+    ``sharing``, the client whose request computes the prefix pays.
     """
 
     def __init__(self, account: Account, prices: Prices, sharing: Sharing | None = None) -> None:
@@ -126,14 +125,14 @@ class TokenCharging(Charging):
 
     def read(self, request: Request, read: Read) -> None:
         if self._shared is not None:
-            # If prefixes are shared, other clients may have paid for the prompt.
+            # If prefixes are shared, others may have paid for the prompt.
             return
         cached = 0 if self.prices.whole_input else read.cached_tokens
         more = read.input_tokens - cached - request.input_tokens
         self.account.charge(request.client, self.prices.input_weight * more)
 
 
-# With the value ``GPU_TIME``, the parameter ``charge`` selects charging by GPU time.
+# With this value, the parameter ``charge`` selects charging by GPU time.
 GPU_TIME = "gpu-time"
 # The unit of GPU time is the mean prefill time per token of a prompt of ``UNIT_TOKENS`` tokens.
 UNIT_TOKENS = 1_024
@@ -144,21 +143,15 @@ class GPUCharges:
 
     def __init__(self, costs: CostModel) -> None:
         self._costs = costs
-        # ``_ahead`` maps a request to GPU time that was charged in advance and not used yet.
+        # ``_ahead`` maps each request to the GPU time charged in advance and not used yet.
         self._ahead: dict[Request, int] = {}
 
     def admission_charge(self, request: Request, extend_tokens: int) -> int:
-        """Return the charge at admission: the time to prefill the prompt alone in an iteration.
-
-        The charge at admission is in picoseconds.
-        """
+        """Return the charge at admission: the time (ps) to prefill the prompt alone."""
         return self._prepay(request, extend_tokens, 0.0)
 
     def dispatch_charge(self, request: Request, extend_tokens: int) -> int:
-        """Return the charge at dispatch: the prefill time without an iteration's fixed time.
-
-        The charge at dispatch is in picoseconds.
-        """
+        """Return the charge at dispatch: the prefill time (ps) without the fixed time."""
         return self._prepay(request, extend_tokens, self._costs.prefill_s(0, 1))
 
     def _prepay(self, request: Request, extend_tokens: int, less_s: float) -> int:
@@ -169,10 +162,10 @@ class GPUCharges:
         return ahead_ps
 
     def computed(self, request: Request, gpu_ps: int, complete: bool) -> int:
-        """Return the picoseconds of a computed chunk minus the time charged in advance.
+        """Return the picoseconds of a computed chunk, minus the time charged in advance.
 
-        ``complete`` is true for the last chunk of a prompt. The result is negative if the charge in
-        advance was too high for the chunk.
+        ``complete`` is true for the last chunk of a prompt. The result is negative if too much was
+        charged in advance for the chunk.
         """
         ahead_ps = self._ahead.get(request, 0)
         paid_ps = ahead_ps if complete else min(ahead_ps, gpu_ps)
@@ -180,11 +173,11 @@ class GPUCharges:
         return gpu_ps - paid_ps
 
     def refund_rest(self, request: Request) -> int:
-        """Return the unused time charged in advance for a stopped request, as a negative number."""
+        """Return the unused time charged in advance for a stopped request, negated."""
         return -self._ahead.pop(request, 0)
 
     def token_ps(self) -> float:
-        """Return the GPU time of a prompt token in picoseconds, the unit of quanta; at least 1."""
+        """Return the GPU time (ps) of a prompt token, at least 1, which is the unit of quanta."""
         return max(1.0, self._costs.prefill_s(0, UNIT_TOKENS) * PS_PER_S / UNIT_TOKENS)
 
 
@@ -204,9 +197,9 @@ def gpu_charges(name: str, setup: Setup) -> GPUCharges:
 class TimeCharging(Charging):
     """A charging that charges the worker's busy time, in picoseconds.
 
-    At admission, the time of a prompt is predicted. The host reports the real time of each
-    iteration by client. The real time replaces the predicted time, so that the charges of all
-    clients add up to the worker's busy time.
+    The time of a prompt is predicted at admission. When the host reports the real time of each
+    iteration by client, it replaces the prediction. The charges of all clients therefore add up to
+    the worker's busy time.
     """
 
     no_bound = "charges GPU time, which service does not count"
@@ -249,8 +242,8 @@ def engine_charging(
 ) -> Charging:
     """Return the ``Charging`` that the parameters of the scheduler ``name`` select.
 
-    ``tokens`` is the class of the charging that is used if tokens are charged. Raises UsageError
-    for parameters that combine GPU time with ``sharing``.
+    ``tokens`` is the class that is used if tokens are charged. Raises UsageError for parameters
+    that combine GPU time with ``sharing``.
     """
     if params.charge != GPU_TIME:
         return tokens(account, prices, params.sharing)

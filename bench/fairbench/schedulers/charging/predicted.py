@@ -1,7 +1,7 @@
 """Charging of predicted outputs at admission, with a linear, measured or user-defined cost.
 
-[VTC] §4.4 and Alg. 3 predict output lengths. [VTC] §4.2 only requires that the cost h(input tokens,
-output tokens) of a request grows with the input and with the output.
+[VTC] §4.4 and Alg. 3 charge predicted output lengths. According to [VTC] §4.2, the cost h(input
+tokens, output tokens) of a request need only grow with the input and with the output.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Cost: TypeAlias = Callable[[int, int], float]
 
 LINEAR, PROFILED = "linear", "profiled"
 SUFFIX, FUNCTION = COST_FILES
-# A user's cost function is tested with the numbers of input and output tokens in ``TRIED_TOKENS``.
+# A user's cost function is tested with these numbers of input and output tokens.
 TRIED_TOKENS = (0, 1, 2, 16, 17, 256, 4_096, 100_000)
 
 
@@ -63,7 +63,7 @@ def _try_out(function: Callable[[int, int], Any], name: str) -> None:
         try:
             value = function(x, y)
         except Exception as error:
-            # The user's cost function may raise any exception.
+            # A user's cost function may raise any exception.
             raise UsageError(f"{where} raises {type(error).__name__}: {error}") from error
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
             raise UsageError(f"{where} is {value!r}: must be a number")
@@ -91,21 +91,21 @@ CostName = Annotated[str, AfterValidator(_known)]
 """A parameter that selects the cost function: ``linear``, ``profiled`` or a file."""
 
 
-# The moving average approximates the mean output length of the last ``WINDOW`` requests.
+# The moving average stands for the mean output length of about the last ``WINDOW`` requests.
 WINDOW = 5
 
 
 class PredictedCharging(TokenCharging):
     """A charging of the predicted output at admission, corrected as the output is produced.
 
-    ``predict`` returns the expected output tokens of a request, given the moving average of the
+    ``predict`` returns the expected output tokens of a request, given the moving average of its
     client's last outputs (0 before the first output). ``cost`` is a function of input and output
-    tokens; if ``cost`` is None, ``prices`` apply. With ``charges_at_finish``, a step in which a
-    request ends charges one more token for every request whose output exceeds its prediction, as in
-    [VTC-artifact].
+    tokens; if it is None, ``prices`` apply. With ``charges_at_finish``, as in [VTC-artifact], a
+    step in which a request ends charges one more token for each request that is longer than
+    predicted.
     """
 
-    # ``refunds`` is false, because this charging itself charges predicted outputs in advance.
+    # ``refunds`` is false, because this class itself charges outputs in advance.
     refunds = False
     per_request = True
 
@@ -126,7 +126,7 @@ class PredictedCharging(TokenCharging):
         self._step_charged = False
         self._predicted: dict[Request, int] = {}
         self._produced: dict[Request, int] = {}
-        # ``_input`` maps each request to the input tokens that were charged at admission.
+        # ``_input`` maps each request to the input tokens charged at its admission.
         self._input: dict[Request, int] = {}
         self._average: dict[str, float] = {}
 
@@ -182,7 +182,7 @@ class PredictedCharging(TokenCharging):
                 self._charge_outputs(request, produced - 1, produced)
 
     def _charge_outputs(self, request: Request, before: int, after: int) -> None:
-        """Charge the output tokens number ``before`` + 1 to number ``after`` of a request."""
+        """Charge a request's output tokens from number ``before`` + 1 to number ``after``."""
         if self._cost is None:
             cost: float = self.prices.output_weight * (after - before)
         else:

@@ -14,7 +14,7 @@ REMEMBERED_TOKENS = 5_000_000
 
 
 class SharedNode(Node):
-    """A node of the prefix tree with its owner and the clients that have paid for its tokens."""
+    """A node of the prefix tree, with its owner and the clients that have paid for its tokens."""
 
     __slots__ = ("owner", "sharers")
 
@@ -33,11 +33,10 @@ class SharedCharges:
     """The division of computed prompt tokens among the clients that share a prefix.
 
     Under the rule ``split``, all clients that use a prefix pay equal parts: the n-th client pays
-    1/n, and the n - 1 earlier clients get a refund. When a prefix is computed again, its division
-    among clients restarts. Under the rule ``owner``, the client that first sent the prefix pays for
-    each computation. Under the rule ``each``, every client pays for the whole prefix, cached or
-    not. Under the rules ``split`` and ``owner``, the charged tokens always equal the computed
-    tokens.
+    1/n, and the n - 1 earlier clients get a refund. When the prefix is computed again, the division
+    begins again. Under the rule ``owner``, the client that first sent the prefix pays for each
+    computation. Under the rule ``each``, every client pays for the whole prefix, cached or not.
+    Under ``split`` and ``owner``, the charged tokens always equal the computed tokens.
     """
 
     def __init__(self, sharing: Sharing) -> None:
@@ -46,7 +45,7 @@ class SharedCharges:
         self._stored = 0
 
     def tokens_by_client(self, request: Request, computed_tokens: int) -> dict[str, float]:
-        """Return the tokens charged to each client for a prompt; negative numbers are refunds.
+        """Return the tokens that a prompt charges to each client; negative numbers are refunds.
 
         Only the last ``computed_tokens`` tokens of the prompt were not cached.
         """
@@ -55,7 +54,7 @@ class SharedCharges:
         known = prompt_tokens(request.prompt)
         cached = min(known, request.input_tokens - computed_tokens)
         due: defaultdict[str, float] = defaultdict(float)
-        # Computed tokens beyond the known prompt are charged to the request's client alone.
+        # The request's client alone pays for computed tokens beyond the known prompt.
         due[request.client] = float(computed_tokens - (known - cached))
         for node in self._path(request.prompt, cached, known):
             if node.depth > cached:
@@ -85,7 +84,7 @@ class SharedCharges:
         return path[::-1]
 
     def _add_sharer(self, node: SharedNode, client: str, due: defaultdict[str, float]) -> None:
-        """Charge a client for cached tokens that other clients paid for; the others get refunds."""
+        """Charge a client for cached tokens that others have paid for; these get refunds."""
         before = len(node.sharers)
         if not before:
             return

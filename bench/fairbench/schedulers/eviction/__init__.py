@@ -1,1 +1,1 @@
-"""Eviction policies, which choose the cached tokens that a replica evicts from full KV memory."""
+"""Eviction policies, which choose the cached tokens to evict when a replica's KV memory is full."""

@@ -22,13 +22,13 @@ Rank: TypeAlias = tuple[float, Access]
 
 
 class Leaf(NamedTuple):
-    """A leaf of the prefix tree: cached tokens after which no further tokens are cached.
+    """A leaf of the prefix tree: cached tokens after which nothing else is cached.
 
     - ``access`` is the time at which the leaf was last used.
     - ``uses`` counts the finished requests that used the leaf's tokens.
     - ``keep_s`` is the time in seconds, returned by ``on_finish``, until which the tokens should
       stay cached.
-    - ``awaited`` is true if the cached prefix of a waiting request ends at the tokens of the leaf.
+    - ``awaited`` is true if the cached prefix of a waiting request ends at the leaf.
     """
 
     access: Access
@@ -38,15 +38,12 @@ class Leaf(NamedTuple):
 
 
 class Claimant(NamedTuple):
-    """A client that has claims on cached tokens of the pool.
+    """A client that has claims on cached tokens of the pool; amounts are numbers of tokens.
 
-    All amounts of a claimant are numbers of tokens.
-
-    - ``held`` is the number of running and cached tokens that count for the client.
-    - ``unpinned`` is the part of ``held`` that no running request uses; ``unpinned`` is above 0.
+    - ``held`` is the client's running and cached tokens; a token that k clients claim counts as
+      1/k for each of them.
+    - ``unpinned`` is the part of ``held`` that no running request uses; it is above 0.
     - ``wanted`` is the memory that the client's waiting requests need.
-
-    A token that k clients claim counts 1/k for each client.
     """
 
     client: str
@@ -65,15 +62,15 @@ class EvictionPolicy(ABC):
 
     To add an eviction policy, subclass this class.
 
-    A policy is a pure state machine without a clock, and receives every fact from the cache. The
-    cache evicts the leaf whose ``rank`` is lowest. A ``ClientEviction`` first chooses the client
-    that loses tokens.
+    A policy is a pure state machine without a clock; the cache tells it every fact. The cache
+    evicts the leaf with the lowest ``rank``. A ``ClientEviction`` first chooses the client that
+    loses tokens.
     """
 
     name: ClassVar[str]
     Params: ClassVar[Any] = NoParams
-    # If ``reads_clock`` is true, decisions depend on the time, and the ranks of a server have
-    # different clocks.
+    # If ``reads_clock`` is true, decisions depend on the time; the ranks of a server have different
+    # clocks.
     reads_clock: ClassVar[bool] = False
 
     setup: Setup = Setup()
@@ -95,7 +92,7 @@ class EvictionPolicy(ABC):
     def limit(self, client: str) -> float | None:
         """Return the most tokens that the client may claim, or None for no limit.
 
-        The cache ends the client's own claims above the limit, even if memory is free.
+        Above the limit, the cache ends claims of the client even if memory is free.
         """
         return None
 
@@ -103,7 +100,7 @@ class EvictionPolicy(ABC):
         """Handle the start of a request that was admitted."""
 
     def on_finish(self, request: Request, now_s: float) -> float:
-        """Handle a finished request; return the time in seconds until which to keep its tokens."""
+        """Handle a finished request; return the time (s) up to which to keep its tokens."""
         return 0.0
 
 
@@ -118,16 +115,15 @@ class LRU(EvictionPolicy):
 
 
 class ClientEviction(LRU):
-    """A policy that first evicts tokens of clients that hold more than their entitlement.
+    """A policy that first evicts tokens of clients that hold more than they are entitled to.
 
     The cache calls ``choose`` for a client, and ends this client's claim on the leaf that the
-    client used least recently. The leaf's memory is freed when the last claim on the leaf has
-    ended.
+    client used least recently. A leaf's memory is freed when its last claim has ended.
     """
 
     @abstractmethod
     def entitled(self, client: str) -> float:
-        """Return how many tokens the client is entitled to hold when memory is full."""
+        """Return how many tokens the client may hold when memory is full."""
 
     @abstractmethod
     def excess(self, claimant: Claimant) -> float:
@@ -136,9 +132,8 @@ class ClientEviction(LRU):
     def choose(self, claimants: Iterable[Claimant]) -> str:
         """Return the client (victim) that loses cached tokens.
 
-        The victim is a client that claims more than its entitlement. A client above its entitlement
-        cannot be the victim if running requests use all its tokens. If no client above its
-        entitlement can be the victim, the victim is the claimant that uses the largest part of its
+        The victim is a client that claims more than its entitlement. If running requests use all
+        tokens of every such client, the victim is the claimant that uses the largest part of its
         entitlement.
         """
         everyone = list(claimants)
@@ -152,9 +147,9 @@ class ClientEviction(LRU):
 
 
 class LFU(EvictionPolicy):
-    """Eviction of the least frequently used leaf; of equals, the least recently used one goes.
+    """Eviction of the least frequently used leaf; among equals, the least recently used one.
 
-    SGLang's radix cache offers the policy LFU besides LRU.
+    SGLang's radix cache offers LFU besides LRU.
     """
 
     name = "lfu"
@@ -164,10 +159,10 @@ class LFU(EvictionPolicy):
 
 
 class MaxMin(ClientEviction):
-    """Eviction from the client, above its share, that has the most unpinned memory per weight.
+    """Eviction from the client above its share that has the most unpinned memory per weight.
 
-    The share of client i is C w_i / W: the capacity, times the client's weight over the sum of all
-    weights. docs/appendix/theory.md proves which clients lose no tokens.
+    The share of client i is C w_i / W, with the capacity C, the client's weight w_i and the sum W
+    of all weights. docs/appendix/theory.md proves which clients lose no tokens.
     """
 
     name = "max-min"
@@ -188,7 +183,7 @@ class MaxMin(ClientEviction):
         return claimant.unpinned / self.setup.weight(claimant.client)
 
 
-# Quotas are percentages of the KV pool, so their sum is at most ``ALL``.
+# Quotas are percentages of the KV pool and add up to at most ``ALL``.
 ALL = 100
 
 
@@ -259,7 +254,7 @@ class QuotaEviction(ClientEviction):
 
 
 class QuotaLending(QuotaEviction):
-    """Quotas of which the unused part is lent; the client that borrows most is evicted first."""
+    """Quotas whose unused part is lent; the client that borrows most loses tokens first."""
 
     name = "quota-lending"
 
@@ -270,10 +265,11 @@ class QuotaLending(QuotaEviction):
 class Retention(EvictionPolicy):
     """Retention of a session's cached tokens until the session's next call is expected (Continuum).
 
-    The next call is expected at the end of the session's last call plus the mean gap between calls
-    in sessions of the client. No tokens are kept for a session that is known to have ended, or for
-    a request without a session. If memory is short, kept tokens are evicted as well, in the order
-    of the expected next calls. The prefix of a waiting request is evicted last.
+    The next call is expected one mean gap after the end of the last call; the mean is taken over
+    the gaps between calls in the client's sessions. No tokens are kept for a session that is known
+    to have ended, or for a request without a session. If memory is short, kept tokens are evicted
+    as well, in the order of the expected next calls. The prefix of a waiting request is evicted
+    last.
     """
 
     name = "retention"

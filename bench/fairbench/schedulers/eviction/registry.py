@@ -1,7 +1,7 @@
 """Eviction policies by name, and the parameter of memory shares.
 
-To add a policy, write a class and add a line to the table in this file. Installed packages add
-policies by entry points of the group ``fairbench.evictions``.
+To add a policy, write a class and add a line to the table below. Installed packages add policies by
+entry points of the group ``fairbench.evictions``.
 """
 
 from __future__ import annotations
@@ -32,18 +32,15 @@ EVICTIONS = {
     "retention": f"{_HERE}.policies:Retention",
 }
 ALL_EVICTIONS = with_registered(EVICTIONS, EVICTION_GROUP)
-"""``ALL_EVICTIONS`` maps each eviction policy's name to ``module:class``.
-
-Installed policies are included.
-"""
+"""The ``module:class`` of each eviction policy by name, including installed policies."""
 
 
 @dataclass(frozen=True)
 class MemoryParams:
-    """The parameter that turns fair shares of KV memory on.
+    """The parameter that turns on fair shares of KV memory.
 
-    If ``share`` is set, admission counts the running and cached tokens of each client, and a client
-    above its share waits while another client needs the memory.
+    With ``share``, admission counts each client's running and cached tokens. A client above its
+    share waits while another client needs the memory.
     """
 
     share: bool = False
@@ -55,7 +52,7 @@ SHARE = f"{MEMORY}.share"
 def check_shares(policy: str | None) -> None:
     """Raise UsageError unless an eviction policy gives the shares that ``memory.share`` needs.
 
-    None means the engine's own order of eviction.
+    The value None stands for the engine's own order of eviction.
     """
     from fairbench.schedulers.eviction.policies import ClientEviction
 

@@ -19,7 +19,7 @@ from fairbench.schedulers.views import FleetView, WorkerLoad
 
 
 class RequestTotals:
-    """A set of requests with counts by client, sorted deadlines and the total prefill time."""
+    """A set of requests, with counts by client, sorted deadlines and total prefill time."""
 
     def __init__(self) -> None:
         self.clients: Counter[str] = Counter()  # number of requests of each client
@@ -44,7 +44,7 @@ class RequestTotals:
     def remove_request(self, request: Request) -> None:
         """Remove a request. Raises KeyError if the request is unknown."""
         prefill_s = self._prefills_s.pop(request)
-        # When no request is left, the rounding error of the sum is removed, too.
+        # When no request is left, the sum's rounding error is removed as well.
         self.prefill_s = self.prefill_s - prefill_s if self._prefills_s else 0.0
         self.clients[request.client] -= 1
         if not self.clients[request.client]:
@@ -59,7 +59,7 @@ class RequestTotals:
 
 
 NOBODY = RequestTotals()
-"""An empty set of queued requests, to which no request may be added."""
+"""An empty set of queued requests; no request may be added to it."""
 
 
 class LatencyEstimate(NamedTuple):
@@ -86,32 +86,29 @@ class Estimator:
 
     The estimate for a worker assumes that q requests are served before the new request, that r
     requests run, and that a decode step with the new request in the batch takes d seconds. M is the
-    mean output of the finished requests of all clients, and N the mean output of the finished
-    requests of the new request's client.
+    mean output of the finished requests of all clients, and N that of the new request's client.
 
-    - The first token comes after the prefill of the new request and of the q requests served before
-      it, each of which takes the mean prefill time. If a worker reports saturation or requests are
-      queued before the workers, q + 1 running requests must also end before the first token; one of
-      the r running requests ends every M d / r seconds.
-    - The last token comes N - 1 decode steps after the first token, where N is the client's mean
-      output, at most ``max_new_tokens``. Until a request of the client has finished, its mean
-      output N is estimated by the mean M of all clients, which is 1 token at the start.
+    - The first token comes after the prefill of the new request and of the q requests before it;
+      each takes the mean prefill time. If a worker reports saturation or requests are queued before
+      the workers, q + 1 running requests must also end first; one of the r running requests ends
+      every M d / r seconds.
+    - The last token comes N - 1 decode steps later; N is at most ``max_new_tokens``. Until a
+      request of the client has finished, M stands for N; at the start, M is 1 token.
 
-    The waiting requests are the requests that wait at the worker, and an equal part of the requests
-    queued before the workers. The parameter ``ahead`` decides which waiting requests are expected
-    to be served before the new request:
+    Waiting requests are those that wait at the worker, and an equal part of the requests queued
+    before the workers. The parameter ``ahead`` decides which of them are expected to be served
+    before the new request:
 
     - ``ahead="all"`` counts all waiting requests, as under fcfs.
     - ``ahead="edf"`` counts requests with earlier deadlines, and assumes that the running requests
       have earlier deadlines, too.
-    - ``ahead="fair"`` counts the requests that are served first if clients take turns. If clients
-      take turns, as many requests of each other client are served first as the new request's client
-      has waiting. Under ``ahead="fair"``, every client is assumed to have an equal share of the
-      running requests.
+    - ``ahead="fair"`` assumes that clients take turns: for each other client, it counts as many
+      requests as the new request's client has waiting. Every client is assumed to have an equal
+      share of the running requests.
 
-    If the caches are known, the estimated prefill time excludes cached tokens. Estimates tend to be
-    too short, because HTTP and the prefills of other requests during the decode do not count. The
-    estimator never uses the true length of an answer.
+    If the caches are known, the prefill time leaves out cached tokens. Estimates tend to be too
+    short, because they ignore HTTP and the prefills of other requests during the decode. They never
+    use the true length of an answer.
     """
 
     def __init__(
@@ -121,7 +118,7 @@ class Estimator:
         self._fleet = fleet
         self._matched = matched
         self._ahead = ahead
-        # ``_sent`` maps each worker to totals of the requests that were sent to it.
+        # ``_sent`` maps each worker to the totals of the requests sent to it.
         self._sent: dict[int, RequestTotals] = {}
         self._at: dict[Request, int | None] = {}
         self._answers = MeanAnswers()
@@ -129,7 +126,7 @@ class Estimator:
     def estimates(
         self, request: Request, held: RequestTotals = NOBODY
     ) -> dict[int, LatencyEstimate]:
-        """Return the estimate for each available worker; the gateway queues ``held`` requests."""
+        """Return the estimate for each available worker; the gateway queues ``held``."""
         return {worker: self._estimate(request, worker, held) for worker in self._fleet.workers()}
 
     def expected_output(self, request: Request) -> float:
@@ -140,7 +137,7 @@ class Estimator:
         loads = map(self._fleet.load, self._fleet.workers())
         return any(not _waiting_requests(one) and not one.saturated for one in loads)
 
-    # Events.
+    # These methods record events.
 
     def sent(self, request: Request, worker: int) -> None:
         self.set_worker(request, worker)
@@ -186,7 +183,7 @@ class Estimator:
     def _before(
         self, request: Request, worker: int, load: WorkerLoad, held: RequestTotals
     ) -> float:
-        """Return the estimated number of requests that will be served before a new request."""
+        """Return the estimated number of requests that will be served before the new request."""
         part = 1 / max(1, len(self._fleet.workers()))
         here, waiting = self._sent.get(worker, NOBODY), _waiting_requests(load) + part * len(held)
         if self._ahead == "all" or not waiting:
@@ -204,34 +201,33 @@ class Estimator:
 
 
 def _running_requests(load: WorkerLoad) -> int:
-    """Return the number of running requests, or of all requests in flight if unknown."""
+    """Return the number of running requests or, if unknown, of all requests in flight."""
     return load.in_flight if load.running is None else load.running
 
 
 def _waiting_requests(load: WorkerLoad) -> int:
-    """Return the number of waiting requests, including requests sent since the worker's report."""
+    """Return the number of waiting requests, with those sent since the worker's last report."""
     return max(load.queued or 0, load.in_flight - _running_requests(load))
 
 
 class AdmissionControl:
     """A queue that estimates whether arriving requests can meet their deadlines.
 
-    A request without a deadline enters the inner ``queue``, and so does a request that would be in
-    time at some worker according to the ``Estimator``. Other requests are refused or, with
-    ``policy=demote``, marked as demoted. A demoted request waits in this object until the inner
-    queue is empty and some worker has no waiting request, or until ``aging_s`` seconds after its
-    arrival. The estimate is made once, on arrival: a request that takes longer than expected is
-    late, but is not refused.
+    A request enters the inner ``queue`` if it has no deadline, or if the ``Estimator`` expects it
+    to be in time at some worker. Other requests are refused or, with ``policy=demote``, demoted. A
+    demoted request waits in this object until the inner queue is empty and some worker has no
+    waiting request, but at most until ``aging_s`` seconds after its arrival. The estimate is made
+    once, on arrival: a request that takes longer than expected is late, but is not refused.
     """
 
     def __init__(self, queue: HoldsRequests, estimator: Estimator, params: AdmissionParams) -> None:
         self.queue = queue
         self.params = params
         self._estimator = estimator
-        # ``_held`` counts the requests that wait in the inner queue.
+        # ``_held`` counts the requests in the inner queue.
         self._held = RequestTotals()
-        # ``_demoted`` maps each demoted request to the latest time in seconds at which its wait
-        # ends.
+        # ``_demoted`` maps each demoted request to the time (s) at which its wait ends at the
+        # latest.
         self._demoted: dict[Request, float] = {}
         self._late_s: float | None = None
 
@@ -287,8 +283,7 @@ class AdmissionControl:
                 return
             del self._demoted[request]
             if not self._pass_on(request, now_s):
-                # The queue has accepted the request, so the request must enter the queue in any
-                # case.
+                # The queue has accepted the request earlier, so the request must enter in any case.
                 self._demoted[request] = now_s + self.params.aging_s
                 return
             self.queue.release(now_s, sent)

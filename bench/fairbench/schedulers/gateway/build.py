@@ -1,4 +1,4 @@
-"""Functions that build a gateway from the names and settings of its parts."""
+"""Functions that build a gateway from the names and settings of its policy and detector."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def with_admission(
     setup: Setup,
     matched: Matched = lambda request: 0,
 ) -> AdmissionControl:
-    """Return an admission control in front of a queue, or of a ``router`` without a queue.
+    """Return an admission control for a queue, or for a ``router`` without a queue.
 
-    A ``Rerouting`` router lets the admission control change the worker of each request. ``setup``
-    must contain the costs of iterations and a fleet.
+    If the router is a ``Rerouting``, the admission control can change the worker of each request.
+    ``setup`` must contain the costs of iterations and a fleet.
     """
     assert setup.costs is not None, "an estimate needs the time that iterations take"
     assert setup.fleet is not None, "an estimate needs the loads of the workers"
@@ -71,9 +71,9 @@ def build_gateway(
     ``settings`` maps ``NAME.PARAM`` to the value of the parameter.
 
     ``setup.fleet`` is required. ``matched`` returns how many tokens of a request's prompt are
-    cached at some worker; by default the caches are unknown. If several routers have gateways,
-    ``terms`` limits how far a client may get ahead of clients at other gateways between two
-    messages. Raises UsageError for an unknown name or a setting that is not allowed.
+    cached at some worker; by default, the caches are unknown. If several routers have gateways,
+    ``terms`` limits by how much a client may outrun clients at other gateways between two messages.
+    Raises UsageError for an unknown name or a setting that is not allowed.
     """
     kind: Any = policy_class(policy)
     params = make_params(GATEWAY, GatewayParams, settings)

@@ -1,9 +1,9 @@
 """Limits on the requests and tokens that each client may have at the workers at a time.
 
-A fair queue can order only requests that wait. The order of a queue cannot protect clients from
-requests that are already in an engine. A flood of long prompts delays other clients in the
-tokenizer, which works in order of arrival, and in every step, because long contexts slow down the
-steps. The limits make the requests of a flood wait in line before the queue.
+The order of a queue cannot protect clients from requests that are already in an engine. There, a
+flood of long prompts delays other clients in the tokenizer, which works in order of arrival, and in
+every step, because long contexts make steps slower. With these limits, the requests of a flood wait
+in line before the queue.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fairbench.schedulers.load_cap import AUTO, CAP_UNITS, BatchCost, step_units
 from fairbench.schedulers.output_lengths import OutputLengths
 from fairbench.schedulers.program_states import ProgramStates
 
-# ``Own`` is the key for the requests of one client and one priority.
+# The key for the requests of one client with one priority.
 Own: TypeAlias = tuple[int, str]
 
 
@@ -32,18 +32,17 @@ class ClientLine:
 
     A turn is the right of a client to send one request. Each arriving request gives its client one
     turn, with the priority of the request. Turns are taken by priority, the highest first, and then
-    in order of arrival. In a turn, the client sends the request of its oldest program, among its
-    requests of the turn's priority, so a program that has begun precedes new programs. The requests
-    of one program go in the order of their arrival.
+    in order of arrival. In a turn, the client sends a request of the turn's priority, namely that
+    of its oldest program, so a program that has begun precedes new programs. The requests of one
+    program go in the order of their arrival.
     """
 
     def __init__(self) -> None:
-        # ``_turns`` maps each priority to the clients that may take a turn. The key of a client's
-        # turn is the number of the request whose arrival gave the client the turn.
-        # A priority without turns is removed from ``_turns``.
+        # ``_turns`` maps each priority to the clients that may take a turn; a turn's key is the
+        # number of the request that gave it. A priority without turns is removed.
         self._turns: dict[int, OrderedDict[int, str]] = {}
-        # ``_heaps`` holds heaps of requests by program and arrival; a heap may contain requests
-        # that have left the queue.
+        # ``_heaps`` holds heaps of requests by program and arrival; some of the requests may have
+        # left.
         self._heaps: dict[Own, list[tuple[int, int, Request]]] = {}
         self._waiting: Counter[Own] = Counter()
         # ``_places`` maps each waiting request to its priority and number.
@@ -72,19 +71,19 @@ class ClientLine:
             heappop(heap)
 
     def take_first(self) -> Request:
-        """Remove and return the request that goes next, and end the client's first turn."""
+        """Remove and return the request that goes next, and end the turn that it uses."""
         request = self.first_request()
         priority, _ = self._places[request]
         self._remove(request, next(iter(self._turns[priority])))
         return request
 
     def drop_request(self, request: Request) -> bool:
-        """Remove a request and a turn of its client; return False if the request was not queued."""
+        """Remove a request and a turn of its client; return False if it was not queued."""
         if request not in self._places:
             return False
         priority, number = self._places[request]
         turns = self._turns[priority]
-        # Another request of the same client has used the turn.
+        # Another request of the client has used this turn.
         if number not in turns:
             number = next(one for one, client in turns.items() if client == request.client)
         self._remove(request, number)
@@ -102,11 +101,11 @@ class ClientLine:
 
 
 def reserved_tokens(request: Request) -> int:
-    """Return the most KV memory that an engine may hold for a request, in tokens.
+    """Return the most KV memory that an engine may use for a request, in tokens.
 
     SGLang reserves the prompt and up to 4,096 output tokens at admission, and more as the answer
-    grows. In vLLM, blocks are allocated as the answer grows. No engine retracts running requests in
-    order to admit a new request, so only prompt plus ``max_new_tokens`` is a safe count.
+    grows. vLLM allocates blocks as the answer grows. No engine retracts running requests to admit a
+    new one, so only prompt plus ``max_new_tokens`` is a safe count.
     """
     return request.input_tokens + request.max_new_tokens
 
@@ -126,21 +125,20 @@ class HeldAmounts:
 
 
 class ClientLimits:
-    """The limits by client that decide which requests enter the queue, and which wait in line.
+    """The limits that decide which requests of a client enter the queue, and which wait in line.
 
     - A worker may hold requests with up to ``client_limit`` tokens of context in total
-      (``BatchCost``), and at most ``client_requests`` requests. In both limits, the value ``auto``
-      stands for the engine's load cap, and None for no limit.
+      (``BatchCost``), and at most ``client_requests`` requests. For both, ``auto`` stands for the
+      engine's load cap, and None for no limit.
     - The clients that have requests divide the limits of all workers in proportion to their
       weights. A client without admitted requests may always send one request.
     - A worker may hold requests that reserve ``client_memory`` tokens (``reserved_tokens``). A
-      client's memory and requests are also limited to the client's part, by weight, of the amount
-      that other clients leave free. Without the limit to a part of the free amount, a second heavy
-      client would use up the reserve that the first heavy client left free.
+      client's memory and requests are also limited to its part, by weight, of what other clients
+      leave free. Otherwise, a second heavy client would use up the reserve that the first one left
+      free.
     - With ``tenants``, the limits are divided among the outermost tenants instead of the clients.
-    - Running requests are never removed to make room for clients that arrive later. A part of the
-      limits is kept free for clients that arrive later, as for a client of weight
-      ``client_reserve``.
+    - Running requests are never removed to make room for clients that arrive later. Instead, a part
+      of the limits is kept free for these, as for a client of weight ``client_reserve``.
 
     Raises UsageError for ``auto`` if the costs of steps are unknown.
     """
@@ -163,8 +161,7 @@ class ClientLimits:
         self._lengths = OutputLengths()
         self._lines: dict[str, ClientLine] = {}
         self._under_way: dict[str, BatchCost] = {}
-        # ``_reserved`` counts tokens of KV memory, and ``_running`` counts requests, both by
-        # client.
+        # ``_reserved`` counts tokens of KV memory and ``_running`` counts requests, both by client.
         self._reserved, self._running = HeldAmounts(), HeldAmounts()
         # ``_programs`` numbers the programs in the order of their first requests.
         self._programs = ProgramStates(count().__next__)
@@ -180,11 +177,10 @@ class ClientLimits:
         return False
 
     def admit_freed(self) -> Iterator[Request]:
-        """Admit to the queue, and yield, the waiting requests that the limits allow now."""
+        """Admit waiting requests that the limits now allow, and yield each of them."""
         if not self._lines:
             return
-        # The total weight is constant during the loop, because the queued clients are already
-        # counted.
+        # The total weight does not change in the loop, because queued clients are already counted.
         weights = self._weights()
         for owner in list(self._lines):
             line = self._lines[owner]
@@ -196,7 +192,7 @@ class ClientLimits:
                 del self._lines[owner]
 
     def leave_line(self, request: Request) -> bool:
-        """Withdraw a request from its queue; return False if the request is not queued."""
+        """Withdraw a request from the line; return False if it does not wait there."""
         owner = self._owner(request)
         line = self._lines.get(owner)
         if line is None or not line.drop_request(request):
@@ -207,7 +203,7 @@ class ClientLimits:
         return True
 
     def end_admitted(self, request: Request, output_tokens: int) -> None:
-        """Release the limits used by an admitted request that has ended or was withdrawn."""
+        """Free what an admitted request used of the limits, after its end or withdrawal."""
         owner = self._owner(request)
         self._programs.end_call(request)
         self._under_way[owner].end_running(request, output_tokens)
@@ -248,9 +244,9 @@ class ClientLimits:
     ) -> bool:
         """Return whether the owner may have ``more`` tokens or requests within its part.
 
-        ``each`` is the limit that holds at each worker. The part of an owner is the owner's share
-        by weight of the total limit, and at most the owner's share of the amount that other owners
-        leave free. The share of the reserve stays free for owners that arrive later.
+        ``each`` is the limit at each worker. An owner's part is its share, by weight, of the total
+        limit, and at most its share of what other owners leave free. The share of the reserve stays
+        free for owners that arrive later.
         """
         assert self._setup.fleet is not None, "limits are of workers"
         weight, mine = self._setup.weight(owner), held.by_owner[owner]
@@ -260,9 +256,9 @@ class ClientLimits:
         return mine + more <= weight * most
 
     def _weights(self, *newcomers: str) -> float:
-        """Return the total weight of owners with requests and ``newcomers``, plus the reserve."""
+        """Return the total weight of owners with requests, ``newcomers`` and the reserve."""
         present = {*self._under_way, *self._lines, *newcomers}
-        # ``fsum`` returns the same sum for every order of the weights.
+        # ``fsum`` returns the same sum for any order of the weights.
         return fsum(map(self._setup.weight, present)) + self._reserve
 
     def _owner(self, request: Request) -> str:

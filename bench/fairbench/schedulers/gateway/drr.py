@@ -18,11 +18,11 @@ class DRR(SharePolicy):
     """Deficit round robin: a turn grants a client a quantum, which pays for its next requests.
 
     A client without queued requests loses its remaining credit, but keeps a debt. No client
-    starves. Unless prices are corrected, the charges (divided by weight) of two waiting clients
-    differ by less than a quantum plus the highest price of a request of each client. Clients are
-    charged prices (``PriceParams``), which may differ from the work that the cluster does. In a
-    tree of tenants, the child nodes of each tenant take turns by deficit round robin, too.
-    InferGrid's "deficit round robin" is a different rule, ``infergrid-drr``.
+    starves. Unless prices are corrected, the charges of two waiting clients, divided by weight,
+    differ by less than a quantum plus the highest price of a request of each. Clients are charged
+    prices (``PriceParams``), which may differ from the cluster's work. In a tree of tenants, the
+    child nodes of each tenant take turns in the same way. InferGrid's "deficit round robin" is a
+    different rule, ``infergrid-drr``.
     """
 
     name = "drr"
@@ -44,7 +44,7 @@ class DRR(SharePolicy):
         self.params = params
         self.deficits: dict[str, float] = {}
         self._rotation: defaultdict[str, list[str]] = defaultdict(list)
-        """``_rotation`` maps each tenant to its waiting child nodes, the next node first."""
+        """Each tenant's waiting child nodes; the next one is first."""
         # ``_turn`` maps each tenant to the child node whose turn it is.
         self._turn: dict[str, str] = {}
         self._waiting: Collection[str] = ()

@@ -1,4 +1,4 @@
-"""The orders by which a gateway can sort the requests of one flow (a client in a band)."""
+"""The orders in which a gateway can sort the requests of one client in one band (a flow)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import ClassVar
 from fairbench.core import Request
 
 Matched = Callable[[Request], int]
-"""A function that returns how many tokens of a prompt are cached at the best worker now."""
+"""A function that returns how many tokens of a prompt the best worker has cached now."""
 
 
 class Order(ABC):
@@ -44,9 +44,9 @@ class Order(ABC):
 
 
 class EarliestDeadline(Order):
-    """An order by deadline; the end of the longest wait (``ttl_s``) replaces a missing deadline.
+    """An order by deadline; without a deadline, the end of the longest wait (``ttl_s``) counts.
 
-    A request goes last if the request has no deadline and ``ttl_s`` is infinite. Source: llm-d's
+    A request without a deadline goes last if ``ttl_s`` is infinite. Source: llm-d's
     edf-ordering-policy (llm-d-router @7c6ba75).
     """
 
@@ -66,8 +66,7 @@ LOOKAHEAD = 64
 class LongestPrefix(Order):
     """An order by the longest cached prefix at any worker, among the first 64 requests of a flow.
 
-    A request with a short cached prefix may wait for as long as requests with longer cached
-    prefixes arrive.
+    A request with a short cached prefix waits as long as requests with longer ones keep arriving.
     """
 
     name = "longest-prefix"

@@ -20,18 +20,17 @@ from fairbench.tenants import ROOT, Tenants, parent_of
 class FlowPolicy(LocalScheduler):
     """A policy that chooses the client whose request the gateway sends next.
 
-    After the policy has chosen a client, an ``Order`` chooses one of the client's requests. A flow
-    is the requests of one client in one band, and a band is all requests of one priority. Each band
-    (priority) has a policy object of its own. Any ``LocalScheduler`` can order a band; a FlowPolicy
-    also learns the time at which a request ends. A policy with ``orders_bands`` receives the
-    requests of all priorities; its ``priorities`` map clients to priorities that override the
-    priorities of requests. A policy with ``needs_sessions`` decides by the session of a request.
-    ``detector`` names the policy's default saturation detector if the policy does not use the usual
-    default.
+    After the policy has chosen a client, an ``Order`` chooses one of the client's requests. A band
+    is all requests of one priority, and a flow is the requests of one client in one band. Each band
+    has its own policy object. Any ``LocalScheduler`` can order a band; a FlowPolicy also learns
+    when a request ends. A policy with ``orders_bands`` receives the requests of all priorities; its
+    ``priorities`` map clients to priorities that override those of requests. A policy with
+    ``needs_sessions`` decides by the session of a request. ``detector`` names the policy's own
+    default saturation detector, if it has one.
 
-    Two methods of a policy, ``place`` and ``given_up``, are optional. ``place(request, now_s)``
-    returns the worker for a request that is sent now, or None if the router chooses.
-    ``given_up(now_s)`` returns the queued requests that the policy now refuses.
+    Two methods, ``place`` and ``given_up``, are optional. ``place(request, now_s)`` returns the
+    worker for a request that is sent now, or None if the router chooses. ``given_up(now_s)``
+    returns the queued requests that the policy now refuses.
     """
 
     orders_bands: ClassVar[bool] = False
@@ -49,9 +48,9 @@ class FlowPolicy(LocalScheduler):
     def next_flow(self, view: WaitingView, now_s: float) -> str:
         """Return the client with the best ``score``, whose request goes next.
 
-        Precondition: at least one request waits. The queue calls ``next_flow`` again after each
-        sent request and the request's ``on_admitted``. If the request of the returned client cannot
-        be sent now, the queue calls ``next_flow`` again later.
+        Precondition: at least one request waits. The queue calls this again after each sent request
+        and its ``on_admitted``. If the client's request cannot be sent now, the queue calls this
+        again later.
         """
         return min(
             view.clients(),
@@ -82,8 +81,8 @@ class PriceParams:
     """The prices of a prompt token (``input_weight``) and of an output token (``output_weight``).
 
     When a request is sent, ``assumed_output_tokens`` output tokens are charged in advance. If
-    ``corrected`` is set, the difference between the expected and the real number of output tokens
-    is charged or refunded when the request ends.
+    ``corrected`` is set, the difference from the real number is charged or refunded when the
+    request ends.
     """
 
     input_weight: Positive = 1.0
@@ -105,7 +104,7 @@ class PriceParams:
 
 
 NextClient = Callable[[str], str]
-"""A function from a node to the client, at or below the node, whose request would go next."""
+"""A function that returns the client, at or below a node, whose request would go next."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +122,9 @@ class ShareParams(PriceParams):
 class SharePolicy(FlowPolicy):
     """A policy that divides service among siblings.
 
-    If there is no tree of tenants, all clients are siblings. In a tree of tenants, siblings are the
-    nodes directly below one tenant. The policy chooses a node at each level, from the outermost
-    tenants down to a client. A request is charged to its client and to all tenants of the client.
+    Without a tree of tenants, all clients are siblings. In a tree, the nodes directly below one
+    tenant are siblings. The policy chooses a node at each level, from the outermost tenants down to
+    a client. A request is charged to its client and to all tenants of the client.
     """
 
     params: ShareParams
@@ -138,9 +137,9 @@ class SharePolicy(FlowPolicy):
     def next_node(
         self, tenant: str, nodes: Collection[str], view: WaitingView, client: NextClient
     ) -> str:
-        """Return which one of the waiting ``nodes`` directly below the tenant goes next.
+        """Return which of the waiting ``nodes`` directly below the tenant goes next.
 
-        ``client`` is a function that returns the next client below a node.
+        ``client`` is a function that returns the next client at or below a node.
         """
 
     @abstractmethod
@@ -183,7 +182,7 @@ class SharePolicy(FlowPolicy):
             self.charge_node(tenant, node, correction, sent=False)
 
     def siblings(self, tenant: str, clients: Collection[str]) -> Collection[str]:
-        """Return the child nodes of a tenant that are, or contain, one of the given clients."""
+        """Return a tenant's child nodes that are, or contain, one of the given clients."""
         return clients if self.params.tenants is None else self.setup.children_of(tenant, clients)
 
     def _nodes(self, client: str) -> Iterator[tuple[str, str]]:

@@ -24,19 +24,18 @@ from fairbench.schedulers.views import ListScan, QueueView
 
 
 class OutputsAhead:
-    """A rule that charges the mean length of a client's answers in advance, and later corrects it.
+    """A rule that charges the mean length of a client's answers in advance, and corrects it later.
 
-    Without charges in advance, the queue would send all requests of a client before the first
-    answer has ended. A client whose requests were all sent would have no waiting request, and the
-    lift at the client's next arrival ([VTC] lines 8-13) would cancel its lead over other clients.
-    Precondition: the scheduler declares ``refunds_tokens``.
+    If outputs were charged only when answers end, the queue would send all requests of a client
+    before its first answer has ended. The client would then have no waiting request, and the lift
+    at its next arrival ([VTC] lines 8-13) would cancel its lead over other clients. Precondition:
+    the scheduler declares ``refunds_tokens``.
     """
 
     def __init__(self, scheduler: LocalScheduler) -> None:
         self._scheduler = scheduler
         self._answers = MeanAnswers()
-        # ``_charged`` maps each unfinished request to the output tokens that were charged in
-        # advance.
+        # ``_charged`` maps each unfinished request to the output tokens charged in advance.
         self._charged: dict[Request, int] = {}
 
     def charge_ahead(self, request: Request) -> None:
@@ -47,7 +46,7 @@ class OutputsAhead:
             self._scheduler.on_tokens(request.client, tokens)
 
     def charge_rest(self, request: Request, output_tokens: int) -> None:
-        """Charge or refund, at a request's end, the difference from the charge in advance.
+        """Correct the charge in advance when a request ends, by a further charge or a refund.
 
         ``output_tokens`` may be 0.
         """
@@ -62,13 +61,12 @@ class OutputsAhead:
 
 
 class IdleClients:
-    """A record of idle clients; at most ``MAX_CLIENTS`` clients are remembered."""
+    """A record of the idle clients, of whom at most ``MAX_CLIENTS`` are remembered."""
 
     def __init__(self) -> None:
         # ``_requests`` maps each client to its number of queued and unfinished requests.
         self._requests: Counter[str] = Counter()
-        # ``_idle`` holds the idle clients; the client that has been idle for the longest time is
-        # first.
+        # ``_idle`` holds the idle clients, the one that has been idle longest first.
         self._idle: dict[str, None] = {}
 
     def begin_request(self, client: str) -> None:
@@ -76,7 +74,7 @@ class IdleClients:
         self._idle.pop(client, None)
 
     def end_request(self, client: str) -> Collection[str]:
-        """Record the end of a request, and return idle clients whose state can be deleted."""
+        """Record the end of a request; return idle clients whose state can be deleted."""
         self._requests[client] -= 1
         if self._requests[client] > 0:
             return ()
@@ -93,9 +91,9 @@ class IdleClients:
 class FlowView(QueueView):
     """A ``QueueView`` that sorts the requests of each client (a flow) by ``order``.
 
-    A request's number of cached tokens is the number at the worker with the longest cached prefix.
-    ``match_order`` sorts the requests of all flows by cached tokens, without an engine's
-    deprioritisation of equal prompts.
+    A request's cached tokens are those at the worker with the longest cached prefix.
+    ``match_order`` sorts the requests of all flows by cached tokens. Unlike an engine, it does not
+    put equal prompts last.
     """
 
     def __init__(self, order: Order) -> None:
@@ -123,7 +121,7 @@ Send: TypeAlias = Callable[[Request, int], None]
 
 
 class InOrder(FCFS):
-    """A policy that offers all queued requests by arrival and skips requests without room."""
+    """A policy that offers all queued requests by arrival, and skips requests without room."""
 
     name = "in-order"
 
@@ -134,7 +132,7 @@ class InOrder(FCFS):
 
 
 class HoldsRequests(Protocol):
-    """The interface of a queue before the workers, which learns all events from its host.
+    """The interface of a queue before the workers; the queue's host reports all events to it.
 
     The host calls ``shed`` and then ``release`` after every event, and at the time that ``wake_s``
     returns.
@@ -151,10 +149,10 @@ class HoldsRequests(Protocol):
         """Call ``send`` for each request that may be sent to a worker now, in order."""
 
     def wake_s(self, now_s: float) -> float | None:
-        """Return the time (s) at which the host must call without an event, or None if never."""
+        """Return when (s) the host must call the queue without an event, or None if never."""
 
     def moved(self, request: Request, worker: int | None) -> None:
-        """Record which worker a sent request has, or None while the request has no worker."""
+        """Record which worker a sent request goes to, or None while it has no worker."""
 
     def finish(
         self,
@@ -183,7 +181,7 @@ T = TypeVar("T")
 class QueueHost(Generic[T]):
     """A host of a queue before the workers, in the simulator or in a real router.
 
-    ``held`` maps each queued request to the data that the host needs to send the request.
+    ``held`` maps each queued request to the data with which the host sends it.
     """
 
     def __init__(self, queue: HoldsRequests) -> None:
@@ -221,10 +219,10 @@ class QueueHost(Generic[T]):
 class GatewayQueue(HoldsRequests):
     """A queue that releases requests, in a scheduler's order, when detector and router have room.
 
-    The queue calls a ``LocalScheduler`` as an engine does, but knows what the workers have cached
-    only with a ``view``. The whole input is charged when a request is sent; outputs are charged
-    when a request ends, or in advance with ``ahead``. The queue drops no requests by itself, and
-    ignores priorities: a ``Gateway`` has a queue for each priority.
+    The queue calls a ``LocalScheduler`` as an engine does. It knows what the workers have cached
+    only if a ``view`` is given. Inputs are charged in full when a request is sent; outputs are
+    charged when a request ends, or in advance with ``ahead``. The queue drops no requests by
+    itself, and ignores priorities: a ``Gateway`` has a queue for each priority.
     """
 
     def __init__(
@@ -237,11 +235,9 @@ class GatewayQueue(HoldsRequests):
         ahead: OutputsAhead | None = None,
     ) -> None:
         self.scheduler = scheduler
-        # If several routers share counters, ``shared`` holds the scheduler's counters; otherwise it
-        # is None.
+        # ``shared`` holds the scheduler's counters if several routers share them, else None.
         self.shared = shared
-        # Until ``_held_until_s``, requests wait for clients at another router; None means that no
-        # request waits for clients at another router.
+        # Until this time, requests wait for clients at another router; None if they do not wait.
         self._held_until_s: float | None = None
         self._flows = scheduler if isinstance(scheduler, FlowPolicy) else None
         self._ahead = ahead
@@ -289,8 +285,8 @@ class GatewayQueue(HoldsRequests):
             self.scheduler.on_admitted(request, request.input_tokens, False)
             if self._ahead is not None:
                 self._ahead.charge_ahead(request)
-            # ``on_sent`` is called before ``send``, because ``send`` may move the request to
-            # another worker.
+            # ``on_sent`` comes before ``send``, because ``send`` may move the request to another
+            # worker.
             detector.on_sent(request, worker)
             send(request, worker)
             return Tried.ADMITTED if detector.has_room(now_s) else Tried.LAST
@@ -363,10 +359,10 @@ class GatewayQueue(HoldsRequests):
         self._end_request(request)
 
     def _end_request(self, request: Request) -> None:
-        """Handle the end of a request, and delete clients that have been idle for too long."""
+        """Handle the end of a request, and delete the state of clients idle for too long."""
         self.scheduler.on_finish(request)
         for client in self._idle.end_request(request.client):
-            # Counters that other routers share are not deleted.
+            # Counters that other routers share are kept.
             if self.shared is None:
                 self.scheduler.forget(client)
             if self._ahead is not None:
@@ -382,9 +378,9 @@ class Gateway(HoldsRequests):
     """A queue with strict priority between bands, which refuses requests beyond its limits.
 
     A band consists of all requests of one priority. The rules are those of llm-d's flow control
-    (llm-d-router @7c6ba75), with limits on numbers of requests only. ``make_queue`` returns a new
-    queue for a band; the queues of all bands share one detector and one router. If the policy
-    ``orders_bands``, all priorities share one queue.
+    (llm-d-router @7c6ba75), but the limits count only requests. ``make_queue`` returns a new queue
+    for a band; all queues use the same detector and router. If the policy ``orders_bands``, all
+    priorities share one queue.
     """
 
     def __init__(
@@ -406,11 +402,11 @@ class Gateway(HoldsRequests):
         self._held: dict[Request, None] = {}
         # ``_held_in`` maps each band (priority) to its queued requests.
         self._held_in: defaultdict[int, dict[Request, None]] = defaultdict(dict)
-        # ``_ends`` is a heap of times in seconds at which queued requests become too old.
+        # ``_ends`` is a heap of the times in seconds at which queued requests become too old.
         self._ends: list[tuple[float, int, Request]] = []
         self._numbers = count()
         self._displaced: list[Request] = []
-        # ``others`` holds the latest totals that the gateways of other routers reported.
+        # ``others`` holds the totals that the gateways of other routers reported last.
         self.others = Heard()
         self._changes = Changes()
 
@@ -422,7 +418,7 @@ class Gateway(HoldsRequests):
 
     @property
     def balances(self) -> Mapping[int, Mapping[str, float]]:
-        """Return the clients' balances in the policy of each band."""
+        """Return the clients' balances in each band's policy."""
         return {band: queue.scheduler.balances() for band, queue in self._bands.items()}
 
     def enter(self, request: Request, now_s: float) -> bool:
@@ -451,7 +447,7 @@ class Gateway(HoldsRequests):
     def _enter_band(
         self, request: Request, priority: int, queue: GatewayQueue, now_s: float
     ) -> bool:
-        """Put the request into the queue of its band; return False if the request is refused."""
+        """Put the request into its band's queue; return False if it is refused."""
         if self._limits is None:
             return queue.enter(request, now_s)
         if not self._limits.admits(request, priority):
@@ -482,7 +478,7 @@ class Gateway(HoldsRequests):
 
         for request in self._limits.admit_freed() if self._limits is not None else ():
             if not self._bands[self._band_of[request]].enter(request, now_s):
-                # The policy may refuse a request that has already waited in its queue.
+                # The policy may refuse a request that already waits in its queue.
                 assert self._limits is not None
                 self._limits.end_admitted(request, 0)
                 self._hold_no_more(request)
@@ -515,7 +511,7 @@ class Gateway(HoldsRequests):
             self._limits.end_admitted(request, output_tokens)
 
     def withdraw(self, request: Request) -> None:
-        # The queue has displaced the request, but the router has not heard of the displacement yet.
+        # The request was displaced from its queue, but the router does not know yet.
         if request in self._displaced:
             self._displaced.remove(request)
             return
@@ -530,7 +526,7 @@ class Gateway(HoldsRequests):
     def _hold_no_more(self, request: Request) -> None:
         del self._held[request], self._held_in[self._band_of[request]][request]
 
-    # The methods of this section implement the interface ``Exchanges``.
+    # These methods implement ``Exchanges``.
 
     @property
     def shares_counters(self) -> bool:
@@ -583,7 +579,7 @@ class Gateway(HoldsRequests):
         return self.others.latest
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
-        """Apply the charges and the waiting clients that another router's gateway reports."""
+        """Apply the charges and waiting clients that another router's gateway reports."""
         newly = self.others.newer(origin, totals)
         if newly is None:
             return
@@ -600,7 +596,7 @@ class Gateway(HoldsRequests):
 
     @property
     def ahead(self) -> float:
-        """The largest lead of a served client over a client that waited at another router."""
+        """The largest lead of a served client over a client that was waiting at another router."""
         found = [queue.shared.ahead for queue in self._bands.values() if queue.shared is not None]
         return max(found, default=0.0)
 
@@ -611,6 +607,6 @@ class Gateway(HoldsRequests):
         return self._bands[priority]
 
     def _forget_gone(self) -> None:
-        """Remove the entries of requests that are no longer queued from the head of the heap."""
+        """Remove requests that are no longer queued from the head of the heap."""
         while self._ends and self._ends[0][2] not in self._held:
             heappop(self._ends)

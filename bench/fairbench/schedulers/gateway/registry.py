@@ -1,8 +1,8 @@
 """Gateway policies and detectors by name, and the parameters of gateway and admission control.
 
-To add a policy, write a module like ``drr`` and add a line to the table in this file. To add a
-detector, write a class in ``saturation`` and add a line to the table in this file. Any local
-scheduler is also a policy under its own name, including users' schedulers.
+To add a policy, write a module like ``drr`` and add a line to the table below. To add a detector,
+write a class in ``saturation`` and add a line to ``DETECTORS``. Any local scheduler, including a
+user's own, is also a policy under its own name.
 """
 
 from __future__ import annotations
@@ -65,12 +65,11 @@ class GatewayParams:
 
     - ``order`` is the order of the requests in each client's queue.
     - ``ttl_s`` is the time in seconds after which a queued request is refused.
-    - ``band_requests`` limits the queued requests of each band, and ``max_requests`` limits the
-      queued requests of all bands together. A request that arrives at a full gateway displaces the
-      latest request of the lowest band if this band has a lower priority than the new request. If
-      no queued request has a lower priority, a full gateway refuses the new request.
-    - ``priority`` maps clients to priorities, which override the priorities of the clients'
-      requests; larger numbers go first. A band is served only if no request of a higher band can be
+    - ``band_requests`` limits the queued requests of each band, and ``max_requests`` those of all
+      bands together. A request that arrives at a full gateway displaces the latest request of the
+      lowest band, if this band has a lower priority. Otherwise, the new request is refused.
+    - ``priority`` maps clients to priorities, which override those of their requests; larger
+      numbers go first. A band is served only if no request of a higher band can be
       sent.
     - ``outputs`` decides when a local scheduler is charged for output tokens: at the ``end`` of a
       request (the default) or ``ahead``. With ``ahead``, expected outputs are charged in advance
@@ -115,12 +114,12 @@ class AdmissionParams:
     """Parameters of admission control.
 
     ``policy`` decides what happens to a request that would miss its deadline. ``ahead`` selects the
-    waiting requests that the ``Estimator`` expects to be served before a new request, and should
-    match the local scheduler. ``margin`` multiplies the estimate, so a value above 1 refuses more
-    requests. A request that would be late at the router's worker, and in time at another worker,
-    goes to the worker where the request would end first. From ``aging_s`` seconds after its
-    arrival, a demoted request is treated like other requests. ``profile`` is the timing profile of
-    real servers; a simulation uses the experiment's profile.
+    waiting requests that the ``Estimator`` expects to be served before a new one; it should match
+    the local scheduler. ``margin`` multiplies the estimate: a value above 1 refuses more requests.
+    A request that would be late at the router's worker, but in time at another, goes to the worker
+    at which it would end first. From ``aging_s`` seconds after its arrival, a demoted request is
+    treated like other requests. ``profile`` is the timing profile of real servers; a simulation
+    uses the experiment's profile.
     """
 
     policy: Literal["off", "refuse", "demote"] = OFF
@@ -165,7 +164,7 @@ DETECTORS = {
 
 @cache
 def policies_by_name() -> Mapping[str, str]:
-    """Return ``module:class`` of each gateway policy by name, including installed policies."""
+    """Return the ``module:class`` of each gateway policy by name, including installed policies."""
     added = {name: point.value for name, point in registered(GATEWAY_GROUP).items()}
     return {**POLICIES, **added}
 
@@ -221,4 +220,4 @@ GATEWAY_PARAMS: PartParams = (
     | params_of(policies_by_name(), policy_class)
     | params_of(DETECTORS, detector_class)
 )
-"""``GATEWAY_PARAMS`` has the ``Params`` of policies, detectors, gateway and admission by name."""
+"""The ``Params`` of policies, detectors, gateway and admission control, by name."""

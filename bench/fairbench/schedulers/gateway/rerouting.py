@@ -10,7 +10,7 @@ from fairbench.schedulers.gateway.policy import FlowPolicy
 from fairbench.schedulers.gateway.registry import AdmissionParams, policy_class
 
 Choice = Callable[[Request, int, float], int]
-"""A function that returns a request's final worker, given the router's choice and time."""
+"""A function that returns a request's final worker, given the router's choice and the time."""
 
 
 def is_overruled(gateway: str | None, admission: AdmissionParams | None) -> bool:
@@ -27,7 +27,7 @@ def is_overruled(gateway: str | None, admission: AdmissionParams | None) -> bool
 
 
 def rerouting(router: Router) -> Rerouting:
-    """Return the router with a ``choose`` step, which at first keeps the router's choice."""
+    """Return the router with a ``choose`` step, which keeps the router's choice until replaced."""
     declared = {
         name: getattr(router, name)
         for name in ("name", "wants_evictions", "holds", "cluster_theorems")
@@ -37,18 +37,17 @@ def rerouting(router: Router) -> Rerouting:
 
 
 class Rerouting(Router):
-    """A router with a ``choose`` step after the inner router's choice of a worker.
+    """A router that passes the inner router's choice of a worker through a ``choose`` step.
 
-    The inner router counts its own choice of a worker, even if ``choose`` changes the choice. If a
-    request is routed again because its worker left, the inner router's earlier decision counts as
-    failed.
+    The inner router counts its own choice even if ``choose`` changes it. If a request is routed
+    again because its worker left, the inner router's earlier choice counts as failed.
     """
 
     def __init__(self, router: Router) -> None:
         self.router = router
         self.choose: Choice = lambda request, worker, now_s: worker
-        # If ``choose`` moved a request to another worker, ``_routed`` maps the request to the
-        # worker that the inner router had chosen.
+        # ``_routed`` maps each request that ``choose`` moved to the worker that the inner router
+        # had chosen.
         self._routed: dict[Request, int] = {}
         self.order = router.order
 

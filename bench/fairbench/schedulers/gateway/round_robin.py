@@ -1,4 +1,4 @@
-"""The gateway policy round robin over clients."""
+"""The gateway policy that serves clients round robin."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fairbench.schedulers.params import NoParams
 class RoundRobinFlows(FlowPolicy):
     """Round robin over the waiting clients, in order of their names.
 
-    The policy follows llm-d's round-robin-fairness-policy (llm-d-router @7c6ba75). Between two
-    requests of a waiting client, each other client sends at most one request. Round robin counts no
-    tokens, so a client with larger requests gets more service.
+    This is llm-d's round-robin-fairness-policy (llm-d-router @7c6ba75). Between two requests of a
+    waiting client, each other client sends at most one request. Tokens are not counted, so a client
+    with larger requests gets more service.
     """
 
     name = "round-robin"

@@ -56,7 +56,7 @@ class Detector(ABC):
         """Handle a request that was sent to a worker."""
 
     def on_moved(self, request: Request, worker: int | None) -> None:
-        """Record which worker a sent request has, or None while the request has no worker."""
+        """Record which worker a sent request goes to, or None while it has no worker."""
 
     def on_finish(self, request: Request) -> None:
         """Handle the end of a request that was sent to a worker."""
@@ -81,15 +81,15 @@ class _Load(NamedTuple):
 
 
 class Concurrency(Detector):
-    """A detector that compares the unfinished requests, or their prompt tokens, with a capacity.
+    """A detector that compares unfinished requests, or their prompt tokens, with a capacity.
 
-    The detector follows llm-d's concurrency-detector (llm-d-router @3fdd2e6). With ``by=requests``
-    or ``by=tokens``, the detector compares sums over the workers with the total capacity. With
-    ``by=larger`` (llm-d's ``hybrid``), the detector computes both ratios at each worker, and takes
-    the mean over the workers of the larger ratio. The detector counts sent and finished requests
-    itself, so its counts have no delay. Two rules of the concurrency detector are simpler than in
-    llm-d. The whole prompt counts until the request ends; in llm-d, the uncached part counts until
-    the first token. In fairbench, the router sees all workers, including full workers.
+    It follows llm-d's concurrency-detector (llm-d-router @3fdd2e6). With ``by=requests`` or
+    ``by=tokens``, sums over the workers are compared with the total capacity. With ``by=larger``
+    (llm-d's ``hybrid``), the larger of the two ratios is taken at each worker, and then the mean
+    over the workers. The detector counts sent and finished requests itself, so its counts have no
+    delay. Two rules are simpler than in llm-d. The whole prompt counts until the request ends; in
+    llm-d, the uncached part counts until the first token. And fairbench's router sees all workers,
+    including full ones.
     """
 
     name = "concurrency"
@@ -99,8 +99,8 @@ class Concurrency(Detector):
         """Parameters: ``requests`` and ``tokens`` are a worker's capacity; ``by`` is the measure.
 
         ``headroom`` is the number of requests beyond a full batch that may wait in a worker's own
-        queue. The headroom keeps slots from staying empty between the end of an answer and the next
-        request from the gateway. The default headroom is 0 requests.
+        queue, 0 by default. It prevents slots from staying empty between the end of an answer and
+        the next request from the gateway.
         """
 
         requests: PositiveInt = 100
@@ -150,12 +150,12 @@ class Utilization(Detector):
     """A detector that releases requests if the workers had room at the last poll.
 
     The rules are those of llm-d's utilization-detector, llm-d's default (llm-d-router @96391d1):
-    the cluster has room while the workers' mean score is below 1. A worker's score is the larger of
-    two ratios: its waiting requests to the parameter ``waiting``, and its KV usage to the parameter
-    ``kv_usage``. The score is 1 if the last poll is older than ``stale_s`` seconds. All requests
-    that arrive between two polls are either all sent or all queued. ``credit``, an option of llm-d,
-    counts requests that were sent since the last poll as waiting. Unlike llm-d, fairbench's router
-    sees all workers, including full workers.
+    the cluster has room while the mean score of its workers is below 1. A worker's score is the
+    larger of two ratios: its waiting requests over ``waiting``, and its KV usage over ``kv_usage``.
+    The score is 1 if the last poll is older than ``stale_s`` seconds. Between two polls, either all
+    arriving requests are sent or all are queued. With ``credit``, an option of llm-d, requests sent
+    since the last poll count as waiting. Unlike llm-d's router, fairbench's router sees all
+    workers, including full ones.
     """
 
     name = "utilization"
@@ -178,12 +178,10 @@ class Utilization(Detector):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._polled_s = 0.0
-        # ``_next_s`` is the time in seconds of the next poll of the workers, or None before the
-        # first poll.
+        # ``_next_s`` is the time in seconds of the next poll, or None before the first poll.
         self._next_s: float | None = None
         self._loads: dict[int, WorkerLoad] = {}
-        # ``_sent`` maps each worker to the number of requests sent to it since the last poll of its
-        # metrics.
+        # ``_sent`` maps each worker to the number of requests sent to it since the last poll.
         self._sent: Counter[int] = Counter()
 
     def poll_workers(self, now_s: float) -> None:

@@ -14,12 +14,12 @@ class WFQ(SharePolicy):
     """Weighted fair queueing: the request with the earliest end in virtual time goes first.
 
     In virtual time, the requests of a client follow one another, and each lasts for its price
-    divided by the client's weight. The current virtual time is the end, in virtual time, of the
-    request sent last. A returning client starts at the current virtual time, so that no client
-    saves up service while absent. No client starves: without corrections of prices, the charges
-    over weight of two waiting clients f and g differ by at most P_f / w_f + P_g / w_g, where w is a
-    client's weight and P the highest price of its requests. A similar policy was proposed for
-    vLLM's engine (PR 31909, closed).
+    divided by the client's weight. The current virtual time is that at which the request sent last
+    ends. A returning client starts at the current virtual time, so no client saves up service while
+    it is absent. No client starves: without corrections of prices, the charges over weight of two
+    waiting clients f and g differ by at most P_f / w_f + P_g / w_g. Here, w is a client's weight
+    and P the highest price of its requests. A similar policy was proposed for vLLM's engine (PR
+    31909, closed).
     """
 
     name = "wfq"

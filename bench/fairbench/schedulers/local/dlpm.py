@@ -20,7 +20,7 @@ KEPT_AS_IN_DLPM = (
     "charge_recompute", "extend_weight", "join", "no_room", "output_weight", "preempt", "refill",
     "rejoin", "sharing",
 )  # fmt: skip
-"""The parameters of DLPM in ``KEPT_AS_IN_DLPM`` keep their defaults in derived schedulers."""
+"""Parameters of DLPM that keep their defaults in derived schedulers."""
 
 
 class DLPM(FairScheduler):
@@ -28,10 +28,9 @@ class DLPM(FairScheduler):
 
     ``select`` implements lines 16 to 22 of Algorithm 1, ``Turns`` implements CHECKREFILL (lines 3
     to 8), and ``Prices`` has the charges (lines 23 and 26). Clients get a quantum when no waiting
-    client has a positive credit. Algorithm 1, as the paper prints it, does not end in two cases. In
-    the class ``DLPM``, the algorithm always ends. A pass over the whole queue without an admission
-    ends the selection (line 17), and refills that leave all clients in debt are repeated in a
-    single step (line 7).
+    client has a positive credit. Algorithm 1, as the paper prints it, does not end in two cases.
+    Here it always ends: a pass over the whole queue without an admission ends the selection (line
+    17), and refills that leave all clients in debt are repeated in a single step (line 7).
     """
 
     name = "dlpm"
@@ -46,14 +45,13 @@ class DLPM(FairScheduler):
         at a request without room, as SGLang does; ``no_room=skip`` tries the next request, as
         Algorithm 1 does. ``refill=relaxed`` selects ``RelaxedTurns``, which decide differently only
         with ``no_room=skip``. ``join`` is the credit of a client that joins the list: ``zero``, as
-        printed and by default, or one ``quantum``. With ``join=quantum``, a newcomer need not wait
-        until the other clients have used up their quanta. ``rejoin`` is the rule by which idle
-        clients leave the list. ``charge_recompute`` means that the second prefill of a retracted
-        request is also charged. ``FairParams`` explains ``sharing``, ``charge``, ``tenants`` and
-        ``weights``; with ``charge=gpu-time`` a quantum is the GPU time of ``quantum`` computed
-        tokens. When memory runs out, ``preempt=fair`` retracts running requests of the client that
-        is furthest ahead in service, the newest request first; by default the engine chooses the
-        request.
+        printed and by default, or one ``quantum``, so that a newcomer need not wait until the
+        others have used up their quanta. ``rejoin`` is the rule by which idle clients leave the
+        list. With ``charge_recompute``, the second prefill of a retracted request is charged, too.
+        ``FairParams`` explains ``sharing``, ``charge``, ``tenants`` and ``weights``; with
+        ``charge=gpu-time``, a quantum is the GPU time of ``quantum`` computed tokens. When memory
+        runs out, ``preempt=fair`` retracts running requests of the client that is furthest ahead in
+        service, the newest first; by default, the engine chooses.
         """
 
         quantum: Annotated[int, Gt(0)] = 10_000
@@ -111,7 +109,7 @@ class DLPM(FairScheduler):
                     turns.check_refill(client, scan)
                     if turns.over:
                         return
-                    if not self.credits.in_credit(client):  # Line 21 of Alg. 1 tests q_i > 0.
+                    if not self.credits.in_credit(client):  # line 21 of Alg. 1 tests q_i > 0
                         continue
                 # Line 21 of Alg. 1 (CANADD) is the yield; the engine executes lines 22 and 24.
                 if (yield request):

@@ -1,4 +1,4 @@
-"""DLPM that keeps room free for a client that has credit, but no waiting request."""
+"""DLPM that leaves room for clients that have credit but no waiting request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairbench.schedulers.local.dlpm import DLPM, KEPT_AS_IN_DLPM
 from fairbench.schedulers.params import NotNegativeInt
 from fairbench.tenants import ROOT
 
-# If a batch costs ``FLOOR_UNITS`` units, 4/5 of a decode step is useful work.
+# At a batch cost of ``FLOOR_UNITS`` units, 4/5 of a decode step is useful work.
 FLOOR_UNITS = 4
 QUANTUM = 5_000
 
@@ -24,12 +24,12 @@ class HoldingDLPM(DLPM):
 
     DLPM grants quanta as soon as no *waiting* client has positive credit. A client whose calls
     follow one another, as in a tree of calls, rarely waits. Under DLPM, other clients get quanta
-    repeatedly and fill the batch, although a client with running calls has positive credit.
-    ``HoldingDLPM`` makes requests wait as long as no waiting client has positive credit, a running
+    again and again and fill the batch, although such a client still has credit. ``HoldingDLPM``
+    lets requests wait while three conditions hold: no waiting client has positive credit, a running
     client without waiting requests has positive credit, and the batch is large enough to be
-    efficient. Such a hold always ends, because running requests spend credit or finish; when the
-    engine is idle, no request is held. DLPM's bound holds, because quanta are granted later than by
-    DLPM, but always to all waiting clients together.
+    efficient. A hold always ends, because running requests spend credit or finish. On an idle
+    engine, no request is held. DLPM's bound holds, because quanta are granted later than by DLPM,
+    but always to all waiting clients together.
     """
 
     name = "dlpm-hold"
@@ -42,8 +42,8 @@ class HoldingDLPM(DLPM):
 
         ``floor`` is the batch cost (``BatchCost``) above which requests wait for running clients; 0
         means four units (``load_cap``). While the costs of decode steps are unknown, the scheduler
-        works like DLPM, unless a floor is given. If ``floor`` is given, the cost of a request is
-        only the length of its context in tokens.
+        works like DLPM unless a floor is given. With a floor, the cost of a request is only the
+        length of its context in tokens.
         """
 
         constants: ClassVar[tuple[str, ...]] = KEPT_AS_IN_DLPM
@@ -74,8 +74,8 @@ class HoldingDLPM(DLPM):
             yield from super().select(view, now_s)
 
     def _may_refill(self, view: WaitingView, tenant: str) -> bool:
-        # With SGLang, ``view.running`` does not contain the requests that this pass admitted,
-        # whereas ``_batch`` does.
+        # In SGLang, ``view.running`` lacks the requests that this pass admitted; ``_batch`` has
+        # them.
         if not self.params.hold or not len(self._batch):
             return True
         return not (self._someone_only_runs_in_credit(view, tenant) and self._is_heavy())

@@ -15,25 +15,25 @@ from fairbench.schedulers.params import NotNegativeInt, Positive
 from fairbench.schedulers.parts.slack import Slack, Victims, chunk_budget
 from fairbench.schedulers.views import least_first
 
-# The constants below number the groups of requests; the group with the lowest number goes first.
+# The groups of requests; the lowest number goes first.
 AGED, IN_TIME, LATE = range(3)
 
 
 class EDF(LocalScheduler):
     """Earliest deadline first; requests that would be late go last.
 
-    A request's deadline is the latest time for its first token at which all its later tokens, at
-    the batch's present pace, are still expected to be in time (``Slack``). A request is late if the
+    A request's deadline is the latest time for its first token at which all later tokens, at the
+    batch's present pace, are still expected to be in time (``Slack``). A request is late if the
     prefill of its whole prompt, by the timing profile, would end after the deadline. Late requests
     go last, because their admission would only make other requests late. A request that has waited
-    for ``aging_s`` seconds goes before all other requests, in order of arrival, so no request
-    starves. The pass stops at the first request without room, so that later requests do not take
-    the memory that becomes free.
+    for ``aging_s`` seconds goes before all others, in order of arrival, so no request starves. The
+    pass stops at the first request without room, so that later requests do not take the memory that
+    becomes free.
 
-    A request without room preempts running requests if, without the preemption, the request would
-    be late within ``rescue_s`` seconds (``Victims``). When memory runs out, the engine retracts
-    requests in the order of ``Victims``, too. The preemption rules are new in fairbench; the order
-    is the classical order (Jackson 1955, Liu and Layland 1973).
+    A request without room preempts running requests if it would otherwise be late within
+    ``rescue_s`` seconds (``Victims``). When memory runs out, the engine retracts requests in the
+    order of ``Victims``, too. The preemption rules are new in fairbench; the order is classical
+    (Jackson 1955, Liu and Layland 1973).
     """
 
     name = "edf"
@@ -50,7 +50,7 @@ class EDF(LocalScheduler):
 
         ``preempt`` selects how preempted requests get their KV cache back: ``recompute``, ``swap``
         (copies from CPU memory, or recomputation if CPU memory has no room), or ``quicker`` (the
-        quicker way of the two). With the value ``no``, EDF does not preempt. ``chunks`` (in engines
+        faster of the two). With the value ``no``, EDF does not preempt. ``chunks`` (in engines
         whose steps mix prompts and outputs) limits the prompt tokens of a step, so that running
         requests stay in time (``chunk_budget``).
         """
@@ -70,7 +70,7 @@ class EDF(LocalScheduler):
         if params.chunks:
             self.step_tokens = partial(chunk_budget, self._slack)
         self._now_s = 0.0
-        self._admitted: set[Request] = set()  # the requests that the present pass has admitted
+        self._admitted: set[Request] = set()  # requests admitted in this pass
         self._victims = Victims(
             self._slack,
             swaps=self.swaps,
@@ -130,7 +130,7 @@ class EDF(LocalScheduler):
         return group == IN_TIME and self._victims.is_urgent(first, due_s, now_s)
 
     def ranks(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
-        """Return a function from a request to its rank in this pass, a group and a time."""
+        """Return a function that gives each request's rank in this pass: a group and a time."""
         slack = self._slack
         if self.setup.costs is not None:
             slack.measure_step(view.running)

@@ -1,7 +1,7 @@
 """The base class of fair schedulers, which consist of an order, an account and a charging.
 
 The account records each client's service, and the charging sets the price of each event. A subclass
-defines the order, which only decides which client's request goes next.
+defines the order, which only decides whose request goes next.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fairbench.tenants import Tenants
 
 @dataclass(frozen=True)
 class FairParams:
-    """The parameters of charging and accounts, of which each fair scheduler has a subclass.
+    """The parameters of charging and accounts; each fair scheduler has a subclass of this class.
 
     ``charge=gpu-time`` charges the time of iterations instead of tokens (``GPUCharges``).
     ``sharing`` selects the clients that pay for a shared prefix (``SharedCharges``); by default,
@@ -85,7 +85,7 @@ class FairScheduler(LocalScheduler):
             parts |= {"on_prompt_time": charging.prompt_time, "on_gpu_time": charging.gpu_time}
             self.wants_costs = True
         for name, charge in parts.items():
-            # A subclass may define the method of the hook itself.
+            # A subclass may define the hook itself.
             if getattr(type(self), name) is None:
                 setattr(self, name, charge)
 
@@ -98,9 +98,9 @@ class FairScheduler(LocalScheduler):
     ) -> None:
         """Set the account and the charging that the parameters select.
 
-        ``prices`` are by default the prices in ``FairParams``. ``tokens`` is the class of the
-        charging object if clients pay for tokens and not for GPU time. Raises UsageError for
-        parameters that combine GPU time with ``sharing``.
+        ``prices`` are by default those in ``FairParams``. ``tokens`` is the class of the charging
+        that is used if clients pay for tokens instead of GPU time. Raises UsageError for parameters
+        that combine GPU time with ``sharing``.
         """
         if prices is None:
             assert isinstance(params, FairParams)
@@ -123,7 +123,7 @@ class FairScheduler(LocalScheduler):
         self.charging.retracted(request)
 
     def furthest_ahead_first(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Return running requests of the client that leads in service first, and newest first."""
+        """Return running requests: the client furthest ahead in service first, and newest first."""
         newest = [one.request for one in running][::-1]
         ahead = {client: self.account.ahead(client) for client in {r.client for r in newest}}
         return sorted(newest, key=lambda request: ahead[request.client], reverse=True)

@@ -21,9 +21,8 @@ class LPM(LocalScheduler):
     class Params:
         """Parameters: ``queue_limit`` is the longest queue that LPM matches and sorts.
 
-        A queue that is longer than ``queue_limit`` keeps its order. SGLang's own limit is 128
-        (since PR #1896), which makes LPM similar to FCFS under load. 0 means no limit, as in the
-        papers.
+        A longer queue keeps its order. SGLang's own limit is 128 (since PR #1896), which makes LPM
+        similar to FCFS under load. 0 means no limit, as in the papers.
         """
 
         queue_limit: NotNegativeInt = 0
@@ -41,10 +40,9 @@ class LPM(LocalScheduler):
 class ClientCappedLPM(LPM):
     """Longest cached prefix first among clients with fewer running requests than their limit.
 
-    ``ClientCappedLPM`` is a baseline for policies that give clients credits. The limit counts
-    requests without regard to their cost, and leaves room unused while only clients at their limit
-    wait. If the requests of some clients at their limit fill the engine, the remaining clients may
-    starve.
+    This is a baseline for policies that give clients credits. The limit counts requests, whatever
+    they cost. While only clients at their limit wait, room stays unused. If requests of clients at
+    their limit fill the engine, the other clients may starve.
     """
 
     name = "lpm-client-cap"
@@ -80,7 +78,7 @@ class ClientCappedLPM(LPM):
         self._stop_running(request)
 
     def _stop_running(self, request: Request) -> None:
-        # A request that was aborted may never have run.
+        # An aborted request may never have run.
         if request in self._running:
             self._running.remove(request)
             self._of_client[request.client] -= 1

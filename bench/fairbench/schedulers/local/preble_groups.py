@@ -14,12 +14,11 @@ from fairbench.schedulers.params import PositiveInt
 class PrebleGroups(LocalScheduler):
     """Rounds of admissions over groups of requests whose prompts are cached to similar fractions.
 
-    If the number of groups P is 10, a request with 63 of 100 prompt tokens cached is in group 6
-    ([Preble] §3.3). In each round, group g may admit g + 1 requests, so that requests without
-    cached tokens do not starve; requests of a group go by arrival. A request is assigned to a group
-    in the first pass after its arrival; with ``regroup``, the request is assigned again in each
-    pass, as Algorithm 3 is printed. A round of admissions continues from one pass to the next,
-    because a pass often admits a single request.
+    With ten groups, a request with 63 of 100 prompt tokens cached is in group 6 ([Preble] §3.3). In
+    each round, group g may admit g + 1 requests, so that requests without cached tokens do not
+    starve; requests of a group go by arrival. A request gets its group in the first pass after its
+    arrival; with ``regroup``, it gets a new one in each pass, as Algorithm 3 is printed. A round
+    continues from one pass to the next, because a pass often admits a single request.
     """
 
     name = "preble-groups"
@@ -58,7 +57,7 @@ class PrebleGroups(LocalScheduler):
         self._drawn += 1
 
     def on_finish(self, request: Request) -> None:
-        # The request was aborted while it waited in the queue.
+        # This request was aborted while it waited.
         if request in self._queued:
             del self._queued[request]
             queue = next(q for q in (self._new, *self._groups) if request in q)
@@ -94,7 +93,7 @@ class PrebleGroups(LocalScheduler):
         self._new.clear()
 
     def group_of(self, matched_tokens: int, request: Request) -> int:
-        """Return the number of the group, from 0, of a request with ``matched_tokens`` cached."""
+        """Return the group number, from 0, of a request with ``matched_tokens`` cached tokens."""
         group = matched_tokens * self.params.groups // request.input_tokens
         return min(group, self.params.groups - 1)
 

@@ -24,9 +24,9 @@ class Priority(LocalScheduler):
     """vLLM's priority policy: the request with the lowest priority number goes first.
 
     Requests with equal numbers go by arrival, and the pass stops at the first request without room.
-    As in vLLM 0.32.0 (V1, vllm/v1/core/sched), no request is preempted to admit another request.
-    When memory runs out, the request with the highest number and latest arrival loses its memory. A
-    client with a low number can starve all other clients, and no rule limits the choice of numbers.
+    As in vLLM 0.32.0 (V1, vllm/v1/core/sched), no request is preempted to admit another. When
+    memory runs out, the request with the highest number and latest arrival loses its memory. A
+    client with a low number can starve all others, and no rule limits the choice of numbers.
     """
 
     name = "priority"
@@ -57,7 +57,7 @@ class Priority(LocalScheduler):
         return sorted((one.request for one in running), key=self._arrival_rank, reverse=True)
 
 
-CLIP_NEW_TOKENS = 4096  # number of output tokens that SGLang reserves for a request at most
+CLIP_NEW_TOKENS = 4096  # most output tokens that SGLang reserves for a request
 
 
 class SGLangPriority(LocalScheduler):
@@ -65,10 +65,9 @@ class SGLangPriority(LocalScheduler):
 
     Requests with equal numbers go in the order of the queue. The rules follow schedule_policy.py of
     SGLang 0.5.23. A request without room preempts running requests whose number is lower by more
-    than ``threshold``, lowest number and latest arrival first, if the preempted requests together
-    hold enough memory. Preempted requests are recomputed. SGLang preempts one pass after the pass
-    that found no room, whereas this scheduler preempts in the same pass. Requests with low numbers
-    may starve.
+    than ``threshold``, lowest number and latest arrival first, if these together hold enough
+    memory. Preempted requests are recomputed. SGLang preempts one pass after the pass that found no
+    room; this scheduler preempts in the same pass. Requests with low numbers may starve.
     """
 
     name = "sglang-priority"
@@ -112,7 +111,7 @@ class SGLangPriority(LocalScheduler):
                 return
 
     def _preempted_for(self, request: Request, view: WaitingView) -> list[Request]:
-        """Return the requests to preempt for ``request``; [] if all together free too little."""
+        """Return the requests to preempt for ``request``; [] if all would free too little."""
         if not self.params.preempt:
             return []
         running = list(view.running)
@@ -128,7 +127,7 @@ class SGLangPriority(LocalScheduler):
 
 
 def _enough(candidates: list[Running], tokens: int) -> list[Request]:
-    """Return the first candidates that together free enough tokens; [] if all free too few."""
+    """Return the first candidates that together free enough tokens; [] if none do."""
     chosen: list[Request] = []
     for one in candidates:
         chosen.append(one.request)

@@ -17,11 +17,11 @@ WINDOW_S = 60.0
 class RPM(LocalScheduler):
     """A limit of ``limit`` requests per client and minute; requests go in queue order.
 
-    ``window=sliding`` counts the accepted requests of the last 60 s, as the code behind [VTC]'s
-    figures does ([VTC-artifact], lshare_req_queue.py); ``window=fixed`` counts the accepted
-    requests of the current minute. A request above the limit is refused, as in [VTC-artifact] and
-    in [VTC] §5.3. With ``over=delay``, a request above the limit waits until the limit allows
-    another request; with a fixed window, the wait ends at the start of a minute ([VTC] §5.1).
+    ``window=sliding`` counts the requests accepted in the last 60 s, as the code behind [VTC]'s
+    figures does ([VTC-artifact], lshare_req_queue.py); ``window=fixed`` counts those accepted in
+    the current minute. A request above the limit is refused, as in [VTC-artifact] and in [VTC]
+    §5.3. With ``over=delay``, it waits until the limit allows another request; with a fixed window,
+    the wait ends at the start of a minute ([VTC] §5.1).
     """
 
     name = "rpm"
@@ -32,8 +32,8 @@ class RPM(LocalScheduler):
     class Params:
         """Parameters of the limit on requests per minute.
 
-        ``limit`` is the number of requests per client and minute. The docstring of ``RPM`` explains
-        ``window`` and ``over``.
+        ``limit`` is the number of requests per client and minute. ``RPM`` explains ``window`` and
+        ``over``.
         """
 
         limit: PositiveInt = 20
@@ -43,8 +43,7 @@ class RPM(LocalScheduler):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._limit = params.limit
-        # ``_let_through`` maps each client to the times in seconds of its last ``limit`` accepted
-        # requests.
+        # ``_let_through`` holds the times (s) of each client's last ``limit`` accepted requests.
         self._let_through: dict[str, deque[float]] = {}
         # ``_from_s`` maps each delayed request to the earliest time in seconds at which it may go.
         self._from_s: dict[Request, float] = {}
@@ -58,7 +57,7 @@ class RPM(LocalScheduler):
             return True
         sliding = self.params.window == "sliding"
         start_s = now_s - WINDOW_S if sliding else _minute_s(now_s)
-        # A request that was accepted exactly 60 s ago still counts against the limit.
+        # A request accepted exactly 60 s ago still counts.
         if len(past) == self._limit and past[0] >= start_s:
             return False
         past.append(now_s)

@@ -1,4 +1,4 @@
-"""The Virtual Token Counter ([VTC] Alg. 2), and its variant LCF, which has no lifts."""
+"""The Virtual Token Counter ([VTC] Alg. 2), and its variant LCF, which does not lift counters."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ from fairbench.tenants import Tenants
 class VTC(FairScheduler):
     """The Virtual Token Counter: the waiting client with the lowest counter of service goes next.
 
-    The oldest request of the chosen client is served. If no client waits, the counter of a
-    returning client is lifted to the counter of the client that left the queue last (lines 8-10).
-    If clients wait, the counter is lifted to the lowest counter of the waiting clients (lines
-    11-13).
+    The oldest request of this client is served. If no client waits, the counter of a returning
+    client is lifted to that of the client that left the queue last (lines 8-10). Otherwise, it is
+    lifted to the lowest counter of the waiting clients (lines 11-13).
     """
 
     name = "vtc"
     # Without tenants, the gateways of several routers can share the counters of VTC.
     shares_counters = True
     tokens: ClassVar[type[TokenCharging]] = TokenCharging
-    # If ``lifts_alone`` is true, a client's counter is also lifted if the client returns while no
-    # other client waits.
+    # If ``lifts_alone`` is true, a client's counter is also lifted if no client waits when it
+    # returns.
     lifts_alone: ClassVar[bool] = True
 
     @dataclass(frozen=True)
@@ -43,8 +42,7 @@ class VTC(FairScheduler):
         ``lift=none`` leaves out lines 6-13 of Algorithm 2, and serves only for comparison.
         ``sharing`` (under ``charge=extend``), ``tenants`` and ``weights`` ([VTC] §4.3) are as in
         ``FairParams``. When memory runs out, ``preempt=fair`` retracts running requests of the
-        client that is furthest ahead in service, the newest request first; by default the engine
-        chooses the request.
+        client that is furthest ahead in service, the newest first; by default, the engine chooses.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("form",)
@@ -79,14 +77,14 @@ class VTC(FairScheduler):
         self.account.enter(request.client, view.clients())  # Alg. 2 lines 6-13
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        # This loop implements line 18 of Alg. 2: while Q is not empty.
+        # line 18 of Alg. 2: while Q is not empty
         while waiting := view.clients():
             if not (yield view.oldest(self.account.least(waiting))):  # Alg. 2 lines 19-22
                 return
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        # This call implements line 25 of Alg. 2; line 9 lifts a new client's counter to the counter
-        # of the client that left the queue last.
+        # Line 25 of Alg. 2. Line 9 lifts a new client's counter to that of the client that left
+        # last.
         self.account.picked(request.client)
         self.charging.admitted(request, extend_tokens, recompute)  # Alg. 2 line 23
 
@@ -96,7 +94,7 @@ class VTC(FairScheduler):
 
     @property
     def counters(self) -> dict[str, float]:
-        """Each client's service divided by the client's weight."""
+        """Each client's service divided by its weight."""
         return self.account.balances()
 
     def service_bound(self) -> ServiceBound | NoBound:

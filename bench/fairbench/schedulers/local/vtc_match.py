@@ -14,8 +14,8 @@ class MatchingVTC(VTC):
 
     The waiting client with the lowest counter goes next, as in VTC. The counters include cached
     prompt tokens, because a prefill worker sends the KV cache of the whole prompt to a decode
-    worker, whatever part of the prompt was cached. The bound of VTC holds, because the proof allows
-    any order among the requests of one client.
+    worker, cached or not. The bound of VTC holds, because its proof allows any order among the
+    requests of one client.
     """
 
     name = "vtc-match"
@@ -23,7 +23,7 @@ class MatchingVTC(VTC):
 
     @dataclass(frozen=True)
     class Params(VTC.Params):
-        """The parameters of VTC as constants; ``charge=input`` charges cached tokens, too."""
+        """The parameters of VTC, all fixed; ``charge=input`` charges cached tokens, too."""
 
         constants: ClassVar[tuple[str, ...]] = (
             *("charge", "lift", "sharing", "tenants", "form", "weights", "preempt"),

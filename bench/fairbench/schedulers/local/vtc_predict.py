@@ -12,23 +12,22 @@ from fairbench.schedulers.charging.predicted import LINEAR, CostName, PredictedC
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.params import Fraction
 
-GOLDEN = 0.6180339887498949  # The multiples of this number modulo 1 are spread evenly over (0, 1).
+GOLDEN = 0.6180339887498949  # multiples of this number modulo 1 are spread evenly over (0, 1)
 
 
 class PredictiveVTC(VTC):
     """VTC that charges predicted outputs at admission, and corrects the charge at the end.
 
-    The predictor ``oracle`` predicts the request's ``max_new_tokens``, the true length in runs with
+    The predictor ``oracle`` predicts ``max_new_tokens``, which is the true length in runs with
     ``ignore_eos``, with an error of up to ``error`` times the length. The predictor ``average``
-    predicts a moving average of the client's last outputs, and 0 before the first output. With the
-    predictor ``none``, the predicted output length is 0, as in VTC. ``cost`` replaces weighted
-    tokens as the charge ([VTC] §4.2). The cost ``profiled`` is the time of a request on an A10G,
-    and a file such as ``mine.py`` defines a user's own function ``cost(input_tokens,
-    output_tokens)``.
+    predicts a moving average of the client's last outputs, and 0 before the first output. The
+    predictor ``none`` predicts 0, as in VTC. ``cost`` replaces weighted tokens as the charge ([VTC]
+    §4.2). The cost ``profiled`` is the time of a request on an A10G; a file such as ``mine.py``
+    defines a user's own function ``cost(input_tokens, output_tokens)``.
     """
 
     name = "vtc-predict"
-    # ``PredictedCharging`` says why the charge is not made at the end of a request.
+    # ``PredictedCharging`` explains why nothing is charged at the end of a request.
     charges_at_finish: ClassVar[bool] = False
 
     @dataclass(frozen=True)

@@ -22,10 +22,10 @@ _PROMPT = 1_024
 
 
 class RequestWork:
-    """The work of a request: the GPU time that the request adds, measured in tokens of prefill.
+    """The work of a request: the GPU time that it adds, measured in tokens of prefill.
 
-    The fixed time of a step does not count as work, because the whole batch shares this time.
-    If ``costs`` is missing, work is measured as input + 2 x output tokens.
+    The fixed time of a step does not count as work, because the whole batch shares it. Without
+    ``costs``, work is measured as input + 2 x output tokens.
     """
 
     def __init__(self, costs: CostModel | None = None) -> None:
@@ -54,7 +54,7 @@ class RequestWork:
 
 
 class _Sums(NamedTuple):
-    """The clients' ratios of work to weight in ascending order (levels), with cumulative sums."""
+    """The clients' ratios of work to weight in ascending order ("levels"), with cumulative sums."""
 
     levels: list[float]
     work: list[int]
@@ -71,7 +71,7 @@ class WorkerBacklog:
         self._weight = weight
         self._of_client: dict[str, int] = {}
         self._of_request: dict[int, tuple[str, int]] = {}
-        # After a change of work or weights, ``_sums`` is None until the sums are computed again.
+        # ``_sums`` is None after a change of work or weights, until the sums are computed again.
         self._sums: _Sums | None = None
 
     def work(self, client: str) -> int:
@@ -101,16 +101,16 @@ class WorkerBacklog:
     def finish_of_more(self, client: str, work: int) -> float:
         """Return when a request of ``work`` would end if clients were served fairly from now on.
 
-        The result is a time from now, in tokens of prefill. The total work x of the client is its
-        backlog plus ``work``. Until the client has received its total work x, each other client j
-        is served in proportion to its weight, up to its whole backlog, so the end is x + sum of
-        min(backlog_j, x weight_j / weight). A call takes O(log clients) time; the first call after
-        a change takes O(clients log clients).
+        The result is a time from now, in tokens of prefill. The client must receive a total work x:
+        its backlog plus ``work``. Until then, each other client j is served in proportion to its
+        weight, up to its whole backlog. So the end is x + sum of min(backlog_j, x weight_j /
+        weight) over the other clients j. A call takes O(log clients) time; the first call after a
+        change takes O(clients log clients).
         """
         return self.until(client, self.work(client) + work)
 
     def until(self, client: str, done: float) -> float:
-        """Return the work of all clients that is complete when the client has received ``done``."""
+        """Return the work of all clients that is done when the client has received ``done``."""
         mine, weight = self.work(client), self._weight(client)
         level = done / weight
         sums = self._sums = self._sums or self._summed()
@@ -182,15 +182,15 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-# Sums are kept for each of the ``LEVELS``, which are values of work divided by weight. Beyond the
-# last of the ``LEVELS``, the bound is loose but valid.
+# Values of work divided by weight for which sums are kept. Beyond the last value, the bound is
+# loose but valid.
 LEVELS: Floats = np.concatenate(([0.0], 2.0 ** np.arange(-4, 26, 1 / 16)))
 
 
 _WIDTHS: Floats = np.diff(LEVELS)
 
 
-# ``ROUNDING`` is the relative margin of a bound; it is far larger than the rounding errors of sums.
+# The relative margin of a bound, which is far larger than the rounding errors of sums.
 ROUNDING = 1e-6
 
 
@@ -198,11 +198,11 @@ class FinishBounds:
     """Lower bounds of ``WorkerBacklog.finish_of_more`` for all workers, by array operations.
 
     If a client with backlog m at a worker sends a request of work s, the request ends at s + G((m +
-    s) / weight), where G(level) is the sum of min(backlog_j, level weight_j) over all clients j at
-    the worker. The function G is concave and increasing, so a chord between two levels lies below
-    G. The values of G at ``LEVELS`` are stored in whole tokens, rounded down, so that arriving and
-    ending requests leave no rounding error. If numpy is used, a change takes O(levels) time, and a
-    query takes O(workers) time. The arrays take O(workers x levels) memory.
+    s) / weight). Here, G(level) is the sum of min(backlog_j, level weight_j) over all clients j at
+    the worker. G is concave and increasing, so a chord between two levels lies below it. The values
+    of G at ``LEVELS`` are stored in whole tokens, rounded down, so that arriving and ending
+    requests leave no rounding error. A change takes O(levels) time and a query O(workers) time,
+    both in numpy. The arrays take O(workers x levels) memory.
     """
 
     def __init__(self, weight: Callable[[str], float], workers: int) -> None:
@@ -213,9 +213,8 @@ class FinishBounds:
         self._numbers = np.arange(workers)
         # ``_of_client`` maps each client to its backlogs in tokens, by worker.
         self._of_client: dict[str, dict[int, int]] = {}
-        # ``_of_weight`` and the mapping after it hold, for each of the ``LEVELS``, the largest work
-        # that counts: by weight, and by client. A client keeps the weight that it had at its first
-        # request.
+        # ``_of_weight`` and the next mapping hold, for each level, the largest work that counts: by
+        # weight, and by client. A client keeps the weight of its first request.
         self._of_weight: dict[float, Integers] = {}
         self._caps: dict[str, Integers] = {}
 
@@ -248,19 +247,19 @@ class FinishBounds:
         return bounds
 
 
-# If the fleet has at most ``FEW`` workers, they are examined one by one.
+# At most this many workers are examined one by one.
 FEW = 16
 
 
 class Costs(NamedTuple):
-    """The ``work`` of a request at the ``workers`` (bits) that have cached equally many tokens."""
+    """The ``work`` of a request at the ``workers`` (bits) that have equally many tokens cached."""
 
     work: int
     workers: int
 
 
 class Least:
-    """The earliest end of a request so far, and the set of workers (bits) with this end."""
+    """The earliest end of a request found so far, and the set of workers (bits) with this end."""
 
     __slots__ = ("finish", "workers")
 
@@ -279,8 +278,8 @@ class Finishes:
     """The estimated times at which a request would end at each worker.
 
     Sets of workers are stored as bits. ``costs`` contains each worker exactly once. ``idle`` are
-    the workers without unfinished work; a request ends at the same time at all idle workers where
-    its work is equal. Without ``bounds``, the search for the earliest end examines every worker.
+    the workers without unfinished work; at idle workers with equal work, the request ends at the
+    same time. Without ``bounds``, the search for the earliest end examines every worker.
     """
 
     client: str
@@ -305,10 +304,9 @@ class Finishes:
         return least
 
     def _of_few(self, among: int, bounds: FinishBounds) -> Least:
-        """Return the earliest end of the request; only the ends at a few workers are computed.
+        """Return the earliest end of the request by computing its end at a few workers only.
 
-        The examined workers are one idle worker for each cost, and busy workers in the order of
-        their bounds.
+        These are one idle worker for each cost, and busy workers in the order of their bounds.
         """
         least = Least()
         for work, workers in self.costs:
@@ -345,7 +343,7 @@ class Backlogs(dict[int, WorkerBacklog | TenantBacklog]):
     ) -> None:
         self._weight = weight
         self._lineage = lineage
-        # ``_bounds`` is created when a large fleet of workers needs it.
+        # ``_bounds`` is created when a large fleet needs it.
         self._bounds: FinishBounds | None = None
         super().__init__({worker: self._empty() for worker in workers})
 

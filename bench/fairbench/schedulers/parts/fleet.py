@@ -35,9 +35,9 @@ def members(bits: int) -> Iterator[int]:
 class Fleet:
     """The live workers in ascending order, and the number of requests in flight at each.
 
-    When a worker leaves, its requests are no longer counted. If a request of a worker that has left
-    finishes later, ``end_request`` returns False, even if the worker has joined again. Routing
-    requires at least one live worker. ``everyone`` is the set of all live workers, as bits.
+    When a worker leaves, its requests are no longer counted. If one of them finishes later,
+    ``end_request`` returns False, even if the worker has joined again. Routing requires at least
+    one live worker. ``everyone`` is the set of all live workers, as bits.
     """
 
     def __init__(self, workers: int) -> None:
@@ -73,7 +73,7 @@ class Fleet:
     def add_worker(self, worker: int) -> None:
         """Add a worker that has no requests in flight.
 
-        If the worker is live already, it counts as restarted.
+        A worker that is already live counts as restarted.
         """
         self.remove_worker(worker)
         self.workers = sorted([*self.workers, worker])
@@ -98,9 +98,9 @@ class Fleet:
         self._recount(worker, 1)
 
     def end_request(self, request: Request, worker: int) -> bool:
-        """Remove a request from the requests in flight at its worker.
+        """Remove a request from those in flight at its worker.
 
-        Returns False if the request was not in flight.
+        Return False if the request was not in flight.
         """
         if self._places.get(request.request_id) != worker:
             return False
@@ -123,10 +123,9 @@ class Fleet:
     def cheapest(self, costs: Mapping[int, float]) -> int:
         """Return the worker with the lowest cost; ``costs`` lists workers in ascending order.
 
-        Ties rotate: the router chooses the first tied worker after the worker that was chosen at
-        the last tie. If the lowest number won every tie, worker 0 would get all requests of an idle
-        cluster. Choices without a tie do not move the rotation, because otherwise one worker could
-        win every tie.
+        Ties rotate: the first tied worker after the winner of the last tie is chosen. If the lowest
+        number won every tie, worker 0 would get all requests of an idle cluster. Choices without a
+        tie do not move the rotation, because otherwise one worker could win every tie.
         """
         least = min(costs.values())
         return self.in_turn(as_bits(worker for worker, cost in costs.items() if cost == least))
@@ -149,8 +148,7 @@ class Fleet:
         those[now] = those[now] | bit if now in those else bit
 
 
-# A chosen worker counts as overloaded if it has at least ``QUEUES_FROM`` times the requests
-# ``below``.
+# A worker is overloaded with at least this multiple of the requests ``below``.
 QUEUES_FROM = 4
 
 
@@ -158,12 +156,11 @@ class Filling:
     """A rule that sends a request to a nearly idle worker if the chosen worker is overloaded.
 
     Algorithm 2 of [DLPM] sends a client's requests to the worker with the prefix as long as the
-    client has positive credit there. A worker that joins holds no prefix, so the worker would idle
-    until every client has used up its credit at other workers: quantum x clients tokens. A nearly
-    idle worker has fewer than ``below`` requests in flight. A nearly idle worker takes the request
-    if the worker that Algorithm 2 chose has at least ``QUEUES_FROM`` times ``below`` requests in
-    flight. Only workers where the client has positive credit receive requests by this rule, so
-    every credit stays within the bounds of Algorithm 2.
+    client has positive credit there. A worker that joins has no prefix cached. It would therefore
+    idle until every client has used up its credit at other workers: quantum x clients tokens. By
+    this rule, a worker with fewer than ``below`` requests in flight takes the request if the worker
+    that Algorithm 2 chose has at least ``QUEUES_FROM`` times ``below``. The client must have
+    positive credit there, so every credit stays within the bounds of Algorithm 2.
 
     Args:
         fleet: The live workers and their requests in flight.

@@ -13,16 +13,15 @@ from fairbench.schedulers.parts.fleet import members
 from fairbench.schedulers.parts.preble_tree import PrebleNode, PrebleTree, WaitWindow
 from fairbench.schedulers.parts.preble_windows import GpuWindow, TimeModel, Windows
 
-# To price an eviction, at most ``EVICTION_SCAN_NODES`` nodes per GPU are examined; further nodes
-# are assumed to cost the same.
+# At most this many nodes per GPU are examined to price an eviction; further nodes are assumed to
+# cost the same.
 EVICTION_SCAN_NODES = 128
 
 
 class EvictionCost:
     """The cost of the evictions that a request would cause (gap D1 in [gaps]).
 
-    The cost of an evicted node is its prefill time times the fraction of the GPU's requests that
-    use the node.
+    An evicted node costs its prefill time times the fraction of the GPU's requests that use it.
 
     ``capacity_tokens`` is the size of a worker's KV pool in tokens; with 0 (unknown), evictions
     cost nothing.
@@ -39,7 +38,7 @@ class EvictionCost:
         """Return the cost, in microseconds, of making room for ``missed`` tokens.
 
         ``requests`` is the number of requests in the worker's window. ``keep`` is the path of the
-        new request, whose nodes are never evicted for this request.
+        new request, for which its own nodes are never evicted.
         """
         needed = self._tree.held_tokens[worker] + missed - self.capacity_tokens
         if not self.capacity_tokens or needed <= 0 or not requests:
@@ -49,7 +48,7 @@ class EvictionCost:
         for node, tokens in islice(victims, EVICTION_SCAN_NODES):
             freed += tokens
             price_us += self._times.prefill_us(tokens) * node.hits.get(worker, 0)
-        # The examined nodes may free too few tokens, so their price is scaled up to all needed
+        # The examined nodes may free too few tokens; their price is then scaled up to all needed
         # tokens.
         return price_us * needed / freed / requests if freed else 0
 
@@ -146,11 +145,10 @@ class Autoscaler:
 
     A prefix is identified by its key portion: the deepest node of a path that is longer than all
     nodes above it together ([Preble] §A). A prefix is overloaded on a GPU if the queueing time of
-    its requests grows. The mean queueing time in the newer half of the window must be at least
-    ``factor`` times the mean in the older half, as in Preble's code. The mean queueing time in the
-    newer half must also exceed the time to compute the prefix, because a copy would otherwise cost
-    more than the copy saves. The queueing time is the time to the first token minus the prefill
-    time that was estimated at dispatch.
+    its requests grows: the mean in the newer half of the window must be at least ``factor`` times
+    the mean in the older half, as in Preble's code. It must also exceed the time to compute the
+    prefix, because a copy would otherwise cost more than it saves. The queueing time is the time to
+    the first token minus the prefill time that was estimated at dispatch.
     """
 
     def __init__(self, factor: float, window_s: float, times: TimeModel) -> None:
@@ -190,8 +188,8 @@ class Autoscaler:
     ) -> None:
         """Send half of the load below the prefix ``key`` to the GPU ``to`` that copies the prefix.
 
-        After the change, less load is below the prefix at ``worker``, so its queueing time must
-        double again before the next change.
+        Then ``worker`` has less load below the prefix, and the queueing time must double again
+        before the next change.
         """
         split_subtree(key, window, to, tree)
         key.waits.pop(worker)
@@ -200,9 +198,9 @@ class Autoscaler:
 def key_portion(end: PrebleNode) -> PrebleNode:
     """Return the key portion of the path to ``end`` ([Preble] §A).
 
-    The key portion is the deepest node at or above ``end`` whose edge is longer than all edges
-    above it together. The uppermost node of a path always has an edge longer than all edges above
-    it; the key portion of the root is the root.
+    This is the deepest node at or above ``end`` whose edge is longer than all edges above it
+    together. The uppermost node of a path always fulfils this; the key portion of the root is the
+    root.
     """
     node = end
     while node.parent is not None and 2 * node.length <= node.depth:
@@ -213,10 +211,9 @@ def key_portion(end: PrebleNode) -> PrebleNode:
 def split_subtree(key: PrebleNode, window: GpuWindow, to: int, tree: PrebleTree) -> None:
     """Send future requests for half of the load below the prefix ``key`` to the GPU ``to``.
 
-    The load of a child node is the load of the window's requests whose prompts pass through the
-    child ([Preble] Alg. 2). A child node with a single request stays at its GPU, because perhaps no
-    more requests will come. For requests that end at the prefix itself, the router chooses the GPU
-    with less load.
+    The load of a child node is that of the window's requests whose prompts pass through it
+    ([Preble] Alg. 2). A child node with a single request stays at its GPU, because perhaps no more
+    requests will come. Requests that end at the prefix itself go to the GPU with less load.
     """
     shared = {c: load for c, (requests, load) in window.loads_below(key).items() if requests > 1}
     stays = goes = 0

@@ -46,13 +46,13 @@ NOWHERE = -1
 
 
 class PrebleNode(LocationNode):
-    """A node of the prefix tree in Preble.
+    """A node of Preble's prefix tree.
 
     ``hits`` counts, for each worker, the window's requests whose prompts pass through the node.
-    ``touched`` has, for each worker that holds the node, the number of the last dispatch whose
-    prompt passed through the node. ``waits`` has the queueing times by worker if the node is the
-    key portion of a prefix. ``home`` is the worker to which requests through the node were moved,
-    or ``NOWHERE``.
+    ``touched`` has, for each worker that has the node cached, the number of the last dispatch whose
+    prompt passed through it. ``waits`` has the queueing times by worker if the node is the key
+    portion of a prefix. ``home`` is the worker to which requests through the node were moved, or
+    ``NOWHERE``.
     """
 
     __slots__ = ("hits", "home", "touched", "waits")
@@ -68,15 +68,15 @@ class PrebleNode(LocationNode):
 class PrebleTree(LocationTree[PrebleNode]):
     """A location tree that also knows which nodes each worker would evict next.
 
-    Dispatches are numbered; a dispatch marks all nodes of its prompt as used. The nodes whose last
-    dispatch is n form one path, and ``_ends[worker]`` lists the deepest node of each such path in
-    order of n. The upward paths from the nodes in ``_ends[worker]``, in order, are the LRU order,
-    leaves first.
+    Dispatches are numbered; a dispatch marks all nodes of its prompt as used. Nodes that were last
+    used by the same dispatch form one path. ``_ends[worker]`` lists the deepest node of each such
+    path, in the order of the dispatches. The paths from these nodes upward, one after the other,
+    are the LRU order, leaves first.
     """
 
     def __init__(self) -> None:
         super().__init__(PrebleNode)
-        # ``held_tokens`` maps each worker to the number of prompt tokens in its cache.
+        # ``held_tokens`` counts the prompt tokens in each worker's cache.
         self.held_tokens: defaultdict[int, int] = defaultdict(int)
         self._ends: defaultdict[int, OrderedDict[int, PrebleNode]] = defaultdict(OrderedDict)
         self._dispatches = 0
@@ -90,7 +90,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         return end
 
     def forget(self, end: PrebleNode, worker: int) -> None:
-        """Remove the hits of a dispatch that left the window; its prompt ends at ``end``."""
+        """Remove the hits of a dispatch that has left the window; its prompt ends at ``end``."""
         for node in self.upward(end):
             node.hits[worker] -= 1
             if not node.hits[worker]:
@@ -115,7 +115,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         The least recently used node comes first, and leaves come before their parents. For the last
         node, only the tokens that are needed count. Nodes in ``keep``, the path of the new request
         up to the root, are never evicted. The iteration ends early if no other node can be evicted.
-        During the iteration, the tree must not change.
+        The tree must not change meanwhile.
         """
         for number, end in self._ends[worker].items():
             for node in self.upward(end):
@@ -149,8 +149,8 @@ class PrebleTree(LocationTree[PrebleNode]):
         if before is None:
             self.held_tokens[worker] += node.length
         elif self._ends[worker].get(before) is node:
-            # The worker's latest dispatch with the present path ended at this node, so the whole
-            # path counts as used again.
+            # The worker's latest dispatch along this path ended at this node, so the whole path
+            # counts as used again.
             del self._ends[worker][before]
         node.touched[worker] = self._dispatches
         node.hits[worker] = node.hits.get(worker, 0) + 1

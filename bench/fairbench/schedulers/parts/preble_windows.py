@@ -13,8 +13,7 @@ from sortedcontainers import SortedList
 from fairbench.schedulers.parts.fleet import as_bits, members
 from fairbench.schedulers.parts.preble_tree import PrebleNode
 
-# Below ``TINY_PREFILL_TOKENS`` prompt tokens, the fit of Preble's A100 prefill times has another
-# constant.
+# Preble's A100 prefill times have a different constant below this many prompt tokens.
 TINY_PREFILL_TOKENS = 64
 
 
@@ -22,8 +21,8 @@ TINY_PREFILL_TOKENS = 64
 class TimeModel:
     """A linear model of GPU time by token counts, in whole microseconds.
 
-    The times are whole numbers, because rounding errors would accumulate in running sums of floats,
-    and the loads of idle GPUs would no longer be equal.
+    Sums of floats would collect rounding errors, and the loads of idle GPUs would no longer be
+    equal.
     """
 
     prefill_ms_per_token: float
@@ -35,7 +34,7 @@ class TimeModel:
 
     @classmethod
     def of_params(cls, params: Any, decode_ms_per_token: float) -> TimeModel:
-        """Return the model that has the prefill times of a router's parameters."""
+        """Return the model with the prefill times of a router's parameters."""
         names = (field.name for field in fields(cls) if field.name.startswith("prefill"))
         prefill = {name: getattr(params, name) for name in names}
         return cls(**prefill, decode_ms_per_token=decode_ms_per_token)
@@ -53,7 +52,7 @@ class TimeModel:
 
 
 class GpuWindow:
-    """The requests that a GPU was assigned or has finished in the last ``window_s`` seconds."""
+    """The requests that a GPU was assigned, or has finished, in the last ``window_s`` seconds."""
 
     def __init__(self, window_s: float, times: TimeModel, default_output_tokens: float) -> None:
         self._window_s = window_s
@@ -78,7 +77,7 @@ class GpuWindow:
 
     @property
     def load_us(self) -> int:
-        """The load L: the prefill times plus the decode time of a mean output for each request."""
+        """The load L: the prefill times, plus the time to decode a mean output for each request."""
         return self.prefill_us + len(self._assigned) * self._decode_us
 
     @property
@@ -121,7 +120,7 @@ class GpuWindow:
         return dropped
 
 
-# If the fleet has at most ``FEW`` workers, they are examined one by one.
+# At most this many workers are examined one by one.
 FEW = 16
 
 
@@ -169,7 +168,7 @@ class Loads:
         return most
 
     def ascending(self, among: int) -> Iterator[tuple[int, int]]:
-        """Yield the loads of a set of workers, the least first, with the workers of each load."""
+        """Yield the loads of a set of workers, the lowest first, with the workers of each load."""
         if among.bit_count() <= FEW:
             found: dict[int, int] = {}
             for worker in members(among):
@@ -185,11 +184,11 @@ class Loads:
                     return
 
     def lightest(self, among: int) -> int:
-        """Return the workers (bits) with the least load in a set that is not empty."""
+        """Return the workers (bits) with the lowest load in a set that is not empty."""
         return next(self.ascending(among))[1]
 
 
-# Two ratios are compared exactly if their relative distance is below ``ROUNDING``.
+# Two ratios are compared exactly if their relative difference is below this.
 ROUNDING = 1e-12
 
 
@@ -208,13 +207,12 @@ class Windows:
         self._times = times
         self._default_output_tokens = default_output_tokens
         self._of: dict[int, GpuWindow] = {}
-        # An entry of ``_due`` consists of the time in seconds of a dispatch or an end, and a
-        # worker; the oldest entry is first.
+        # ``_due`` holds a time (s) and a worker for each dispatch and each end, the oldest first.
         self._due: deque[tuple[float, int]] = deque()
         # ``_prefill`` maps each worker to the prefill part of its load L.
         self._prefill: dict[int, int] = {}
         self._decode: dict[int, int] = {}
-        # ``_ratios`` maps each worker with prefill load to its ratio of decode load to prefill
+        # ``_ratios`` holds the ratio of decode load to prefill load of each worker with prefill
         # load.
         self._ratios: dict[int, float] = {}
         self._prefill_us = self._decode_us = 0
@@ -260,10 +258,10 @@ class Windows:
     def decode_heavy(self, imbalance_ratio: float) -> int:
         """Return, as bits, the GPUs with unusually much decoding per prefill.
 
-        The ratio of a GPU is its decoding time divided by its prefill time, relative to the ratio
-        of all GPUs together. The GPUs with the highest ratio of decoding to prefill are returned if
-        the ratio is above ``imbalance_ratio``. A GPU that only serves cached prefixes has spare
-        compute, which the prefill of an explored request can use ([Preble] §3.2).
+        The ratio of a GPU is its decoding time divided by its prefill time, relative to the same
+        ratio of all GPUs together. The GPUs with the highest ratio are returned if it is above
+        ``imbalance_ratio``. A GPU that only serves cached prefixes has spare compute, which the
+        prefill of an explored request can use ([Preble] §3.2).
         """
         if not self._prefill_us or not self._decode_us or imbalance_ratio == inf:
             return 0

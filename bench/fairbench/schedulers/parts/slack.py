@@ -1,7 +1,7 @@
-"""Slack, the time that a request can wait without memory and still meet its deadlines.
+"""Slack: how long a request can wait without memory and still meet its deadlines.
 
 The timing profile predicts the times of prefills and decode steps. The slack of running requests
-also decides which requests lose their memory (``Victims``), and how many prompt tokens a step may
+also decides which of them lose their memory (``Victims``), and how many prompt tokens a step may
 compute (``chunk_budget``).
 """
 
@@ -25,8 +25,8 @@ class State:
     """The state of a request that has not finished.
 
     ``prefill_s`` is the time in seconds that the request's next admission takes to compute the
-    prompt or to copy the KV cache back. ``first_s`` is the estimated time at which the first token
-    comes. The request cannot be preempted until it has produced ``spared`` tokens.
+    prompt or to copy the KV cache back. ``first_s`` is the estimated time of the first token. The
+    request cannot be preempted until it has produced ``spared`` tokens.
     """
 
     prefill_s: float
@@ -38,10 +38,10 @@ class State:
 class Slack:
     """An estimate of the time that requests can spare, given their deadlines and the batch's pace.
 
-    Requests decode side by side, so a running request delays other requests only by its prefill, by
-    a small part of each step, and by the memory that it holds. If the timing profile is unknown, as
-    at unmeasured servers, times are 0, and only deadlines count. ``default_s`` is the deadline in
-    seconds after arrival of a request without a deadline.
+    Requests decode side by side, so a running request delays others only by its prefill, by a small
+    part of each step, and by the memory that it holds. If the timing profile is unknown, as at
+    servers that were not measured, times are 0, and only deadlines count. ``default_s`` is the
+    deadline, in seconds after arrival, of a request that has none.
     """
 
     def __init__(self, default_s: float) -> None:
@@ -73,7 +73,7 @@ class Slack:
         self.states[request] = State(self.prefill_s(request.input_tokens))
 
     def note_admission(self, request: Request, extend_tokens: int, now_s: float) -> None:
-        """Estimate when a request that starts to run now produces its first token."""
+        """Estimate when a request that starts to run now will produce its first token."""
         state = self.states[request]
         if state.first_s is None:
             state.first_s = now_s + self.prefill_s(extend_tokens)
@@ -106,7 +106,7 @@ class Slack:
         return (self._end_s(request, state, total) - now_s) / max(total - state.produced, 1)
 
     def service_s(self, request: Request) -> float:
-        """Return the expected time in seconds that the request holds memory after admission."""
+        """Return for how many seconds the request is expected to hold memory after admission."""
         state = self.states[request]
         total = self.lengths.expected_total(request, state.produced)
         return state.prefill_s + self.step_s * (total - state.produced - 1)
@@ -130,10 +130,9 @@ LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # limits on the number of prompt tokens 
 def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
     """Return the largest token limit of a step at which all decoding requests stay in time.
 
-    [Sarathi] sizes chunks by the target time between tokens. ``chunk_budget`` instead divides the
-    time that remains until each request is due by the number of the request's remaining tokens.
-    Requests that will be late under any token limit do not count. The time of a step is the time of
-    its prompts plus the time of its outputs.
+    [Sarathi] sizes chunks by the target time between tokens. Here, the time until each request is
+    due is divided by the number of its remaining tokens. Requests that will be late under any token
+    limit do not count. The time of a step is the time of its prompts plus the time of its outputs.
     """
     costs = slack.costs
     if costs is None:
@@ -150,17 +149,16 @@ def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
 
 @dataclass
 class Victims:
-    """The choice of victims, the running requests that lose their memory to a more urgent request.
+    """The choice of victims: running requests that lose their memory to a more urgent request.
 
-    The first victims are running requests that can no longer be in time. The next victims are
-    requests with later deadlines that would still be in time after a pause until the rescued
-    request has ended. Among requests that can pause, the victim with the most time to spare goes
-    first; the time to restore the victim's memory is subtracted. A request that was preempted is
-    not preempted again until it has produced ``progress`` more tokens. A request that arrived at
-    least ``aging_s`` seconds ago is never preempted. No request is preempted if the freed memory
-    would not be enough. With ``swaps``, the victims' KV memory is copied to CPU memory if copying
-    is quicker than recomputing. With ``always_swaps``, the victims' KV memory is copied whenever
-    CPU memory has room.
+    The first victims are running requests that can no longer be in time. The next are requests with
+    later deadlines that would still be in time if they paused until the rescued request has ended;
+    the one with the most time to spare goes first, after subtracting the time to restore its
+    memory. A preempted request is not preempted again until it has produced ``progress`` more
+    tokens. A request that arrived at least ``aging_s`` seconds ago is never preempted. No request
+    is preempted if the freed memory would not be enough. With ``swaps``, the victims' KV memory is
+    copied to CPU memory if copying is quicker than recomputing. With ``always_swaps``, it is copied
+    whenever CPU memory has room.
     """
 
     slack: Slack
@@ -180,7 +178,7 @@ class Victims:
         admitted: Container[Request],
         now_s: float,
     ) -> list[Running]:
-        """Return the requests to preempt for a request, in order; [] if all free too little.
+        """Return the requests to preempt for a request, in order; [] if all would free too little.
 
         The result is also empty unless the request would be late within the next ``rescue_s``
         seconds. Requests that this pass has ``admitted`` keep their memory.
@@ -268,5 +266,5 @@ class Victims:
         return out_s if out_s == inf else out_s + self._back_s(tokens)
 
     def _back_s(self, tokens: int) -> float:
-        """Return the seconds from an admission, which copies tokens back, to the next token."""
+        """Return the seconds from admission to the next token, including copying tokens back."""
         return self.slack.swap_s(tokens) + self.slack.prefill_s(1)

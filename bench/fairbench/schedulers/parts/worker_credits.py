@@ -23,15 +23,15 @@ from fairbench.tenants import Tenants
 class WorkerCredit(MutableMapping[int, float]):
     """A client's credit at each worker, as a mapping.
 
-    ``positive`` is the set of workers with credit above 0, as bits. A client's credits are equal at
-    all workers where the client has never sent a request, so a single number represents the credits
-    at all such workers. Credits at other workers are stored separately for each worker.
+    ``positive`` is the set of workers with credit above 0, as bits. The credits are equal at all
+    workers to which the client has never sent a request, so a single number represents them.
+    Credits at other workers are stored one by one.
     """
 
     __slots__ = ("_apart", "_level", "_untouched", "positive")
 
     def __init__(self, workers: int) -> None:
-        # ``_level`` is the credit at each worker where the client has never sent a request.
+        # ``_level`` is the credit at each worker to which the client has never sent a request.
         self._level = 0.0
         self._untouched = workers
         self._apart: dict[int, float] = {}
@@ -55,7 +55,7 @@ class WorkerCredit(MutableMapping[int, float]):
     def spend(self, worker: int, cost: float) -> None:
         """Subtract ``cost`` from the credit at a worker.
 
-        Each request causes two calls, so the code is written for speed.
+        The code is written for speed, because each request causes two calls.
         """
         if worker not in self._apart:
             self[worker] -= cost
@@ -87,7 +87,7 @@ class WorkerCredit(MutableMapping[int, float]):
 
         The refill implements [DLPM] Alg. 2 lines 5-6, with all rounds in a single step.
         ``available`` is a set of workers as bits. Precondition: the set is not empty, and the
-        client has no credit at any worker of the set. Returns the number of rounds.
+        client has no credit at any of its workers. Return the number of rounds.
         """
         tried = [left for worker, left in self._apart.items() if available >> worker & 1]
         if available & self._untouched:
@@ -132,8 +132,8 @@ def to_forget(
     """Return up to ``batch`` clients to forget, from the less recently used half of idle clients.
 
     Clients in ``busy`` are kept. ``credit`` has each client's credits, the least recently used
-    client first. When a forgotten client returns, the client has no debt. Clients with the most
-    credit are forgotten first, because such clients gain least from a return without debt.
+    client first. A forgotten client has no debt when it returns. Clients with the most credit are
+    forgotten first, because they gain least from this.
     """
     idle = [client for client in credit if client not in busy]
     unused = idle[: max(batch, len(idle) // 2)]
@@ -141,17 +141,17 @@ def to_forget(
 
 
 class WorkerCredits:
-    """The credits q_{i,w} of all clients at all workers.
+    """The credits q_{i,w} of all clients i at all workers w.
 
-    A client's requests may only go to workers where the client has credit. A credit never exceeds
-    the quantum. A debt never exceeds one prompt plus the outputs of the client's unfinished
-    requests at the worker.
+    A client's requests may only go to workers at which it has credit. A credit never exceeds the
+    quantum. A debt never exceeds one prompt plus the outputs of the client's unfinished requests at
+    the worker.
 
     Args:
         quantum: The quantum Q^w of a client of weight 1, in weighted tokens.
         fleet: The live workers.
-        tenants: Whether tenants have credits, too. If tenants have credits, a client's requests may
-            only go to workers where the client and all its tenants have credit.
+        tenants: Whether tenants have credits, too. A client's requests may then only go to workers
+            at which the client and all its tenants have credit.
     """
 
     setup = Setup()
@@ -159,8 +159,7 @@ class WorkerCredits:
     def __init__(self, quantum: float, fleet: Fleet, tenants: Tenants | None = None) -> None:
         self.in_tree = tenants is not None
         self.quantum = quantum
-        # In ``of``, keys are clients and tenants, the least recently used first; values are
-        # credits.
+        # ``of`` maps clients and tenants to credits, the least recently used first.
         self.of: dict[str, WorkerCredit] = {}
         # ``unit_of_time`` returns the GPU time of a token in picoseconds; None if tokens are
         # charged.
@@ -168,7 +167,7 @@ class WorkerCredits:
         # ``payers`` returns the clients that have paid for unfinished requests.
         self.payers: Callable[[], Iterable[str]] = tuple
         self.on_forget: Callable[[str], None] = lambda client: None
-        # ``shared`` holds the charges of all routers if several routers share credits, or None.
+        # ``shared`` holds the charges of all routers if several routers share credits, else None.
         self.shared: SharedCredit | None = None
         self._fleet = fleet
 
@@ -177,16 +176,16 @@ class WorkerCredits:
         return self.setup.lineage(client) if self.in_tree else (client,)
 
     def quantum_of(self, node: str) -> float:
-        """Return the node's quantum, which grows with its weight, in the unit of the charges."""
+        """Return the quantum of a client or tenant, which grows with its weight."""
         quantum = self.quantum * self.setup.weight(node)
         return quantum if self.unit_of_time is None else quantum * self.unit_of_time()
 
     def available(self, client: str) -> int:
-        """Return the workers where the client is in credit, as bits (lines 3-6).
+        """Return the workers at which the client is in credit, as bits (lines 3-6).
 
-        A client without credit at any worker first gets quanta until the client has credit at some
-        worker. After the refill, the set of workers is computed again, because Algorithm 2 as
-        printed would never end. All rounds of a refill are computed in a single step.
+        A client without credit at any worker first gets quanta until it has credit somewhere. Then
+        the set of workers is computed again; Algorithm 2 as printed would never end. All rounds of
+        a refill are computed in a single step.
         """
         within = self._fleet.everyone
         for node in self.nodes(client):
@@ -199,7 +198,7 @@ class WorkerCredits:
         return within
 
     def credit_of(self, node: str) -> WorkerCredit:
-        """Return the credit of a node, which becomes the most recently used; prune old nodes."""
+        """Return the credit of a node, which counts as just used; prune nodes not used for long."""
         credit = self.of.pop(node, None)
         if credit is None:
             if len(self.of) >= MAX_CLIENTS:
@@ -249,7 +248,7 @@ class WorkerCredits:
             self.shared.spend(node, worker, before - credit[worker])
 
     def add_worker(self, worker: int, *, with_quantum: bool = False) -> None:
-        """Add a worker where each client has credit 0, or one quantum if ``with_quantum``."""
+        """Add a worker at which each client has credit 0, or one quantum if ``with_quantum``."""
         for node, credit in self.of.items():
             credit[worker] = self.quantum_of(node) if with_quantum else 0.0
 
@@ -263,7 +262,7 @@ class WorkerCredits:
         forgotten = self.shared.has_forgotten and client not in self.of
         credit, quantum = self.credit_of(client), self.quantum_of(client)
         credit.shift(change.rounds * quantum, change.charged)
-        # The other router may have forgotten the client, so the reported credit may exceed a
+        # The other router may have forgotten the client; the reported credit may then exceed a
         # quantum.
         if forgotten:
             credit.cap(quantum)
@@ -330,18 +329,17 @@ class DispatchCharging:
         self._answers = MeanAnswers() if ahead else None
         # ``_ahead`` maps request ids to charges for outputs in advance.
         self._ahead: dict[int, float] = {}
-        # In ``_paid``, keys are ids of unfinished requests, then clients; values are charges at
-        # dispatch.
+        # ``_paid`` maps ids of unfinished requests to the charge at dispatch of each client.
         self._paid: dict[int, dict[str, float]] = {}
 
     def prepare(self, name: str, setup: Setup) -> None:
         """Receive the facts of the experiment.
 
-        Raises UsageError if a needed fact is unknown; the message names the scheduler.
+        Raises UsageError, naming the scheduler, if a fact that the charging needs is unknown.
         """
 
     def dispatched(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
-        """Return each client's charge for a request of which ``tokens`` prompt tokens count."""
+        """Return each client's charge for a request; ``tokens`` of its prompt tokens count."""
         paid = self._paid[request.request_id] = self._prompt_charges(request, tokens, worker)
         if self._answers is not None:
             expected = self.output_weight * self._answers.expected(request.client)
@@ -368,7 +366,7 @@ class DispatchCharging:
         return {payer for payers in self._paid.values() for payer in payers}
 
     def forget_worker(self, worker: int) -> None:
-        """Record that a worker has left and that the worker's cache is lost."""
+        """Record that a worker has left and that its cache is lost."""
 
     def record_time(self, request: Request, gpu_s: float) -> None:
         """Record the GPU time of a request at its worker, in seconds."""
@@ -390,7 +388,7 @@ class SharedDispatchCharging(DispatchCharging):
     ) -> None:
         super().__init__(extend_weight, output_weight, ahead=ahead)
         self._sharing = sharing
-        # ``_shared`` maps workers to the charges for prefixes that clients share at the worker.
+        # ``_shared`` maps each worker to the charges for prefixes that clients share there.
         self._shared: dict[int, SharedCharges] = {}
 
     def _prompt_charges(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
@@ -409,7 +407,7 @@ class TimeDispatchCharging(DispatchCharging):
 
     def __init__(self, extend_weight: int, output_weight: int, *, ahead: bool) -> None:
         super().__init__(extend_weight, output_weight, ahead=ahead)
-        # ``_took_ps`` maps ids of requests that have just ended to GPU times in picoseconds.
+        # ``_took_ps`` holds the GPU times (ps) of requests that have just ended, by request id.
         self._took_ps: dict[int, int] = {}
 
     def prepare(self, name: str, setup: Setup) -> None:

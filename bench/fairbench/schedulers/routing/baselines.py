@@ -15,7 +15,7 @@ from fairbench.schedulers.routing.bases import CountingRouter, FleetRouter, draw
 class RoundRobin(FleetRouter):
     """Round robin: the n-th request goes to worker n mod D, where D is the number of workers.
 
-    SGLang's data parallelism uses round robin by default.
+    SGLang's data parallelism works in this way by default.
     """
 
     name = "round-robin"
@@ -35,9 +35,8 @@ class RoundRobin(FleetRouter):
 class ClientRoundRobin(FleetRouter):
     """Round robin by client: client number n (from 0) starts at worker n mod D, for D workers.
 
-    If all clients started at the same worker, the first request of every client would go to worker
-    0. With VTC as the local scheduler, this router bounds differences in service ([DLPM] Theorem
-    A.6).
+    If all clients started at the same worker, every client's first request would go to worker 0.
+    With VTC as the local scheduler, this router bounds differences in service ([DLPM] Theorem A.6).
     """
 
     name = "client-round-robin"
@@ -47,8 +46,7 @@ class ClientRoundRobin(FleetRouter):
 
     def __init__(self, params: NoParams, workers: int) -> None:
         super().__init__(workers)
-        # ``_turns`` maps each client to the number of its next turn; the client that was used least
-        # recently is first.
+        # ``_turns`` maps each client to its next turn, the client used least recently first.
         self._turns: dict[str, int] = {}
         self._appeared = 0
 
@@ -66,7 +64,7 @@ class ClientRoundRobin(FleetRouter):
 class LeastLoaded(FleetRouter):
     """A router that chooses the worker with the fewest requests in flight; ties rotate.
 
-    The router does not look at clients and prefixes.
+    It ignores clients and prefixes.
     """
 
     name = "least-loaded"
@@ -84,10 +82,10 @@ class LeastLoaded(FleetRouter):
 class PowerOfTwo(CountingRouter):
     """A router that picks the less loaded of two random workers, or the first of equal workers.
 
-    The router follows smg, the gateway of SGLang (lightseekorg/smg @73da68c, power_of_two.rs). The
-    router compares the KV pool usage of the two workers if both report their usage; otherwise, the
-    router compares the requests in flight. The router does not look at clients and prefixes. AIBrix
-    and Ray Serve have routers that compare the requests in flight of two random workers.
+    This is a rule of smg, the gateway of SGLang (lightseekorg/smg @73da68c, power_of_two.rs). The
+    two workers are compared by KV pool usage if both report it, and otherwise by requests in
+    flight. Clients and prefixes are ignored. AIBrix and Ray Serve have routers that compare the
+    requests in flight of two random workers.
     """
 
     name = "power-of-two"
@@ -117,7 +115,7 @@ class PowerOfTwo(CountingRouter):
 
 
 def two_of(workers: list[int], request: Request) -> tuple[int, int]:
-    """Return two different random workers, or the only worker twice if there is one."""
+    """Return two different random workers, or the only worker twice."""
     count = len(workers)
     first = int(draw(request.request_id) * count)
     step = 1 + int(draw(request.request_id, 1) * (count - 1)) if count > 1 else 0

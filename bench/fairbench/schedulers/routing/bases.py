@@ -25,7 +25,7 @@ def draw(number: int, stream: int = 0) -> float:
 class FleetRouter(Router):
     """A base class of routers that track the live workers.
 
-    When a worker joins again, its cache is empty.
+    A worker that joins again has an empty cache.
     """
 
     def __init__(self, workers: int) -> None:
@@ -62,10 +62,9 @@ class PrefixRouter(FleetRouter):
 
 
 class CountingRouter(FleetRouter):
-    """A router that counts requests in flight, and reads all further loads from ``setup.fleet``.
+    """A router that counts requests in flight, and reads all other loads from ``setup.fleet``.
 
-    A simulated fleet reports loads without delay, whereas real routers poll workers every 50 ms to
-    5 s.
+    A simulated fleet reports loads without delay; real routers poll workers every 50 ms to 5 s.
     """
 
     def in_flight_by_worker(self) -> dict[int, int]:

@@ -28,12 +28,12 @@ from fairbench.tenants import Tenants
 class D2LPM(CreditExchange, PrefixRouter):
     """A router that prefers the worker with the longest cached prefix as long as credit lasts.
 
-    Each client has a separate credit at each worker. The router considers the workers where the
-    client has positive credit, and among these the workers with the longest cached prefix. Of the
-    remaining workers, the worker with the fewest requests in flight is chosen; ties rotate. A
-    client without credit at any worker gets quanta until the client has positive credit at some
-    worker. ``route`` implements stream 1 of Algorithm 2, ``on_finish`` implements stream 2, and
-    ``PrefixRouter.on_evict`` implements stream 3 (lines 24 to 27).
+    Each client has a separate credit at each worker. Among the workers at which the client has
+    positive credit, the router takes those with the longest cached prefix, and among these the
+    worker with the fewest requests in flight; ties rotate. A client without credit at any worker
+    gets quanta until it has positive credit at some worker. ``route`` implements stream 1 of
+    Algorithm 2, ``on_finish`` implements stream 2, and ``PrefixRouter.on_evict`` implements stream
+    3 (lines 24 to 27).
     """
 
     name = "d2lpm"
@@ -48,13 +48,12 @@ class D2LPM(CreditExchange, PrefixRouter):
         gets twice as much. If the quantum is only a few times the mean cost of a request, clients
         leave their prefixes after a few requests. ``dispatch_charging`` describes ``charge`` and
         ``outputs``. Prefix matches of fewer than ``min_match_tokens`` tokens are ignored, such as a
-        system prompt that all clients share. ``insert_on_finish`` inserts prompt and output into
-        the prefix tree when a request ends, so that the next turn of a conversation matches its
-        whole history. Algorithm 2 inserts prompts only (line 18). ``tenants=tree`` keeps credits at
+        system prompt that all clients share. With ``insert_on_finish``, prompt and output are added
+        to the prefix tree when a request ends, so that the next turn of a conversation matches its
+        whole history; Algorithm 2 adds prompts only (line 18). ``tenants=tree`` keeps credits at
         every level of ``org/team/user``. ``max_tree_nodes`` is the maximum size of the prefix tree
         in nodes, a million by default. ``weights`` of clients override the experiment's weights.
-        ``Filling`` describes ``fill_below``; if ``fill_below`` is None or 0, Algorithm 2 works as
-        published.
+        ``Filling`` describes ``fill_below``; with None or 0, Algorithm 2 works as published.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("extend_weight",)
@@ -84,7 +83,7 @@ class D2LPM(CreditExchange, PrefixRouter):
 
     @property
     def credit(self) -> dict[str, WorkerCredit]:
-        """The credits q_{i,w} of each client or tenant at each live worker."""
+        """The credits q_{i,w} of each client or tenant i at each live worker w."""
         return self.credits.of
 
     def balance(self, client: str) -> float | None:

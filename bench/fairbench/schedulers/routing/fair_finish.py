@@ -1,6 +1,6 @@
 """The router fair-finish: locality, unless a request would end much sooner at another worker.
 
-The end of a request at each worker is computed as if the worker's clients shared the worker fairly.
+The end of a request at a worker is estimated as if the worker's clients shared it fairly.
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ NOBODY = Holders(0, 0)
 class FairFinish(PrefixRouter):
     """A router that estimates when each worker would end the request if clients shared fairly.
 
-    The estimate for a worker is the sum of the request's work, the backlog of the request's client
-    at the worker, and the part of other clients' backlogs that fair sharing serves until the end
-    (``WorkerBacklog.finish_of_more``). A flood by another client of equal weight adds at most as
-    much as the work of the request's own client. Among the workers with the longest cached prefix,
-    the router chooses the worker with the lowest estimate, unless another worker's estimate is
-    lower by more than the slack. The slack is a multiple of the prefill time of the cached prefix,
-    so a cached document attracts requests, and a short shared system prompt hardly does. Ties
-    rotate. The expected output of a request, for its work (``RequestWork``), is the mean output of
-    the client's finished requests. When the request ends, the backlog falls by the amount that the
-    request added. The router is a heuristic without a bound for the cluster; the bound of each
-    worker's scheduler still holds. In a large fleet, only a few workers are examined
-    (``Finishes``).
+    The estimate for a worker is a sum (``WorkerBacklog.finish_of_more``): the request's work, its
+    client's backlog at the worker, and the part of other clients' backlogs that fair sharing serves
+    until the end. A flood by another client of equal weight adds at most as much as the work of the
+    request's own client. The router chooses the worker with the lowest estimate among those with
+    the longest cached prefix, unless another worker's estimate is lower by more than the slack. The
+    slack is a multiple of the prefill time of the cached prefix, so a cached document attracts
+    requests, and a short shared system prompt hardly does. Ties rotate. A request's work
+    (``RequestWork``) includes its expected output, the mean output of its client's finished
+    requests. When the request ends, the backlog falls by the amount that it added. The router is a
+    heuristic without a bound for the cluster; the bound of each worker's scheduler still holds. In
+    a large fleet, only a few workers are examined (``Finishes``).
     """
 
     name = "fair-finish"
@@ -47,15 +46,13 @@ class FairFinish(PrefixRouter):
     class Params:
         """Parameters of the estimate and of the prefix tree.
 
-        The router prefers another worker to the worker with the longest cached prefix if the other
-        worker's estimate is lower by more than the slack. ``slack`` is a multiple of the prefill
-        time of the cached prefix.
+        A worker without the longest cached prefix is chosen only if its estimate is lower by more
+        than the slack, which is ``slack`` times the prefill time of the cached prefix.
 
-        If ``slack`` is 0, the lowest estimate always decides; if ``slack`` is inf, the longest
-        cached prefix decides. With ``tenants=tree``, siblings share fairly at every level of
+        If ``slack`` is 0, the lowest estimate always decides; if it is inf, the longest cached
+        prefix decides. With ``tenants=tree``, siblings share fairly at every level of
         ``org/team/user``. ``length_factor`` multiplies the expected outputs, in order to measure
-        the effect of wrong expectations. ``max_tree_nodes`` and ``weights`` have the same meaning
-        as in D2LPM.
+        the effect of wrong expectations. ``max_tree_nodes`` and ``weights`` are as in D2LPM.
         """
 
         slack: Annotated[float, Ge(0)] = SLACK
@@ -108,9 +105,9 @@ class FairFinish(PrefixRouter):
         return [*(cost(*level) for level in levels), *([cost(0, others)] if others else [])]
 
     def _slack(self, matched_tokens: int) -> float:
-        """Return the advantage that another worker must offer, in tokens of prefill."""
+        """Return by how much another worker must be better, in tokens of prefill."""
         if not matched_tokens:
-            # An infinite slack is handled apart, because the product of 0 and infinity is NaN.
+            # Infinity is handled apart, because 0 times infinity is NaN.
             return 0.0
         return self.params.slack * self._work.work_tokens(0, matched_tokens, 0)
 
