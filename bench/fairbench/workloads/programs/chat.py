@@ -1,4 +1,4 @@
-"""A conversation: each prompt is the history and a new user message ([DLPM] §6.1).
+"""A conversation: each prompt adds a user message to the history ([DLPM] §6.1).
 
 ``Conversation`` is also the base class of agents.
 """
@@ -31,8 +31,8 @@ class Turn(NamedTuple):
 class Conversation(base.Program):
     """A sequence of calls; each prompt is the previous prompt, the previous output and a new part.
 
-    ``part`` and ``call`` are the words in the names of the new parts and of the calls. The first
-    prompt begins with ``root``.
+    The first prompt begins with ``root``. New parts and calls are named after ``part`` and
+    ``call``.
     """
 
     part: ClassVar[str]
@@ -60,7 +60,8 @@ class Conversation(base.Program):
     def paced(
         rng: random.Random, lengths: Sequence[tuple[int, int]], mean_s: float
     ) -> tuple[Turn, ...]:
-        """Return turns of the given lengths, with random pauses of mean ``mean_s`` seconds."""
+        """Return turns of the given lengths, with random pauses whose mean is ``mean_s`` seconds.
+        """
         pauses = [0.0] + [base.sample_gap(rng, mean_s) for _ in lengths[1:]]
         pairs = zip(pauses, lengths, strict=True)
         return tuple([new_tuple(Turn, (pause, *pair)) for pause, pair in pairs])
