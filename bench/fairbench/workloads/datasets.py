@@ -376,8 +376,7 @@ class Source:
         return self._counter.count(text) if text else 0
 
     def _joined_tokens(self, index: int) -> int:
-        """Return the total tokens of successive articles, as close to the target length as
-        possible.
+        """Return the total tokens of successive articles that comes closest to the target.
 
         Each joined text begins with a different article, so no two joined texts share a prefix.
         """

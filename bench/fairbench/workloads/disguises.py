@@ -49,8 +49,7 @@ class Disguise:
         return _Disguised(program, self, first_prompt(copied) if copied is not None else ())
 
     def padding(self, copied: Prompt, name: str) -> Prompt:
-        """Return the padding: the beginning of ``copied``, then text that only this client sends.
-        """
+        """Return padding: the beginning of ``copied``, then text that only this client sends."""
         own = Segment(f"{self.owner}/padding{name}", self.padding_tokens)
         return first_tokens((*copied, own), self.padding_tokens)
 
@@ -214,8 +213,7 @@ If it returns True, all waiting programs of the client start.
 
 
 class AtRefill:
-    """A reaction that starts programs after a request waited, when the client may have new credit.
-    """
+    """A reaction that starts programs once a request waited: the client may have new credit."""
 
     def __call__(self, ended: EndedRequest) -> bool:
         return ended.ttft_s >= LONG_S

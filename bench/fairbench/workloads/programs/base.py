@@ -182,8 +182,7 @@ def check_allowed(max_new_tokens: int | None, **output_tokens: int) -> None:
 
 @lru_cache(maxsize=256)
 def _location(mean: float, sigma: float, high: float) -> float:
-    """Return the mu of a lognormal distribution that has mean ``mean`` when clipped to [1, high].
-    """
+    """Return the mu of a lognormal distribution with mean ``mean`` when clipped to [1, high]."""
     assert 1 < mean < high
     below, above = -10 * sigma, log(high) + 10 * sigma
     for _ in range(100):

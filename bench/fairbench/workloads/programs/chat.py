@@ -60,8 +60,7 @@ class Conversation(base.Program):
     def paced(
         rng: random.Random, lengths: Sequence[tuple[int, int]], mean_s: float
     ) -> tuple[Turn, ...]:
-        """Return turns of the given lengths, with random pauses whose mean is ``mean_s`` seconds.
-        """
+        """Return turns of the given lengths, with random pauses of mean ``mean_s`` seconds."""
         pauses = [0.0] + [base.sample_gap(rng, mean_s) for _ in lengths[1:]]
         pairs = zip(pauses, lengths, strict=True)
         return tuple([new_tuple(Turn, (pause, *pair)) for pause, pair in pairs])

@@ -47,8 +47,7 @@ class TrafficLoad(NamedTuple):
     rate_given: bool = False
 
     def check_plain(self, of: str) -> None:
-        """Raise UsageError if a burstiness is given, because the arrivals ``of`` define their gaps.
-        """
+        """Raise UsageError if a burstiness is given; the arrivals ``of`` define their own gaps."""
         if self.burstiness != 1:
             raise UsageError(
                 f"burstiness = {self.burstiness:g}: not supported for {of}; leave burstiness out"
