@@ -300,7 +300,7 @@ class ProgressReceiver(Protocol):
     def update(self, state: Any) -> None:
         """Report the progress of a task or a run.
 
-        ``state`` is a text, a ``sim.progress.Progress``, or a progress report of
+        ``state`` is a text, a ``sim.run.SimulationProgress``, or a progress report of
         ``live.run.run_live``.
         """
         ...

@@ -406,9 +406,10 @@ def _genai_bench(item: Object) -> Run:
 def _with_closed_loop_starts(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
     """Guess missing start times, in place: users send requests in closed loops.
 
-    Each of the ``users`` sends a request as soon as its previous request has been answered; whoever
-    is free first sends the next request of the file. A request of unknown duration takes no time.
-    Return a remark for the user, or () if some request has a start, so that nothing is guessed.
+    Each of the ``users`` sends a request as soon as its previous request has been answered; the
+    user who is free first sends the file's next request. A request of unknown duration takes no
+    time. Return a remark for the user, or () if some request has a start, so that nothing is
+    guessed.
     """
     if any(one["start"] is not None for one in requests):
         return ()

@@ -156,8 +156,7 @@ class StreamedAnswer(ABC):
         return self._judge.ended or self.done
 
     def fault(self) -> str | None:
-        """Return why an ended stream holds no complete answer, or None if the answer is complete.
-        """
+        """Return why an ended stream holds no complete answer, or None if it is complete."""
         if not self.finished:
             return CUT
         if self.output_tokens or (self._judge.may_be_empty and self._judge.end_fault() is None):

@@ -194,7 +194,7 @@ def start_all(
     """
     servers: list[Server] = []
     try:
-        # One by one, so that earlier servers can be stopped if a later start fails.
+        # Not all at once, so that earlier servers can be stopped if a later start fails.
         servers.extend(Server(recipe, log_dir) for recipe in recipes)
         _wait_ready(servers, time.monotonic() + timeout_s, timeout_s, on_ready, interrupted)
     except BaseException:
