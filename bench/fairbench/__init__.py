@@ -1,10 +1,10 @@
 """fairbench measures whether an LLM serving scheduler is fair, and what its fairness costs.
 
-The Python interface has a function for each main command of the command line. The functions ``run``
-and ``sweep`` take the command's flags as keywords. The functions ``load`` and ``load_sweep`` read
-saved runs and sweeps, and ``compare`` pairs experiments by seed. ``diagnose``, ``score`` and
-``plan`` read a request log from a data frame, a table or a file. ``import fairbench`` is fast,
-because modules are imported at first use.
+Each main command has a Python function. The functions ``run`` and ``sweep`` take the command's
+flags as keywords. The functions ``load`` and ``load_sweep`` read saved runs and sweeps, and
+``compare`` pairs experiments by seed. ``diagnose``, ``score`` and ``plan`` read a request log from
+a data frame, a table or a file. ``import fairbench`` is fast, because modules are imported at first
+use.
 
     result = fairbench.run(scheduler="d2lpm", dp=4)
     result.summary["jain_index"]

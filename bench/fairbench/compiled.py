@@ -1,4 +1,4 @@
-"""Annotations of classes that the optional compiled wheel needs (``hatch_build.py``)."""
+"""Class decorators for the optional compiled wheel (``hatch_build.py``)."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ if TYPE_CHECKING:
 else:
 
     def mypyc_attr(**_: Any) -> Any:
-        """Return a decorator that has an effect only when mypyc compiles the class."""
+        """Return a decorator that does nothing unless mypyc compiles the class."""
         return lambda cls: cls

@@ -1,6 +1,6 @@
 """The basic types that all modules use: segments, prompts, requests and service.
 
-The name of a number ends in its unit, as in ``deadline_s``. Simulated time is an integer number of
+Names of quantities end in the unit, as in ``deadline_s``. Simulated time is an integer number of
 picoseconds (``PS_PER_S``), so that sums of iteration times are exact. Schedulers and users of
 fairbench see times in seconds.
 """
@@ -14,13 +14,12 @@ from typing import Any, Final, NamedTuple, Protocol
 
 PS_PER_S = 10**12
 
-# ``LIGHTEST, HEAVIEST`` are the limits on a client's weight, which is the client's entitlement
-# relative to other clients.
+# limits on a client's weight, which is its entitlement relative to other clients
 LIGHTEST, HEAVIEST = 1e-6, 1e6
 
 
 class Segment(NamedTuple):
-    """A part of a prompt: ``length`` tokens, which ``key`` identifies.
+    """A part of a prompt: ``length`` tokens, identified by ``key``.
 
     Of two segments with the same key, the shorter segment is a prefix of the longer segment. Two
     segments with different keys have different first tokens. A document of 21,000 tokens is one
@@ -32,7 +31,7 @@ class Segment(NamedTuple):
 
 
 Prompt = tuple[Segment, ...]
-# ``new_tuple`` creates a NamedTuple in a third of the time that the constructor of its class needs.
+# ``new_tuple`` creates a NamedTuple three times as fast as the class's constructor.
 new_tuple = tuple.__new__
 LENGTH = itemgetter(1)  # a fast way to read the length of a segment
 
@@ -45,14 +44,14 @@ def prompt_tokens(prompt: Prompt) -> int:
 # The class is not frozen, because creating a frozen instance takes three times as long.
 @dataclass(slots=True, eq=False)
 class Request:
-    """An LLM call as routers, engines and schedulers see the call, without the true output length.
+    """An LLM call as schedulers see it, without the true output length.
 
     - ``max_new_tokens`` is the client's limit, not the number of tokens that will be produced.
-    - ``depth`` is the length of the longest chain of earlier calls in the program for which this
-      call had to wait.
+    - ``depth`` counts the earlier calls of the program on the longest chain that this call had to
+      wait for.
     - ``calls_left`` is the number of calls that the program has yet to make, or None if unknown.
-    - ``arrival_s`` and the deadlines are seconds on the clock of the scheduler's host, as every
-      ``now_s`` is.
+    - ``arrival_s`` and the deadlines are in seconds on the clock of the scheduler's host, like
+      every ``now_s``.
     - ``deadline_s`` is the time by which the call should have finished.
     - ``first_token_by_s`` is the time at which the call's first token is due.
     - ``token_every_s`` is the promised mean time in seconds between the tokens after the first
@@ -86,10 +85,10 @@ class Request:
 
 
 class LLM(Protocol):
-    """The operations that a program (the code of a client's task) may use.
+    """The operations available to a program, which is the code of a client's task.
 
-    A program can call the model, wait, and run branches in parallel. A program may await only the
-    methods of this class, because the program must run both in simulated time and over HTTP.
+    A program can call the model, wait, and run branches in parallel. It may await nothing else,
+    because it must run both in simulated time and over HTTP.
     """
 
     def generate(
@@ -104,7 +103,7 @@ class LLM(Protocol):
         ...
 
     def sleep(self, seconds: float) -> Awaitable[None]:
-        """Wait for ``seconds`` on the clock of the simulated or real cluster."""
+        """Wait for ``seconds`` of the cluster's time, simulated or real."""
         ...
 
     def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> Awaitable[list[Any]]:
@@ -116,8 +115,8 @@ class LLM(Protocol):
 class Demand:
     """The total work of a program, in tokens, known when the program is created.
 
-    Without the total, a starved client would seem satisfied, because its programs never reach their
-    later requests.
+    Knowing it reveals starvation: the later requests of a starved program are never sent, so its
+    demand would otherwise look satisfied.
     """
 
     requests: int
@@ -130,7 +129,7 @@ OUTPUT_PRICE = 2  # price of an output token in input tokens ([VTC] §3.1, [DLPM
 
 @dataclass(frozen=True, slots=True)
 class ServiceWeights:
-    """The prices of tokens: ``extend`` for an input token, and ``output`` for an output token."""
+    """The price of an input token (``extend``) and of an output token (``output``)."""
 
     extend: int = 1
     output: int = OUTPUT_PRICE
@@ -138,11 +137,11 @@ class ServiceWeights:
 
 @dataclass(frozen=True, slots=True)
 class ServiceBound:
-    """The quantities that determine a proven bound on a scheduler's service differences.
+    """The quantities in a proven bound on how far two clients' service can differ.
 
     ``view`` says what counts as service: ``"actual"`` (uncached input + 2 x output tokens) or
-    ``"client"`` (input + 2 x output tokens). A bound holds for one ``view``, for token prices
-    ``weights``, and for a number of ``workers``. ``quantum_tokens`` is the credit Q^u that the
+    ``"client"`` (input + 2 x output tokens). The bound holds for this ``view``, the token prices
+    ``weights``, and this number of ``workers``. ``quantum_tokens`` is the credit Q^u that the
     scheduler gives a client at each refill (0 for VTC). ``source`` names the theorem that proves
     the bound.
     """
@@ -156,7 +155,7 @@ class ServiceBound:
 
 @dataclass(frozen=True, slots=True)
 class NoBound:
-    """The reason why no theorem bounds a scheduler's service differences."""
+    """The reason why no theorem bounds how far two clients' service can differ."""
 
     reason: str
 

@@ -1,7 +1,7 @@
-"""Doors, which are separate packages that add commands, schedulers or engines to the core.
+"""Doors: separate packages that add commands, schedulers or engines to the core.
 
-A door registers itself by entry points, as a user's package would, so that the core does not depend
-on any door. The package of the studies is a door that a source checkout has and a wheel lacks.
+A door registers itself by entry points, like a user's own package, so the core depends on no door.
+The package of the studies is a door that exists only in a source checkout.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from fairbench.version import DIRECTORY
 COMMAND_GROUP, EXECUTOR_GROUP = "fairbench.commands", "fairbench.executors"
 LAUNCHER_GROUP, ENGINE_GROUP = "fairbench.launchers", "fairbench.engines"
 STUDY_GROUP, CODE_GROUP = "fairbench.studies", "fairbench.engine_code"
-# ``OURS`` begins the name of every package that belongs to fairbench. The part of the package's
-# name after ``OURS`` is the name of the package's extra.
+# the prefix of every package of fairbench; the rest of the name is the package's extra for pip
 OURS = "fairbench_"
 
 
 class Command(NamedTuple):
-    """A command of the command line, whose module is imported only when the command is used.
+    """A command whose module is imported only when the command is used.
 
-    ``about`` is the line on the command in ``fairbench --help``, listed under the heading
-    ``group``. ``target`` is the ``MODULE:NAME`` of a function or of a group of commands.
+    ``about`` describes the command in ``fairbench --help``, under the heading ``group``. ``target``
+    is the ``MODULE:NAME`` of a function or of a group of commands.
     """
 
     group: str
@@ -37,7 +36,7 @@ class Command(NamedTuple):
 
 
 def registered(group: str) -> Mapping[str, EntryPoint]:
-    """Return the entry points of an entry point group, by name.
+    """Return the installed entry points of ``group`` by name.
 
     Raises UsageError if two entry points have the same name.
     """
@@ -73,7 +72,7 @@ def plugin_of(engine: str) -> str:
 def through(group: str, name: str, what: str = "") -> Any:
     """Return the object that an installed package (door) registered under a name.
 
-    The caller must know that ``name`` is registered.
+    The caller must have checked that ``name`` is registered.
 
     Raises UsageError if the package of the door is missing or has another version. The error
     message begins with ``what``, or by default with ``name``.
@@ -89,8 +88,8 @@ def through(group: str, name: str, what: str = "") -> Any:
 def find_in_clone(target: str) -> None:
     """Make the package of ``target`` (``MODULE:NAME``) importable from a source checkout.
 
-    An installed wheel contains no studies. The studies are found in the source checkout that
-    contains this package, or in a source checkout around the current folder.
+    A wheel contains no studies, so they are looked up in the source checkout of this package or,
+    failing that, in one around the current folder.
     """
     package = target.partition(":")[0].partition(".")[0]
     if not package.startswith(OURS) or find_spec(package) is not None:

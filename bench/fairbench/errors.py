@@ -1,4 +1,4 @@
-"""The exceptions that fairbench raises on purpose, and checks of user input.
+"""The exceptions of fairbench, and checks of user input.
 
 FairbenchError
 ├── UsageError         the user asked for something impossible (exit code 2)
@@ -30,20 +30,20 @@ class FairbenchError(Exception):
 
 
 class UsageError(FairbenchError):
-    """An error of the user: a wrong name, value or combination. The error's message is one line.
+    """A mistake of the user: a wrong name, value or combination. The message is one line.
 
-    ``keys`` are the wrong keys and settings of an experiment; it is empty if they are unknown.
+    ``keys`` names the wrong settings of an experiment, or is empty if they are unknown.
     """
 
     keys: frozenset[str] = frozenset()
 
     def of(self, *keys: str) -> Self:
-        """Return this error; if it has no keys yet, it gets ``keys``."""
+        """Set ``keys`` if the error has none yet, and return the error."""
         self.keys = self.keys or frozenset(keys)
         return self
 
     def is_of_file(self, flagged: Set[str]) -> bool:
-        """Return whether a wrong key comes from the experiment file and not from a flag."""
+        """Return whether no wrong key is in ``flagged``, the keys that flags set."""
         return self.keys.isdisjoint(flagged) if self.keys else not flagged
 
 
@@ -62,18 +62,18 @@ class ProgramFailed(FairbenchError):
 
 
 class RunFailed(FairbenchError):
-    """An error for a run that started and could not be completed."""
+    """A run that started could not be completed."""
 
 
 class NotJudged(RunFailed):
-    """An error for a gate that cannot judge because a run failed."""
+    """A check could not be judged because a run failed."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """An exception for a run that was ended by a signal.
+    """A signal ended the run.
 
-    The message of the exception names the saved files. ``exit_code`` is the command's exit code,
-    which is 128 plus the signal's number.
+    The message names the saved files. ``exit_code`` is the command's exit code, which is 128 plus
+    the signal's number.
     """
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -83,7 +83,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def about(*keys: str) -> Iterator[None]:
-    """Add ``keys`` of an experiment to a UsageError from the ``with`` block that has no keys."""
+    """Add experiment ``keys`` to a UsageError of the ``with`` block that has none."""
     try:
         yield
     except UsageError as error:
@@ -117,17 +117,17 @@ def choose_from(given: str, names: Sequence[str]) -> str:
     return f"choose from {', '.join(shown)} and {len(names) - len(shown)} others.{hint}"
 
 
-# GitHub Actions treats ``::error::text`` as a command if only blanks stand before it in its line. A
-# name at the start of a table's line could therefore act as a command of GitHub Actions. GitHub
-# Actions treats the older form ``##[error]`` as a command at any place in a line.
+# GitHub Actions treats ``::error::text`` as a command if only blanks precede it in its line, so a
+# name that begins a table row could act as a command. It treats the older form ``##[error]`` as a
+# command anywhere in a line.
 _COMMAND = re.compile(r"(?<!\S)::(?=.*?::)|##(?=\[)")
 
 
 def printable(text: str) -> str:
     """Return the text with control characters, including line ends, written as escapes.
 
-    Names may contain terminal escape sequences and commands of CI systems. In a command for a CI
-    system, a backslash is inserted to disable the command.
+    Names may contain terminal escape sequences and commands of CI systems. A backslash is inserted
+    into a CI command to disable it.
     """
     if not text.isprintable():
         escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -141,13 +141,12 @@ def printable_lines(text: str) -> str:
 
 
 T = TypeVar("T")
-# Tables and arrays may be nested at most ``MAX_DEPTH`` levels deep, so that recursive functions are
-# safe.
+# most levels of nested tables and arrays, so that recursive functions are safe
 MAX_DEPTH = 32
 # An error message prints at most ``MAX_SHOWN`` characters of a wrong value.
 MAX_SHOWN = 100
-# If the names that a message could list have more than ``MAX_CHOICES`` characters in all, the
-# message lists only ``FEW_CHOICES`` names.
+# A message lists all allowed names if they have at most MAX_CHOICES characters in total, or else
+# only FEW_CHOICES of them.
 MAX_CHOICES, FEW_CHOICES = 450, 12
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 
@@ -169,7 +168,7 @@ def _children(value: Any) -> Iterable[Any]:
 
 
 def validated(shape: type[T], data: Any) -> T:
-    """Return plain data as a dataclass or named tuple.
+    """Convert plain data to a dataclass or named tuple, and validate its types.
 
     Integers may become floats; no other value is converted. Raises pydantic's ValidationError, or
     TypeError for dates and times, which JSON does not have.
@@ -199,7 +198,7 @@ def keys_of(error: ValidationError, owner: str = "") -> tuple[str, ...]:
 
 
 class Conflict(ValueError):
-    """An error about values of an experiment that contradict each other, with their keys."""
+    """Values of an experiment contradict each other; the error carries their keys."""
 
     def __init__(self, message: str, *keys: str) -> None:
         super().__init__(message)
@@ -216,11 +215,11 @@ def _first(error: ValidationError) -> ErrorDetails:
 
 
 def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) -> str:
-    """Return the first error as one line.
+    """Describe the first validation error in one line.
 
-    The line with the error has the key, the value, the allowed values and the nearest match.
-    Messages write ``owner`` before the key, as in ``dlpm.quantum``. The nearest match for an
-    unknown top-level key is one of the keys ``known``.
+    The line contains the key, the value, the allowed values and the nearest match. ``owner`` is
+    written before the key, as in ``dlpm.quantum``. The nearest match for an unknown top-level key
+    is one of the keys ``known``.
     """
     first = _first(error)
     key = ".".join(str(part) for part in ([owner] if owner else []) + list(first["loc"]))
@@ -233,7 +232,7 @@ def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) 
 
 
 def complaint(details: ErrorDetails) -> str:
-    """Return pydantic's error about a value as a rule, such as ``must be greater than 0``."""
+    """Turn pydantic's error about a value into a rule, such as ``must be greater than 0``."""
     message = details["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
     message = re.sub(r"^(?:Input|String|List|Tuple|Dictionary) should ", "must ", message)
     message = re.sub(r" after validation, not \d+$", "", message)
@@ -244,7 +243,7 @@ def complaint(details: ErrorDetails) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text that is cut to ``MAX_SHOWN`` characters."""
+    """Cut a text to ``MAX_SHOWN`` characters."""
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 

@@ -40,7 +40,7 @@ def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 class Named(Mapping[str, T]):
-    """A mapping that makes a value each time the value is looked up."""
+    """A mapping that creates a value anew at each look-up."""
 
     def __init__(self, makers: Mapping[str, Callable[[], T]]) -> None:
         self._makers = makers
@@ -67,5 +67,5 @@ def named(names: Iterable[str], make: Callable[[str], T]) -> Named[T]:
 
 
 def by_path(paths: Mapping[str, str]) -> Named[Any]:
-    """Return a mapping from each key to an object, which is imported from the key's path."""
+    """Return a mapping whose values are imported from ``MODULE:NAME`` paths at look-up."""
     return Named({name: partial(imported, path) for name, path in paths.items()})

@@ -1,4 +1,4 @@
-"""Latency targets of clients, and the deadlines that follow for requests.
+"""Clients' latency targets, and the deadlines of requests that result.
 
 Metrics compare latencies with the targets, and the simulator passes the deadlines to schedulers.
 """
@@ -30,7 +30,7 @@ class RequestCosts(Protocol):
 
 
 class Alone(NamedTuple):
-    """The latencies of a request that is alone on an idle replica with an empty cache."""
+    """The latencies of a request that runs alone, on an idle replica with an empty cache."""
 
     ttft_s: float
     tpot_s: float
@@ -38,13 +38,16 @@ class Alone(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A latency limit in seconds or, with ``of_alone``, as a multiple of the latency alone."""
+    """A latency limit in seconds or, if ``of_alone``, as a multiple of the latency alone.
+
+    The latency alone is that of the request on an idle replica.
+    """
 
     amount: float
     of_alone: bool = False
 
     def seconds(self, alone_s: float) -> float:
-        """Return the limit in seconds for a request that, alone, has the latency ``alone_s``."""
+        """Return the limit in seconds; ``alone_s`` is the request's latency on an idle replica."""
         return self.amount * alone_s if self.of_alone else self.amount
 
     def __str__(self) -> str:
@@ -92,8 +95,8 @@ class Targets:
     def due(self, arrival_s: float, alone: Alone | None, max_new_tokens: int) -> Due:
         """Return the deadlines of a request that may produce ``max_new_tokens`` tokens.
 
-        The deadline of the last token follows from ``e2el``, or from ``ttft`` and ``tpot`` for the
-        longest output.
+        The last token is due at the earlier of two times: ``e2el``, and ``ttft`` plus ``tpot`` for
+        each later token of the longest output.
 
         Args:
             arrival_s: Arrival of the request on the host's clock, in seconds.
@@ -115,8 +118,8 @@ class Targets:
 def alone(costs: RequestCosts, input_tokens: int, output_tokens: int) -> Alone:
     """Return the latencies of a request that is alone on an idle replica.
 
-    The latencies consist of the time outside the engine, one prefill pass, and decode steps. For a
-    prompt longer than a chunk, a real engine needs a little more time.
+    They add up the time outside the engine, one prefill pass, and the decode steps. A real engine
+    needs slightly longer if it splits the prompt into chunks.
 
     Args:
         costs: A model of the time of each step, and of HTTP and tokenizer.
@@ -124,7 +127,7 @@ def alone(costs: RequestCosts, input_tokens: int, output_tokens: int) -> Alone:
         output_tokens: Length of the output, in tokens.
     """
     ttft_s = costs.frontend_s(input_tokens) + costs.prefill_s(0, input_tokens)
-    # ``last`` is the context of the last decode step, in tokens.
+    # context length at the last decode step, in tokens
     last = input_tokens + max(1, output_tokens - 1)
     tpot_s = (costs.decode_step_s(1, input_tokens + 1) + costs.decode_step_s(1, last)) / 2
     return Alone(ttft_s, tpot_s, ttft_s + max(0, output_tokens - 1) * tpot_s)
@@ -153,7 +156,7 @@ def written_targets(text: str) -> Targets:
 
 
 def laid_over(below: Targets, above: Targets) -> Targets:
-    """Return the targets of ``above``, completed by those of ``below``."""
+    """Return the targets of ``above``, and those of ``below`` that ``above`` lacks."""
     return Targets(**dict(below.given()) | dict(above.given()))
 
 

@@ -1,9 +1,9 @@
 """The tree of tenants, whose leaves are clients with names such as ``org/team/user``.
 
-A node of the tree is a text: a client's node is its name, a tenant's node ends in the separator
-(``org/``, ``org/team/``), and the root is the empty text. Because of the separator, clients and
-tenants have different names, so that one mapping can hold the weights of both. If no name contains
-a separator, the tree has one level, and tenants change no decision.
+Nodes are texts: a client's node is its name, a tenant's node ends in the separator (``org/``,
+``org/team/``), and the root is "". Clients and tenants thus never share a name, so one mapping can
+hold the weights of both. If no name contains a separator, the tree has one level, and tenants
+change no decision.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROOT = ""
 Tenants: TypeAlias = Literal["tree"]
 """The type of a parameter: ``tree`` shares service at each level, None ignores tenants."""
 
-# If the clients are not known in advance, at most ``REMEMBERED`` names are remembered.
+# most client names to remember if clients are not known in advance
 REMEMBERED = 2**16
 
 
@@ -25,8 +25,8 @@ REMEMBERED = 2**16
 def lineage(client: str) -> tuple[str, ...]:
     """Return the nodes on the path to a client: its tenants (outermost first), then itself."""
     ends = [at + 1 for at, letter in enumerate(client) if letter == SEPARATOR]
-    # A server accepts any name of a client. A client whose name ends with the separator of tenants
-    # belongs to no tenant.
+    # A server accepts any client name, even one that ends in the separator like a tenant's node;
+    # the added character keeps the two apart.
     leaf = client + "\0" if client.endswith(SEPARATOR) else client
     return (*(client[:end] for end in ends), leaf)
 
@@ -37,11 +37,11 @@ def owner_of(client: str) -> str:
 
 
 def named_below(owners: Mapping[str, str]) -> dict[str, str]:
-    """Return each client's node in the tree.
+    """Return the name in the tree of each client.
 
-    ``owners`` maps clients to their owners, or to "" for none. If a client's name does not begin
-    with its owner, the owner is put in front of the name. A client that owns other clients is
-    placed below a tenant with the client's name.
+    ``owners`` maps clients to their owners, or to "" for none. The owner is put in front of a
+    client's name unless the name begins with it. A client that owns others is placed below a tenant
+    with its own name.
     """
     said = {name: owner or owner_of(name) for name, owner in owners.items()}
     hidden = {owner for name, owner in said.items() if owner != owner_of(name)}
@@ -65,7 +65,7 @@ def parent_of(node: str) -> str:
 
 
 def children_of(tenant: str, clients: Iterable[str]) -> dict[str, None]:
-    """Return the children of a tenant that lie on paths to the clients, in the clients' order."""
+    """Return the tenant's children that are the given clients or contain them, in order."""
     children = (child_of(tenant, client) for client in clients)
     return {child: None for child in children if child is not None}
 

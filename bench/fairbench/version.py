@@ -1,4 +1,4 @@
-"""The version of the package, which ``pyproject.toml`` reads here, and its directory."""
+"""The package's version, which ``pyproject.toml`` reads from here, and its directory."""
 
 from pathlib import Path
 

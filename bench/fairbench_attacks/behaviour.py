@@ -1,8 +1,7 @@
 """The behaviour of an attacker as a set of choices, and the known attacks.
 
 Each choice has an honest value, which means no attack. The attacker's honest twin is the same
-client with honest values only. An attacker runs the programs of its honest twin, and the same
-number of programs.
+client with honest values only; both run the same programs.
 
 The files in ``workloads/attacks/`` are generated from the known attacks.
 """
@@ -42,10 +41,9 @@ class Behaviour:
 
     A client whose choices all have their default values is honest.
 
-    - ``identities`` is the number of client names under which the client sends its programs. The
-      identities send at the same time or, with ``in_turn``, one after another for ``period_s``
-      seconds each.
-    - ``padding_tokens`` is the number of tokens that are put before each prompt. The padding is the
+    - ``identities`` is the number of client names under which the client sends its programs, all at
+      the same time or, with ``in_turn``, one after another for ``period_s`` seconds each.
+    - ``padding_tokens`` is the number of tokens put before each prompt. The padding is the
       attacker's own text or, with ``padding_of_victim``, repeats the first tokens of a victim's
       latest prompt. ``padding_fresh`` gives each call different padding, which evicts cached tokens
       of other clients.
@@ -53,14 +51,12 @@ class Behaviour:
       it in the prefix cache.
     - ``split`` is the number of smaller calls into which each call of a program is divided.
     - ``max_new_multiple`` is the ratio of ``max_new_tokens`` to the real output length.
-    - ``on_share`` is the fraction of each period of ``period_s`` seconds in which the client sends
-      its load.
+    - ``on_share`` is the fraction of each period (``period_s`` seconds) in which the client sends.
     - ``in_flight`` limits the number of programs that an identity runs at once; 0 means no limit.
-    - ``reaction`` names the event among an identity's own requests that makes the identity start
-      new programs.
-    - ``deadline_part`` is the ratio of the claimed latency target to the real latency target.
-    - ``weight_multiple`` is the ratio of the claimed client weight to the real client weight.
-    - ``output_multiple`` is the ratio of the attacker's output length to its twin's output length.
+    - ``reaction`` names the event in an identity's own requests that makes it start new programs.
+    - ``deadline_part`` is the claimed latency target divided by the real one.
+    - ``weight_multiple`` is the claimed client weight divided by the real one.
+    - ``output_multiple`` is the attacker's output length divided by its twin's.
     """
 
     __pydantic_config__ = NO_MORE
@@ -82,7 +78,7 @@ class Behaviour:
     keep_alive: Annotated[int, Field(ge=0, le=1000)] = 0
 
     def plain(self) -> Behaviour:
-        """Return an equal behaviour in which each choice without effect has its honest value."""
+        """Return the same behaviour, with choices that have no effect set to their honest value."""
         turns = self.in_turn and self.identities > 1
         paced = turns or self.on_share < 1
         return replace(
@@ -97,7 +93,7 @@ class Behaviour:
         )
 
     def changed(self) -> dict[str, Any]:
-        """Return the names and values of the choices that differ from their honest values."""
+        """Return the choices that are not honest, with their values."""
         return {key: one for key, one in asdict(self).items() if one != getattr(HONEST, key)}
 
     def __str__(self) -> str:
@@ -106,8 +102,7 @@ class Behaviour:
 
 HONEST = Behaviour()
 
-# ``CHOICES`` maps each choice of a behaviour to the values that the attack search tries. The first
-# value of each choice is the value of an honest client.
+# values that the search tries for each choice, the honest value first
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     "identities": (1, 2, 3, 5, 8),
     "in_turn": (False, True),
@@ -142,8 +137,8 @@ def behaviour_of(data: Mapping[str, Any]) -> Behaviour:
         raise UsageError(str(error)) from None
 
 
-# ``_TEXTS`` maps fields of ``Behaviour`` to texts that describe the value of the field.
-# ``str(behaviour)`` prints the texts of the fields without default values in this order.
+# descriptions of the values of fields, in the order in which ``str(behaviour)`` prints those of
+# changed fields
 _TEXTS: Mapping[str, str] = {
     "keep_alive": "{} keep-alive turns",
     "split": "calls split in {}",
@@ -182,13 +177,12 @@ KNOWN: Mapping[str, Behaviour] = {
     "leave-and-rejoin": Behaviour(on_share=0.5, period_s=20.0),
     "large-reservations": Behaviour(max_new_multiple=100.0),
     "one-at-a-time": Behaviour(in_flight=8),
-    # The attack search found this attack on ``fair-finish`` with all defences enabled.
+    # found by the search on ``fair-finish`` with all defences enabled
     "long-context-bursts": Behaviour(
         identities=2, padding_tokens=20_000, split=8, max_new_multiple=4.0, on_share=0.1
     ),
     "long-answers": Behaviour(output_multiple=16),
     "long-decoder": Behaviour(padding_tokens=8000, output_multiple=16),
-    # The attack search found this attack on ``fair-finish`` with all client limits except the
-    # request limit.
+    # found by the search on ``fair-finish`` with all client limits except the request limit
     "long-answer-bursts": Behaviour(identities=5, on_share=0.1, output_multiple=16),
 }

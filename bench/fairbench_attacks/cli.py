@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fairbench_attacks.search import Search
     from fairbench_attacks.store import SearchPlan
 
-QUICK_S = 60.0  # With ``--quick``, requests arrive for this number of seconds in each simulation.
+QUICK_S = 60.0  # seconds during which requests arrive with ``--quick``
 LENGTHS = {"trials", "cpu_hours"}  # options that can be combined with ``--resume``
 
 
@@ -119,7 +119,7 @@ def attack(
                     "cannot be continued; run --rediscover again"
                 )
             if searched:
-                # The lock prevents another process from continuing the same search.
+                # The lock keeps other processes from continuing the same search.
                 with run_folder(resume, "search"):
                     store.go_on_for(trials, options.above_0("--cpu-hours", cpu_hours))
             _check_plan(store.spec(), store.plan())
@@ -168,8 +168,8 @@ def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str
     spec = experiment(flags, parse_assignments(settings))
     if spec.duration_s is None:
         raise UsageError("duration: missing; an attack needs a duration in seconds")
-    # Only latencies depend on the time after the last arrival, so the simulation continues for at
-    # most ``duration_s`` seconds after it.
+    # Only latencies depend on the time after the last arrival, which is therefore limited to
+    # ``duration_s``.
     return spec.model_copy(update={"max_drain_s": min(spec.max_drain_s, spec.duration_s)})
 
 
@@ -215,8 +215,7 @@ def _replay(
     pairs = []
     for file in files:
         workload = named_workload(str(file))
-        # With the scenario "none", the function ``pair`` reports that the workload has no such
-        # scenario.
+        # ``pair`` then reports that the workload lacks the scenario.
         scenario = HONESTLY if HONESTLY in workload.scenarios else "none"
         spec = _experiment({**flags, "workload": workload}, settings, scenario)
         pairs.append(pair(spec, workload))

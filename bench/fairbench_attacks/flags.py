@@ -35,10 +35,10 @@ LABELS = {
 def value_of(harms: Sequence[AttackHarm], objective: str) -> float:
     """Return the value of a tried attack to the attacker, as a mean over all seeds.
 
-    The objective selects what the value is: the attacker's gain, the victims' loss of service, the
-    victims' loss of cache hits, or the ratio of the victims' P95 latency to that in the honest run.
-    The P95 ratio is infinite if the victims have no P95 latency, because all their requests were
-    refused. The loss of cache hits is 0 if the victims have no hits in the honest run.
+    The objective selects the attacker's gain, the victims' loss of service or of cache hits, or the
+    victims' P95 latency divided by that in the honest run. This ratio is infinite if the victims
+    have no P95, because all their requests were refused. The loss of cache hits is 0 if the honest
+    run has none.
     """
     if objective == Objective.GAIN:
         return fmean(one.gain for one in harms)
@@ -50,7 +50,7 @@ def value_of(harms: Sequence[AttackHarm], objective: str) -> float:
 
 
 class Optimiser(StrEnum):
-    """The algorithm that chooses the next attacks which a search tries."""
+    """The algorithm that chooses the next attacks to try."""
 
     RANDOM = "random"
     TPE = "tpe"

@@ -1,4 +1,4 @@
-"""Simulation of an attack and of its honest twin: the attacker's gain, the victims' loss."""
+"""Measurement of an attack against its honest twin: the attacker's gain, the victims' loss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
 from fairbench_attacks.workload import ATTACK, HONEST
 
-PERCENT = 95  # percentile of the victims' latency that is measured
+PERCENT = 95  # measured percentile of the victims' latency
 
 
 class Seen(NamedTuple):
@@ -29,9 +29,8 @@ class Seen(NamedTuple):
 
     Service is summed from the start of the run to the end of arrivals.
 
-    - ``attacker`` is the service, in programs, that the attacker received without padding.
-    - ``victims`` is the fraction of their due service that the victims received, as a mean over the
-      victims.
+    - ``attacker`` is the service that the attacker received without padding, in programs.
+    - ``victims`` is the mean fraction of their due service that the victims received.
     - ``finished`` is the number of the victims' finished programs.
     - ``p95_s`` is the mean of the victims' P95 latencies in seconds, for programs that arrived
       after the warm-up. ``p95_s`` is None if the P95 latency is unknown or infinite. If ``more`` is
@@ -48,18 +47,17 @@ class Seen(NamedTuple):
 
 
 class AttackHarm(NamedTuple):
-    """The ratios of an attack run to the run of its honest twin, for one seed.
+    """The results of an attack relative to its honest twin, for one seed.
 
-    The honest twin is the same client without the attack.
+    Each ratio is the attack run's value divided by that of the run in which the attacker is honest.
 
-    - ``gain`` is the ratio of the attacker's service, without padding, to the twin's service.
-    - ``kept`` is the ratio of the fractions of their due service that the victims received.
-    - ``finished`` is the ratio of the numbers of programs that the victims finished.
-    - ``p95`` is the ratio of the victims' P95 latencies; if ``more`` is True, the ratio is a lower
-      bound.
-    - ``hits`` is the ratio of the victims' cache hit rates in the two runs.
+    - ``gain`` compares the attacker's service, without padding.
+    - ``kept`` compares the fraction of their due service that the victims received.
+    - ``finished`` compares the number of programs that the victims finished.
+    - ``p95`` compares the victims' P95 latency; it is a lower bound if ``more`` is True.
+    - ``hits`` compares the victims' cache hit rate.
 
-    A ratio is None if a value is unknown, or if the value in the twin's run is 0.
+    A ratio is None if a value is unknown, or 0 in the honest run.
     """
 
     gain: float
@@ -71,7 +69,7 @@ class AttackHarm(NamedTuple):
 
 
 def replayed(spec: ExperimentSpec, workload: WorkloadSpec, scenario: str) -> ExperimentSpec:
-    """Return the experiment with an attack's workload in place of its own workload."""
+    """Return the experiment with an attack's workload instead of its own."""
     count = workload.client_count(scenario)
     return spec.model_copy(
         update={"workload": workload, "scenario": scenario, "clients": count, "weights": None}
@@ -79,7 +77,7 @@ def replayed(spec: ExperimentSpec, workload: WorkloadSpec, scenario: str) -> Exp
 
 
 def measure(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen:
-    """Simulate an experiment, and measure the run. Raises the errors that ``seen_in`` raises."""
+    """Simulate an experiment and measure the run; raise the errors of ``seen_in``."""
     return seen_in(spec.client_plans(), *simulate_tables(spec, interrupted))
 
 
@@ -112,7 +110,7 @@ def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
 
 
 def tried(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen | str:
-    """Return the result of ``measure``, or the reason why the experiment cannot be simulated."""
+    """Return the result of ``measure``, or why the experiment cannot be simulated."""
     try:
         return measure(spec, interrupted)
     except UsageError as error:
@@ -120,7 +118,7 @@ def tried(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen | str:
 
 
 def harm(attack: Seen, honest: Seen) -> AttackHarm:
-    """Return the ratios of the attack run to the honest run with the same seed."""
+    """Compare an attack run with the honest run of the same seed."""
     p95 = attack.p95_s / honest.p95_s if attack.p95_s and honest.p95_s else None
     return AttackHarm(
         gain=_ratio(attack.attacker, honest.attacker),
@@ -135,8 +133,8 @@ def harm(attack: Seen, honest: Seen) -> AttackHarm:
 def combined(harms: Sequence[AttackHarm]) -> dict[str, Any]:
     """Return means and 95% confidence intervals over seeds, by the fields of ``AttackHarm``.
 
-    If any seed's P95 ratio is a lower bound, ``more`` is True and only the ``low`` end of the P95
-    is valid.
+    If any seed's P95 ratio is a lower bound, ``more`` is True and only the P95's ``low`` end is
+    valid.
     """
     return {
         name: any(values) if name == "more" else _mean_interval(values)
@@ -147,9 +145,9 @@ def combined(harms: Sequence[AttackHarm]) -> dict[str, Any]:
 
 
 def pair(spec: ExperimentSpec, workload: WorkloadSpec) -> tuple[ExperimentSpec, ExperimentSpec]:
-    """Return two experiments, one for the honest run and one for the attack run. Raises UsageError.
+    """Return the experiments of the honest run and of the attack run. Raises UsageError.
 
-    The honest experiment does not depend on the attack, so that several attacks can share its run.
+    The honest experiment does not depend on the attack, so several attacks can share its run.
     """
     for scenario in (HONEST, ATTACK):
         if scenario not in workload.scenarios:

@@ -18,7 +18,7 @@ from fairbench.report.table import MAX_WIDTH, plain_table, printed
 from fairbench_attacks.flags import LABELS, Objective, value_of
 from fairbench_attacks.search import ConfirmedAttack, Search
 
-DIGITS = 2  # number of decimal places of a ratio in the table of attacks
+DIGITS = 2  # decimal places of a ratio in the table of attacks
 KEYS = ("kept", "finished", "gain", "hits")
 EXPLAINED = (
     "All columns are relative to the run in which the attacker is honest. kept: fraction "
@@ -33,7 +33,7 @@ def attack_text(
 ) -> str:
     """Return a table with one row for each attack.
 
-    The columns of the table are the ratios that ``measure.combined`` returns.
+    Its columns are the ratios that ``measure.combined`` returns.
     """
     table = plain_table("", *KEYS, "P95")
     for row in rows:
@@ -50,10 +50,9 @@ def attack_text(
 
 
 def _about(row: Mapping[str, Any]) -> str:
-    """Describe the attack.
+    """Describe the attack of a table row.
 
-    If the attacker and its honest twin send different numbers of programs, the text ends with their
-    ratio.
+    The text ends with the ratio of programs if attacker and honest twin send different numbers.
     """
     times = f"{row.get('programs', 1.0):.2f}"
     return row["about"] if times == "1.00" else f"{row['about']}, {times} times the programs"

@@ -1,8 +1,8 @@
-"""The search for attacks, in batches. Each attack is compared with its honest twin, seed by seed.
+"""The search for attacks, in batches; each is compared with its honest twin, seed by seed.
 
-The next attacks to try are drawn at random, or chosen by Optuna's TPE sampler. The choice depends
-only on the seed, the number of the trial and the earlier trials. Therefore an interrupted search
-that is continued tries the same attacks as an uninterrupted search.
+Attacks are drawn at random or chosen by Optuna's TPE sampler. The choice depends only on the seed,
+the number of the trial and the earlier trials, so a continued search tries the same attacks as an
+uninterrupted one.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from fairbench_attacks.workload import HONEST as HONESTLY
 
 Choices = Mapping[str, tuple[Any, ...]]
 Scored = Sequence[tuple[Behaviour, float]]
-"""Pairs of a simulated attack and the value of the attack.
+"""Pairs of a simulated attack and its value.
 
 A higher value means a stronger attack.
 """
 
-# ``HONEST_PART`` is the probability that a random behaviour keeps the honest value of a choice. The
-# probability is high, because most known attacks change few choices.
+# probability that a random behaviour keeps the honest value of a choice, which is high because most
+# known attacks change few choices
 HONEST_PART = 2 / 3
-RANDOM_FIRST = 24  # number of random trials before the optimiser TPE starts
-# ``MAX_DRAWS`` limits the attempts to draw a behaviour that the attack search has not tried yet.
+RANDOM_FIRST = 24  # random trials before the optimiser TPE starts
+# most attempts to draw a behaviour that was not tried yet
 MAX_DRAWS = 1000
 RANDOM, TPE = "random", "tpe"
 
@@ -132,26 +132,24 @@ def _optuna() -> Any:
     return optuna
 
 
-# A batch has ``BATCH`` trials on every machine, so that results do not depend on the number of CPU
-# cores.
+# trials of a batch, on every machine, so that results do not depend on the number of CPU cores
 BATCH = 8
-# Simulations that confirm the worst attacks use seeds from ``CONFIRM_FROM`` on. The attack search
-# itself uses seeds below ``CONFIRM_FROM``.
+# first seed of simulations that confirm the worst attacks; the search itself uses lower seeds
 CONFIRM_FROM = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedAttack:
-    """A confirmed attack: its trial, and its ratios to the honest twin on other seeds."""
+    """A confirmed attack: its trial, and its results relative to the honest twin on other seeds."""
 
     trial: Trial
     harm: dict[str, Any]
 
 
 class Search:
-    """A search for the behaviour of a client that is the strongest attack.
+    """A search for the client behaviour that is the strongest attack.
 
-    The method ``run`` continues after the last trial in the directory of the search.
+    ``run`` continues after the last trial in the directory of the search.
     """
 
     def __init__(self, store: SearchStore, context: RunContext) -> None:
@@ -167,8 +165,8 @@ class Search:
     def run(self) -> list[ConfirmedAttack]:
         """Simulate the remaining trials, confirm the worst attacks, and store the results.
 
-        Raises Interrupted after a signal, when each complete batch of trials is stored. Raises the
-        error of a simulation that failed.
+        Raises Interrupted after a signal, with all complete batches stored, and the error of a
+        failed simulation.
         """
         with run_folder(self.store.path, "search"):
             trials = self.store.trials()
@@ -200,7 +198,7 @@ class Search:
         self.store.save_spent(self.spent)
 
     def workload(self, behaviour: Behaviour, name: str = "attack") -> WorkloadSpec:
-        """Return the workload of a behaviour, with its load reduced to the budgets if necessary."""
+        """Return the workload of a behaviour, with its load reduced if it exceeds a budget."""
         lasting = {"duration_s": self.spec.duration_s, "warmup_s": self.spec.warmup_s}
         base, scenario = self.spec.workload.model_copy(update=lasting), self.plan.scenario
         make = partial(attack_workload, base, scenario, behaviour, self.stakes, name=name)
@@ -229,7 +227,7 @@ class Search:
         return tpe_behaviours(self.choices, seed, first, count, scored, tried_before)
 
     def try_all(self, batch: Sequence[Behaviour], first: int) -> list[Trial]:
-        """Simulate each behaviour and return one trial per behaviour, numbered from ``first``."""
+        """Simulate each behaviour, and return a trial for each, numbered from ``first``."""
         seeds = [self.spec.seed + n for n in range(self.plan.seeds)]
         self._know_honest(seeds)
         self._check_comparable(seeds)
@@ -255,7 +253,7 @@ class Search:
             return str(error)
 
     def _know_honest(self, seeds: Sequence[int]) -> None:
-        """Simulate the honest twin at each given seed that has no stored result."""
+        """Simulate the honest twin for each given seed without a stored result."""
         left = [seed for seed in seeds if seed not in self.honest]
         if not left:
             return
@@ -290,7 +288,7 @@ class Search:
 def worst_of(trials: Sequence[Trial], objective: str, most: int) -> list[Trial]:
     """Return up to ``most`` trials with the highest values.
 
-    Of trials with equal results, one is returned.
+    Only one of several trials with equal results is returned.
     """
     distinct: dict[tuple[AttackHarm, ...], Trial] = {}
     for trial in trials:

@@ -21,13 +21,13 @@ from fairbench.workloads.plan import ClientPlan, expected_programs, program_stre
 from fairbench.workloads.programs.base import Job
 from fairbench_attacks.measure import Seen, combined, harm, measure
 
-SAMPLE = 32  # number of programs from which the mean size of a program is estimated
+SAMPLE = 32  # programs from which the mean size of a program is estimated
 
 
 def tokens_per_hour(spec: ExperimentSpec) -> float:
     """Return the load of all heavy clients in weighted tokens (input + 2 x output) per hour.
 
-    Padding counts.
+    Padding counts, too.
     """
 
     def tokens(plan: ClientPlan, job: Job) -> float:
@@ -39,9 +39,9 @@ def tokens_per_hour(spec: ExperimentSpec) -> float:
 def gpu_s_per_hour(spec: ExperimentSpec) -> float:
     """Return the GPU seconds per hour that the attacker's requests take, by ``RequestWork``.
 
-    The estimate counts the attacker's own padding as cached, and the rest of each prompt as
-    computed. Padding that differs in each call counts as computed at its first use and cached
-    afterwards. For programs whose calls share a prompt, the result is an upper bound.
+    The attacker's own padding counts as cached, and the rest of each prompt as computed. Padding
+    that differs in each call counts as computed at its first use and cached afterwards. The result
+    is an upper bound if calls of a program share a prompt.
     """
     work = RequestWork(ProfileCosts(load_profile(spec.gpu)))
 
@@ -73,7 +73,7 @@ def _per_hour(spec: ExperimentSpec, size: Callable[[ClientPlan, Job], float]) ->
 
 
 def programs_multiple(honest: ExperimentSpec, attack: ExperimentSpec) -> float:
-    """Return the ratio of the attacker's expected programs to those of its honest twin."""
+    """Return the attacker's expected number of programs divided by its honest twin's."""
     sent = [
         sum(expected_programs(plan) for plan in spec.client_plans() if plan.misbehaving)
         for spec in (attack, honest)
@@ -104,8 +104,8 @@ def task_of(how: Any, spec: ExperimentSpec) -> Task:
 def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list[Any]:
     """Run the tasks and return their results in order.
 
-    Raises Interrupted, or the error that a task has raised. ``again`` is the end of the message
-    after an interruption, which says how to continue.
+    Raises a task's error, or Interrupted with a message that ends in ``again``, which says how to
+    continue.
     """
     results: dict[int, Any] = dict(context.run(tasks))
     if context.interrupted():
@@ -119,10 +119,10 @@ def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list
 def replay(
     pairs: Sequence[tuple[ExperimentSpec, ExperimentSpec]], seeds: int, context: RunContext
 ) -> list[dict[str, Any]]:
-    """Return the ratios of each attack run to its honest run, combined over the seeds.
+    """Compare each attack with its honest twin, combined over the seeds.
 
-    ``pairs`` holds, for each attack, the honest experiment and the attack experiment. If several
-    pairs have the same honest experiment, it is run once.
+    ``pairs`` holds the honest experiment and the attack experiment of each attack. An honest
+    experiment that several pairs share is run once.
     """
     specs: list[ExperimentSpec] = []
     for number in range(seeds):

@@ -1,4 +1,4 @@
-"""The directory of a search for attacks, which contains the files below.
+"""The directory of a search for attacks, with the following files.
 
 experiment.toml  the honest experiment
 search.json      settings of the search
@@ -47,10 +47,10 @@ class SearchPlan:
     - ``budget`` limits the attacker's weighted tokens (input + 2 x output) per hour.
     - ``gpu_budget`` limits the GPU seconds per hour of the attacker's requests.
     - ``seeds`` is the number of seeds for each trial.
-    - ``confirm`` is the number of further seeds on which the ``keep`` worst trials are confirmed.
+    - ``confirm`` is the number of further seeds to confirm the ``keep`` worst trials.
 
-    A budget of None means that the attacker's load is not limited. The search ends after ``trials``
-    trials or ``cpu_hours`` of processor time, whichever comes first.
+    A budget of None is no limit. The search ends after ``trials`` trials or ``cpu_hours`` of
+    processor time, whichever comes first.
     """
 
     __pydantic_config__ = NO_MORE
@@ -71,7 +71,7 @@ class SearchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The number of simulations that a search has run, and their processor time in seconds."""
+    """The number of a search's simulations so far, and their processor time in seconds."""
 
     __pydantic_config__ = NO_MORE
 
@@ -81,7 +81,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A tried attack, with its ratios for each seed, or the reason why it cannot be simulated."""
+    """A tried attack, with its results for each seed or the reason why it cannot be simulated."""
 
     __pydantic_config__ = NO_MORE
 
@@ -100,7 +100,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class SearchStore:
-    """The directory in which one search stores its files. Only ``create`` makes the directory."""
+    """The directory of a search's files, which only ``create`` makes."""
 
     path: Path
 
@@ -129,12 +129,12 @@ class SearchStore:
         return checked(SearchPlan, read_json(self.path / SEARCH), str(self.path / SEARCH))
 
     def go_on_for(self, trials: int | None, cpu_hours: float | None) -> None:
-        """Set new totals of trials or of processor hours after which the search ends."""
+        """Set a new total of trials or processor hours after which the search ends."""
         plan = replace(self.plan(), trials=trials, cpu_hours=cpu_hours)
         write_json(self.path / SEARCH, asdict(plan))
 
     def honest(self) -> dict[int, Seen]:
-        """Return the stored measurements of the honest twin, by seed. Raises DataError."""
+        """Return the stored measurements of the honest twin by seed; raise DataError."""
         file = self.path / HONEST
         found = {}
         for seed, data in (read_json(file) if file.exists() else {}).items():
@@ -148,9 +148,9 @@ class SearchStore:
         write_json(self.path / HONEST, data)
 
     def spent(self) -> Spent:
-        """Return the number and processor time (s) of the simulations that the search has run.
+        """Return the number and processor time of the search's simulations so far.
 
-        Raises DataError.
+        Raises DataError if the file is invalid.
         """
         file = self.path / CPU
         return checked(Spent, read_json(file), str(file)) if file.exists() else Spent()
@@ -216,7 +216,7 @@ def named_workload(name: str) -> WorkloadSpec:
 def known_workload(name: str) -> WorkloadSpec:
     """Return a known attack on the workload judge.
 
-    There are 3 victims, and the attacker sends 4 times a victim's load.
+    There are 3 victims; the attacker sends 4 times a victim's load.
     """
     title = f"attack-{name}"
     return attack_workload(load_workload("judge"), "none", KNOWN[name], Stakes(), name=title)

@@ -1,7 +1,7 @@
-"""The workload of an attack, which has a scenario without and one with the attack.
+"""The workload of an attack, with scenarios with and without the attack.
 
-Client 0 is the attacker, and the next clients are the victims. Additional identities of the
-attacker have the highest numbers, so that the victims' requests do not depend on the attack.
+Client 0 is the attacker, followed by the victims. The attacker's further identities have the
+highest numbers, so that the victims' requests do not depend on the attack.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Params = Mapping[str, Any]
 
 
 class Stakes(NamedTuple):
-    """The number of victims, and the attacker's load divided by the load of one victim."""
+    """The number of victims, and the attacker's load divided by a victim's load."""
 
     victims: int = 3
     multiple: float = 4.0
@@ -39,13 +39,13 @@ def attack_workload(
     name: str = "attack",
     rate_part: float = 1.0,
 ) -> WorkloadSpec:
-    """Return the workload ``base`` with the clients of an attack.
+    """Return the workload ``base`` with the clients of an attack, who run its programs.
 
-    All clients run the programs that ``base`` defines.
+    The attacker behaves as ``behaviour`` says.
 
-    ``rate_part`` is the ratio of the attacker's load to the load of its honest twin. Raises
-    UsageError if the clients of the workload differ from each other, if a choice of the behaviour
-    does not fit the workload, or if ``stakes`` are invalid.
+    ``rate_part`` is the attacker's load divided by its honest twin's. Raises UsageError if clients
+    of the workload differ from each other, if a choice of the behaviour does not fit the workload,
+    or if ``stakes`` are invalid.
     """
     chosen = base.scenario(scenario)
     if chosen.others or base.classes or base.arrivals:
@@ -94,7 +94,7 @@ _SENT_AS_CALLED = ("max_new_multiple", "output_multiple", "in_flight", "reaction
 def _sends(
     program: str, one: Behaviour, stakes: Stakes, params: Params, turn: int, rate_part: float
 ) -> dict[str, Any]:
-    """Return the load of the attacker's identity number ``turn`` as a table of a workload file."""
+    """Return the load of attacker identity number ``turn`` as a table of a workload file."""
     rate = stakes.multiple * rate_part
     sends: dict[str, Any] = {}
     if one.in_turn:
@@ -128,7 +128,7 @@ def _sends(
 
 
 def _claims(base: WorkloadSpec, one: Behaviour) -> dict[str, Any]:
-    """Return the deadlines and the weight that the attacker claims for one of its identities."""
+    """Return the deadlines and weight that the attacker claims for an identity."""
     claims: dict[str, Any] = {}
     if one.deadline_part < 1:
         if not base.targets:
@@ -161,8 +161,7 @@ def _split_samples(params: Params, parts: int) -> dict[str, Any]:
     return {"samples": min(1000, params["samples"] * parts), "output_tokens": tokens}
 
 
-# ``SPLITS`` maps a kind of program to a function that divides the output of a program among more
-# calls.
+# functions that divide a program's output among more calls, by kind of program
 SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
     "judge": _split_judge,
     "samples": _split_samples,
@@ -172,7 +171,7 @@ SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
 def choices(
     base: WorkloadSpec, all_choices: Mapping[str, tuple[Any, ...]]
 ) -> dict[str, tuple[Any, ...]]:
-    """Return the choices that have an effect on a workload. All others keep their honest value."""
+    """Return the choices that have an effect on a workload; others keep their honest value."""
     honest = asdict(Behaviour())
     there = {
         "split": base.program in SPLITS,

@@ -1,4 +1,4 @@
-"""Commands that compare the simulator with real servers, and that make timing profiles."""
+"""Commands that make timing profiles, and compare the simulator with real servers."""
 
 from fairbench.doors import Command
 

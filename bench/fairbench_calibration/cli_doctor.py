@@ -55,7 +55,7 @@ def doctor(
     live.require_live_extra()
     root, headers = profiling.root_of(base_url), options.parse_headers(header)
     of_flood = options.parse_headers(flood_header, "--flood-header")
-    # Creating a ``DriverTarget`` checks the URL and the headers.
+    # A ``DriverTarget`` checks the URL and the headers.
     live.DriverTarget(root, headers={**headers, **of_flood})
     facts = checks.facts_of(root, headers)
     at_once = flood or facts.flood()
@@ -73,7 +73,7 @@ def doctor(
 
 
 def _agreed(root: str, at_once: int, seconds: float) -> bool:
-    """Return whether the user agrees to the flood. Without a terminal, the answer is no."""
+    """Return whether the user agrees to the flood; without a terminal, the answer is no."""
     question = f"Send up to {at_once} short requests at a time to {root} for {seconds:g} s?"
     return sys.stdin.isatty() and typer.confirm(question, err=True)
 

@@ -68,7 +68,7 @@ def engine_check(
 
 
 def _plain(first: FirstDifference | None) -> dict[str, Any] | None:
-    """Return a difference as JSON types, with null for undefined values."""
+    """Return a difference as JSON types, with None for undefined values."""
     if first is None:
         return None
     return {key: None if value != value else value for key, value in first._asdict().items()}

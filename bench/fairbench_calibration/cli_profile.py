@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fairbench_calibration.profiling.derived_profile import Derived
     from fairbench_calibration.profiling.figure import Points
 
-# The options below have the same names as flags of simulations, but accept other values.
+# These options have names of simulation flags but accept other values.
 GPU_OPTION = RUN["gpu"].but(default="")
 ENGINE = RUN["engine"].but(default="", metavar=None)
 SUFFIX = ".toml"  # suffix of the timing profile files that --gpu accepts
@@ -99,7 +99,7 @@ Output = Annotated[
 
 
 def check_output(output: Path | None) -> None:
-    """Raise UsageError for a file name that the flag ``--gpu`` would not accept."""
+    """Raise UsageError for a file name that ``--gpu`` would not accept."""
     if output is not None and output.suffix != SUFFIX:
         raise UsageError(f"--output-file {output}: must end in {SUFFIX}")
 
@@ -107,7 +107,7 @@ def check_output(output: Path | None) -> None:
 def _gpu_of(gpu: str | None, spec: Path | None, interconnect: Interconnect | None = None) -> GPU:
     """Return the GPU that ``--gpu`` or ``--gpu-spec`` describes.
 
-    Raises UsageError if both ``--gpu`` and ``--gpu-spec`` are given, or if neither is.
+    Raises UsageError unless exactly one of them is given.
     """
     if (gpu is None) == (spec is None):
         raise UsageError("give either --gpu NAME or --gpu-spec FILE")

@@ -1,9 +1,8 @@
-"""A check of a running server's scheduler, and of whether a flood makes another client wait.
+"""Checks of a running server: its scheduler, and whether a flood makes another client wait.
 
 The load consists of two test clients in closed loops. The well-behaved client sends one request at
-a time, first alone and then beside a heavy client, which floods the server. Under a fair scheduler,
-requests of the well-behaved client overtake the heavy client's requests. If the server serves
-requests in order of arrival, both clients wait equally long.
+a time, first alone and then beside a heavy client that floods the server. Under a fair scheduler,
+its requests overtake those of the heavy client; in order of arrival, both wait equally long.
 """
 
 from __future__ import annotations
@@ -32,29 +31,28 @@ from fairbench.live.server_facts import MOST_RUNNING, get_json, get_text, info_i
 
 LIGHT, FLOOD = "fairbench-doctor-light", "fairbench-doctor-flood"
 PROMPT_TOKENS = 128
-# Output lengths in tokens are varied, so that requests do not all end at the same time.
+# output lengths in tokens, varied so that requests do not all end at the same time
 OUTPUT_TOKENS = range(16, 49)
-# ``ALONE`` is the fraction of the trial in which the well-behaved client is alone.
+# fraction of the trial in which the well-behaved client is alone
 ALONE = 0.25
-# ``PAUSE_S`` is the time between two requests of the well-behaved client, and after a failure.
+# seconds between two requests of the well-behaved client, and after a failure
 PAUSE_S = 0.2
-# If the server's limit is unknown, the flood keeps ``UNKNOWN_FLOOD`` requests in flight; it never
-# exceeds ``MOST_FLOOD``.
+# requests in flight of the flood if the server's limit is unknown, and at most
 UNKNOWN_FLOOD, MOST_FLOOD = 64, 512
-# The flood keeps ``OVERFILL`` times as many requests in flight as the server can run.
+# requests in flight of the flood, as a multiple of what the server can run
 OVERFILL = 3
-# The flood counts as waiting if its mean time to first token exceeds ``WAITS`` times the mean of
-# the well-behaved client alone.
+# The flood waits if its mean time to first token exceeds this multiple of the mean of the
+# well-behaved client alone.
 WAITS = 2.0
-# The well-behaved client counts as delayed if its mean time to first token exceeds the fraction
-# ``SPARED`` of the flood's mean.
+# The well-behaved client counts as delayed if its mean time to first token exceeds this fraction of
+# the flood's mean.
 SPARED = 0.5
 ROUTER = "fairbench_router_info"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """The facts that a server reports about its scheduler.
+    """A server's report about its scheduler.
 
     ``local`` is "" if no scheduler of fairbench is active.
     """
@@ -75,7 +73,7 @@ class ServerFacts:
 
 
 def facts_of(root: str, headers: Mapping[str, str]) -> ServerFacts:
-    """Ask a server which scheduler it runs. Raises RunFailed if the server cannot be reached."""
+    """Ask a server which scheduler it runs; raise RunFailed if it cannot be reached."""
     info: dict[str, Any] | None = None
     with suppress(RunFailed):
         info = get_json(f"{root}/server_info", headers=headers)
@@ -103,7 +101,7 @@ def _from_info(info: Mapping[str, Any]) -> ServerFacts:
 
 def _from_metrics(page: str) -> ServerFacts:
     """Return the facts in ``/metrics`` of vLLM or of ``fairbench serve``."""
-    # The package prometheus_client belongs to the extra `live`.
+    # imported here, because it belongs to the extra `live`
     from prometheus_client.parser import text_string_to_metric_families
 
     for family in text_string_to_metric_families(page):
@@ -126,9 +124,9 @@ def _from_metrics(page: str) -> ServerFacts:
 class PhaseWaits:
     """The times to first token of one client in one phase of the trial, in seconds.
 
-    If a request has no token at the end of the phase, the time since it was sent counts. The mean
-    is used because, unlike the median, it hardly depends on the order in which a client's own
-    requests are served.
+    A request without a token at the end of the phase counts with its time so far. The mean is used
+    because, unlike the median, it hardly depends on the order in which a client's own requests are
+    served.
     """
 
     ttft_s: tuple[float, ...]
@@ -151,7 +149,7 @@ class PhaseWaits:
 
 @dataclass(frozen=True, slots=True)
 class FloodTrial:
-    """The result of the trial: the waits of the well-behaved client and of the heavy client.
+    """The result of the trial: the waits of the well-behaved and of the heavy client.
 
     ``at_once`` is the number of requests that the heavy client keeps in flight. ``seconds`` is the
     duration of the trial in seconds.
@@ -174,7 +172,7 @@ class FloodTrial:
 
     @property
     def harmed(self) -> bool:
-        """Return whether the well-behaved client waited like the other, or got mostly errors."""
+        """Return whether the well-behaved client waited like the heavy one, or mostly failed."""
         failing = self.beside.failed > len(self.beside.ttft_s)
         return failing or (self.waits and self.beside.mean_s > SPARED * self.flood.mean_s)
 
@@ -204,7 +202,7 @@ class _Client:
                 await asyncio.sleep(PAUSE_S)
 
     def waits_between(self, start_s: float, end_s: float) -> PhaseWaits:
-        """Return the waits of requests whose first token came between two points in time.
+        """Return the waits of requests whose first token came between ``start_s`` and ``end_s``.
 
         A request without a token counts as if its first token came at ``end_s``.
         """
@@ -230,8 +228,8 @@ async def flood(
 ) -> FloodTrial:
     """Load the server with two clients, and return the result of the trial.
 
-    Raises RunFailed if one of the two clients gets no answer, the well-behaved client while it is
-    alone or the heavy client.
+    Raises RunFailed if the heavy client, or the well-behaved client while it is alone, gets no
+    answer.
 
     Args:
         root: The URL of the server, without ``/v1``.
@@ -272,7 +270,7 @@ async def flood(
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The facts about a server, and the result of the flood trial, or None without a trial."""
+    """The server's report, and the result of the flood trial (None without a trial)."""
 
     url: str
     facts: ServerFacts
@@ -282,8 +280,8 @@ class Findings:
     def fine(self) -> bool:
         """Return whether the server treats the well-behaved client fairly.
 
-        The server is fair if a scheduler of fairbench is active and the well-behaved client did not
-        wait in the trial.
+        It does if a scheduler of fairbench is active and the well-behaved client did not wait like
+        the flood.
         """
         return bool(self.facts.local) and not (self.trial and self.trial.harmed)
 
@@ -324,7 +322,7 @@ def lines_of(found: Findings) -> Iterator[str]:
 
 
 def _quantum(facts: ServerFacts) -> str:
-    """Return advice about the scheduler's quantum, or "" for a scheduler without a quantum."""
+    """Return advice about the scheduler's quantum, or "" without one."""
     for name in facts.settings:
         if name.endswith("quantum"):
             return f"lower {name}: a client in credit may go first until it has used this"
@@ -336,7 +334,7 @@ def _harm(trial: FloodTrial | None) -> str:
         return "the flood was not tried (--yes starts the flood)"
     light_s, flood_s = trial.beside.mean_s, trial.flood.mean_s
     waited = ""
-    if light_s >= 0 and flood_s > 0:  # A mean without answers is NaN.
+    if light_s >= 0 and flood_s > 0:  # a mean without answers is NaN
         waited = f" ({light_s / flood_s:.0%} of its mean wait; fair: at most {SPARED:.0%})"
     if trial.harmed:
         return f"unfair: the well-behaved client waits like the flood{waited}"

@@ -1,6 +1,6 @@
-"""Requests to the emulated engine, and their outputs, in a form that no API determines.
+"""Requests to the emulated engine and their outputs, independent of any API.
 
-All output tokens of a request are drawn when the request arrives, so that their number is known.
+All output tokens of a request are drawn at its arrival, so that their number is known.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STOP, LENGTH = "stop", "length"
 
 
 class StopFields(msgspec.Struct, kw_only=True):
-    """The request fields, in all APIs, that decide when an output ends and how often it is sent."""
+    """The request fields, in all APIs, for the end of an output and the frequency of events."""
 
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
@@ -51,7 +51,7 @@ class StopFields(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """The texts and token ids that end an output early.
+    """Texts and token ids that end an output early.
 
     If ``keep`` is True, the matched stop text stays in the output.
     """
@@ -65,9 +65,9 @@ NO_STOPS = Stops()
 
 
 class BadRequest(Exception):
-    """The error that an invalid request causes.
+    """A request is invalid.
 
-    The message is one line, which the client receives.
+    The client receives the message, which is one line.
     """
 
 
@@ -75,7 +75,7 @@ class BadRequest(Exception):
 class EmulatedCall:
     """A request to the emulated engine.
 
-    The scheduler never sees ``output_tokens``, the output length that was drawn.
+    The scheduler never sees ``output_tokens``, the drawn output length.
 
     ``stream_interval`` is the number of tokens per event of a stream; the first and the last event
     may have fewer tokens. ``routing_key`` holds the client's name and the time that is left to its
@@ -99,7 +99,7 @@ class EmulatedCall:
 def decoded(raw: bytes, kind: type[B]) -> B:
     """Decode a JSON body as an object of the type ``kind``.
 
-    Numbers in the body may be written as strings. Raises BadRequest.
+    Numbers may be written as strings. Raises BadRequest for an invalid body.
     """
     try:
         return msgspec.json.decode(raw, type=kind, strict=False)
@@ -119,9 +119,9 @@ def make_call(
     include_usage: bool = False,
     model: str = "",
 ) -> EmulatedCall:
-    """Build the call from the decoded fields of a request's body and from its headers.
+    """Build a call from the decoded fields of a request's body and from its headers.
 
-    Raises BadRequest.
+    Raises BadRequest for a value that is not supported.
     """
     if not ids:
         raise BadRequest("the prompt must not be empty")
@@ -152,7 +152,7 @@ def stops_of(body: StopFields) -> Stops:
 
 
 def prompt_ids(prompt: list[int] | str, text: Text) -> list[int]:
-    """Return a prompt's token ids. If the prompt is a text, it is tokenized."""
+    """Return a prompt's token ids; a text is tokenized."""
     return text.encode(prompt) if isinstance(prompt, str) else prompt
 
 
@@ -177,8 +177,8 @@ class Ending:
 
     ``reason`` is SGLang's name for the cause of the end.
 
-    ``matched`` is the stop text or stop token that ended the output, if any. ``visible`` is the
-    number of characters that the client receives; None means all characters.
+    ``matched`` is the stop text or token that ended the output, if any. ``visible`` is the number
+    of characters that the client receives (None: all).
     """
 
     tokens: int
@@ -188,15 +188,15 @@ class Ending:
 
 
 def ending_of(ids: list[int], most: int, stops: Stops, text: Text) -> Ending:
-    """Return the end of an output with the token ids ``ids`` and a limit of ``most`` tokens.
+    """Return where an output of the tokens ``ids`` ends under a limit of ``most`` tokens.
 
-    As in SGLang, the engine checks after each token first the length, then the stop tokens, and
-    then the stop texts in order.
+    As in SGLang, the length is checked first after each token, then the stop tokens, then the stop
+    texts in order.
     """
     is_full = len(ids) >= most
     found = [Ending(most, LENGTH)] if is_full else []
     token = next((place for place, one in enumerate(ids) if one in stops.tokens), None)
-    lengths = [0]  # lengths in characters of the first 0, 1, 2, ... tokens of the answer
+    lengths = [0]  # characters of the first 0, 1, 2, ... tokens of the answer
     if stops.texts or token is not None:
         lengths += accumulate(len(text.decode([one])) for one in ids)
     if token is not None:
@@ -218,8 +218,8 @@ class Generation:
 
     ``produced`` is the number of tokens that the engine has produced so far.
 
-    ``done`` is True if no more tokens will follow. A caller may set ``aborted`` to end the call
-    early. The method ``ids`` returns output tokens; ``ending`` holds the end of the output.
+    ``done`` is True if no more tokens will follow. Callers may set ``aborted`` to end the call
+    early. ``ids`` returns output tokens; ``ending`` is the end of the output.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class Generation:
         self.produced = 0
         self.done = False
         self.aborted = False
-        self._sent = 0  # number of tokens that the stream has sent so far
+        self._sent = 0  # tokens that the stream has sent so far
         self._ids = ids
         self._text = text
         self._news = Event()
@@ -243,7 +243,7 @@ class Generation:
     async def begun(self) -> None:
         """Wait until the output has begun or has ended.
 
-        Waiting for the beginning does not affect the next call of ``changed``.
+        This does not affect the next call of ``changed``.
         """
         await self._news.wait()
 
@@ -265,7 +265,7 @@ class Generation:
     def queue_s(self) -> float:
         """The time in the queue, in seconds of the engine's clock.
 
-        Precondition: admitted request.
+        The request must have been admitted.
         """
         return (self.sequence.admitted_ps - self.sequence.arrival_ps) / PS_PER_S
 
@@ -283,11 +283,11 @@ class Generation:
     def steps(self) -> Iterator[tuple[int, int, bool]]:
         """Yield each event of a stream that is now due, as (start, end, last).
 
-        The event covers the output tokens from ``start`` to ``end``; ``last`` is True for the final
-        event.
+        An event covers the output tokens from ``start`` to ``end``; ``last`` is True for the final
+        one.
 
-        With ``stream_interval``, each event covers exactly that number of tokens, even if the
-        engine has produced more.
+        With ``stream_interval``, all other events cover exactly that number of tokens, even if more
+        have been produced.
         """
         every = self.call.stream_interval
         while every is not None and self._sent + (step := every if self._sent else 1) < (

@@ -21,18 +21,18 @@ from fairbench.live import kv_event_wire
 from fairbench.schedulers.prefix_tree import Place
 from fairbench_emulator.tokens import TokenStreams
 
-BLOCK_TOKENS = 8  # number of tokens in a block that a KV event reports
-MEDIUM = "GPU"  # KV events name this kind of memory.
+BLOCK_TOKENS = 8  # tokens of a block in KV events
+MEDIUM = "GPU"  # the kind of memory in KV events
 
 
 class PublishingCache(KVCache):
     """A prefix cache that collects events about its blocks (KV events).
 
-    The method ``publish`` passes new events to the function ``send`` in their order.
+    ``publish`` passes new events to the function ``send`` in order.
 
-    A block has 8 tokens, and its name is a hash of all tokens up to the block's end. The cache
-    matches prefixes token by token. If the last block of a prefix is incomplete, it is cached but
-    not reported, because events name only complete blocks.
+    A block has 8 tokens, and its name is a hash of all tokens up to its end. The cache matches
+    prefixes token by token; an incomplete last block is cached but not reported, because events
+    name only complete blocks.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class PublishingCache(KVCache):
         super().__init__(capacity)
         self._streams = streams
         self._send = send
-        # ``_hashes`` maps each tree node to the hashes of the blocks that end in the node.
+        # hashes of the blocks that end in each tree node
         self._hashes: dict[KVNode, list[int]] = {}
         self._events: list[kv_event_wire.Event] = []
 
@@ -54,7 +54,7 @@ class PublishingCache(KVCache):
             self._events = []
 
     def clear(self) -> None:
-        """Evict all blocks. No request may hold a lock on a block."""
+        """Evict all blocks, none of which may be locked by a request."""
         self._hashes.clear()
         self.evict(self.capacity)
         if self._send is not None:
@@ -108,29 +108,29 @@ def _chain(parent: int | None, ids: list[int]) -> list[int]:
     return hashes
 
 
-# ZMQ queues ``HIGH_WATER_MARK`` messages for a slow subscriber, and discards further messages.
+# messages that ZMQ queues for a slow subscriber, before it discards further ones
 HIGH_WATER_MARK = 100_000
-KEPT_MESSAGES = 10_000  # number of recent messages that a subscriber can request again
+KEPT_MESSAGES = 10_000  # recent messages that a subscriber can request again
 
 
 class Publisher:
     """A publisher with a ZMQ PUB socket for KV events and a ROUTER socket for replays.
 
-    The methods of the publisher may be called only in the event loop. Port 0 means that any free
-    port is used. Raises UsageError if a port is in use.
+    Its methods may be called only in the event loop. Port 0 means any free port. Raises UsageError
+    if a port is in use.
     """
 
     def __init__(self, host: str, port: int, replay_port: int) -> None:
         self._contexts: tuple[zmq.Context[Any], ...] = zmq.Context(), zmq.asyncio.Context()
-        # A plain ZMQ socket (not the asyncio socket) never waits. A plain socket discards a message
-        # that it cannot send at once.
+        # A plain ZMQ socket, unlike the asyncio one, never waits: it discards a message that it
+        # cannot send at once.
         self._pub: zmq.Socket[bytes] = self._contexts[0].socket(zmq.PUB)
         self._router: zmq.asyncio.Socket = self._contexts[1].socket(zmq.ROUTER)
         self._next_seq = 0
         self._kept: deque[tuple[int, tuple[bytes, ...]]] = deque(maxlen=KEPT_MESSAGES)
         try:
             self._pub.set_hwm(HIGH_WATER_MARK)
-            # If its queue were limited, the ROUTER socket would discard messages of a long replay.
+            # With a limit, the ROUTER socket would discard messages of a long replay.
             self._router.set_hwm(0)
             self.endpoint = _bind_socket(self._pub, host, port, "--kv-events-port")
             self.replay_endpoint = _bind_socket(self._router, host, replay_port, "--kv-replay-port")
@@ -150,7 +150,7 @@ class Publisher:
         while True:
             frames = await self._router.recv_multipart()
             if len(frames) != 3 or len(frames[2]) != kv_event_wire.SEQ_BYTES:
-                continue  # The request is malformed, so the sender could not read an answer.
+                continue  # malformed, so the sender could not read an answer
             peer, _, start = frames
             first = int.from_bytes(start, "big")
             for seq, message in list(self._kept):

@@ -28,16 +28,15 @@ from fairbench_emulator.calls import (
 from fairbench_emulator.kv_events import PublishingCache
 from fairbench_emulator.tokens import Ids, Text, TokenStreams
 
-# If more than ``MAX_STREAM_TOKENS`` tokens are stored, tokens that no request or cache needs are
-# deleted.
+# stored tokens above which those that no request or cache needs are deleted
 MAX_STREAM_TOKENS = 2**22
 
 
 class WallClock:
     """A clock that runs ``scale`` emulated seconds per real second.
 
-    The clock computes waits from absolute times, so that errors do not add up. ``time_s`` must be
-    the time function of the event loop's ``call_at``.
+    Waits are computed from absolute times, so that errors do not add up. ``time_s`` must be the
+    time function of the event loop's ``call_at``.
     """
 
     def __init__(self, scale: float, time_s: Callable[[], float] = monotonic) -> None:
@@ -52,7 +51,7 @@ class WallClock:
         return (self._time_s() - self._start_s) * self.scale
 
     def catch_up(self) -> None:
-        """Run all due events in order, each at its own time, and set the clock to the present."""
+        """Run all due events in order, each at its own time, and advance the clock to now."""
         clock = self.clock
         now_ps = max(clock.now_ps, int((self._time_s() - self._start_s) * self._ps_per_s))
         while (next_ps := clock.next_ps()) is not None and next_ps <= now_ps:
@@ -68,12 +67,11 @@ class WallClock:
 class LiveEngine:
     """An engine that accepts calls and delivers their output tokens.
 
-    The methods of the engine may be called only in the event loop.
+    Its methods may be called only in the event loop.
 
-    The engine delivers the first token of a request at once, and later tokens every
-    ``stream_interval`` decode steps. The event loop does not wake up for the decode steps between
-    two deliveries, because the engine can compute their times. If the scheduler raises an error,
-    the engine sets ``failure``, calls ``on_failure`` and stops.
+    A request's first token is delivered at once, later tokens every ``stream_interval`` decode
+    steps. The event loop does not wake up for the steps in between, whose times can be computed. If
+    the scheduler raises an error, the engine sets ``failure``, calls ``on_failure`` and stops.
     """
 
     worker: SGLangReplica
@@ -89,13 +87,12 @@ class LiveEngine:
         self.failure: Exception | None = None
         self.on_failure: Callable[[], None] = lambda: None
         self.finished = self.aborted = self.refused = 0
-        self.cached_tokens = self.input_tokens = 0  # sums over all finished requests of the worker
+        self.cached_tokens = self.input_tokens = 0  # sums over all finished requests
         self._live: dict[Request, Generation] = {}
-        self._paced = 0  # number of running calls that set their own ``stream_interval``
+        self._paced = 0  # running calls with their own ``stream_interval``
         self._request_ids = count()
         self._rng = np.random.default_rng(0)
-        # The tokens of the decode step with the number ``_delivered_step`` were the last that were
-        # sent to clients.
+        # number of the decode step whose tokens were last sent to clients
         self._delivered_step = 0
         self._timer: TimerHandle | None = None
         self._stream_limit = MAX_STREAM_TOKENS
@@ -145,7 +142,7 @@ class LiveEngine:
         return generation
 
     def abort(self, generation: Generation) -> None:
-        """Abort the generation of an output because its client has disconnected.
+        """Abort the generation of an output whose client has disconnected.
 
         An output that is already complete stays unchanged.
         """
@@ -158,10 +155,10 @@ class LiveEngine:
             self._advance()
 
     def flush_cache(self) -> bool:
-        """Empty the cache if the engine has no requests, as SGLang does, and return whether it was.
+        """Empty the cache if the engine has no requests, as SGLang does; return whether it did.
 
         As in fairbench's plugin for SGLang, a new local scheduler without credits or counters
-        replaces the old one.
+        replaces the old one, too.
         """
         self.wall.catch_up()
         if self._live:
@@ -199,10 +196,10 @@ class LiveEngine:
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        """Record a scheduler's error inside the block. asyncio would only log a timer's error."""
+        """Record a scheduler's error in the ``with`` block; asyncio would only log it."""
         try:
             yield
-        except Exception as error:  # A user's scheduler may raise any kind of exception.
+        except Exception as error:  # a user's scheduler may raise any exception
             self.failure = error
             self.on_failure()
             raise
@@ -241,8 +238,7 @@ class LiveEngine:
         """Return the time (ps) of the next event, or of an earlier step that delivers tokens."""
         event_ps = self.wall.clock.next_ps()
         to_go = self._delivered_step + self.stream_interval - self.worker.batch.steps
-        # If a call has its own ``stream_interval``, the emulator must check after each step whether
-        # tokens are due.
+        # With a call's own ``stream_interval``, tokens may be due after any step.
         if self._paced:
             to_go = 1
         step_ps = self.worker.step_end_ps(max(1, to_go))

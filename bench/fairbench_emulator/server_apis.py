@@ -35,7 +35,7 @@ class EmulatedApi(ABC):
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> calls.EmulatedCall:
         """Parse the body ``raw`` and the ``headers``.
 
-        The object ``text`` is the tokenizer for a prompt that is a text.
+        ``text`` is the tokenizer for prompts that are texts.
 
         Raises BadRequest if the body is invalid.
         """
@@ -56,7 +56,7 @@ class EmulatedApi(ABC):
 class EmulatedGenerate(EmulatedApi):
     """SGLang's API ``/generate``.
 
-    By default, each chunk of the stream repeats the output so far.
+    By default, each chunk of a stream repeats the output so far.
     """
 
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> calls.EmulatedCall:
@@ -134,7 +134,7 @@ class _Chat(_Common, kw_only=True):
 class OpenAIApi(EmulatedApi):
     """The common parts of OpenAI's completions API and chat API.
 
-    The fields for names hold the value of ``object`` in answers.
+    The fields with names hold the value of ``object`` in answers.
     """
 
     object_name: str
@@ -142,11 +142,11 @@ class OpenAIApi(EmulatedApi):
 
     @abstractmethod
     def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
-        """Return the part of a streamed choice that contains the new text."""
+        """Return the part of a streamed choice with the new text."""
 
     @abstractmethod
     def _message(self, text: str) -> dict[str, Any]:
-        """Return the part of an answer's choice that contains the whole text."""
+        """Return the part of an answer's choice with the whole text."""
 
     def chunks(self, generation: calls.Generation) -> Iterator[Any]:
         for start, end, done in generation.steps():
@@ -192,7 +192,7 @@ class EmulatedCompletions(OpenAIApi):
         return _openai_call(body, calls.prompt_ids(body.prompt, text), body.max_tokens, headers)
 
     def rendered(self, call: calls.EmulatedCall) -> Any:
-        # vLLM returns a list, because a completion request may contain several prompts.
+        # a list as in vLLM, where a completion request may contain several prompts
         return [super().rendered(call)]
 
     def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
@@ -218,7 +218,7 @@ class EmulatedChat(OpenAIApi):
         turns = [pieces_of(turn, f"\n<{turn['role']}>") for turn in seen["messages"]]
         texts = [one.words() if isinstance(one, Media) else one for one in chain(*turns)]
         prompt = "".join([beside_messages(seen), *texts])
-        # The output begins with a space, which is part of the answer.
+        # the output begins with a space, which is part of the answer
         ids = text.encode(f"{prompt}\n<assistant>")
         return _openai_call(body, ids, body.max_completion_tokens or body.max_tokens, headers)
 

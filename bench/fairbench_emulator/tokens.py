@@ -1,9 +1,8 @@
-"""The exact conversion of text to token ids, of token ids to prompt segments, and back.
+"""Exact conversion of text to token ids, of token ids to prompt segments, and back.
 
-An output that a later prompt repeats has the same token ids again, and prompts share exactly their
+An output has the same token ids when a later prompt repeats it, and prompts share exactly their
 equal tokens. Schedulers (``schedulers.token_pages``) round each match down to whole pages. If the
-emulator, too, matched in whole pages, it would compute half a page more per cached prefix than the
-simulator does.
+emulator did so, too, it would compute half a page more per cached prefix than the simulator.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ from fairbench.errors import DataError
 from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 
 Ids: TypeAlias = NDArray[np.int32]
-# ``FORK_TRIES`` limits the attempts to draw an output whose first token is new.
+# most attempts to draw an output whose first token is new
 FORK_TRIES = 16
-# ``VOCABULARY`` is the number of different token ids in the emulator's approximate tokenizer.
+# token ids of the emulator's approximate tokenizer
 VOCABULARY = 128_000
-# ``OUTPUT_WORDS`` is the number of different words of which the emulator's outputs consist.
+# different words of the emulator's outputs
 OUTPUT_WORDS = 4096
-# ``PIECE`` matches a token: up to ten letters, three digits, or two other characters. With the
-# pattern ``PIECE``, English prose has about 4.5 characters per token.
+# a token: up to ten letters, three digits, or two other characters; English prose then has about
+# 4.5 characters per token
 PIECE = re.compile(r"\s*(?:[^\W\d_]{1,10}|\d{1,3}|[^\w\s]{1,2}|_)|\s+")
 
 
 class _Stream:
-    """A sequence of tokens, and the sequences that branch off.
+    """A sequence of tokens, and the sequences that branch off from it.
 
-    The keys of branches are (offset, first token id).
+    A branch has the key (offset, first token id).
     """
 
     __slots__ = ("forks", "ids", "key", "place")
@@ -47,13 +46,13 @@ class _Stream:
     def __init__(self, key: str, ids: Ids, place: StreamPosition | None) -> None:
         self.key = key
         self.ids = ids
-        # ``place`` is the position in the parent stream at which this stream branches off.
+        # position in the parent stream at which this stream branches off
         self.place = place
         self.forks: dict[tuple[int, int], _Stream] = {}
 
 
 class StreamPosition(NamedTuple):
-    """A position in a token sequence, which is after its first ``offset`` tokens."""
+    """A position in a token sequence, after its first ``offset`` tokens."""
 
     stream: _Stream
     offset: int
@@ -62,15 +61,14 @@ class StreamPosition(NamedTuple):
 class TokenStreams:
     """A tree of the tokens of all prompts and outputs so far.
 
-    Two sequences of the tree branch where their tokens differ.
+    Sequences branch where their tokens differ.
 
-    ``tokens`` is the number of tokens that the tree stores. Only the method ``keep_only`` deletes
-    tokens.
+    ``tokens`` is the number of stored tokens, which only ``keep_only`` deletes.
     """
 
     def __init__(self) -> None:
         self._root = _Stream("", np.empty(0, np.int32), None)
-        # The streams are sorted by creation, so a parent stream comes before its children.
+        # in order of creation, so parents come before their children
         self._streams: dict[str, _Stream] = {}
         self._created = 0
         self.tokens = 0
@@ -90,11 +88,10 @@ class TokenStreams:
         return tuple(segments), at
 
     def output_at(self, place: StreamPosition, draw: Callable[[], Ids]) -> tuple[Segment, Ids]:
-        """Draw a new output after the prompt that ends at ``place``. Return its segment and tokens.
+        """Draw a new output after the prompt that ends at ``place``; return its segment and tokens.
 
-        The output's first token differs from all known continuations of the prompt. If every drawn
-        token equals a known continuation, the output replaces a known output, which later prompts
-        then cannot match.
+        Its first token should differ from all known continuations of the prompt. If no draw
+        succeeds, it replaces a known output, which later prompts then cannot match.
         """
         stream, offset = place
         follows = int(stream.ids[offset]) if offset < len(stream.ids) else None
@@ -124,7 +121,7 @@ class TokenStreams:
         return found
 
     def keep_only(self, keys: Collection[str]) -> None:
-        """Delete each token sequence that is not in ``keys`` and has no descendant in ``keys``."""
+        """Delete token sequences that are not in ``keys`` and have no descendants in ``keys``."""
         for stream in reversed(list(self._streams.values())):
             if stream.forks or stream.key in keys:
                 continue
@@ -145,11 +142,11 @@ def _common(one: Ids, other: Ids) -> int:
 
 
 class Text(Protocol):
-    """The interface that the emulator's tokenizers implement.
+    """The interface of the emulator's tokenizers.
 
     ``output_ids`` are the token ids from which outputs are drawn.
 
-    ``method`` is a text that says how tokens are counted.
+    ``method`` says how tokens are counted.
     """
 
     method: str
@@ -157,19 +154,18 @@ class Text(Protocol):
     vocab_size: int
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids into which a text is divided."""
+        """Return the token ids of a text."""
 
     def decode(self, output_ids: list[int]) -> str:
-        """Return the text of token ids, all of which are in ``output_ids``."""
+        """Return the text of token ids, which must be in ``output_ids``."""
 
 
 class ApproximateText:
     """A tokenizer that hashes words and parts of words.
 
-    The outputs are random words of four letters.
+    Outputs are random words of four letters.
 
-    The tokenizer stops after ``most_tokens`` tokens of a text, because millions of tokens would
-    take too long.
+    It stops after ``most_tokens`` tokens of a text, because millions would take too long.
     """
 
     method = "approximated: a word of up to 10 letters is a token"
@@ -205,9 +201,9 @@ def _hashed(piece: str) -> int:
 class TokenizerText:
     """A tokenizer that wraps a ``tokenizers`` object.
 
-    Outputs consist of whole words from the vocabulary of the tokenizer.
+    Outputs consist of whole words from its vocabulary.
 
-    Raises DataError if no token of the vocabulary is a whole word.
+    Raises DataError if no token is a whole word.
     """
 
     def __init__(self, path: str) -> None:
@@ -224,7 +220,7 @@ class TokenizerText:
         self.output_ids = np.array(list(self._words), np.int32)
 
     def encode(self, text: str) -> list[int]:
-        # While ``encode_batch`` runs, other threads can run; ``encode`` would block them.
+        # ``encode_batch`` lets other threads run; ``encode`` would block them.
         with tokenizer_errors(self._name):
             ids: list[int] = self._tokenizer.encode_batch([text], add_special_tokens=False)[0].ids
         return ids

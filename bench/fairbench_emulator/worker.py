@@ -37,7 +37,7 @@ class EmulatorConfig:
     - ``port`` and ``kv_replay_port`` are TCP ports; 0 means any free port.
     - ``kv_events_port`` is the TCP port of KV events; None means that no events are published.
     - ``time_scale`` is the number of emulated seconds per real second.
-    - ``slowdown`` is the ratio of an iteration's duration to its duration in the timing profile.
+    - ``slowdown`` multiplies the duration of each iteration in the timing profile.
     - ``stream_interval`` is the number of decode steps between two chunks of a streamed answer.
     - ``tokenizer`` is the path of a file tokenizer.json for prompts that are texts.
     - ``number`` identifies the worker in its answers; None means that answers do not identify it.
@@ -59,7 +59,7 @@ class EmulatorConfig:
     number: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the values. Raises UsageError if a value is out of range."""
+        """Check the values; raise UsageError if one is out of range."""
         for name in ("time_scale", "slowdown"):
             value = getattr(self, name)
             if not MIN_TIME_SCALE <= value <= MAX_TIME_SCALE:
@@ -86,7 +86,7 @@ class ClientTokens:
 
 
 class ServiceTotals(ServiceLog):
-    """A service log that keeps sums instead of rows, because a server runs for unlimited time."""
+    """A service log that keeps sums instead of rows, because servers run for unlimited time."""
 
     def __init__(self) -> None:
         super().__init__([])
@@ -115,7 +115,7 @@ class ServiceTotals(ServiceLog):
 
 @dataclass(frozen=True, slots=True)
 class EmulatedWorker:
-    """The parts of an emulated worker that the HTTP server uses."""
+    """An emulated worker, as the HTTP server uses it."""
 
     config: EmulatorConfig
     profile: TimingProfile
@@ -137,8 +137,7 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
     profile = load_profile(config.gpu)
     limits = engine_limits(make_params(ENGINE, EngineParams, config.settings), profile)
     text: Text = (
-        # The emulator refuses a prompt with one token more than the KV pool, so further tokens are
-        # not generated.
+        # Prompts longer than the KV pool are refused, so further tokens need not be computed.
         ApproximateText(most_tokens=limits.pool_tokens + 1)
         if config.tokenizer is None
         else TokenizerText(config.tokenizer)

@@ -1,1 +1,1 @@
-"""Plugins with which fairbench's schedulers decide about requests inside SGLang and vLLM."""
+"""Plugins that let fairbench's schedulers decide inside SGLang and vLLM."""

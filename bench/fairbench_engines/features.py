@@ -1,6 +1,6 @@
 """The table of features on the releases page: what works with the plugin in each engine.
 
-The page calls a feature refused if a plugin's own table lists the feature as refused.
+A feature is shown as refused if the plugin of the engine refuses it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ADAPTERS = (
 
 
 class Feature(NamedTuple):
-    """A feature of an engine: what works with the plugin, and the flags that request the feature.
+    """A feature of an engine: what works with the plugin, and the flags that request it.
 
     ``sglang`` and ``vllm`` say what works in SGLang and in vLLM, and how the feature is tested.
-    ``flags`` are names in ``sglang.OFF``, and ``paths`` are names in ``vllm.OFF``; the plugins
-    refuse servers with the named features.
+    ``flags`` are names in ``sglang.OFF`` and ``paths`` names in ``vllm.OFF``, which list what the
+    plugins refuse.
     """
 
     name: str

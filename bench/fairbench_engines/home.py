@@ -1,8 +1,7 @@
-"""The host of a local scheduler in an engine: the common part for SGLang and vLLM.
+"""The host of a local scheduler in an engine, as far as SGLang and vLLM have it in common.
 
-The scheduler is the same object as in the simulator. The engine keeps the waiting queue, the KV
-cache and the memory. The host reports the events of requests to the scheduler, and counts the
-events.
+The scheduler is the same object as in the simulator. The engine keeps the queue, the KV cache and
+the memory. The host reports events of requests to the scheduler, and counts them.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from fairbench_engines.step_times import FittedCosts, StepTimes
 Theirs = Any  # an engine's request
 REQUEST, PRODUCED, CLIENT = map(attrgetter, ("request", "produced", "client"))
 IS_POSITIVE = (0).__lt__
-# ``RUNNING`` makes a ``Running`` of a tuple, and runs no Python code, unlike the class.
+# creates a ``Running`` from a tuple without running Python code, unlike the class
 RUNNING: Callable[[Any], Running] = partial(tuple.__new__, Running)
 
 
@@ -43,12 +42,11 @@ class Tracked:
 
     request: Request
     theirs: Theirs
-    # ``prompt`` holds the tokens to prefill; after a preemption in vLLM, they include the output
-    # tokens of the request.
+    # tokens to prefill, which include the request's output after a preemption in vLLM
     prompt: Prompt
-    produced: int = 0  # number of output tokens that the scheduler knows of
-    admitted: bool = False  # true if the engine has admitted the request before
-    loaded: int = 0  # number of prefix tokens that the next step copies from host memory
+    produced: int = 0  # output tokens that the scheduler knows of
+    admitted: bool = False  # whether the engine has admitted the request before
+    loaded: int = 0  # prefix tokens that the next step copies from host memory
 
 
 def request_of(
@@ -60,7 +58,7 @@ def request_of(
     priority: int = 0,
     session: str | None = None,
 ) -> Request:
-    """Return the scheduler's view of a request; a session counts as a program without a known end.
+    """Return the scheduler's view of a request; a session is a program without a known end.
 
     ``tag`` holds the client's name, and the seconds that are left at ``now_s`` until the request's
     deadlines.
@@ -78,14 +76,14 @@ def request_of(
 
 
 def program_of(client: str, session: str | None) -> int:
-    """Return a number of at least 1 for a client's session, or 0 if there is no session."""
+    """Return a positive number for a client's session, or 0 without a session."""
     if session is None:
         return 0
     return 1 + int.from_bytes(blake2b(f"{client}\0{session}".encode(), digest_size=8).digest())
 
 
 class EngineView(WaitingView, Protocol):
-    """A waiting queue from which requests are removed at their admission or abort."""
+    """A waiting queue whose requests leave at admission or abort."""
 
     def leave(self, request: Request) -> None: ...
 
@@ -95,7 +93,7 @@ class EngineView(WaitingView, Protocol):
 class EngineHome(ABC):
     """The object in an engine that owns a scheduler of fairbench.
 
-    ``name_of`` is a function that returns the key of an engine's request.
+    ``name_of`` returns the key of an engine's request.
     """
 
     view: EngineView
@@ -114,16 +112,16 @@ class EngineHome(ABC):
             self._times = StepTimes(self.scheduler, self.costs)
         self._tracked: dict[Hashable, Tracked] = {}
         self._ours: dict[Request, Tracked] = {}
-        # ``ranks`` is the connection to the other data-parallel ranks of the server, or None.
+        # connection to the server's other data-parallel ranks, or None
         self.ranks: RankLink | None = None
         # memory shares of clients, or None if shares are off
         self._shares: MirroredMemory | None = None
-        # ``_left`` holds requests that have left the queue, but that views may still read.
+        # requests that have left the queue, but may still be read by views
         self._left: list[Request] = []
         self._numbers = count()
 
     def share_memory(self, eviction: MirroredEviction | None) -> None:
-        """Let memory shares decide on admissions, if the server's configuration turns shares on."""
+        """Let memory shares decide on admissions, if the configuration turns them on."""
         if self.config.shares_memory and eviction is not None:
             ours = self._ours
             self._shares = MirroredMemory(
@@ -150,12 +148,12 @@ class EngineHome(ABC):
             self.ranks.tell(now_s, self.view.clients(), idle=self.idle)
 
     def _arrive(self, request: Request, now_s: float, *, again: bool = False) -> None:
-        """Report a request to the scheduler: a new arrival, or a retracted request (``again``)."""
+        """Report an arrival to the scheduler, or with ``again`` a retracted request."""
         handle = self.scheduler.on_retract if again else self.scheduler.on_arrival
         if self.ranks is None:
             handle(request, self.view, now_s)
             return
-        if not again:  # A retracted request may enter the queue again in the middle of a pass.
+        if not again:  # a retracted request may come back in the middle of a pass
             self.ranks.look(now_s)
         with self.ranks.arriving(request.client):
             handle(request, self.view, now_s)
@@ -163,7 +161,7 @@ class EngineHome(ABC):
     def gone(self, theirs: Theirs) -> None:
         """Handle the end of a request in any state.
 
-        If the method is called again, nothing changes.
+        Repeated calls change nothing.
         """
         if (tracked := self._tracked.pop(self.name_of(theirs), None)) is None:
             return
@@ -181,7 +179,7 @@ class EngineHome(ABC):
     def _select(self, now_s: float) -> Selection | None:
         """Begin a pass of the scheduler over the requests that memory shares allow.
 
-        Return None if memory shares allow no request.
+        The result is None if they allow no request.
         """
         view: WaitingView = self.view
         if self._shares is not None:
@@ -192,7 +190,7 @@ class EngineHome(ABC):
 
     @abstractmethod
     def _pending(self) -> Iterable[tuple[Request, int]]:
-        """Return the running requests whose prompts lack memory, with their missing tokens."""
+        """Return the running requests whose prompts lack memory, with the missing tokens."""
 
     def end_pass(self) -> None:
         """Record that the engine has ended an admission pass."""
@@ -202,7 +200,7 @@ class EngineHome(ABC):
         self._left.clear()
 
     def retraction_order(self, running: Iterable[Theirs], now_s: float) -> list[Theirs]:
-        """Return the running requests in their order of memory loss; unknown requests are last."""
+        """Return the running requests in the order in which they lose memory, unknown ones last."""
         order_victims = self.scheduler.retraction_order
         assert order_victims is not None, "only a scheduler with such an order is asked"
         wanted = order_victims(self.view.running, now_s)
@@ -221,7 +219,7 @@ class EngineHome(ABC):
         return [*(known[request] for request in wanted), *unknown]
 
     def _admit(self, tracked: Tracked, extend_tokens: int) -> None:
-        """Record an admission: the engine will compute all uncached tokens, possibly in chunks."""
+        """Record an admission; ``extend_tokens`` tokens will be computed, possibly in chunks."""
         request, recompute = tracked.request, tracked.admitted
         tracked.admitted = True
         if self._shares is not None:
@@ -235,9 +233,9 @@ class EngineHome(ABC):
         self.scheduler.on_admitted(request, extend_tokens, recompute)
 
     def _produce(self, names: Iterable[Hashable], new_tokens: Iterable[int]) -> None:
-        """Charge clients for requests' new output tokens, given by name; ignore unknown names.
+        """Charge clients for new output tokens of requests, given by name; ignore unknown names.
 
-        A step has hundreds of requests, so functions in C iterate over the requests where possible.
+        A step has hundreds of requests, so loops run in C where possible.
         """
         found = list(map(self._tracked.get, names))
         new = list(compress(new_tokens, found))
@@ -251,7 +249,7 @@ class EngineHome(ABC):
             one.produced += tokens
         requests = list(map(REQUEST, tracked))
         if (charge_tokens := self.scheduler.on_request_tokens) is not None:
-            # ``deque`` calls ``charge_tokens`` for each pair without a loop in Python.
+            # calls ``charge_tokens`` for each pair without a loop in Python
             deque(map(charge_tokens, requests, new), maxlen=0)
         for client, sum_tokens in _tokens_by_client(requests, new).items():
             self.ledger.count("output_tokens", client, sum_tokens)
@@ -259,7 +257,7 @@ class EngineHome(ABC):
 
 
 def _tokens_by_client(requests: Iterable[Request], tokens: list[int]) -> Mapping[str, int]:
-    """Return the sum of the requests' tokens by client, in order of each client's first request."""
+    """Return the sum of tokens by client, in order of each client's first request."""
     clients = map(CLIENT, requests)
     if max(tokens, default=1) == 1:
         return Counter(clients)

@@ -1,6 +1,7 @@
-"""Matches of waiting requests with an engine's cache, kept until changes of the cache affect them.
+"""Cached matches of waiting requests with an engine's prefix cache.
 
-The cost of sorting an engine's queue by match length is proportional to the changes of the cache.
+A match is looked up again only after the prefix cache changed where the match ends. Sorting a queue
+by match length then costs as much as there are changes.
 """
 
 from __future__ import annotations
@@ -18,16 +19,15 @@ from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS
 from fairbench.schedulers.token_pages import prompt_apart
 from fairbench.schedulers.views import RunningView
 
-NO_OUTPUT = Segment("", 0)  # The queue reads no outputs, so this output is a placeholder.
+NO_OUTPUT = Segment("", 0)  # a placeholder, because the queue reads no outputs
 
 
 class Match(NamedTuple):
     """The result of looking up a prompt in an engine's prefix cache.
 
-    ``depth`` is the number of cached tokens of the prompt. ``at`` identifies the place in the tree
-    at which the cached prefix ends. ``awaited`` identifies the next part of the prompt, which would
-    extend the match if the cache had this part. If the match covers the whole prompt, ``awaited``
-    is None.
+    ``depth`` is the number of cached tokens. ``at`` identifies the place in the tree where the
+    cached prefix ends. ``awaited`` identifies the next part of the prompt, which would extend the
+    match if it were cached; it is None if the whole prompt is cached.
     """
 
     depth: int
@@ -38,21 +38,20 @@ class Match(NamedTuple):
 class Spot:
     """The end of a cached prefix, and the waiting requests whose match ends there.
 
-    ``latest`` is the last of the waiting requests in the order of the queue, or None if unknown.
+    ``latest`` is the last of them in the order of the queue, or None if unknown.
     """
 
-    parent: Spot | None = None  # Only the simulated engine uses this field.
+    parent: Spot | None = None  # used only by the simulated engine
 
     def __init__(self, depth: int, at: Hashable) -> None:
         self.depth = depth
         self.at = at
-        # ``waiters`` holds, for each waiting request, the part of its prompt that would extend its
-        # match.
+        # the part of each waiting request's prompt that would extend its match
         self.waiters: dict[Waiter, Hashable | None] = {}
         self.latest: Waiter | None = None
 
     def last(self, refresh: int) -> Waiter:
-        """Return the waiting request that is last in the order of this refresh."""
+        """Return the waiting request that is last in the order of refresh number ``refresh``."""
         if self.latest is None:
             self.latest = max(self.waiters, key=lambda waiter: waiter.touched_at(refresh))
         return self.latest
@@ -62,11 +61,11 @@ Waiter = AttachedRequest[Spot]
 
 
 class KeptMatches(ABC):
-    """A MatchCache that looks up a prompt in the engine's cache only if its match may have changed.
+    """A MatchCache that looks up a prompt again only if its match may have changed.
 
-    A subclass looks up a request, and calls ``stored`` and ``lost`` when the cache changes. An
-    unnecessary call of ``stored`` or ``lost`` costs only a look-up. If a call of ``stored`` or
-    ``lost`` is missing, an outdated match stays in the order of the queue.
+    A subclass defines the look-up, and calls ``stored`` and ``lost`` when the engine's cache
+    changes. An unnecessary call costs only a look-up; a missing call leaves an outdated match in
+    the order of the queue.
     """
 
     def __init__(self) -> None:
@@ -77,10 +76,10 @@ class KeptMatches(ABC):
 
     @abstractmethod
     def look_up(self, request: Request) -> Match:
-        """Return the match of a waiting request by the engine's own look-up."""
+        """Return the match of a waiting request, found by the engine's own look-up."""
 
     def stored(self, part: Hashable) -> None:
-        """Handle a newly cached part of a prompt, which lengthens the matches of some requests."""
+        """Handle a newly cached part of a prompt, which may lengthen matches."""
         self._moved(self._awaiting.get(part, ()))
 
     def lost(self, at: Hashable) -> None:
@@ -89,7 +88,7 @@ class KeptMatches(ABC):
             self._moved(spot.waiters)
 
     def lost_all(self) -> None:
-        """Handle the fact that the cache was emptied."""
+        """Handle the emptying of the whole cache."""
         for spot in self._spots.values():
             self._moved(spot.waiters)
 
@@ -98,7 +97,7 @@ class KeptMatches(ABC):
             for waiter in waiters:
                 self.on_moved(waiter)
 
-    # The queue calls the methods of this section (the interface ``MatchCache``).
+    # the interface ``MatchCache``, which the queue calls
 
     def refresh(self, waiters: Iterable[Waiter]) -> None:
         self.refresh_stamp += 1
@@ -108,12 +107,12 @@ class KeptMatches(ABC):
         self.match_again(changed)
 
     def match_again(self, waiters: list[Waiter]) -> None:
-        """Match the given waiting requests, which have no match position yet."""
+        """Match the given waiting requests, which have no match yet."""
         for waiter in waiters:
             self.attach(waiter)
 
     def attach(self, waiter: Waiter) -> None:
-        """Match a waiting request that has no match position yet."""
+        """Match a waiting request that has no match yet."""
         depth, at, awaited = self.look_up(waiter.request)
         spot = self._spots.get(at)
         if spot is None:
@@ -126,15 +125,15 @@ class KeptMatches(ABC):
             self._awaiting.setdefault(awaited, {})[waiter] = None
 
     def opened(self, spot: Spot, request: Request) -> None:
-        """Handle a new match position, which is the end of the request's cached prefix."""
+        """Handle a match position that a first request uses: the end of its cached prefix."""
 
     def closed(self, spot: Spot) -> None:
-        """Handle a match position that no waiting request uses any more."""
+        """Handle a match position that no waiting request uses any longer."""
 
     def detach(self, waiter: Waiter) -> None:
         """Forget the match position of a waiting request.
 
-        If a request has no match position, nothing happens.
+        A request without a match position is ignored.
         """
         if (spot := waiter.node) is None:
             return
@@ -152,12 +151,12 @@ class KeptMatches(ABC):
                 del self._awaiting[awaited]
 
     def placed(self, waiter: Waiter) -> None:
-        """Handle a change of the queue position of a request that has a match position."""
+        """Handle a changed queue position of a request that has a match position."""
         if (spot := waiter.node) is None:
             return
         latest, following = spot.latest, self.refresh_stamp + 1
         if latest is waiter:
-            spot.latest = None  # The request may have moved to the front of the queue.
+            spot.latest = None  # the request may have moved to the front
         elif latest is None:
             if len(spot.waiters) == 1:
                 spot.latest = waiter
@@ -166,10 +165,9 @@ class KeptMatches(ABC):
 
 
 class EngineQueue(MatchedQueue[Spot]):
-    """The simulator's queue in match order over an engine's cache.
+    """The simulator's queue in match order, on top of an engine's cache.
 
-    ``matched(request)`` returns the request's cached tokens by the engine's own look-up, which the
-    engine makes before an admission.
+    ``matched(request)`` returns the cached tokens that the engine itself finds before an admission.
     """
 
     def __init__(
@@ -192,15 +190,14 @@ class EngineQueue(MatchedQueue[Spot]):
         apart: Hashable = None,
         first: bool = False,
     ) -> None:
-        """Add a request that arrives, or that has lost its memory, with the prompt ``token_ids``.
+        """Add an arriving or retracted request with the prompt ``token_ids``.
 
-        The match of a request has at most ``most`` tokens, by default all tokens except the last.
-        ``apart`` is the key that separates equal tokens of two requests in the cache. The request
-        goes to the tail of the queue, or to the head with ``first``.
+        It joins the tail of the queue, or the head with ``first``. Its match has at most ``most``
+        tokens, by default all but the last. ``apart`` is a key that separates equal tokens of two
+        requests in the cache.
         """
         waiting = Waiting(request, NO_OUTPUT, 0, lambda _: None)
-        # Only the first tokens are compared, to find requests that share a prefix without a match
-        # in the cache.
+        # Only the first tokens are compared, to find uncached prefixes that requests share.
         waiting.prompt = prompt_apart(token_ids[:IN_BATCH_TOKENS], apart)
         waiting.total = len(token_ids) if most is None else most + 1
         self.enter(waiting, first=first)
@@ -208,14 +205,14 @@ class EngineQueue(MatchedQueue[Spot]):
     def look_again(
         self, request: Request, token_ids: Sequence[int], apart: Hashable = None
     ) -> None:
-        """Match a waiting request again, because its prompt has become ``token_ids``."""
+        """Match a waiting request again, after its prompt became ``token_ids``."""
         entry = self.entries[request]
         entry.prompt = prompt_apart(token_ids[:IN_BATCH_TOKENS], apart)
         entry.total = len(token_ids)
         self._on_moved(entry)
 
     def leave(self, request: Request) -> None:
-        """Remove requests that were admitted or aborted from the queue."""
+        """Remove an admitted or aborted request from the queue."""
         self.admit(request)
 
     def head(self, count: int) -> list[Request]:

@@ -1,7 +1,7 @@
-"""Memory shares inside an engine: the common part for SGLang and vLLM.
+"""Memory shares inside an engine, as far as SGLang and vLLM have them in common.
 
-The simulator's ``MemoryShare`` decides which waiting requests may be admitted. The tokens of each
-client are read from the copy (mirror) of the engine's cache, which the eviction policy maintains.
+The simulator's ``MemoryShare`` decides which waiting requests may be admitted. It reads each
+client's tokens from the copy (mirror) of the engine's cache that the eviction policy maintains.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Theirs = Any  # an engine's request
 
 
 class Mirror(Protocol):
-    """The mirror of an engine's cache, with the clients that claim each cached token."""
+    """The mirror of an engine's cache, which knows the clients that claim each cached token."""
 
     @property
     def claims(self) -> Claims[Any]: ...
@@ -30,26 +30,26 @@ class Mirror(Protocol):
 
 
 class MirroredEviction(Protocol):
-    """The eviction policy of an engine; ``mirror`` is a new object once the cache was emptied."""
+    """The eviction policy of an engine; ``mirror`` is a new object after the cache was emptied."""
 
     @property
     def mirror(self) -> Mirror: ...
 
     @property
     def splits(self) -> int:
-        """The number of nodes of the mirror that were split; a split may change a demand."""
+        """The number of node splits in the mirror so far; a split may change a demand."""
 
     def free_tokens(self) -> int:
         """Return the number of free tokens in the engine; cached tokens are not free."""
 
     def demand(self, theirs: Theirs) -> PromptTokens:
-        """Return the memory that a waiting request would take; the cache does not change."""
+        """Return the memory that a waiting request would take, without changing the cache."""
 
 
 class MirroredMemory:
-    """The ``ClientMemory`` of an engine, and the ``MemoryShare`` that reads it.
+    """The ``ClientMemory`` of an engine, and its ``MemoryShare``, which decides on admissions.
 
-    All clients that the eviction policy does not know count as one client with a share of 0 tokens.
+    Clients that the eviction policy does not know count as one client with a share of 0.
 
     Args:
         eviction: The engine's eviction policy, which must give shares of memory.
@@ -68,8 +68,7 @@ class MirroredMemory:
         self._eviction, self._theirs_of = eviction, theirs_of
         self._known = frozenset(clients)
         self._share = MemoryShare(self.share, self, self.name_of)
-        # In a pass, memory changes only when the engine admits or preempts a request. Until then,
-        # these dictionaries store the answers.
+        # answers that stay valid until the engine admits or preempts a request
         self._demands: dict[Request, PromptTokens] = {}
         self._held: dict[str, float] = {}
         self._unpinned: dict[str, float] = {}
@@ -121,8 +120,8 @@ class MirroredMemory:
 
     def demand(self, request: Request) -> PromptTokens:
         if self._splits != self._eviction.splits:
-            # In SGLang, a node in use counts only if the whole node is a prefix of the prompt. The
-            # scheduler may have matched prompts in this pass, which splits nodes.
+            # In SGLang, a node in use counts only if all of it is a prefix of the prompt. Matching
+            # prompts in this pass may have split nodes.
             self._demands.clear()
             self._splits = self._eviction.splits
         found = self._demands.get(request)

@@ -12,8 +12,7 @@ from fairbench.engine.client_cache import ClaimedNode, ClientCache, Residency
 from fairbench.engine.kv_cache import KVNode
 from fairbench.schedulers.eviction.policies import EvictionPolicy
 
-# Under the name ``OTHERS``, the cache records the tokens of all clients that the policy does not
-# know.
+# name for the tokens of all clients that the policy does not know
 OTHERS = "clients without an entitlement"
 UNKNOWN = Request(-1, OTHERS, 0, 0, (), 0, 0)
 
@@ -21,14 +20,14 @@ Ids: TypeAlias = "array[int]"
 
 
 class Prefix(NamedTuple):
-    """A cached prefix: token ids, and the namespace that separates equal tokens of models."""
+    """A cached prefix: token ids, and a namespace that separates, for example, two adapters."""
 
     ids: Ids
     namespace: tuple[Hashable, Hashable]
 
 
 class LiveMemoryLog:
-    """A memory log for a real engine, which provides a clock but records nothing."""
+    """A memory log for a real engine, which has a clock but records nothing."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -52,11 +51,10 @@ def held_by_client(residency: Residency) -> dict[str, float]:
 
 
 class MirroredCache(ClientCache):
-    """The simulator's cache, with a node for each node of an engine's tree.
+    """The simulator's cache as a copy of an engine's tree, node by node.
 
-    The engine reports every match, insertion and lock. ``drop(node)`` must evict the engine's leaf
-    that corresponds to the node. Tokens of clients that are unknown to the policy are evicted
-    first.
+    The engine reports every match, insertion and lock. ``drop(node)`` must evict the engine's
+    corresponding leaf. Tokens of clients that the policy does not know are evicted first.
     """
 
     def __init__(
@@ -72,8 +70,8 @@ class MirroredCache(ClientCache):
         self._clients = frozenset(self.residency.clients)
         self._drop_theirs = drop
         self._page = page
-        self.splits = 0  # number of nodes that were split
-        # ``_stretches`` holds the tokens of each node, without the tokens of its ancestors.
+        self.splits = 0  # node splits so far
+        # tokens of each node, without those of its ancestors
         self._stretches: dict[KVNode, Prefix] = {}
 
     def claiming(self, request: Request) -> Request:
@@ -116,9 +114,9 @@ class MirroredCache(ClientCache):
         return cast(ClaimedNode, node)
 
     def found(self, prefix: Prefix, limit: int) -> tuple[int, int]:
-        """Return how many tokens of a prompt are cached, and how many cached tokens are in use.
+        """Return how many tokens of a prompt are cached, and how many of these are in use.
 
-        At most ``limit`` tokens are counted. The tree does not change.
+        At most ``limit`` tokens count. The tree does not change.
         """
         cached = used = 0
         for child, common in self._along(prefix, limit):
@@ -128,9 +126,10 @@ class MirroredCache(ClientCache):
         return cached, used
 
     def _along(self, prefix: Prefix, limit: int) -> Iterator[tuple[KVNode, int]]:
-        """Yield the nodes on the path of a prefix, and the number of equal tokens of each node.
+        """Yield the nodes on the path of a prefix, each with its number of equal tokens.
 
-        The path ends after ``limit`` tokens, or in the first node that is equal only in part.
+        The path ends after ``limit`` tokens, or in the first node that only partly equals the
+        prefix.
         """
         ids, node = prefix.ids, self.root
         while node.depth + self._page <= limit:
@@ -146,7 +145,7 @@ class MirroredCache(ClientCache):
             node = child
 
     def _name(self, prefix: Prefix, depth: int) -> str:
-        """Return a name for the page at token ``depth``; sibling nodes have different names."""
+        """Return a name for the page at token ``depth``, different for sibling nodes."""
         text = prefix.ids[depth : depth + self._page].tobytes().decode("latin-1")
         return text if depth else f"{prefix.namespace} {text}"
 
@@ -176,7 +175,7 @@ class MirroredCache(ClientCache):
         return upper
 
     def take(self, client: str, tokens: int) -> None:
-        """Evict until ``tokens`` tokens fit, because a client's request will be computed next."""
+        """Evict until ``tokens`` tokens fit, for a client's request that is computed next."""
         self.claims.keep_within_limit(client, tokens)
         if tokens > self.free:
             self.evict(tokens - self.free, {client: tokens})
@@ -192,13 +191,13 @@ class MirroredCache(ClientCache):
     def store(self, node: ClaimedNode, request: Request, private: int, *, last: bool) -> None:
         """Claim the path to ``node`` for a request; ``last`` is true at the request's end.
 
-        The stored tokens of the request end at ``node``. Of the stored tokens, ``private`` tokens
-        no longer count as the request's private memory.
+        The request's stored tokens end at ``node``; ``private`` of them no longer count as its
+        private memory.
         """
         stored, at = 0, node
         while (parent := at.parent) is not None and not at.holders:
             stored, at = stored + at.length, parent
-        # The remaining tokens were already stored by other requests.
+        # other requests had already stored the remaining tokens
         self.residency.add_private(request.client, stored - private)
         (self.retain if last else self.claim)(node, request)
 

@@ -1,16 +1,16 @@
-"""The data-parallel ranks of one server, whose schedulers count each other's charges.
+"""Data-parallel ranks of a server, whose schedulers count each other's charges.
 
-Each rank of a server has its own queue and scheduler object. The host carries totals between ranks
-(``Totals``), and no rank waits for another rank.
+Each rank has its own queue and scheduler. The host carries totals between ranks (``Totals``), and
+no rank waits for another.
 
-The service of two clients that wait at all R ranks differs by at most 2(R U + Q + S): U and Q are
-the terms of the theorem for one rank (the quantum Q is 0 for VTC), and S is the largest charge to
-one client at all other ranks that a rank does not know yet. The bound is at most the bound of
-[DLPM] Theorem 5.1, 2 R (U + Q), plus 2 S, for two reasons:
+The service of two clients that wait at all ranks differs by at most 2(R U + Q + S). R is the
+number of ranks; U and Q are the terms of the theorem for one rank (the quantum Q is 0 for VTC).
+S is the largest charge to a client elsewhere that a rank does not know yet. This bound is at most
+that of [DLPM] Theorem 5.1, 2 R (U + Q), plus 2 S, for two reasons:
 
-- A rank serves the waiting client with the least known counter, or a client whose known credit is
-  positive. The client's true counter exceeds the known counter by at most the unknown charges S,
-  and the client's running requests at the R ranks add at most R U.
+- A rank serves the waiting client with the least known counter, or one with positive known
+  credit. The client's true counter exceeds the known counter by at most S, and its running
+  requests at the ranks add at most R U.
 - All clients that wait at a refill get the same number of quanta, and a round that several ranks
   grant at the same time counts once.
 """
@@ -53,11 +53,10 @@ class RankAccount(ABC):
 
         Args:
             told: Totals by rank of origin, which may be late, repeated or out of order.
-            elsewhere: A map from clients with requests at other ranks to whether the client waits
-                at another rank.
+            elsewhere: Clients with requests at other ranks, and whether each waits at one of them.
             now_s: The time in seconds on the host's clock.
         """
-        # No client may leave the account before all new charges are applied.
+        # Clients may leave the account only after all new charges are applied.
         busy = dict(self._elsewhere)
         for totals in told.values():
             busy |= dict.fromkeys((*totals.charged, *totals.raised), False)
@@ -69,7 +68,7 @@ class RankAccount(ABC):
 
     @abstractmethod
     def export_totals(self, since: int = 0) -> Totals:
-        """Return the totals to send to ranks that know version ``since`` of this rank's totals."""
+        """Return this rank's totals for ranks that already know version ``since``."""
 
     @abstractmethod
     def _merge(self, origin: str, totals: Totals, now_s: float) -> None:
@@ -85,12 +84,12 @@ class RankAccount(ABC):
 
     @contextmanager
     def arriving(self, client: str) -> Iterator[None]:
-        """Record a lift of the client while the scheduler handles the client's arriving request."""
+        """Record any lift of the client's counter while its arriving request is handled."""
         yield
 
 
 class CounterRanks(RankAccount):
-    """Counters of service: a client's counter includes its charges and lifts at all ranks."""
+    """Counters of service, with a client's charges and lifts at all ranks."""
 
     def __init__(self, scheduler: Any, account: Counters) -> None:
         super().__init__()
@@ -123,7 +122,7 @@ class CounterRanks(RankAccount):
         self._account.elsewhere = elsewhere
 
     def active(self) -> Collection[str]:
-        # The counters depend only on clients that wait, and the totals list these clients.
+        # Only waiting clients matter, and the totals list them.
         return ()
 
     @contextmanager
@@ -157,7 +156,7 @@ class CreditRanks(RankAccount):
 
 
 def ranks_of(scheduler: LocalScheduler) -> RankAccount | None:
-    """Return the shared account of a scheduler, or None if the scheduler counts nothing by client.
+    """Return a scheduler's shared account, or None if it counts nothing by client.
 
     Raises UsageError if the scheduler counts something that ranks cannot share.
     """

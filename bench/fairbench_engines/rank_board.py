@@ -1,7 +1,7 @@
 """The board of a rank: totals by client, in a file that the other ranks map into memory.
 
-Only the rank itself writes its board, and no process waits for a lock. A process that reads during
-an update gets the old totals of some clients, and gets the new totals at the next reading.
+Only the rank itself writes its board, without locks. A reader during an update gets old totals of
+some clients, and their new totals at the next reading.
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-# ``SLOTS`` limits the number of clients on the board; service of further clients is not shared
-# between ranks.
+# most clients on the board; service of further clients is not shared between ranks
 SLOTS = 1 << 16
-# ``NAME_BYTES`` is the number of bytes that the names of all clients may take.
+# bytes for the names of all clients
 NAME_BYTES = 64 * SLOTS
-# A client's state has two bits: the bit ``RUNS`` if its requests run, and the bit ``WAITS`` if its
-# requests wait.
+# bits of a client's state: its requests run, its requests wait
 RUNS, WAITS = 1, 2
-# Each column of the board has a name, a type of entry, and a number of entries. The file of the
-# board is sparse, so its unused slots take no memory. The column ``ends`` holds the positions at
-# which the names of clients end.
+# Columns of the board: name, type of entries, number of entries. ``ends`` holds where the clients'
+# names end. The file is sparse, so unused slots take no memory.
 COLUMNS = (
     *(("clients", "i8", 1), ("version", "i8", 1), ("told_s", "f8", 1)),
     *(("charged", "f8", SLOTS), ("raised", "f8", SLOTS), ("service", "f8", SLOTS)),
@@ -30,7 +27,7 @@ COLUMNS = (
 
 def _columns(path: Path, mode: Literal["r", "w+"]) -> dict[str, Any]:
     """Map the file into memory, and return its columns as arrays."""
-    # The import is in this function because only a server with several ranks needs numpy.
+    # imported here, because only a server with several ranks needs numpy
     import numpy as np
 
     sizes = {name: np.dtype(kind).itemsize * count for name, kind, count in COLUMNS}
@@ -43,12 +40,12 @@ def _columns(path: Path, mode: Literal["r", "w+"]) -> dict[str, Any]:
 
 
 class RankBoard:
-    """The board of this rank; a client keeps its slot on the board."""
+    """The board of this rank, on which each client keeps its slot."""
 
     def __init__(self, path: Path) -> None:
         made = path.with_suffix(".new")
         self._columns = _columns(made, "w+")
-        # The file gets its final name when it is complete, so readers find only complete files.
+        # The file is renamed when it is complete, so readers find only complete files.
         made.rename(path)
         self._slots: dict[str, int] = {}
         self._states: Mapping[str, int] = {}
@@ -84,11 +81,11 @@ class RankBoard:
 
     @property
     def charged(self) -> float:
-        """The sum of all charges that are on the board."""
+        """The sum of all charges on the board."""
         return float(self._columns["charged"][: len(self._slots)].sum())
 
     def tell(self, version: int, now_s: float) -> None:
-        """Publish the version of the board that was just completed."""
+        """Publish the version of the board that is now complete."""
         self._columns["told_s"][0] = now_s
         self._columns["version"][0] = version
 
@@ -116,7 +113,7 @@ class Reader:
         return bool(self._columns["version"][0] != self.version)
 
     def read(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the charges and the raised levels that have changed, by client."""
+        """Return the charges and the lifted levels that have changed, by client."""
         self.version = int(self._columns["version"][0])
         self._read_names()
         return self._changed("charged"), self._changed("raised")

@@ -16,16 +16,16 @@ from fairbench.schedulers.peers import Totals
 from fairbench_engines.rank_accounts import RankAccount
 from fairbench_engines.rank_board import RUNS, WAITS, RankBoard, Reader
 
-# In a server with several ranks, the first process sets the environment variable ``FOLDER``.
+# environment variable that the first process of a server with several ranks sets
 FOLDER = "FAIRBENCH_RANKS"
 EVERY_S = 0.05  # seconds between two exchanges of totals while a rank is busy
 FIND_EVERY_S = 1.0
-# If a rank sends no news for ``FORGET_S`` seconds, no client counts as waiting at that rank.
+# seconds without news from a rank after which no client counts as waiting there
 FORGET_S = 10.0
 
 
 def open_folder() -> None:
-    """Make the folder for the boards of the server's ranks, which start later."""
+    """Create the folder for the boards of the server's ranks, which start later."""
     if FOLDER not in os.environ:
         folder = tempfile.mkdtemp(prefix="fairbench-ranks-")
         os.environ[FOLDER] = folder
@@ -38,11 +38,11 @@ def _remove(folder: str, owner: int) -> None:
 
 
 class RankLink:
-    """The link of one rank, which publishes its own totals and reads the totals of other ranks.
+    """A rank's link to the others: it publishes its own totals and reads theirs.
 
-    ``shared`` is the account of the rank's scheduler, None for a scheduler without an account. The
-    name of a rank's board file contains the rank and its process. A restarted rank reads all totals
-    from the boards of other ranks, and the charges of the rank's former process stay charged.
+    ``shared`` is the account of the rank's scheduler, or None. A board's file name contains the
+    rank and its process: after a restart, the rank reads all totals of the others, and the charges
+    of its former process stay charged.
     """
 
     def __init__(self, folder: Path, rank: int, shared: RankAccount | None) -> None:
@@ -65,7 +65,7 @@ class RankLink:
         self.lag_s = 0.0  # age in seconds of another rank's latest totals when they were read
 
     def look(self, now_s: float) -> None:
-        """Apply the new totals of the other ranks, at most once every ``EVERY_S`` seconds."""
+        """Apply new totals of the other ranks, at most once every ``EVERY_S`` seconds."""
         if now_s < self._looked_s + EVERY_S:
             return
         self._looked_s = now_s
@@ -104,11 +104,11 @@ class RankLink:
         return [client for client, waits in self._elsewhere.items() if waits]
 
     def arriving(self, client: str) -> AbstractContextManager[None]:
-        """Return a context in which the scheduler handles a new or retracted request."""
+        """Return a context in which a client's new or retracted request is handled."""
         return nullcontext() if self._shared is None else self._shared.arriving(client)
 
     def served(self, service: Mapping[str, float]) -> dict[str, float]:
-        """Publish the weighted tokens computed for each client here; return sums over all ranks."""
+        """Publish each client's service (weighted tokens) here; return sums over all ranks."""
         self._board.put("service", service.items())
         sums = dict(service)
         for reader in self._readers.values():

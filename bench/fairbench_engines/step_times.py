@@ -9,9 +9,9 @@ from fairbench.core import PS_PER_S, CostModel, Request
 from fairbench.hardware.gpu_time import Decoding, step_parts
 from fairbench.schedulers.base import LocalScheduler
 
-# Each new observation multiplies the weights of all earlier observations by ``FORGET``.
+# factor on the weights of all earlier observations at each new one
 FORGET = 0.999
-FEW = 8  # The first prediction of a step time needs at least this number of observations.
+FEW = 8  # observations that the first prediction of a step time needs
 
 
 class _Fit:
@@ -24,7 +24,7 @@ class _Fit:
         self._products = [[0.0] * (counts + 1) for _ in range(counts + 1)]
         self._targets = [0.0] * (counts + 1)
         self._seen = 0
-        # ``_found`` holds the fitted coefficients; None if there is a new observation.
+        # fitted coefficients, None after a new observation
         self._found: list[float] | None = None
 
     def observe(self, seconds: float, *counts: float) -> None:
@@ -36,12 +36,12 @@ class _Fit:
         self._found = None
 
     def predict(self, *counts: float) -> float:
-        """Return the predicted seconds for these counts, or 0 after too few observations."""
+        """Return the predicted seconds for these counts, or 0 with too few observations."""
         constant, *each = self._coefficients()
         return max(0.0, constant + sum(a * b for a, b in zip(each, counts, strict=True)))
 
     def each(self, count: int) -> float:
-        """Return the seconds that one unit of a count adds, at least 0."""
+        """Return how many seconds a unit of count number ``count`` adds, at least 0."""
         return max(0.0, self._coefficients()[count + 1])
 
     def _coefficients(self) -> list[float]:
@@ -52,8 +52,7 @@ class _Fit:
         return self._found
 
     def _solved(self) -> list[float]:
-        # numpy is imported here, because only schedulers that need a fit use it; every engine
-        # installs numpy.
+        # imported here, because only schedulers that need a fit use it; every engine installs numpy
         import numpy as np
 
         products = np.array(self._products)
@@ -66,10 +65,9 @@ class _Fit:
 class FittedCosts:
     """A ``CostModel`` that is fitted to measured steps of an engine.
 
-    The fitted cost model is linear, like the simulator's timing profiles. The time of a prefill
-    depends on its new tokens, the context to which the new tokens attend, and the tokens loaded
-    from host memory. The time of a decode step depends on the number of requests in the step and on
-    their context.
+    The model is linear, like the simulator's timing profiles. A prefill's time depends on its new
+    tokens, the context that they attend to, and the tokens loaded from host memory. A decode step's
+    time depends on its number of requests and their context.
     """
 
     def __init__(self) -> None:
@@ -81,9 +79,9 @@ class FittedCosts:
         """Add a prefill step of ``seconds`` seconds to the fit.
 
         Args:
-            chunks: The number of cached tokens and of new tokens of each prompt.
-            seconds: The duration of the step that was measured.
-            loaded_tokens: The number of tokens that were loaded from host memory.
+            chunks: The numbers of cached and of new tokens of each prompt.
+            seconds: The measured duration of the step.
+            loaded_tokens: Tokens that were loaded from host memory.
         """
         pairs = list(chunks)
         new, attended = sum(new for _, new in pairs), sum(_attended(*pair) for pair in pairs)
@@ -96,7 +94,7 @@ class FittedCosts:
         return self._prefill.predict(new_tokens, _attended(cached_tokens, new_tokens), 0)
 
     def load_s(self, tokens: int) -> float:
-        """Return the seconds that a prefill waits for ``tokens`` tokens from the host's memory."""
+        """Return the seconds that a prefill waits for ``tokens`` tokens from host memory."""
         return tokens * self._prefill.each(2)
 
     def decode_step_s(self, requests: int, context_tokens: int) -> float:
@@ -109,7 +107,7 @@ def _attended(cached_tokens: int, new_tokens: int) -> float:
 
 
 class PromptPart(NamedTuple):
-    """The part of a request's prompt that one engine step computed.
+    """The part of a prompt that an engine step computed.
 
     ``complete`` is true for the last part of the prompt. ``load_s`` is the expected time in seconds
     to load the request's cached tokens from host memory.
@@ -130,19 +128,18 @@ class Decode(NamedTuple):
 
 
 class StepTimes:
-    """An object that reports step times to a scheduler, which charges clients for GPU time.
+    """A reporter of step times to a scheduler, which charges clients for GPU time.
 
-    If two steps overlap in time, the shared time is charged once. The clock of the server gives the
-    duration of each step. The model ``costs``, which is fitted to the server's own steps, divides
-    the duration among requests. Until the model has enough observations, all requests of a step
-    bear equal parts of the duration. The time to load tokens from host memory is charged to the
-    requests that need the tokens.
+    The server's clock gives each step's duration; time that two steps share is charged once. The
+    model ``costs``, fitted to the server's own steps, divides the duration among requests; until it
+    has enough observations, they bear equal parts. Loading tokens from host memory is charged to
+    the requests that need them.
     """
 
     def __init__(self, scheduler: LocalScheduler, costs: CostModel) -> None:
         self._scheduler = scheduler
         self._costs = costs
-        self._until_s = 0.0  # GPU time is charged up to this time in seconds
+        self._until_s = 0.0  # time in seconds up to which GPU time is charged
 
     def step(
         self,
@@ -178,6 +175,6 @@ class StepTimes:
 
 
 def _within(limit: int, parts: Sequence[int]) -> list[int]:
-    """Return the parts; if the parts' sum exceeds ``limit``, scale the parts in proportion."""
+    """Return the parts, scaled down in proportion if their sum exceeds ``limit``."""
     total = sum(parts)
     return [part * limit // total for part in parts] if total > limit else list(parts)

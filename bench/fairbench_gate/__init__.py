@@ -1,4 +1,4 @@
-"""The gate, which compares stored runs with a baseline of the same experiments."""
+"""A check for CI that compares stored runs with a baseline of the same experiments."""
 
 from typing import TYPE_CHECKING
 

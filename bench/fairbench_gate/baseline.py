@@ -26,16 +26,15 @@ from fairbench.results.summary import values_of
 from fairbench_gate.formats import changes_table
 from fairbench_gate.outcome import changes
 
-# The keys in ``NOT_KEPT`` identify a run without changing results, so a rerun keeps their values.
+# Manifest keys that describe when and where a run took place, not its results.
 NOT_KEPT = ("git", "host", "started", "wall_s", "cpu_s")
 
 
 def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
-    """Return the experiments of a baseline directory by name, with this version's defaults.
+    """Read the experiments of a baseline directory; return them by name.
 
-    Values that the user chose are taken from the file; all others are the defaults of this version.
-    Raises UsageError for a directory without experiments, and for an experiment that cannot be
-    simulated.
+    Values that the user chose come from the file; all others are this version's defaults. Raises
+    UsageError for a directory without experiments, and for an experiment that cannot be simulated.
     """
     files = sorted(folder.glob(f"*/{EXPERIMENT}"))
     if not files:
@@ -53,9 +52,9 @@ def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
 
 
 def _with_given(file: Path) -> Mapping[str, Any]:
-    """Return the tables of an experiment file.
+    """Return the tables of an experiment file, with the names of the values that the user chose.
 
-    For older files, ``given`` comes from the manifest.
+    These names stand in the table ``given``; older files lack it, so it comes from the manifest.
     """
     tables, manifest = read_experiment(file), _manifest_of(file)
     chosen = manifest.get(CHOSEN)
@@ -67,10 +66,10 @@ def _with_given(file: Path) -> Mapping[str, Any]:
 
 
 def check_stored(folder: Path, specs: Iterable[str]) -> None:
-    """Raise DataError if a baseline experiment has no results, or those of another experiment.
+    """Raise DataError if a baseline experiment lacks results, or if its results do not fit.
 
-    Results belong to another experiment if the experiment file was edited after they were stored,
-    or if they were stored by an older version that lacked some setting.
+    Results do not fit if the experiment file was edited after they were stored, or if an older
+    version stored them without some setting.
     """
     for name in specs:
         file = folder / name / EXPERIMENT
@@ -83,13 +82,13 @@ def check_stored(folder: Path, specs: Iterable[str]) -> None:
 
 
 def _unlike_results(file: Path) -> str:
-    """Return why stored results belong to another experiment, or "" if they fit."""
+    """Return why stored results do not belong to the experiment file, or "" if they do."""
     tables = read_toml(file, str(file))
     is_ours = not is_edited(tables)
     try:
         spec = read_spec(file)
     except UsageError:
-        # A parameter that the user did not choose, and that no longer exists, makes no difference.
+        # Ignore a default parameter that no longer exists in this version.
         if is_ours:
             return ""
         raise
@@ -115,7 +114,7 @@ def _manifest_of(file: Path) -> dict[str, Any]:
 def difference(
     stored: Path, run: StoredRun, *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return lines on how a run differs from the stored baseline, or "" if it does not.
+    """Return a text on how a run differs from the stored baseline, or "" if it does not.
 
     Raises DataError if a summary of the baseline cannot be read.
     """

@@ -47,9 +47,9 @@ class Clause(NamedTuple):
 def parse_clause(text: str, known: Collection[str]) -> Clause:
     """Parse ``METRIC:-LOSS`` (if more is better) or ``METRIC:+LOSS``; LOSS may end in %.
 
-    METRIC is a key of a summary, or another name of a key. ``known`` contains the metrics in the
-    summaries that are compared. Raises UsageError for a wrong form or sign, for an unknown metric,
-    and for a metric for which neither direction is better.
+    METRIC is a summary key or an alias of one. ``known`` contains the metrics in the summaries that
+    are compared. Raises UsageError for a wrong form or sign, for an unknown metric, and for a
+    metric for which neither direction is better.
     """
     match = SHAPE.fullmatch(text.strip())
     if match is None:
@@ -83,13 +83,12 @@ def parse_clause(text: str, known: Collection[str]) -> Clause:
 def p_larger(first: Sequence[Fraction], second: Sequence[Fraction]) -> float:
     """Return the one-sided p-value of the exact rank-sum test that ``second`` is larger.
 
-    The p-value is the probability that, if all values come from one distribution, the rank sum of
-    ``second`` is at least as large as the observed one.
+    If all values came from one distribution, the rank sum of ``second`` would be as large as
+    observed, or larger, with this probability.
     """
     pooled = sorted([*first, *second])
     observed = sum(_doubled_rank(pooled, value) for value in second)
-    # splits[k][s] is the number of subsets of k values, among the values so far, whose ranks sum to
-    # s.
+    # splits[k][s] counts the subsets of k of the values so far whose ranks sum to s.
     splits = [Counter({0: 1}), *(Counter[int]() for _ in second)]
     for value in pooled:
         rank = _doubled_rank(pooled, value)
@@ -127,11 +126,11 @@ class Judgement(NamedTuple):
 
 
 def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
-    """Judge one run against another by the exact decimal numbers in their files.
+    """Judge one run against one baseline run by the exact decimal numbers in their files.
 
-    A value may be only a bound, such as a latency above 300 s. A bound passes or fails if every
-    value that it allows passes or fails; otherwise the verdict is inconclusive. If both values are
-    lower bounds and equal, the check of the metric passes.
+    A value may be only a bound, such as a latency above 300 s. The check passes if every value
+    within the bound would pass, and fails if every value would fail; otherwise it is inconclusive.
+    Two equal lower bounds pass.
     """
     if before.raw is None or after.raw is None:
         return _judge_undefined([before], [after])
@@ -142,7 +141,7 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     )
     least, most = _badness_range(clause, after)
     is_bound = bool(before.bound or after.bound)
-    # The true value lies strictly beyond a bound.
+    # The true value is strictly beyond the bound, never equal to it.
     if least > worst_limit or (is_bound and least == worst_limit):
         return Judgement(Verdict.FAIL)
     if most <= best_limit:
@@ -155,11 +154,15 @@ def judge_paired(
 ) -> Judgement:
     """Judge runs with the same seeds by paired differences, as ``compare`` does.
 
-    The values in ``before`` and ``after`` are in the order of the seeds. The test is about the mean
-    over seeds of the change minus the allowed change, where a negative mean is worse than allowed;
-    ``alpha`` is the level on either side. The check of the metric fails if the mean is
-    significantly below 0, passes if it is significantly above 0, and is inconclusive otherwise. A
-    seed counts only if both of its runs have a value.
+    The test asks whether the change, averaged over seeds, is worse than allowed. The check fails
+    if it is significantly worse, passes if it is significantly better than the limit, and is
+    inconclusive otherwise. A seed counts only if both of its runs have a value.
+
+    Args:
+        clause: The metric and its allowed loss.
+        before: Values of the baseline, in the order of the seeds.
+        after: Values of the current runs, in the order of the seeds.
+        alpha: One-sided significance level.
     """
     pairs = [pair for pair in zip(before, after, strict=True) if not all(map(_is_undefined, pair))]
     if len(pairs) == 1:
@@ -180,15 +183,14 @@ def judge_paired(
 def judge_repeated(
     clause: Clause, before: Sequence[Value], after: Sequence[Value], alpha: float
 ) -> Judgement:
-    """Judge several measured runs of one seed against several runs of the baseline.
+    """Judge several measured runs of one seed against several baseline runs.
 
-    Each value of the baseline is first made worse by the allowed loss; all values are then ranked
-    together. The check of the metric fails if the current values rank significantly worse than the
-    baseline's values. The check of the metric passes if the current values rank significantly
-    better, or if none of them is worse than the best of the worsened baseline values.
+    Each baseline value is first made worse by the allowed loss. The check fails if the current
+    values then rank significantly below the baseline values. The check passes if they rank
+    significantly above, or if no current value is worse than the best of the worsened baseline.
 
-    The two rank tests are one-sided at the level ``alpha``. If there are too few runs for a
-    significant result, the rank tests are skipped.
+    Both rank tests are one-sided at the level ``alpha``. They are skipped if there are too few
+    runs for a significant result.
     """
     if any(value.raw is None for value in [*before, *after]):
         return _judge_undefined(before, after)
@@ -213,11 +215,10 @@ def judge_repeated(
 def _scaled(
     clause: Clause, before: Sequence[Value], after: Sequence[Value]
 ) -> tuple[list[Value], list[Value]]:
-    """Return limits and current values.
+    """Return the limits and the current values that the test compares.
 
     If the allowed loss is a fraction, limits and values are divided by the baseline's value of the
-    same seed. After the division, changes by the same percentage in every seed have no spread, even
-    if the seeds' loads differ.
+    same seed. A change by 5% in every seed then has no spread, even if the load differs by seed.
     """
     units = [abs(float(value.exact)) for value in before]
     if not clause.relative or 0.0 in units:
@@ -234,7 +235,7 @@ def _scaled(
 
 
 def _beyond(found: Difference, clause: Clause) -> str:
-    """Return a text on how far the current runs are from the limit, with the number of seeds."""
+    """Return a text on how far current runs are from the limit, with the number of seeds."""
     seeds = f"paired over {found.runs} seed{'s' if found.runs > 1 else ''}"
     if found.mean is None or found.runs < 2:
         return f"{seeds}: too few"
@@ -251,7 +252,7 @@ def _is_undefined(value: Value) -> bool:
 
 
 def _judge_undefined(before: Sequence[Value], after: Sequence[Value]) -> Judgement:
-    """Judge values of which some are undefined. A number that became undefined fails."""
+    """Judge values if some are undefined. The check fails if a number became undefined."""
     undefined = [list(filter(_is_undefined, values)) for values in (before, after)]
     if len(undefined[0]) == len(before) and len(undefined[1]) == len(after):
         return Judgement(Verdict.PASS, "undefined in both")
@@ -260,14 +261,14 @@ def _judge_undefined(before: Sequence[Value], after: Sequence[Value]) -> Judgeme
 
 
 def _badness_range(clause: Clause, value: Value) -> tuple[Fraction | float, Fraction | float]:
-    """Return the range in which the true value lies, negated if larger values are better."""
+    """Return the range of a metric's true value, negated if larger values are better."""
     low = -inf if value.bound == "<" else value.exact
     high = inf if value.bound == ">" else value.exact
     return (-high, -low) if clause.more_is_better else (low, high)
 
 
 def _badness_limit(clause: Clause, badness: Fraction | float) -> Fraction | float:
-    """Return the largest badness of a metric that passes, given the badness of the baseline.
+    """Return the worst badness that passes, given the badness of the baseline.
 
     The badness is the value of the metric, or its negative if larger values are better.
     """

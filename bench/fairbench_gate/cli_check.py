@@ -19,7 +19,7 @@ from fairbench.errors import NotJudged, RunFailed, UsageError
 if TYPE_CHECKING:
     from fairbench_gate.outcome import Outcome
 
-# GitHub Actions shows the Markdown file that the environment variable ``JOB_SUMMARY`` names.
+# This environment variable names the Markdown file that GitHub Actions shows after a job.
 JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
@@ -33,7 +33,7 @@ class CheckFormat(StrEnum):
 
 
 class Inconclusive(StrEnum):
-    """The choice whether an inconclusive check passes or fails."""
+    """The options for an inconclusive check: it passes or fails."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -130,7 +130,7 @@ def judged(
 
 @contextmanager
 def reporting(output: CheckFormat) -> Iterator[None]:
-    """Also print an error of the ``with`` block as an outcome, in formats that programs read."""
+    """Print an error of the ``with`` block also in the chosen machine-readable format."""
     try:
         yield
     except (UsageError, RunFailed) as error:

@@ -1,4 +1,4 @@
-"""The formats of a gate's outcome: a table, Markdown, JUnit XML or annotations of GitHub."""
+"""Output of a check: a table, Markdown, JUnit XML or GitHub annotations."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _verdicts(outcome: Outcome) -> Table:
 def changes_table(found: Sequence[Change]) -> RenderableType:
     """Return a table of the values that changed in one experiment.
 
-    If metrics over all clients changed, the table only counts the changes of single clients.
+    If metrics over all clients changed, changes of single clients are only counted.
     """
     shown = of_the_cluster(found)
     table = plain_table("", *HEADINGS, "", gap=1)
@@ -79,10 +79,10 @@ CHANGES = ("metric", "baseline", "current", "change", "")
 
 
 def outcome_markdown(outcome: Outcome) -> str:
-    """Return a Markdown line for each configuration, the worst first, with folded details.
+    """Return the outcome as Markdown: a line per experiment, the worst first, and folded details.
 
-    If the text exceeds ``MOST_CHARACTERS``, the last details are left out, and the text says how
-    many are missing.
+    If the text exceeds ``MOST_CHARACTERS``, the last details are omitted, and the text says how
+    many.
     """
     lines = [f"**{escaped(outcome.summary())}** ({escaped(outcome.basis)})", ""]
     if outcome.causes:
@@ -145,10 +145,9 @@ def _folded(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) 
 
 
 def as_commands(outcome: Outcome, *, inconclusive_fails: bool) -> str:
-    """Return annotations of GitHub.
+    """Return the outcome as GitHub annotations.
 
-    The annotations are an error or warning for each check that did not pass, and a notice with the
-    numbers of verdicts.
+    Each check that did not pass gets an error or a warning; a notice counts the verdicts.
     """
     levels = {
         Verdict.ERROR: "error",
@@ -165,7 +164,7 @@ def as_commands(outcome: Outcome, *, inconclusive_fails: bool) -> str:
 
 
 def _data(text: str) -> str:
-    """Escape a text for an annotation of GitHub, as GitHub's own toolkit does."""
+    """Escape a text for a GitHub annotation, as GitHub's own toolkit does."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
@@ -178,9 +177,9 @@ NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def as_junit(outcome: Outcome, *, inconclusive_fails: bool) -> str:
-    """Return JUnit test cases, one per metric limit and experiment.
+    """Return JUnit XML with a test case for each metric limit and experiment.
 
-    An inconclusive check fails or is skipped.
+    An inconclusive check counts as failed if ``inconclusive_fails`` is true, else as skipped.
     """
     failed = outcome.rows_with(Verdict.FAIL)
     unknown = outcome.rows_with(Verdict.INCONCLUSIVE)

@@ -1,4 +1,4 @@
-"""The outcome of a gate: the verdicts on all experiments, and other changed metrics."""
+"""The outcome of a check: the verdicts on all experiments, and other changed metrics."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ from fairbench_gate.points import PairedPoint, over_seeds
 DIGITS = (3, 5, 8)
 # Changes of at least ``LARGE`` percent are printed without decimal places.
 LARGE = 1000
-# Relative changes below ``ROUNDING`` do not count as changes. Processors add floating point numbers
-# in different orders, which changes results by less; a changed decision of a scheduler changes
-# results by more.
+# Smaller relative changes do not count. Processors add floating point numbers in different
+# orders, which changes results by less; a scheduler that decides differently changes them by more.
 ROUNDING = Fraction(1, 10**12)
 
 
@@ -54,7 +53,7 @@ class Change(NamedTuple):
 
     @property
     def direction(self) -> str:
-        """The direction of the change: ``worse``, ``better``, or "" if no direction is better."""
+        """The direction of the change: ``worse``, ``better``, or "" if neither is better."""
         metric = metric_of(self.metric)
         better = metric.better if metric else Better.NEITHER
         if better is Better.NEITHER or not (self.before.is_number and self.after.is_number):
@@ -83,9 +82,9 @@ def _short(value: Value, digits: int) -> str:
 
 
 def relative_difference(before: Fraction, after: Fraction) -> str:
-    """Return the difference in percent, such as ``+3.2%``.
+    """Return the change from ``before`` to ``after`` in percent, such as ``+3.2%``.
 
-    If the baseline is 0, return it as a number.
+    If ``before`` is 0, return the plain difference.
     """
     if before == 0:
         return _signed(float(after))
@@ -104,9 +103,9 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change
 
 
 def of_the_cluster(found: Sequence[Change]) -> Sequence[Change]:
-    """Return the changes of metrics over all clients or, if there are none, of single clients.
+    """Return the changes of cluster-wide metrics or, if there are none, of single clients.
 
-    Changes of single clients are numerous, and usually follow from changes over all clients.
+    Changes of single clients are numerous, and usually follow from cluster-wide changes.
     """
     return [one for one in found if not one.metric.startswith(CLIENTS)] or found
 
@@ -119,17 +118,17 @@ def _differ(before: Value, after: Value) -> bool:
     return abs(after.exact - before.exact) > ROUNDING * abs(before.exact)
 
 
-# If a run failed, its configuration has a check with the name ``RUN``.
+# the name of the check that stands for a failed run
 RUN = "run"
-# If simulated runs are checked without limits, their check has the name ``NO_CHANGE``.
+# the name of the check of simulated runs without limits
 NO_CHANGE = "no value may change"
 
 
 @dataclass(frozen=True, slots=True)
 class ClauseRow:
-    """The result of checking a metric's limit; ``before``, ``after`` and ``change`` are texts.
+    """The result of checking one metric limit; ``before``, ``after`` and ``change`` are texts.
 
-    ``causes`` are the default values that changed between the two versions of fairbench.
+    ``causes`` names defaults that differ between the two versions of fairbench.
     """
 
     point: str
@@ -142,7 +141,7 @@ class ClauseRow:
     causes: tuple[str, ...] = ()
 
     def wording(self) -> str:
-        """Return a line on the result, with the changed defaults that may explain it."""
+        """Return the result in one line, with changed defaults that may explain it."""
         numbers = f"{self.before} to {self.after}" if self.before else ""
         parts = (str(self.verdict), numbers, self.change, self.reason, *self.causes)
         return ", ".join(part for part in parts if part)
@@ -152,7 +151,7 @@ class ClauseRow:
 class Outcome:
     """The results of all checks of metric limits, and the other changed metrics of each experiment.
 
-    ``causes`` are the defaults of any experiment that changed after the baseline was stored.
+    ``causes`` names defaults that changed since the baseline was stored.
     """
 
     basis: str
@@ -166,15 +165,15 @@ class Outcome:
         return sum(row.verdict == verdict for row in self.rows)
 
     def with_errors(self, errors: Mapping[str, str]) -> Outcome:
-        """Return the outcome with a row for each failed run.
+        """Return the outcome with one more row for each failed run.
 
-        ``errors`` has the errors by experiment.
+        ``errors`` maps experiments to error messages.
         """
         rows = [ClauseRow(name, RUN, Verdict.ERROR, reason=text) for name, text in errors.items()]
         return replace(self, points=self.points + len(errors), rows=(*rows, *self.rows))
 
     def answer(self) -> str:
-        """Return a line on whether the gate passes, with the metric limits that were exceeded."""
+        """Return one line: whether the check passes, and which limits were exceeded."""
         texts = []
         for verdict, said in ANSWERS.items():
             names = dict.fromkeys(row.clause for row in self.rows if row.verdict is verdict)
@@ -187,13 +186,13 @@ class Outcome:
         return "; ".join(texts) or passed
 
     def summary(self) -> str:
-        """Return a line with the numbers of experiments, checks, and verdicts of each kind."""
+        """Return one line that counts experiments, checks and verdicts."""
         shown = [one for one in Verdict if one is not Verdict.ERROR or self.rows_with(one)]
         counts = ", ".join(f"{self.rows_with(verdict)} {verdict}" for verdict in shown)
         return f"{counted(self.points, 'point')}, {counted(len(self.rows), 'check')}: {counts}"
 
 
-# The first line of the answer names at most ``MOST_NAMED`` limits.
+# most exceeded limits that the answer names
 MOST_NAMED = 4
 ANSWERS = {
     Verdict.ERROR: "Not judged",
@@ -211,10 +210,10 @@ def counted(number: int, noun: str) -> str:
 def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -> Outcome:
     """Check the metric limits of every experiment.
 
-    ``alpha`` is the level of tests over several runs. A metric's limit is checked over all seeds of
-    an experiment at once. If the user sets no limits, no value of a simulated experiment may
-    change. Raises UsageError for an invalid limit, and for measured runs without limits, because
-    two measured runs always differ.
+    ``alpha`` is the level of tests over several runs. A limit is checked once per experiment, over
+    all its seeds. If the user sets no limits, no value of a simulated experiment may change. Raises
+    UsageError for an invalid limit, and for measured runs without limits, because two measured runs
+    always differ.
     """
     if not texts and not all(pair.simulated for pair in pairs):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The points of a gate, which are experiments with runs now and runs in a baseline."""
+"""Points of a check: experiments that have both current runs and baseline runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairbench.results import experiments
 from fairbench.results.comparison import ComparedRun, runs_below
 from fairbench.results.store import EXPERIMENT, Summary
 
-# If two experiments differ, a message names at most ``MAX_SHOWN`` keys of the difference.
+# A message names at most this number of keys in which two experiments differ.
 MAX_SHOWN = 4
 
 
@@ -24,8 +24,8 @@ MAX_SHOWN = 4
 class GatePoint:
     """An experiment with one simulated run, or with measured runs that differ only in the seed.
 
-    Two points match if they have the same ``experiment``, which is the tables of the experiment
-    file without the tag, with the seeds of all runs.
+    Points with equal ``experiment`` are compared. It holds the tables of the experiment file
+    without the tag, and the seeds of all runs.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -41,9 +41,8 @@ class GatePoint:
 class PairedPoint:
     """An experiment with the summaries of its baseline runs and of its current runs.
 
-    ``experiment`` is the name without the seed; simulated points with the same ``experiment``
-    differ only in the seed. ``causes`` are the default values that changed between the two versions
-    of fairbench.
+    ``experiment`` is the name without the seed, so simulated points that share it differ only in
+    the seed. ``causes`` names defaults that differ between the two versions of fairbench.
     """
 
     name: str
@@ -57,17 +56,16 @@ class PairedPoint:
 def read_pairs(
     baseline: Path, current: Path, allowed: Collection[str] = (), left_out: Collection[str] = ()
 ) -> list[PairedPoint]:
-    """Return the experiments of two directories in pairs, in the order of the baseline.
+    """Pair the experiments of two directories; return them in the order of the baseline.
 
-    A directory that contains a manifest counts as one run. If a directory has no manifest, all runs
-    in its subdirectories are read. Runs of a sweep also have the metrics that the sweep's
-    comparison adds. Experiments are also paired if they differ only in changed defaults, or in the
-    ``allowed`` keys, such as ``dp`` or ``vtc.charge``. Baseline runs in directories whose names are
-    in ``left_out`` are not compared.
+    A directory with a manifest is one run; otherwise, all runs in its subdirectories are read.
+    Runs of a sweep also have the metrics that the sweep's comparison adds. Two experiments are
+    a pair if they are equal, apart from changed defaults and from the keys in ``allowed``, such
+    as ``dp`` or ``vtc.charge``. ``left_out`` names baseline directories to ignore.
 
-    Raises UsageError if a key is unknown. Raises DataError for a directory without runs, for an
-    unreadable or incomplete run, and for a run without a counterpart. If a run has no counterpart,
-    the message names the run and its differences from the most similar run.
+    Raises UsageError for an unknown key. Raises DataError for a directory without runs, for an
+    unreadable or incomplete run, and for a run without a counterpart; the message then names the
+    most similar run and the differences from it.
     """
     before, after = _gate_points(baseline, left_out), _gate_points(current)
     _require_known(allowed, [*before.values(), *after.values()])
@@ -91,7 +89,7 @@ def read_pairs(
 
 
 def over_seeds(pairs: Sequence[PairedPoint]) -> list[PairedPoint]:
-    """Merge simulated experiments that differ only in the seed into one with all seeds."""
+    """Merge simulated experiments that differ only in the seed."""
     joined: dict[str, list[PairedPoint]] = {}
     for pair in pairs:
         repeated = pair.simulated and pair.experiment
@@ -111,7 +109,7 @@ def over_seeds(pairs: Sequence[PairedPoint]) -> list[PairedPoint]:
 
 
 def _gate_points(path: Path, left_out: Collection[str] = ()) -> dict[str, GatePoint]:
-    """Return the experiments of a directory by a key, which is equal for experiments to compare."""
+    """Return the experiments of a directory, by a key that comparable experiments share."""
     groups: dict[str, list[ComparedRun]] = {}
     for run in runs_below(path):
         if run.run.path.name in left_out:
@@ -152,7 +150,7 @@ def _pair_over_changes(
 ) -> dict[str, tuple[str, ...]]:
     """Give equal keys to experiments that differ only in changed defaults or allowed keys.
 
-    Return the differences, by the key in the newer experiment.
+    The result maps each new key to the differences between the two experiments.
     """
     causes: dict[str, tuple[str, ...]] = {}
     lonely = {key: point for key, point in after.items() if key not in before}
@@ -182,7 +180,7 @@ def _changes(one: GatePoint, other: GatePoint) -> experiments.SpecChanges:
 
 
 def _kept_defaults(point: GatePoint) -> tuple[str, ...]:
-    """Return the former defaults that simulated runs keep, as reruns of a stored file do."""
+    """Return the old defaults that simulated runs still use, as reruns of stored files do."""
     # An experiment that another version of fairbench stored may be invalid in this version.
     with suppress(UsageError):
         if point.simulated:
@@ -192,7 +190,7 @@ def _kept_defaults(point: GatePoint) -> tuple[str, ...]:
 
 
 def _of_both(found: experiments.SpecChanges) -> Iterator[str]:
-    """Yield the changed defaults of those parts, such as the router, that both experiments use."""
+    """Yield the changed defaults of components, such as the router, that both experiments use."""
     exchanged = {name for one in found.by_choice for name in re.findall(r'"([^"]*)"', one)}
     for one in found.by_default:
         if one.partition(".")[0] not in exchanged:
@@ -213,7 +211,7 @@ def _refuse_unlike(
 
 
 def _nearest(point: GatePoint, others: Sequence[GatePoint]) -> str:
-    """Return a text on the most similar experiment, and on the keys in which it differs."""
+    """Return a text that names the most similar experiment and the keys in which it differs."""
     unlike = [_changes(point, other).by_choice for other in others]
     nearest = min(range(len(others)), key=lambda index: len(unlike[index]))
     found = unlike[nearest]

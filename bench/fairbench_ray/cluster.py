@@ -21,32 +21,29 @@ from fairbench_ray.connection import Connected, Unreachable
 from fairbench_ray.tasks import STOP, EndedTask, Over, Refused, serve_tasks
 
 AUTO = "auto"
-# ``POLL_S`` is the number of seconds between two checks for messages or an interruption.
+# seconds between two checks for messages or an interruption
 POLL_S = 0.2
-# Connecting to the cluster may take ``CONNECT_S`` seconds, because Ray connects slowly on a busy
-# host.
+# limit in seconds for connecting to the cluster; Ray connects slowly on a busy host
 CONNECT_S = 180.0
 PATIENCE_S = 300.0  # seconds for which the cluster's head node may be unreachable
-# ``MOST_LOSSES`` limits the losses of the cluster's head node in a row, without a finished task
-# between them.
+# most losses of the cluster's head node in a row without a finished task in between
 MOST_LOSSES = 3
 
 
 class _NotThere(Exception):
-    """An error that the connection to a Ray cluster failed."""
+    """No connection to a Ray cluster could be made."""
 
 
 class RayCluster:
     """An executor that runs tasks on a Ray cluster, in parallel on all of its CPU cores.
 
-    The class ``LocalProcesses`` explains which functions can be tasks. The executor restarts a task
-    if its node is lost, or if the whole cluster was unreachable for a while. If a ``Saving`` task
-    saves files, they are sent back and written once, on this machine. All tasks end when this
-    process ends.
+    A task is restarted if its node is lost, or if the whole cluster was unreachable for a while.
+    Files that a ``Saving`` task saves are sent back and written once, on this machine. All tasks
+    end when this process ends. ``LocalProcesses`` explains which functions can be tasks.
     """
 
     def __init__(self, address: str | None = None) -> None:
-        """Use the Ray cluster whose head has the address ``HOST:PORT``, or one on this machine.
+        """Use the Ray cluster with its head at ``HOST:PORT``, or by default one on this machine.
 
         Raises UsageError if the package Ray is not installed.
         """
@@ -100,7 +97,7 @@ class RayCluster:
 def _outcomes(
     child: Child, work: tuple[bytes, Mapping[int, bytes]], interrupted: Interruption
 ) -> Iterator[tuple[int, bytes | Failure]]:
-    """Yield the result of each task. Raises EOFError or OSError if the child process has died."""
+    """Yield the result of each task; raise EOFError or OSError if the child process has died."""
     child.pipe.send(work)
     connected = asked_to_stop = False
     until = time.monotonic() + CONNECT_S
@@ -125,12 +122,12 @@ def _outcomes(
                 case Over():
                     return
     finally:
-        if not connected:  # A process that is still connecting does not read a request to stop.
+        if not connected:  # a process that is still connecting reads no request to stop
             child.process.kill()
 
 
 def _kept(task: Task, outcome: bytes | Failure, _: Interruption) -> Any:
-    """Return a task's result, after writing the files that the task saved to its folder."""
+    """Write the files that a task saved to its folder, and return the task's result."""
     if isinstance(outcome, Failure):
         return outcome
     result, files = pickle.loads(outcome)

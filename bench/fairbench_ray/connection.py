@@ -1,6 +1,7 @@
-"""The program of the process that connects to Ray, which is apart from the main process.
+"""The separate process that connects to Ray.
 
-A separate process is needed because Ray ends every process that loses the head node of the cluster.
+The main process does not connect itself, because Ray ends every process that loses the cluster's
+head node.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ LOOK_S = 2.0  # seconds between two checks whether the node of this process answ
 
 
 class Connected(NamedTuple):
-    """The first message of the process, which says that it is connected to the cluster."""
+    """The first message of the process: it is connected to the cluster."""
 
 
 class Unreachable(NamedTuple):
-    """The message that no Ray cluster was found at the address."""
+    """A message that no Ray cluster was found at the address."""
 
     reason: str
 
@@ -35,9 +36,9 @@ class Unreachable(NamedTuple):
 def connected(pipe: Connection, address: str) -> Iterator[Any]:
     """Connect to the cluster, and yield the module ``ray``, or None if the connection fails.
 
-    The pipe receives the message ``Connected`` or ``Unreachable``. Tasks that were started inside
-    the block end with the block. If the other end of the pipe is closed, the block ends without an
-    error. If the node of the cluster is lost, the process ends.
+    A message ``Connected`` or ``Unreachable`` is sent through the pipe. Tasks that were started in
+    the ``with`` block end with the block. If the other end of the pipe closes, the block ends
+    without an error. If this process loses its node of the cluster, the process ends.
     """
     leave_signals_to_parent()
     # The command may print JSON to standard output, so Ray's own output goes to standard error.
@@ -73,7 +74,7 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
 
 
 def give_up() -> NoReturn:
-    """Kill this process with SIGKILL, which the parent process notices.
+    """Kill this process with SIGKILL, so that the parent process notices the loss.
 
     Ray's own shutdown would wait for nodes that no longer exist.
     """

@@ -1,7 +1,6 @@
 """The launcher that places each replica of a run on a node of a Ray cluster.
 
-The classes RemotePlace and RemoteProcess represent nodes and server processes in the launcher's
-process.
+In the launcher's process, a RemotePlace stands for a node and a RemoteProcess for a server.
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ from fairbench_ray.replicas import (
 
 LOOK_S = 0.2  # seconds between two checks of the servers on other nodes
 ASK_S = 60.0  # seconds within which an actor must answer
-# ``STOP_S`` is the number of seconds within which a server must stop when it is asked to.
+# seconds within which a server must stop on request
 STOP_S = GRACE_S + REAPER_MARGIN_S + 5.0
-LOST = 255  # A server on an unreachable node is recorded with this exit code.
+LOST = 255  # the exit code recorded for a server on an unreachable node
 
 
 class ReplicaLost(Exception):
-    """An error that a replica can no longer be reached."""
+    """A replica can no longer be reached."""
 
 
 class ReplicaCalls:
@@ -110,7 +109,7 @@ class ReplicaCalls:
         return future
 
     def watch(self, process: RemoteProcess) -> None:
-        """From now on, check the server process every ``LOOK_S`` seconds."""
+        """Begin to check a server process every ``LOOK_S`` seconds."""
         self._watched.append(process)
 
     def _watch_processes(self) -> None:
@@ -147,7 +146,7 @@ class ReplicaCalls:
 
 @dataclass(frozen=True, slots=True)
 class RemotePlace:
-    """The place of one replica, which is the node on which the replica's Ray actor runs."""
+    """The node of one replica, on which the replica's Ray actor runs."""
 
     calls: ReplicaCalls
     number: int
@@ -183,7 +182,7 @@ class RemotePlace:
 class RemoteProcess:
     """A server that a Ray actor started on another node.
 
-    This machine has a copy of the server's log.
+    The server's log is copied to this machine.
     """
 
     def __init__(
@@ -216,7 +215,7 @@ class RemoteProcess:
         return f"exit code {self.exit_code}"
 
     def poll_actor(self) -> None:
-        """Read the actor's last answer, and request the next.
+        """Read the actor's last answer, and request the next one.
 
         Only one thread may call this method.
         """
@@ -268,7 +267,7 @@ class RayLauncher:
     """A launcher that places replicas on the nodes of a Ray cluster.
 
     Each replica reserves one CPU core and its GPUs. All replicas end when this process ends. If a
-    node is lost, its replicas are lost, and the replicas on other nodes continue.
+    node is lost, only its replicas are lost.
     """
 
     def __init__(self, address: str | None) -> None:
@@ -281,7 +280,7 @@ class RayLauncher:
         self._address = address or AUTO
 
     def check(self, wanted: Wanted) -> None:
-        """Raise UsageError if replicas should share GPUs. The cluster itself is checked later."""
+        """Raise UsageError if replicas are to share GPUs; the cluster is checked later."""
         if wanted.share_gpus:
             raise UsageError(
                 "--share-gpus cannot be combined with --launcher ray, which gives each "
@@ -340,7 +339,7 @@ class RayLauncher:
 
 
 def _fit_places(calls: ReplicaCalls, placed: ReplicasPlaced, wanted: Wanted) -> list[RemotePlace]:
-    """Return the replicas' places. Raise UsageError if software versions differ between nodes."""
+    """Return the node of each replica; raise UsageError if nodes have different software."""
     modules = tuple(engine_modules(wanted))
     asked = [
         calls.call(number, "find", wanted.python, wanted.chosen, modules)

@@ -20,13 +20,13 @@ from fairbench.live.processes.environment import ServerPython
 from fairbench.live.processes.process import GRACE_S, ServerProcess
 from fairbench_ray.connection import connected
 
-# ``POLL_S`` is the number of seconds between two checks for answers while calls are open.
+# seconds between two checks for answers while calls are open
 POLL_S = 0.05
-# ``IDLE_POLL_S`` is the number of seconds between two checks for messages while no call is open.
+# seconds between two checks for messages while no call is open
 IDLE_POLL_S = 0.5
-# ``CLOSE_S`` is the number of seconds within which all actors must close their servers.
+# seconds within which all actors must close their servers
 CLOSE_S = 30.0
-# An actor runs up to ``AT_ONCE`` calls at a time, so that a status check need not wait for a stop.
+# calls that an actor runs at once, so that a status check need not wait for a stop
 AT_ONCE = 4
 CPU, GPU = "CPU", "GPU"
 
@@ -74,14 +74,14 @@ class ReplicaActor:
         return free_ports(count)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start the server. The actor must not have a running server yet."""
+        """Start the server, of which the actor has at most one."""
         under = (*BETWEEN, sys.executable, "-I", "-S", reaper.__file__, str(GRACE_S))
         self._server = ServerProcess(
             [*under, *command], self._log, environment=environment, reaped=True
         )
 
     def look(self) -> tuple[int | None, bytes]:
-        """Return the server's exit code (None while it runs) and its new output."""
+        """Return the server's exit code (None while it runs) and its output since the last call."""
         assert self._server is not None
         # The exit code is read before the log, so that the log of a server that has ended is
         # complete.
@@ -104,7 +104,7 @@ class ReplicaActor:
 
 
 class Bundles(NamedTuple):
-    """A message that asks to place ``replicas`` replicas, each on one node with ``gpus`` GPUs.
+    """A request to place ``replicas`` replicas, each on one node with ``gpus`` GPUs.
 
     With ``spread``, the replicas are distributed over as many nodes as possible. Ray places either
     all of the replicas or none.
@@ -116,23 +116,23 @@ class Bundles(NamedTuple):
 
 
 class Placing(NamedTuple):
-    """A progress message: how many replicas are placed, and what each replica needs."""
+    """A progress message with the number of placed replicas and what each replica needs."""
 
     placed: int
     needs: str
 
 
 class ReplicasPlaced(NamedTuple):
-    """A message that all replicas are placed, with the node's address and the GPUs of each."""
+    """A message that all replicas are placed, with each replica's node address and GPUs."""
 
     hosts: tuple[str, ...]
     gpus: int
 
 
 class RemoteCall(NamedTuple):
-    """A message that calls a method of a replica's ``ReplicaActor``.
+    """A request to call a method of a replica's ``ReplicaActor``.
 
-    The answer to the call carries the ``ticket`` of the call.
+    The answer carries the same ``ticket``.
     """
 
     ticket: int
@@ -157,7 +157,7 @@ class Broken(NamedTuple):
 
 
 class Close(NamedTuple):
-    """A message of the parent process that no more calls follow."""
+    """The parent's message that no more calls follow."""
 
 
 def serve_replicas(pipe: Connection, address: str) -> None:
@@ -187,7 +187,7 @@ def serve_replicas(pipe: Connection, address: str) -> None:
 
 
 def _are_placed(ray: Any, pipe: Connection, groups: list[Any], needs: dict[str, int]) -> bool:
-    """Wait until Ray has placed all groups. Return False if the parent cancels the request."""
+    """Wait until Ray has placed all groups. Return False if the parent process cancels."""
     text = " and ".join(f"{count} {name}" for name, count in needs.items())
     while True:
         states = [ray.util.placement_group_table(group)["state"] for group in groups]

@@ -37,7 +37,7 @@ class StartedTasks:
         return index in self._begun
 
     async def lost(self, index: int) -> None:
-        """Record that a task must start again, because its node was lost."""
+        """Record that a task's node was lost, so the task must start again."""
         self._begun.discard(index)
 
     async def stopped(self) -> None:
@@ -91,7 +91,7 @@ class EndedTask(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A message that a node cannot run the tasks, with the reason."""
+    """A message with the reason why a node cannot run the tasks."""
 
     reason: str
 
@@ -167,7 +167,7 @@ class _Bridge:
         # task.
         except errors.RayTaskError as error:
             if isinstance(error.cause, errors.RayActorError):
-                # The actor runs on the same node as this process, so this node is about to fail.
+                # The lost actor ran on this process's own node, so this node is about to fail.
                 give_up()
             self._pipe.send(Refused(f"{error.cause}".partition("\n")[0]))
         except errors.WorkerCrashedError:
@@ -193,8 +193,8 @@ class _Bridge:
 def _work_function() -> Any:
     """Return a function that Ray pickles by value.
 
-    Even a node without fairbench can unpickle a function that was pickled by value; the function
-    then reports that fairbench is missing.
+    This way even a node without fairbench can unpickle the function, which then reports that
+    fairbench is missing.
     """
 
     def work(sent_files: bytes, task: bytes, index: int, started: Any) -> bytes:

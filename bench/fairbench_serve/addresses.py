@@ -1,4 +1,4 @@
-"""Comparison of workers' addresses, and a port that the router reserves."""
+"""Comparison of workers' addresses, and reservation of the router's port."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fairbench.live.processes.addresses import LOOPBACK, USUAL_PORTS
 
 
 def door_of(url: str) -> tuple[int, str]:
-    """Return the port and the path of a URL, which are the same for all names of its host."""
+    """Return the port and path of a URL, which do not depend on the host's name."""
     parts = urlsplit(url)
     path = "/".join(part for part in parts.path.split("/") if part not in ("", "."))
     return parts.port or USUAL_PORTS[parts.scheme], path
 
 
 def hosts_of(url: str) -> frozenset[str]:
-    """Return the IP addresses of a URL's host. The lookup may take seconds.
+    """Look up the IP addresses of a URL's host, which may take seconds.
 
     If the host is this machine, the result also contains ``LOOPBACK``. If the host's name is
     unknown, the result contains only the name.
@@ -43,9 +43,9 @@ def same_worker(
 
     Looking up host names may take seconds.
 
-    Two different full host names with a common IP address count as different servers, because the
-    address may belong to a gateway in front of both. ``found`` keeps the addresses of URLs between
-    calls, so that each URL is looked up once.
+    Two full host names count as different servers even with a common IP address, which may belong
+    to a gateway in front of both. ``found`` keeps addresses between calls, so that each URL is
+    looked up once.
     """
     known = {} if found is None else found
 
@@ -68,7 +68,7 @@ def _host(url: str) -> str:
 def _may_be_same(one: str, other: str) -> bool:
     """Return whether two host names may mean the same host.
 
-    A name is an IP address, a local name or a short name.
+    This needs an IP address, a local name or a short name.
     """
     short, full = sorted((one, other), key=len)
     is_own = {one, other} & {"localhost", socket.gethostname().lower()}
@@ -76,7 +76,7 @@ def _may_be_same(one: str, other: str) -> bool:
 
 
 def _address(text: str) -> str:
-    """Return an IP address in standard form. An address of this machine becomes ``LOOPBACK``."""
+    """Return an IP address in standard form; addresses of this machine become ``LOOPBACK``."""
     address = ip_address(text.partition("%")[0])
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or address
@@ -108,10 +108,10 @@ def _is_own(address: str) -> bool:
 
 @contextmanager
 def reserved(host: str, port: int, shown: str) -> Iterator[int]:
-    """Bind a port inside the block, so that no worker that is started meanwhile takes the port.
+    """Bind a port in the ``with`` block, so that no worker that starts meanwhile takes it.
 
-    A server can still listen at the port inside the block, because the port is bound with
-    SO_REUSEPORT and no socket listens there.
+    The router can still listen at the port, because it is bound with SO_REUSEPORT and no socket
+    listens there yet.
 
     Args:
         host: Address to listen at.

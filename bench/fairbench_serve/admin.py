@@ -1,4 +1,4 @@
-"""The admin port, through which an operator adds and removes workers without a restart."""
+"""The admin port, through which operators add and remove workers without a restart."""
 
 from __future__ import annotations
 
@@ -29,21 +29,18 @@ log = logging.getLogger(__name__)
 
 PATH = "/workers"
 FIELDS = ("url", "key")
-# The answer to a request that adds a worker waits up to ``PATIENCE_S`` seconds until the worker is
-# healthy.
+# seconds for which the answer to an addition waits until the worker is healthy
 PATIENCE_S = 2.0
-MOST_BYTES = 2**16  # limit on the bytes of the body of an admin request
+MOST_BYTES = 2**16  # most bytes of an admin request's body
 
 
 @dataclass(eq=False)
 class Membership:
     """The set of workers, which an operator can change through the admin port.
 
-    Each worker that is added gets a new number.
-
-    A removed worker stays in the list ``workers``, which therefore only grows. ``follow(worker)``
-    is called for each added worker, and ``unfollow(worker)`` for each removed worker. Methods that
-    change the set of workers raise Problem if the change is impossible.
+    Each added worker gets a new number. A removed worker stays in the list ``workers``, which only
+    grows. ``follow(worker)`` is called for each added worker, ``unfollow(worker)`` for each removed
+    one. Methods that change the set raise Problem if the change is impossible.
     """
 
     workers: list[WorkerAddress]
@@ -54,14 +51,14 @@ class Membership:
     unfollow: Callable[[int], None]
 
     def __post_init__(self) -> None:
-        # Without the lock ``_adding``, two calls at the same time could add the same worker.
+        # keeps two calls from adding the same worker
         self._adding = asyncio.Lock()
 
     def rows(self) -> list[dict[str, Any]]:
         return [self.row(worker) for worker in self.dispatcher.flights]
 
     def row(self, worker: int) -> dict[str, Any]:
-        """Return a worker's number, address, state and number of requests, but not its API key."""
+        """Return a worker's number, address, state and request count, but not its API key."""
         address = self.workers[worker]
         return {
             "worker": worker,
@@ -82,9 +79,9 @@ class Membership:
         return "ejected" if self.breakers.is_open(worker) else "down"
 
     async def add(self, address: WorkerAddress, patience_s: float) -> int:
-        """Add a worker, and return the number that the worker gets.
+        """Add a worker, which gets requests once it is healthy; return its number.
 
-        The added worker gets requests as soon as it is healthy.
+        The call waits at most ``patience_s`` seconds for this.
 
         Raises Problem (HTTP status 409) if the worker is already known or is this router itself, or
         if the routing policy does not support more workers.
@@ -119,9 +116,8 @@ class Membership:
     def drain(self, worker: int) -> None:
         """Stop sending requests to a worker, and remove the worker after its last request.
 
-        A second call for the same worker changes nothing. Raises Problem: status 404 for an unknown
-        worker; status 409 for the only available worker, or if the routing policy does not support
-        the removal of workers.
+        Repeated calls change nothing. Raises Problem: status 404 for an unknown worker, 409 for the
+        only available worker or a routing policy that does not support removals.
         """
         if worker not in self.dispatcher.flights:
             raise Problem(HTTPStatus.NOT_FOUND, f"there is no worker {worker}")
@@ -155,11 +151,9 @@ def admin_app(
 ) -> web.Application:
     """Return the HTTP application of the admin port.
 
-    If ``key`` is given, callers must send this key.
-
-    ``worker_keys`` holds the API keys of workers that may be added. A web page in a browser on the
-    router's machine can reach the admin port but cannot change the workers. The reason is that a
-    page of another site can neither send JSON nor use a host name of this machine.
+    Callers must send ``key``, if given. ``worker_keys`` holds the API keys of workers that may be
+    added. A web page in a browser on the router's machine can reach this port but not change the
+    workers, because it can neither send JSON to another site nor use a host name of this machine.
     """
 
     @web.middleware

@@ -14,7 +14,7 @@ from fairbench.live import openai
 from fairbench.live.http_server import Problem
 from fairbench_serve.prompts import TOKEN_BYTES
 
-# ``MAX_EVENT_BYTES`` limits the bytes of one event of a stream that the router keeps in memory.
+# most bytes of an event of a stream that the router keeps in memory
 MAX_EVENT_BYTES = 2**22
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -28,10 +28,10 @@ class Usage(NamedTuple):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
-    failed: bool = False  # true if the answer ended with an error
+    failed: bool = False  # whether the answer ended with an error
 
     def completed_by(self, earlier: Usage) -> Usage:
-        """Return this usage, with each count that it lacks taken from ``earlier``."""
+        """Return this usage, with missing counts taken from ``earlier``."""
         read, output, cached = (
             old if new is None else new for new, old in zip(self[:3], earlier[:3], strict=True)
         )
@@ -39,7 +39,7 @@ class Usage(NamedTuple):
 
 
 def is_object(answer: bytes) -> bool:
-    """Return whether a byte string is a JSON object that is not empty."""
+    """Return whether bytes are a JSON object that is not empty."""
     try:
         _object.decode(answer)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -48,9 +48,9 @@ def is_object(answer: bytes) -> bool:
 
 
 def _usage_of(answer: openai.Answered, payload: bytes, *, whole: bool) -> Usage:
-    """Return the token counts (usage) of an answer or of an event.
+    """Return the token counts (usage) of an answer (``whole``) or of an event.
 
-    Raises ``msgspec.MsgspecError``.
+    Raises ``msgspec.MsgspecError`` for invalid counts.
     """
     told = openai.usage_in(answer.meta_info or answer.usage, payload)
     usage = Usage(failed=answer.error is not None)
@@ -64,7 +64,7 @@ def _usage_of(answer: openai.Answered, payload: bytes, *, whole: bool) -> Usage:
 def usage_of(answer: bytes) -> Usage:
     """Return the token counts in an answer of any API, or an estimate from its length.
 
-    For an answer with invalid numbers, the estimate is made from the bytes of the whole answer.
+    Invalid counts are also replaced by an estimate, from the bytes of the whole answer.
     """
     with suppress(msgspec.MsgspecError):
         if (found := openai.answered(answer)) is not None:
@@ -73,7 +73,7 @@ def usage_of(answer: bytes) -> Usage:
 
 
 def _usage_told(named: openai.Typed) -> Usage:
-    """Return the token counts of a typed event. If any count is invalid, all counts are None."""
+    """Return the token counts of a typed event, or all as None if any is invalid."""
     with suppress(msgspec.MsgspecError):
         if (told := openai.usage_in(named.usage, b"")) is not None:
             return Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
@@ -81,7 +81,7 @@ def _usage_told(named: openai.Typed) -> Usage:
 
 
 def problem_of(fault: openai.Fault, worker: int | None = None) -> Problem:
-    """Return the error for the client when the stream of ``worker`` has the ``fault``."""
+    """Return the error that the client gets for a ``fault`` in the stream of ``worker``."""
     status = HTTPStatus.BAD_GATEWAY
     if fault.status is not None:
         with suppress(ValueError):
@@ -91,13 +91,12 @@ def problem_of(fault: openai.Fault, worker: int | None = None) -> Problem:
 
 
 class StreamReader:
-    """A reader of a stream of server-sent events that decides which events the client receives.
+    """A reader of server-sent events that decides which of them the client receives.
 
-    The reader holds back all events until the first event that contains output. Therefore a stream
-    that fails before its first event with output can be retried at another worker. SSE comments
-    before the first event with output are removed. If ``hide_usage`` is set, events that contain
-    only the usage are removed. An error event in an unusual format is replaced by an error event
-    that clients recognise.
+    Events are held back until the first one with output, so that a stream that fails earlier can be
+    retried at another worker; SSE comments before it are removed. With ``hide_usage``, events with
+    only the usage are removed. Error events in unusual formats are replaced by ones that clients
+    recognise.
 
     - ``fault`` is the reason why the stream is not a valid answer, or None if it is valid so far.
     - ``is_complete`` is True if the last event has arrived.
@@ -121,7 +120,7 @@ class StreamReader:
         self.has_new_output = False
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the complete events that the client gets after this chunk of the stream."""
+        """Return the complete events that the client gets after a chunk of the stream."""
         self.has_new_output = False
         passed = b"".join(
             [
@@ -139,7 +138,7 @@ class StreamReader:
         return b""
 
     def rest(self) -> bytes:
-        """Return the bytes that the client must still get after the end of the worker's stream."""
+        """Return what the client must still get after the end of the worker's stream."""
         rest = self._splitter.rest()
         self.is_complete |= openai.data_lines(rest) == [openai.DONE]
         if self.fault is None and self.is_complete and not self._is_passing:
@@ -158,8 +157,8 @@ class StreamReader:
     def usage(self) -> Usage:
         """Return the token counts that the stream has reported so far.
 
-        If the worker has not reported a positive number of output tokens, the number is estimated.
-        Four bytes of text count as one token, and each event counts as at least one token.
+        Without a positive count of output tokens, the number is estimated: four bytes of text count
+        as a token, and each event as at least one.
         """
         told = Usage()
         with suppress(msgspec.MsgspecError):
@@ -178,7 +177,7 @@ class StreamReader:
         return waiting
 
     def _unread(self, piece: bytes) -> bytes:
-        """Return the bytes of a comment, or of a part of an event that is too long.
+        """Pass on a comment, or a part of an event that is too long.
 
         A part of an event that is too long counts as output.
         """
@@ -188,7 +187,7 @@ class StreamReader:
     def _passed(self, event: bytes) -> bytes:
         data = b"\n".join(openai.data_lines(event))
         if self._is_done or (self.is_complete and data != openai.DONE):
-            return b""  # The client receives nothing after the last event of an answer.
+            return b""  # nothing follows the last event of an answer
         if not data:
             return event if self._is_passing else b""
         if data == openai.DONE:
@@ -231,18 +230,16 @@ def _said_bytes(answer: openai.Answered) -> int:
     return _text_bytes([*texts, answer.text] if isinstance(answer.text, str) else texts)
 
 
-# Before a worker has completed an answer, a token is assumed to take ``FIRST_TOKEN_S`` seconds (8B
-# model on an A100).
+# seconds per token that are assumed before a worker's first complete answer (8B model on an A100)
 FIRST_TOKEN_S = 0.02
-# An engine keeps memory free for the fraction ``RESERVED_SHARE`` of the remaining output, up to
-# ``MOST_RESERVED`` tokens. SGLang reserves memory for at most 4,096 tokens, multiplied by the
-# minimum of its new_token_ratio.
+# fraction of the remaining output for which an engine keeps memory free, and most tokens; SGLang
+# reserves memory for at most 4,096 tokens, times the minimum of its new_token_ratio
 RESERVED_SHARE, MOST_RESERVED = 0.098, 4_096
 LATEST_SHARE = 0.05  # weight of the latest answer in the exponential average of answer lengths
 
 
 class Charge(NamedTuple):
-    """The tokens of a request that are charged to its client.
+    """The tokens that a request's client is charged for.
 
     Cached tokens are part of the input tokens.
     """
@@ -269,12 +266,12 @@ class Bill:
 
 
 class HighestCost(NamedTuple):
-    """The highest cost, in tokens, that a request can cause.
+    """The highest cost that a request can cause, in tokens.
 
-    ``prompt_tokens`` is the length of the prompt, known or estimated.
+    ``prompt_tokens`` is the known or estimated length of the prompt.
 
-    ``most_output_tokens`` limits the total output of all ``answers`` (their number), which are
-    decoded in parallel.
+    ``most_output_tokens`` limits the total output of the ``answers`` answers, which are decoded in
+    parallel.
     """
 
     prompt_tokens: int
@@ -286,8 +283,8 @@ class HighestCost(NamedTuple):
 def reported(usage: Usage, asked: HighestCost) -> Charge:
     """Return the charge for the token counts that a worker has reported.
 
-    If the count of input tokens is missing or impossible, the prompt length in ``asked`` is used.
-    If the count of cached tokens is missing or impossible, it is set to 0.
+    A missing or impossible count of input tokens is replaced by the prompt length in ``asked``, one
+    of cached tokens by 0.
     """
     told = _possible(usage.input_tokens, asked.most_input_tokens)
     read = told or min(asked.prompt_tokens, asked.most_input_tokens)
@@ -300,15 +297,15 @@ def broken_off(
 ) -> Charge:
     """Return the charge for an incomplete answer, from the received tokens or an estimate.
 
-    ``left`` is True if the client abandoned the answer before its end. A client that abandons an
-    answer also pays for the memory that the engine reserved for the remaining output. If abandoned
-    answers were free, a client that requests long answers and leaves early would reserve memory for
-    free. All tokens of the prompt are charged.
+    All tokens of the prompt are charged. A client that abandons an answer (``left``) also pays for
+    the
+    memory that the engine reserved for the remaining output. Otherwise, a client that requests long
+    answers and leaves early would reserve memory for free.
 
-    Without streaming, tokens are not visible before the end of an answer. Without streaming, the
-    number of produced tokens is estimated as one token per ``token_s`` seconds since sending, for
-    each of the requested answers. ``token_s`` is None if the number of received tokens is known
-    exactly.
+    Without streaming, tokens are not visible before the end. Their number is then estimated as one
+    token per ``token_s`` seconds since sending, for each requested answer. ``token_s`` is None if
+    the
+    number of received tokens is known exactly.
     """
     so_far, most = reported(usage, asked), asked.most_output_tokens
     produced = so_far.output_tokens
@@ -324,13 +321,13 @@ def _possible(tokens: int | None, most: int) -> int:
 
 
 class Pace:
-    """The mean time per output token of each worker's recent complete answers, with queueing."""
+    """Each worker's mean time per output token in recent complete answers, with queueing."""
 
     def __init__(self) -> None:
         self._token_s: defaultdict[int, float] = defaultdict(lambda: FIRST_TOKEN_S)
 
     def token_s(self, worker: int) -> float:
-        """Return the seconds per output token, an exponential average over the worker's answers."""
+        """Return the seconds per output token, exponentially averaged over the worker's answers."""
         return self._token_s[worker]
 
     def observe(self, worker: int, elapsed_s: float, output_tokens: int) -> None:

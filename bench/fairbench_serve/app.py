@@ -1,4 +1,4 @@
-"""The router's process: its parts, its HTTP application, and its server loop from start to end."""
+"""The router's process: its parts, its HTTP application, and its server loop."""
 
 from __future__ import annotations
 
@@ -52,9 +52,8 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
 
 
-# An idle connection to a worker stays open for at most ``KEEP_ALIVE_S`` seconds. Uvicorn, the HTTP
-# server of SGLang and vLLM, closes an idle connection after 5 s, which a busy router may notice too
-# late.
+# seconds for which an idle connection to a worker stays open; Uvicorn, the HTTP server of SGLang
+# and vLLM, closes it after 5 s, which a busy router may notice too late
 KEEP_ALIVE_S = 4.0
 CONNECT_TIMEOUT_S = 10.0  # limit in seconds on opening a connection to a worker
 FIRST_CHECK_S = 2.0  # limit in seconds on the first health check, before the router starts
@@ -150,8 +149,8 @@ async def running(
 def _new_session(connector: TCPConnector) -> ClientSession:
     return ClientSession(
         connector=connector,
-        # The total time has no limit, because a request may wait in a queue for a long time. Health
-        # checks detect workers that hang.
+        # No limit on the total time, because requests may be queued for long; health checks detect
+        # workers that hang.
         timeout=ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
         auto_decompress=False,
         # Workers must not compress answers, because the router cannot decompress them.
@@ -176,7 +175,7 @@ def _new_dispatcher(
 
 
 def _subscriber(worker: int, address: WorkerAddress, dispatcher: Dispatcher) -> Subscriber | None:
-    """Return the reader of a worker's KV events, or None if the router needs no KV events."""
+    """Return the reader of a worker's KV events, or None if the router needs none."""
     if address.kv_events is None or not dispatcher.router.wants_evictions:
         return None
     lost, cleared = dispatcher.lost, dispatcher.forget_cache
@@ -195,8 +194,8 @@ log = logging.getLogger(__name__)
 def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Application:
     """Return the aiohttp application of the router.
 
-    The application needs aiohttp's ``handler_cancellation``, so that a request is aborted if its
-    client disconnects. Raises UsageError if a routing policy, setting or tokenizer is invalid.
+    It needs aiohttp's ``handler_cancellation``, which aborts a request if its client disconnects.
+    Raises UsageError if a routing policy, setting or tokenizer is invalid.
     """
     router = build_router(config.router, config.settings, len(config.workers))
     if is_overruled(config.gateway, admission_params(config.settings)):
@@ -270,7 +269,7 @@ async def _version(request: web.Request) -> web.StreamResponse:
 def _only_hosts(config: RouterConfig) -> Middleware:
     """Return a middleware that refuses ambiguous requests.
 
-    Requests that pages of other web sites send are refused, too.
+    Requests from pages of other web sites are refused, too.
     """
     allowed = {*LOOPBACK_HOSTS, gethostname().lower(), *(name.lower() for name in config.hosts)}
     is_open = ANY_HOST in allowed or config.keys is not None
@@ -302,11 +301,13 @@ async def serve_router(
 ) -> None:
     """Serve requests until SIGINT, SIGTERM or SIGHUP.
 
-    After the first signal, streams may continue for ``grace_s`` seconds.
-
-    A second signal ends the streams at once. ``on_ready`` is called with the URL of the server.
-    If ``tls`` is set, SIGHUP does not end the server, but loads new certificates with ``read_tls``.
-    Raises UsageError for an invalid setting or an unavailable address.
+    After the first signal, streams may continue for ``grace_s`` seconds; a second signal ends them
+    at
+    once. With ``tls``, SIGHUP does not end the server, but loads new certificates with
+    ``read_tls``.
+    ``on_ready`` is called with the URL of the server. Raises UsageError for an invalid setting or
+    an
+    unavailable address.
     """
     app = router_app(config, traces)
     async with (
@@ -327,7 +328,7 @@ async def serve_router(
 
 
 def _renew_tls(site: http_server.Connections, read_tls: Callable[[], SSLContext | None]) -> None:
-    """Use new certificate files for new connections. Invalid files are logged and not used."""
+    """Use new certificate files for new connections, but log and ignore invalid ones."""
     try:
         site.tls = read_tls()
     except FairbenchError as error:
@@ -338,7 +339,7 @@ def _renew_tls(site: http_server.Connections, read_tls: Callable[[], SSLContext 
 
 @asynccontextmanager
 async def _administered(app: web.Application, config: RouterConfig) -> AsyncIterator[None]:
-    """Serve the admin port until the block ends, if an admin port is configured."""
+    """Serve the admin port, if configured, until the ``with`` block ends."""
     if config.admin_port is None:
         yield
         return

@@ -12,12 +12,11 @@ from typing import Any, TypeAlias
 log = logging.getLogger(__name__)
 
 Work: TypeAlias = Coroutine[Any, Any, None]
-# Freed memory is returned to the operating system every ``GIVE_BACK_S`` seconds.
+# seconds between returns of freed memory to the operating system
 GIVE_BACK_S = 30.0
-# A buffer of at least ``LARGE_BYTES`` bytes is large; asyncio allocates 256 KiB for each read.
+# least size in bytes of a large buffer; asyncio allocates 256 KiB for each read
 LARGE_BYTES = 2**17
-# ``M_MMAP_THRESHOLD`` is the number of the parameter M_MMAP_THRESHOLD of ``mallopt`` in the C
-# header malloc.h.
+# number of this ``mallopt`` parameter in the C header malloc.h
 M_MMAP_THRESHOLD = -3
 
 
@@ -25,7 +24,7 @@ M_MMAP_THRESHOLD = -3
 async def background(work: Iterable[Work]) -> AsyncIterator[None]:
     """Run background tasks until the block ends.
 
-    If a task ends earlier with an error, the error is logged.
+    A task that ends earlier with an error is logged.
     """
     tasks = [_begun(one) for one in work]
     try:
@@ -37,7 +36,7 @@ async def background(work: Iterable[Work]) -> AsyncIterator[None]:
 class WorkerTasks:
     """The background tasks of each worker.
 
-    Each background task runs until its worker is removed.
+    A task runs until its worker is removed.
     """
 
     def __init__(self) -> None:
@@ -75,16 +74,16 @@ def _complain(task: asyncio.Task[None]) -> None:
 def keep_large_buffers_apart() -> bool:
     """Put each buffer of ``LARGE_BYTES`` or more into a memory map of its own, if possible.
 
-    After the first large buffer is freed, the C library raises the size from which buffers get
-    separate maps, up to 32 MiB. By default, large buffers that are allocated later then lie in the
-    heap between small objects that stay allocated. Freed buffers then leave holes in the heap, and
-    the heap grows. Returns whether the C library can allocate large buffers apart.
+    By default, the C library raises the size from which buffers get separate maps, up to 32 MiB,
+    when a large buffer is freed. Later large buffers then lie in the heap between small objects
+    that stay, leave holes when they are freed, and make the heap grow. Returns whether the C
+    library can allocate large buffers apart.
     """
     return _called("mallopt", M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 async def give_back_freed_memory() -> None:
-    """Return freed memory to the operating system again and again, until the task is cancelled.
+    """Return freed memory to the operating system periodically, until the task is cancelled.
 
     The C library must be glibc.
     """
@@ -93,9 +92,7 @@ async def give_back_freed_memory() -> None:
 
 
 def return_freed_memory() -> bool:
-    """Return memory that was freed to the operating system.
-
-    If the C library is not glibc, the function returns False.
+    """Return freed memory to the operating system; return False without glibc.
 
     Returning 100 MB takes about 10 ms.
     """

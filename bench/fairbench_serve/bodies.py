@@ -1,7 +1,7 @@
-"""Bodies of requests: decompression piece by piece, and limits on size, time and memory.
+"""Request bodies: decompression piece by piece, and limits on size, time and memory.
 
-Decompression does not use the HTTP library aiohttp. aiohttp would answer some encodings with an
-error in its own format, and would leave bodies of some encodings compressed.
+The HTTP library aiohttp does not decompress, because it would answer some encodings with an error
+in its own format and leave others compressed.
 """
 
 from __future__ import annotations
@@ -18,24 +18,21 @@ from aiohttp import web
 
 from fairbench.live.http_server import Problem, bad_request, most_connections, too_many
 
-# ``PLAIN`` lists the values of the header Content-Encoding that mean no compression.
+# values of the header Content-Encoding that mean no compression
 PLAIN = ("", "identity")
-# ``WINDOWS`` lists the values of zlib's parameter ``wbits`` for a gzip header, and for a zlib
-# header ("deflate").
+# zlib's parameter ``wbits`` for a gzip header, and for a zlib header ("deflate")
 WINDOWS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
-# ``RAW_DEFLATE`` is the value of zlib's parameter ``wbits`` for "deflate" without a zlib header.
+# zlib's parameter ``wbits`` for "deflate" without a zlib header
 RAW_DEFLATE = -zlib.MAX_WBITS
 ZLIB_METHOD, METHOD_BITS = 8, 0x0F
-# ``PIECE_BYTES`` limits the bytes of one decompressed piece of a body.
+# most bytes of a decompressed piece of a body
 PIECE_BYTES = 2**20
-# ``MOST_MEMBERS`` limits the number of gzip members of a body; a body of 64 MiB in blocks of 64 KiB
-# has 1024 members.
+# most gzip members of a body; 64 MiB in blocks of 64 KiB are 1024 members
 MOST_MEMBERS = 2048
 BODY_S = 120.0  # seconds within which a request body must arrive completely
-# ``ARRIVING_BYTES`` is the number of bytes of memory that the connection, task and buffer of an
-# arriving body take.
+# bytes of memory for the connection, task and buffer of an arriving body
 ARRIVING_BYTES = 2**15
-# All request bodies together may by default take the machine's memory divided by ``SHARE``.
+# by default, all request bodies together may take the machine's memory divided by this
 SHARE = 4
 
 
@@ -52,9 +49,9 @@ class Decoder:
         self._piece = b""
 
     async def decompressed(self, piece: bytes) -> AsyncIterator[bytes]:
-        """Yield the decompressed parts of a piece of the body, which a thread decompresses.
+        """Decompress a piece of the body in a thread, and yield the parts.
 
-        Raises Problem (HTTP status 400) if the piece does not have the encoding in the headers.
+        Raises Problem (HTTP status 400) if the encoding differs from the one in the headers.
         """
         if self._encoding in PLAIN:
             yield piece
@@ -84,7 +81,7 @@ class Decoder:
             raise _broken()
 
     def _new_member(self) -> zlib._Decompress:
-        """Return the decompressor of the next member. A gzip file may have several members."""
+        """Return the decompressor of the next gzip member, of which a body may have several."""
         self._members += 1
         if self._members > MOST_MEMBERS:
             raise bad_request(f"the body has more than {MOST_MEMBERS} compressed members")
@@ -95,8 +92,8 @@ class Decoder:
 async def read_body(http: web.Request, most: int, lease: BodyLease) -> bytes:
     """Return the decompressed body of a request.
 
-    Raises Problem if the body is invalid or arrives too late. The body may have at most ``most``
-    bytes, both before and after decompression.
+    Raises Problem if the body is invalid or arrives too late. ``most`` limits its bytes both before
+    and after decompression.
     """
     body, decoder, received = bytearray(), Decoder(http), 0
     _check_size(http.content_length or 0, most)
@@ -161,10 +158,9 @@ def usual_bytes() -> int:
 class _Shares:
     """A limit of ``most`` units (bytes or bodies) that clients share.
 
-    Each client may hold at most as many units as remain free.
-
-    Therefore a single client can hold half of all units, and the next client half of the remaining
-    units.
+    Each client may hold at most as many units as remain free: a single client half of all units,
+    the
+    next client half of the rest, and so on.
     """
 
     def __init__(self, most: int) -> None:
@@ -173,7 +169,7 @@ class _Shares:
         self._all = 0
 
     def would_have(self, client: str, more: int) -> tuple[int, bool]:
-        """Return how many units the client would hold, and whether the limit allows it."""
+        """Return how many units the client would hold with ``more``, and if this is allowed."""
         own = self._had[client] + more
         return own, own <= self._most - self._all - more
 
@@ -185,10 +181,10 @@ class _Shares:
 
 
 class BodyMemory:
-    """A limit of ``most`` bytes on the bodies of all requests, which no client can use up alone.
+    """A memory limit for all request bodies that no client can use up alone.
 
-    A request's body counts from its first byte until the request ends. The number of bodies that
-    are still arriving is also limited, because each arriving body occupies a connection.
+    Bodies may take ``most`` bytes in total, and count from their first byte until the request ends.
+    The number of arriving bodies is also limited, because each occupies a connection.
     """
 
     def __init__(self, most: int) -> None:
@@ -197,7 +193,7 @@ class BodyMemory:
 
     @contextmanager
     def lease(self, client: str) -> Iterator[BodyLease]:
-        """Reserve memory for a body while the block runs.
+        """Reserve memory for a body while the ``with`` block runs.
 
         Raises Problem (HTTP status 429) if the memory limit is exceeded.
         """

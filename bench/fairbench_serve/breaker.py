@@ -1,7 +1,7 @@
-"""The circuit breaker, which pauses a worker that fails requests which other workers serve.
+"""The circuit breaker, which pauses workers that fail requests others can serve.
 
-A refusal (HTTP status 4xx) is about a kind of request and not about the worker. For example, the
-worker may lack the requested model, or its context may be too short for the prompt.
+A refusal (HTTP status 4xx) concerns a kind of request rather than the worker: the worker may lack
+the model, or its context may be too short for the prompt.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from math import inf
 
-# The breaker opens after ``TRIPS_AFTER`` failures in a row.
+# failures in a row after which the breaker opens
 TRIPS_AFTER = 3
-# A worker gets no requests for ``FIRST_REST_S`` seconds after its breaker opens for the first time.
+# seconds without requests after a breaker opens for the first time
 FIRST_REST_S = 5.0
-# A worker gets no requests for at most ``LONGEST_REST_S`` seconds.
+# most seconds without requests
 LONGEST_REST_S = 60.0
-# ``MOST_KINDS`` limits the remembered kinds of requests, clients and failing workers.
+# most kinds of requests, clients and failing workers that are remembered
 MOST_KINDS = 1024
 
 
 @dataclass(slots=True)
 class _State:
-    # ``failures`` is the number of failures in a row without a success.
+    # failures in a row
     failures: int = 0
-    # ``clients`` holds the first two clients whose requests failed at the worker.
+    # the first two clients whose requests failed at the worker
     clients: set[str] = field(default_factory=set)
-    # The worker gets no requests for ``rest_s`` seconds after its breaker opens the next time.
+    # seconds without requests after the breaker opens the next time
     rest_s: float = field(default_factory=lambda: FIRST_REST_S)
-    until_s: float = -inf  # time in seconds at which the open breaker lets a test request through
+    until_s: float = -inf  # time in seconds at which the open breaker lets a probe through
     open: bool = False
     probing: bool = False
 
@@ -36,32 +36,32 @@ class _State:
 class Breakers:
     """The circuit breakers of all workers.
 
-    ``now_s`` is a function that returns the time in seconds.
+    ``now_s`` returns the time in seconds.
 
-    A failure of a worker counts only if another worker has served the same request. If every
-    failure counted, requests that fail at every worker could make all workers unavailable. After
-    ``TRIPS_AFTER`` consecutive failures, a worker's breaker opens: the worker gets no requests for
-    5 s. The pause doubles each time that the breaker opens again, up to 60 s. At the end of the
-    pause, the breaker allows a single probe request, whose result closes or opens the breaker.
+    A worker's failure counts only if another worker has served the same request. Otherwise,
+    requests
+    that fail everywhere could make all workers unavailable. After ``TRIPS_AFTER`` consecutive
+    failures, the worker's breaker opens: the worker gets no requests for 5 s, or for twice as long
+    each time it opens again, up to 60 s. The breaker then allows a single probe request, whose
+    result
+    closes or opens it.
 
-    Failures with a single client's requests do not open a worker's breaker if the worker has served
-    another client in the last 5 s. If only one client's requests fail, the requests may be the
-    cause of the failures.
+    A breaker stays closed if only a single client's requests fail and the worker has served another
+    client in the last 5 s, because these requests may cause the failures.
     """
 
     def __init__(self, workers: int, now_s: Callable[[], float]) -> None:
         self._states = {worker: _State() for worker in range(workers)}
-        # ``_served_s`` holds the time in seconds at which each worker last served each client, the
-        # latest time last.
+        # time in seconds at which each worker last served each client, the latest last
         self._served_s: dict[tuple[int, str], float] = {}
         self._now_s = now_s
 
     def forget_worker(self, worker: int) -> None:
-        """Do not probe a worker any more, because it is being removed."""
+        """Stop probing a worker that is being removed."""
         self._states.pop(worker, None)
 
     def is_open(self, worker: int) -> bool:
-        """Return whether a worker gets only test requests (probes), because its breaker is open."""
+        """Return whether a worker's breaker is open, so that it gets only probes."""
         return worker in self._states and self._states[worker].open
 
     def record_failure(self, worker: int, client: str) -> bool:
@@ -75,7 +75,7 @@ class Breakers:
         state.failures += 1
         if len(state.clients) < 2:
             state.clients.add(client)
-        # Requests that were sent before the circuit breaker opened do not count.
+        # Requests that were sent before the breaker opened do not count.
         if state.open and not state.probing:
             return False
         if not state.open and (state.failures < TRIPS_AFTER or self._serves_others(worker)):
@@ -86,7 +86,7 @@ class Breakers:
         return opens
 
     def record_success(self, worker: int, client: str) -> bool:
-        """Record a client's served request. Return whether it closes the worker's breaker."""
+        """Record that a client's request was served; return whether this closes the breaker."""
         state = self._states.get(worker)
         if state is None:
             return False
@@ -100,7 +100,7 @@ class Breakers:
         return closes
 
     def _serves_others(self, worker: int) -> bool:
-        """Return whether only one client's requests fail at a worker that serves another client."""
+        """Return whether only one client's requests fail at a worker that serves another."""
         failing, since_s = self._states[worker].clients, self._now_s() - FIRST_REST_S
         return len(failing) == 1 and any(
             at == worker and client not in failing and served_s > since_s
@@ -108,14 +108,14 @@ class Breakers:
         )
 
     def undecided(self, worker: int) -> None:
-        """Record that a probe has no result, for example because the client disconnected."""
+        """Record a probe without result, for example because the client disconnected."""
         if worker in self._states:
             self._states[worker].probing = False
 
     def reset(self, worker: int) -> None:
         """Close the circuit breaker of a worker.
 
-        A worker that becomes available again is assumed to be a new process.
+        When a worker becomes available again, it is assumed to be a new process.
         """
         if worker in self._states:
             self._states[worker] = _State()
@@ -126,7 +126,7 @@ class Breakers:
     def probe(self) -> int | None:
         """Return a worker that should be probed now, or None.
 
-        The caller must send a probe to the returned worker.
+        The caller must send a probe to it.
         """
         now_s = self._now_s()
         for worker, state in self._states.items():
@@ -156,12 +156,11 @@ class Refusals:
     """The kinds of requests that a worker refuses while other workers serve them.
 
     A kind is a hash of properties such as model and fields. ``size`` is the number of tokens that a
-    request needs. After ``TRIPS_AFTER`` refusals of a kind, requests of the kind that are at least
-    as large avoid the worker. Requests of a refused kind avoid the worker for as long as a circuit
-    breaker's pause. After the pause, a single request of the kind is sent to the worker again, as a
-    test. A request that the worker serves deletes the refusals of requests up to its size. If only
-    one client's requests were refused, only this client's requests avoid the worker, because their
-    content may be the cause.
+    request needs. After ``TRIPS_AFTER`` refusals, requests of the kind that are at least as large
+    avoid the worker for as long as a circuit breaker's pause. Then a single request of the kind
+    tests the worker again. A served request deletes the refusals of requests up to its size. If all
+    refused requests were of one client, only its requests avoid the worker, because their content
+    may be the cause.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -169,9 +168,9 @@ class Refusals:
         self._now_s = now_s
 
     def record_refusal(self, worker: int, kind: int, size: int, client: str) -> bool:
-        """Record that a worker refused a request which another worker served.
+        """Record that a worker refused a request that another worker served.
 
-        Returns whether requests of this kind avoid the worker from then on.
+        Returns whether requests of this kind begin to avoid the worker.
         """
         while len(self._kinds) >= MOST_KINDS and kind not in self._kinds:
             del self._kinds[next(iter(self._kinds))]
@@ -196,7 +195,7 @@ class Refusals:
     def avoided(self, kind: int, size: int, client: str) -> Collection[int]:
         """Return the workers to which a request of this kind and size should not be sent.
 
-        When a worker's pause is over, the worker is tried again.
+        After its pause, a worker is tried again.
         """
         now_s, found = self._now_s(), []
         for worker, state in self._kinds.get(kind, {}).items():
@@ -217,9 +216,8 @@ class Refusals:
 class Doubts:
     """The workers that failed their last request, or their last request of some kind.
 
-    The cause of a failed request may be the worker or the request itself. A doubted worker still
-    gets requests, but no request that another worker has failed. If ``kind`` is None, it stands for
-    all kinds of requests.
+    The cause may be the worker or the request itself. A doubted worker still gets requests, but
+    none that another worker has failed. ``kind`` None stands for all kinds.
     """
 
     def __init__(self) -> None:
@@ -231,7 +229,7 @@ class Doubts:
             del self._doubts[next(iter(self._doubts))]
 
     def clear_doubts(self, worker: int, kind: int) -> None:
-        """Record that the worker served a request of a kind, so that it is not doubted for it."""
+        """Record that a worker served a request of a kind, which ends doubts about this kind."""
         self._doubts.pop((worker, None), None)
         self._doubts.pop((worker, kind), None)
 

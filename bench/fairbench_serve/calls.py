@@ -1,4 +1,4 @@
-"""Calls, which are the data of requests that a router needs, read from each API's body."""
+"""Calls: the data of a request that the router needs, read from the body of any API."""
 
 from __future__ import annotations
 
@@ -20,25 +20,21 @@ from fairbench_serve.answers import MOST_RESERVED
 from fairbench_serve.fields import Fields, encoded
 from fairbench_serve.prompts import NO_LIMITS, PromptLimits, TextTokens
 
-# ``COMPLETION_TOKENS`` is the default limit on output tokens in the completions API of OpenAI and
-# SGLang.
+# default limit on output tokens in the completions API of OpenAI and SGLang
 COMPLETION_TOKENS = 16
-# ``MOST_PROMPT_LOGPROBS`` limits the prompt tokens with log-probabilities, because each
-# log-probability takes memory for a row of the vocabulary.
+# most prompt tokens with log-probabilities, each of which takes memory for a row of the vocabulary
 MOST_PROMPT_LOGPROBS = 8_192
 SEVERAL = "a request must have one prompt, because workers do not keep the client of a batch"
-# ``MOST_ANSWERS`` limits ``n`` (answers per request); limits per client count a request with n
-# answers once.
+# limit on ``n`` (answers per request); limits per client count such a request once
 MOST_ANSWERS = 16
-# The types of tools that the client itself runs begin with the prefixes in ``_OWN_TOOLS``. A tool
-# without a type is a function, which the client runs. If the worker runs a tool, it generates
-# again, but the router reserves only a single output.
+# Types of tools that the client runs begin with these prefixes; a tool without a type is such a
+# function. After a tool that the worker runs, it generates again, but the router reserves only one
+# output.
 _OWN_TOOLS = (
     *("function", "custom", "namespace"),
     *("bash_", "computer_", "memory_", "text_editor_"),
 )
-# Blocks of a message that contain text or media have the types in ``_BLOCKS``. Other types of
-# blocks may contain definitions of tools.
+# types of message blocks with text or media; other blocks may contain definitions of tools
 _BLOCKS = frozenset(
     {"text", "image", "document", "search_result", "thinking", "redacted_thinking"}
     | {"tool_use", "tool_result", "tool_reference"}
@@ -54,7 +50,7 @@ class Call:
     - ``max_new_tokens`` limits the output tokens of each answer; None means that only the model's
       context limits the output. ``answers`` is the number of answers that the request asks for.
     - ``said`` holds the values of body fields that may name the client.
-    - ``hide_usage`` is True if the router, and not the client, requests the usage of a stream.
+    - ``hide_usage`` is True if only the router, not the client, requests the usage of a stream.
     """
 
     fields: Fields
@@ -72,9 +68,9 @@ class Call:
 
     @property
     def reserved_output(self) -> int:
-        """Return the number of output tokens to reserve.
+        """Return how many output tokens to reserve for all answers.
 
-        Without a limit, SGLang's default counts.
+        Without a limit, SGLang's default counts for each answer.
         """
         each = MOST_RESERVED if self.max_new_tokens is None else self.max_new_tokens
         return each * self.answers
@@ -85,7 +81,7 @@ class Call:
     def body(self) -> bytes:
         """Return the JSON body that is sent to the worker.
 
-        A long prompt is copied from the client's body without encoding it again.
+        A long prompt is copied from the client's body instead of being encoded again.
         """
         return msgspec.json.encode(self.fields)
 
@@ -107,9 +103,9 @@ class BodyReader:
         return self.limits.ids_of(self.text, text)
 
     def listed_ids(self, ids: list[Any]) -> array[int]:
-        """Return the token ids that a body contains as a list.
+        """Convert a list of token ids in a body.
 
-        Raises Problem if the list of token ids is invalid.
+        Raises Problem if the list is invalid.
         """
         if not ids:
             raise bad_request("the prompt must not be empty")
@@ -124,8 +120,7 @@ class BodyReader:
     def chat_ids(self) -> array[int]:
         """Return the token ids of all fields that a chat template may use.
 
-        Each message is tokenized separately, so that the token ids of earlier messages stay a
-        prefix.
+        Messages are tokenized separately, so that earlier messages stay a prefix.
         """
         shapes.check_template_kwargs(self.body.chat_template_kwargs)
         with _readable():
@@ -152,7 +147,7 @@ class BodyReader:
         return array("I", chain.from_iterable(openai.media_of(one).ids() for one in media))
 
     def check_sampling(self, fields: Fields, sampling: shapes.Shared, where: str = "") -> None:
-        """Raise Problem for sampling parameters that would crash an engine or slow its steps."""
+        """Raise Problem for sampling parameters that would crash or slow an engine."""
         vocab_size = self.limits.vocab_size
         shapes.check_constraints(fields, patterns=self.limits.patterns, where=where)
         shapes.check_stops(sampling.stop)
@@ -162,12 +157,12 @@ class BodyReader:
         shapes.check_bias(sampling.logit_bias, vocab_size)
 
     def named_call(self, ids: array[int], max_new_tokens: int | None) -> Call:
-        """Return the call in a body of OpenAI's APIs, with the body fields that name the client."""
+        """Return the call in a body of OpenAI's APIs, with the fields that may name the client."""
         given, body = self.given, self.body
         outputs = body.structured_outputs or {}
         if isinstance(outputs.get("json"), str):
-            # If a JSON object repeats a key, engines disagree on which of the two values counts.
-            # Therefore the parsed schema replaces the text of the schema.
+            # Engines disagree on which value of a repeated JSON key counts, so the parsed schema
+            # replaces its text.
             with _readable("structured_outputs: json: "):
                 schema = msgspec.json.decode(outputs["json"])
             given["structured_outputs"] = encoded({**outputs, "json": schema})
@@ -191,9 +186,8 @@ class BodyReader:
 class Api(ABC):
     """A path of an API that accepts request bodies.
 
-    ``passed`` holds the fields that workers receive. If ``generates`` is True, requests to the path
-    are queued and charged. If ``generates`` is False, requests to the path may go to any worker at
-    once.
+    ``passed`` holds the fields that workers receive. Requests are queued and charged if
+    ``generates`` is True; otherwise they may go to any worker at once.
     """
 
     path: str
@@ -220,7 +214,7 @@ class Api(ABC):
         """
 
     def sign(self, call: Call, routing_key: str) -> None:
-        """Write the client into a body field, if the worker reads the client from it."""
+        """Write the client into the body, if the worker reads it there."""
 
 
 class GenerateApi(Api):
@@ -259,7 +253,7 @@ class GenerateApi(Api):
         )
 
     def _sampling_of(self, reader: BodyReader) -> shapes.Sampling:
-        """Return ``sampling_params`` of a body, and remove parameters that workers must not get."""
+        """Return ``sampling_params`` of a body without parameters that workers must not get."""
         name, where = "sampling_params", "sampling_params: "
         if name not in reader.given:
             return shapes.Sampling()
@@ -272,13 +266,12 @@ class GenerateApi(Api):
         return sampling
 
     def sign(self, call: Call, routing_key: str) -> None:
-        # On the path /generate, SGLang ignores the header with the routing key, so the body
-        # contains the key.
+        # SGLang ignores the header with the routing key at /generate, so the body contains it.
         call.set("routing_key", routing_key)
 
 
 class CompletionsApi(Api):
-    """The path ``/v1/completions``. A list that contains a single prompt counts as that prompt."""
+    """The path ``/v1/completions``; a list with a single prompt counts as that prompt."""
 
     path = "/v1/completions"
     decoder = msgspec.json.Decoder(shapes.RoutedCompletion)
@@ -311,7 +304,7 @@ class CompletionsApi(Api):
 class ChatApi(Api):
     """The path ``/v1/chat/completions``.
 
-    If the chat template is unknown, token ids are approximate.
+    Token ids are approximate, because the chat template is unknown.
     """
 
     path = "/v1/chat/completions"
@@ -320,8 +313,7 @@ class ChatApi(Api):
 
     def call_of(self, reader: BodyReader) -> Call:
         body, ids = reader.body, reader.chat_ids()
-        # Some engines prefer max_tokens, and others max_completion_tokens; for SGLang, 0 means no
-        # limit.
+        # Some engines prefer max_tokens, others max_completion_tokens; 0 means no limit in SGLang.
         most = max(body.max_completion_tokens or 0, body.max_tokens or 0) or None
         is_long = body.ignore_eos or body.logit_bias or (body.min_tokens or 0) > MOST_RESERVED
         if most is None and is_long:
@@ -346,7 +338,7 @@ class ResponsesApi(Api):
             raise bad_request(f"input: type 'item_reference': {shapes.STORED}")
         _check_tools(body.tools)
         call = reader.named_call(reader.chat_ids(), body.max_output_tokens or None)
-        call.set("store", False)  # Unless ``store`` is false, a worker stores the response.
+        call.set("store", False)  # a worker stores the response unless ``store`` is false
         return call
 
 
@@ -431,7 +423,7 @@ def _check_tools(tools: list[dict[str, Any]] | None) -> None:
     waiting: list[Any] = list(tools or ())
     for tool in waiting:
         kind = str(tool.get("type") or "function")
-        inner = tool.get("tools")  # A tool of type "namespace" contains further tools.
+        inner = tool.get("tools")  # a tool of type "namespace" contains further tools
         waiting += (
             [one for one in inner if isinstance(one, dict)] if isinstance(inner, list) else []
         )

@@ -1,4 +1,4 @@
-"""The command ``fairbench serve``, which runs the router in front of workers."""
+"""The command ``fairbench serve``, which runs a router in front of workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fairbench.schedulers.base import checked_weights
 from fairbench.tenants import with_tenants
 from fairbench_serve.flags import SERVE, ServeFlags
 
-# ``ONLY_WITH_DP`` lists the options that apply only to workers that `fairbench serve` starts.
+# options that apply only to workers that `fairbench serve` starts
 ONLY_WITH_DP = (
     *("local", "backend", "model", "gpu", "tp", "load_format", "server_args", "time_scale"),
     *("mem_fraction_static", "server_python", "allow_untested_release"),
@@ -180,9 +180,9 @@ def serve(
 
 
 def _check_together(flags: ServeFlags) -> None:
-    """Raise UsageError unless the flags name running workers or start workers.
+    """Raise UsageError unless the flags either name running workers or start workers.
 
-    Options that do not fit the workers are also an error.
+    Options that do not fit this choice are refused, too.
     """
     if bool(flags.get("worker_url")) == bool(flags.get("dp")):
         raise UsageError(
@@ -195,7 +195,7 @@ def _check_together(flags: ServeFlags) -> None:
 
 
 def _settings(flags: ServeFlags) -> dict[str, Any]:
-    """Return the settings that the user chose. Raises UsageError if a setting is given twice."""
+    """Return the settings that the user chose; raise UsageError if one is given twice."""
     settings, name = dict(flags.get("settings") or {}), "engine.mem_fraction_static"
     if (fraction := flags.get("mem_fraction_static")) is None:
         return settings
@@ -223,7 +223,7 @@ def _started(flags: ServeFlags) -> dict[str, Any]:
 def _weights(given: Mapping[str, float] | None, keys: Mapping[str, str] | None) -> dict[str, float]:
     """Return the weights of the clients.
 
-    Raises UsageError if a weight is invalid or if a client is unknown.
+    Raises UsageError for an invalid weight or an unknown client.
     """
     weights = checked_weights(given or {})
     known = set(with_tenants(keys.values())) if keys is not None else weights

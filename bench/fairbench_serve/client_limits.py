@@ -36,9 +36,8 @@ class Slot:
 class ConcurrencyLimit:
     """A limit of ``most`` concurrent requests in total, and of ``most_each`` per client.
 
-    If all slots are taken, a client can take a slot of another client that has more slots per
-    weight. The client with the most slots per weight then loses its youngest request whose answer
-    has not begun.
+    If all slots are taken, a client can take one from a client with more slots per weight: the
+    client with the most loses its youngest request whose answer has not begun.
     """
 
     def __init__(self, most: int, most_each: int, weights: Mapping[str, float]) -> None:
@@ -50,7 +49,7 @@ class ConcurrencyLimit:
 
     @contextmanager
     def take_slot(self, client: str) -> Iterator[Slot]:
-        """Take a slot for a request while the block runs.
+        """Take a slot for a request while the ``with`` block runs.
 
         Raises Problem (HTTP status 429) if no slot can be taken.
         """
@@ -104,7 +103,7 @@ class ConcurrencyLimit:
 
 
 def evicted() -> Problem:
-    """Return the error for a client whose request was evicted from its slot."""
+    """Return the error for a request that lost its slot."""
     return too_many(
         "the router is full, and this client has more unfinished requests than others; try "
         "again later"
@@ -129,17 +128,16 @@ class Quota(NamedTuple):
 class _Bucket:
     """A token bucket that can hold the quota of one minute.
 
-    The level of the bucket may fall below 0.
+    Its level may fall below 0.
     """
 
     def __init__(self, now_s: float) -> None:
-        # ``_missing`` is the number of tokens by which the bucket is not full; a change of the
-        # quota does not change this number.
+        # tokens by which the bucket is not full, which a change of the quota does not change
         self._missing = 0.0
         self._counted_s = now_s
 
     def refill(self, per_min: float, now_s: float) -> float:
-        """Refill the bucket up to now, and return how many tokens it holds."""
+        """Refill the bucket up to now, and return its level."""
         gained = (now_s - self._counted_s) * per_min / MINUTE_S
         self._missing, self._counted_s = max(0.0, self._missing - gained), now_s
         return per_min - self._missing
@@ -149,17 +147,17 @@ class _Bucket:
 
 
 class Quotas:
-    """The quotas of clients, as token buckets.
+    """The quotas of clients, as token buckets that hold the quota of a minute.
 
-    Each bucket can hold the quota of one minute.
+    ``now_s`` returns the time in seconds. A request is accepted if the client's quota allows a
+    request
+    and at least one token, both before and after its body is read. Its prompt and reserved output
+    are
+    taken from the bucket then, and replaced by the true cost at its end.
 
-    ``now_s`` is a function that returns the time in seconds. A request is accepted if the client's
-    quota allows a request and at least one token, both before and after its body is read. The
-    prompt and the reserved output are taken from the bucket when the request is accepted. At the
-    end of the request, the true cost replaces the reserved tokens.
-
-    In any period, a client can exceed its rate by the quota of a minute, and by the excess of its
-    requests in progress. The refill of the bucket first pays back the excess.
+    In any period, a client can exceed its rate by the quota of a minute, and by what its requests
+    in
+    progress took too much; the refill first pays back this excess.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -168,15 +166,15 @@ class Quotas:
         self._buckets: dict[str, tuple[_Bucket, _Bucket]] = {}
 
     def replace_limits(self, limits: Mapping[str, Quota]) -> None:
-        """Replace the quotas.
+        """Replace the quotas, without refilling any bucket.
 
-        The number of tokens that are missing in a client's bucket stays unchanged.
+        As many tokens as before are missing in each client's bucket.
         """
         self.limits = limits
         self._buckets = {one: both for one, both in self._buckets.items() if one in limits}
 
     def check_quota(self, client: str) -> None:
-        """Count a request of a client against its quota.
+        """Count a request against its client's quota.
 
         Raises Problem (HTTP status 429) if the quota is used up.
         """
@@ -193,12 +191,11 @@ class Quotas:
 
     @contextmanager
     def lease(self, client: str, tokens: int) -> Iterator[Bill]:
-        """Reserve the tokens of a request while the block runs.
+        """Reserve the tokens of a request while the ``with`` block runs.
 
-        After the block, the charges on the bill replace the reserved tokens.
-
-        Raises Problem (HTTP status 429) if other requests have used up the quota since
-        ``check_quota``.
+        At its end, the charges on the bill replace the reserved tokens. Raises Problem (HTTP status
+        429)
+        if other requests have used up the quota since ``check_quota``.
         """
         self._check_tokens(client)
         bill = Bill()
@@ -224,6 +221,6 @@ class Quotas:
 
 
 def _quota_used_up(quota: str, minutes: float) -> Problem:
-    # Running requests may soon return tokens that were reserved for them but not used.
+    # Running requests may soon return reserved tokens.
     wait_s = max(1, ceil(min(minutes, 1.0) * MINUTE_S))
     return too_many(f"the client has used its quota of {quota} per minute; try again later", wait_s)

@@ -1,4 +1,4 @@
-"""The configuration of the router, including latency targets and deadlines of requests."""
+"""The router's configuration, and latency targets and deadlines of requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONGEST_MS = 86_400_000  # longest deadline in milliseconds that a header may se
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The latency targets of a request, and the deadline (in seconds) that its header sets."""
+    """The latency targets of a request, and the deadline in seconds from its header."""
 
     targets: Targets = NO_TARGETS
     within_s: float | None = None
@@ -31,7 +31,7 @@ class Promise:
     def due(self, arrival_s: float, max_new_tokens: int) -> Due:
         """Return the deadlines of a request in seconds.
 
-        A deadline in a header takes precedence over a target.
+        A header's deadline takes precedence over targets.
         """
         due = self.targets.due(arrival_s, None, max_new_tokens)
         return due if self.within_s is None else due._replace(end_s=arrival_s + self.within_s)
@@ -50,11 +50,11 @@ class Promises:
     def promise_for(self, sent: Mapping[str, str]) -> Promise:
         """Return the latency targets that the headers of a request select.
 
-        Raises Problem (HTTP status 400) if a header is invalid.
-
-        If no objectives (named sets of targets) are configured, an unknown objective is ignored,
-        because another router may use the header. If objectives are configured, an unknown
-        objective is an error.
+        An unknown objective (named set of targets) is an error if objectives are configured.
+        Otherwise
+        it is ignored, because another router may use the header. Raises Problem (HTTP status 400)
+        for an
+        invalid header.
         """
         named = (sent[name] for name in headers.OBJECTIVE_ALIASES if name in sent)
         objective = next(named, None)
@@ -82,8 +82,8 @@ def promises(given: Mapping[str, str] | None) -> Promises:
     """Parse ``--goodput`` flags.
 
     ``ttft`` applies to all requests, and ``NAME.ttft`` to an objective. Raises UsageError for an
-    unknown latency or an invalid time. A multiple of the unloaded latency is also invalid, because
-    the router does not know the unloaded latency.
+    unknown latency or an invalid time, such as a multiple of the latency alone, which the router
+    does not know.
     """
     texts: dict[str, dict[str, str]] = {"": {}}
     for key, text in (given or {}).items():
@@ -115,12 +115,10 @@ class RouterConfig:
     """The configuration of the router: its policy, workers, clients, and limits.
 
     - ``router`` and ``settings``: the router's name, and its parameters as ``NAME.PARAM``.
-    - ``weights``: the weight of each client, by default 1; a weight given here overrides the key
-      file.
-    - ``keys``: the client that each API key identifies. Without API keys, each request itself names
-      its client.
+    - ``weights``: the weight of each client (default 1), which overrides the key file.
+    - ``keys``: the client of each API key; without keys, requests name their clients themselves.
     - ``keys_file``: the file of API keys, weights and quotas, which is read again after a change.
-    - ``client_from``: body fields that name the client if no header does, the most important first.
+    - ``client_from``: body fields that name the client if no header does, strongest first.
     - ``tokenizer``: path of a file tokenizer.json; without the file, token ids are approximate.
     - ``max_queue``: limit on the number of unfinished requests, including requests at the workers.
     - ``max_queue_per_client``: limit on unfinished requests per client; None means ``max_queue``.

@@ -1,8 +1,7 @@
-"""The dispatcher, which tells the routing policy the state of workers, requests and caches.
+"""The dispatcher, which keeps the state of workers, requests and caches for the router.
 
-The dispatcher itself uses no sockets and no asyncio tasks. Every method of the dispatcher takes
-effect at once. For each worker, the dispatcher keeps an assumed cache, which is an upper bound on
-the prompts that are still in the worker's cache.
+The dispatcher uses no sockets and no asyncio tasks; its methods take effect at once. It keeps an
+assumed cache for each worker: an upper bound on the prompts that are still cached there.
 """
 
 from __future__ import annotations
@@ -37,26 +36,24 @@ from fairbench_serve.ingress import (
     pages_of,
 )
 
-# The router assumes that the cache of a worker with KV events is ``FOLLOWED_SLACK`` times its KV
-# pool. KV events report the evictions of such a worker, so the assumed cache must not evict earlier
-# than the worker. The assumed size then only limits the memory of the router.
+# assumed cache size of a worker with KV events, in KV pools. KV events report its evictions, so the
+# assumed cache must not evict earlier; its size only limits the router's memory.
 FOLLOWED_SLACK = 2
 
 
 class _LosingCache(KVCache):
-    """A simulated cache from which reported evictions of a worker can be removed."""
+    """A simulated cache from which evictions that a worker reports can be removed."""
 
     def __init__(self, capacity: int, on_evict: Callable[[Prompt, int], None]) -> None:
         super().__init__(capacity, on_evict)
-        # ``_lost`` is the number of nodes that were removed from the prefix tree but are still in
-        # the list of leaves.
+        # nodes that were removed from the prefix tree but are still in the list of leaves
         self._lost = 0
 
     def lose(self, prefix: Prompt, tokens: int) -> None:
-        """Remove the last ``tokens`` tokens of a prefix, unless a longer prompt contains them."""
+        """Remove the last ``tokens`` tokens of a prefix unless a longer prompt contains them."""
         total = prompt_tokens(prefix)
         start = total - tokens
-        # ``match`` splits the node of the prefix tree at the token ``start``.
+        # splits the node of the prefix tree at the token ``start``
         self.match(prefix, start)
         node, _ = self.match(prefix, total)
         heard, self.on_evict = self.on_evict, None
@@ -64,7 +61,7 @@ class _LosingCache(KVCache):
             parent = node.parent
             assert parent is not None
             self._drop(node)
-            node.locks, node.edge = 1, ()  # When the cache evicts nodes, it skips locked nodes.
+            node.locks, node.edge = 1, ()  # evictions skip locked nodes
             self._lost += node.listed
             node = parent
         self.on_evict = heard
@@ -77,12 +74,12 @@ class _LosingCache(KVCache):
 class AssumedCache:
     """A simulated cache with the size of a worker's KV memory, filled with its finished prompts.
 
-    KV events of the worker report evictions sooner and more exactly than the assumed cache. The
-    assumed cache limits the router's memory if there are no KV events, if token ids are
-    approximate, and for prompts that the worker never cached. ``on_evict(prefix, tokens)`` is
-    called for tokens that the worker can no longer have in its cache. Prompts in the queue take no
-    space in the assumed cache. The reason is that queued prompts could be larger than the KV
-    memory, and would evict tokens that the worker still has.
+    A worker's KV events report evictions sooner and more exactly. The assumed cache limits the
+    router's memory without KV events, with approximate token ids, and for prompts that the worker
+    never cached. ``on_evict(prefix, tokens)`` is called for tokens that the worker can no longer
+    have
+    in its cache. Queued prompts take no space, because they could be larger than the KV memory and
+    would evict tokens that the worker still has.
     """
 
     def __init__(self, pool_tokens: int, on_evict: Callable[[Prompt, int], None]) -> None:
@@ -90,14 +87,14 @@ class AssumedCache:
         self._on_evict = on_evict
 
     def touch_prompt(self, prompt: Prompt) -> None:
-        """Record that a prompt was sent to the worker, which uses the prompt's cached prefix."""
+        """Record that a prompt was sent to the worker, which uses its cached prefix."""
         node, _ = self._cache.match(prompt, prompt_tokens(prompt))
         self._cache.touch(node)
 
     def add_prompt(self, prompt: Prompt) -> None:
         """Record that the worker has finished a request with this prompt."""
         cache, tokens = self._cache, prompt_tokens(prompt)
-        if tokens > cache.capacity:  # A worker refuses a prompt that is longer than its KV pool.
+        if tokens > cache.capacity:  # a worker refuses prompts longer than its KV pool
             self._on_evict(prompt, tokens)
             return
         node, place = cache.match(prompt, tokens)
@@ -115,9 +112,9 @@ class AssumedCache:
 
 
 class AssumedCaches(dict[int, AssumedCache]):
-    """The assumed caches of all workers, which call ``on_evict(worker, prefix, tokens)``.
+    """The assumed caches of all workers; they call ``on_evict(worker, prefix, tokens)``.
 
-    ``followed`` holds the numbers of the workers whose KV events the router reads.
+    ``followed`` holds the workers whose KV events the router reads.
     """
 
     def __init__(
@@ -148,12 +145,11 @@ log = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """A dispatcher that sends each request to the worker that the router chooses.
+    """A dispatcher that sends each request to the worker that the routing policy chooses.
 
-    While a worker is down, it gets no requests. ``pool_tokens`` is the size of each worker's KV
-    memory in tokens. ``now_s`` returns a time in seconds, of which only differences matter.
-    ``followed`` holds the workers whose KV events the router reads. Followed workers cache only
-    whole pages of ``page_tokens`` tokens.
+    Workers that are down get no requests. ``pool_tokens`` is the size of each worker's KV memory.
+    ``now_s`` returns seconds, of which only differences matter. ``followed`` holds the workers
+    whose KV events the router reads; they cache only whole pages of ``page_tokens`` tokens.
     """
 
     def __init__(
@@ -182,9 +178,9 @@ class Dispatcher:
             self._caches.renew(worker)
 
     def hold(self, queue: HoldsRequests, alarm: Alarm | None = None) -> None:
-        """From now on, let requests wait in ``queue`` before they are routed.
+        """Let requests wait in ``queue`` before they are routed.
 
-        The caller must call this method before it sends the first request.
+        Must be called before the first request is sent.
         """
         self.ingress = RouterIngress(queue, self._send, self.now_s, lambda: bool(self.up), alarm)
 
@@ -212,7 +208,7 @@ class Dispatcher:
         depth: int,
         promise: Promise = NO_PROMISE,
     ) -> Request:
-        """Build a request for routing policies, with a prompt of the token ids ``ids``."""
+        """Build a request for routing policies from the prompt's token ids ``ids``."""
         number, prompt = next(self._request_ids), pages_of(ids, self._page_tokens)
         arrival_s = self.now_s()
         due = promise.due(arrival_s, max_new_tokens)
@@ -229,11 +225,10 @@ class Dispatcher:
     ) -> RequestInFlight | None:
         """Route a request. Return its state at the worker, or None if it is queued.
 
-        When a queued request is sent, its state is passed to ``on_sent``; if it is never sent,
-        ``on_sent`` gets a Problem. A retried request is not queued again, unless the routing policy
-        has a queue of its own. The caller must call ``close_request`` at the end of the request.
-        Raises Problem: status 503 if no worker is available, 429 if the queue refuses the request,
-        500 if the routing policy fails.
+        When a queued request is sent, ``on_sent`` gets its state, or a Problem if it is never sent.
+        A retried request is queued again only if the routing policy has its own queue. The caller
+        must call ``close_request`` at the end of the request. Raises Problem: status 503 if no
+        worker is available, 429 if the queue refuses the request, 500 if the routing policy fails.
         """
         if not self.up:
             raise unavailable("no worker is available")
@@ -254,7 +249,7 @@ class Dispatcher:
             self.release()
 
     def release(self) -> None:
-        """Send the queued requests that may be sent after a change."""
+        """Send the queued requests that a change allows to be sent."""
         if self.ingress is not None:
             self.ingress.release()
 
@@ -273,13 +268,13 @@ class Dispatcher:
     def began(self, flight: RequestInFlight) -> None:
         """Record that the answer to a request starts to stream now.
 
-        Only the first call for a request has an effect.
+        Only a request's first call has an effect.
         """
         if flight.first_token_s is None:
             flight.first_token_s = self.now_s()
 
     def _worker_for(self, routed: int, wish: Wish) -> int:
-        """Return the worker that the routing policy chooses, or another if that one is down."""
+        """Return the worker that the routing policy chose, or another if it is down."""
         if wish.probe in self.flights and wish.probe not in self._leaving:
             return wish.probe
         if routed in self.up and routed not in wish.avoid:
@@ -305,9 +300,9 @@ class Dispatcher:
                 self.router.on_first_token(request, flight.routed, flight.first_token_s)
             self.router.on_finish(request, flight.routed, output, self.now_s())
         if self.router.wants_evictions and output_tokens:
-            # The segment ``output`` stands for the whole output, and is not divided into pages of
-            # tokens as prompts are. No later prompt matches the segment, and no cache reports its
-            # eviction, so the router is told at once that the segment is evicted.
+            # ``output`` stands for the whole output, undivided into pages, so no later prompt
+            # matches it and no cache reports its eviction. The router is therefore told at once
+            # that it is evicted.
             self.evicted(flight.routed, (*request.prompt, output), output_tokens)
         self._remove_if_empty(flight.worker)
         self.release()
@@ -315,7 +310,7 @@ class Dispatcher:
     def leave(self, worker: int, reason: AttemptFailure = AttemptFailure.HUNG) -> None:
         """Mark a worker as down, with the reason.
 
-        The worker gets no more requests, and its present requests are lost.
+        It gets no more requests, and its present requests are lost.
         """
         if worker not in self.flights:
             return
@@ -332,12 +327,11 @@ class Dispatcher:
             self.release()
 
     def eject(self, worker: int) -> None:
-        """Send no more requests to a worker. Requests that are already at the worker continue."""
+        """Send no more requests to a worker, whose present requests continue."""
         if worker not in self.up:
             return
         self.up.remove(worker)
-        # A router with a fixed set of workers keeps the worker; ``dispatch`` then chooses another
-        # available worker.
+        # A policy with a fixed set of workers keeps the worker; ``dispatch`` then chooses another.
         with suppress(RunFailed):
             self.router.on_worker_leave(worker, self.now_s())
         self._caches.renew(worker)
@@ -369,7 +363,7 @@ class Dispatcher:
     def add(self, *, followed: bool) -> int:
         """Add a worker, and return the number that it gets.
 
-        Until ``join`` is called, the worker counts as down.
+        It counts as down until ``join`` is called.
         """
         worker = next(self._numbers)
         self.flights[worker] = {}
@@ -405,10 +399,10 @@ class Dispatcher:
         self.router.on_evict(prefix, tokens, worker, self.now_s())
 
     def forget_cache(self, worker: int) -> None:
-        """From now on, assume that the worker's cache is empty."""
+        """Assume that the worker's cache is now empty."""
         if worker in self._caches:
             self._caches[worker].clear()
 
     def follow(self, worker: int, follows: bool) -> None:
-        """Set whether the router reads a worker's KV events, and assume that its cache is empty."""
+        """Set whether the router reads a worker's KV events, and assume an empty cache."""
         self._caches.follow(worker, follows)

@@ -1,4 +1,4 @@
-"""An exchange, which sends a request to one worker and passes the answer on to the client."""
+"""An exchange: sending a request to one worker, and passing the answer to the client."""
 
 from __future__ import annotations
 
@@ -27,28 +27,24 @@ from fairbench_serve.ingress import AttemptFailure, RequestInFlight
 
 RETURNED, RETRY_AFTER = ("x-request-id",), "Retry-After"
 EVENTS, JSON = "text/event-stream", "application/json"
-# ``LONGEST_RETRY_S`` limits the seconds of a Retry-After header that the router passes on to a
-# client.
+# most seconds of a Retry-After header that the router passes on to a client
 LONGEST_RETRY_S = 3_600
 SERVED, REFUSED = range(200, 300), range(400, 600)
-# The connection to the worker may stay open for ``END_S`` seconds after the last event, and for
-# ``USAGE_S`` seconds after a finish reason. After the finish reason, the worker sends the usage
-# event.
+# seconds for which the connection to the worker may stay open after the last event, and after a
+# finish reason, which the usage event may follow
 END_S, USAGE_S = 0.5, 5.0
-# A client that reads nothing for ``STALLED_S`` seconds counts as disconnected.
+# seconds after which a client that reads nothing counts as disconnected
 STALLED_S = 60.0
-# If the client has not read at most ``NO_WAIT_BYTES`` bytes, a write returns at once and needs no
-# timer.
+# unread bytes up to which a write returns at once and needs no timer
 NO_WAIT_BYTES = 2**14
 
 
-# ``CONNECTION_ERRORS`` lists the errors of a connection to a worker or to another router. Python's
-# TimeoutError is an OSError, too.
+# errors of a connection to a worker or another router; TimeoutError is an OSError, too
 CONNECTION_ERRORS = (ClientError, OSError, TimeoutError)
 
 
 class WorkerFailed(Exception):
-    """An error that a worker failed before its answer began.
+    """A worker failed before its answer began.
 
     ``answer`` is the error response of the worker, or None.
     """
@@ -63,16 +59,16 @@ class WorkerFailed(Exception):
 
 
 class ClientLeft(ConnectionError):
-    """An error that the connection to the client failed, and not the one to the worker."""
+    """The connection to the client failed, not the one to the worker."""
 
 
 @dataclass(eq=False)
 class Exchange:
-    """An exchange that sends a request to a worker and passes the answer on to the client.
+    """The exchange of one request with one worker on behalf of a client.
 
-    After ``run``, ``usage`` and ``failure`` hold the result; a complete answer has the ``failure``
-    None. ``on_begun`` is called when the client receives the first bytes of the answer.
-    ``on_heard`` is called each time output of the worker arrives.
+    After ``run``, ``usage`` and ``failure`` hold the result; ``failure`` is None for a complete
+    answer. ``on_begun`` is called when the client receives the first bytes, and ``on_heard`` each
+    time output of the worker arrives.
     """
 
     request: web.Request
@@ -98,8 +94,8 @@ class Exchange:
         """Send the call with the headers ``sent``, and return the answer that the client got.
 
         If this task is cancelled or the client stops reading, the connection to the worker is
-        closed. The closed connection makes the worker abort the request. Raises WorkerFailed if the
-        worker fails before its answer begins, or ClientLeft.
+        closed, which makes the worker abort the request. Raises WorkerFailed if the worker fails
+        before its answer begins, and ClientLeft if the client disconnects.
         """
         lost: AttemptFailure | None = None  # the reason, if the worker left during the exchange
         try:
@@ -140,8 +136,7 @@ class Exchange:
             self._check_unsent()
             if self._reader.has_new_output:
                 self.on_heard()
-            # If the client reads slowly, this write waits, and no data is read from the worker
-            # meanwhile.
+            # If the client reads slowly, this waits, and nothing is read from the worker meanwhile.
             await self._write(stream, told)
         rest, failed = self._reader.rest(), self._reader.usage().failed
         self._check_unsent()
@@ -157,8 +152,8 @@ class Exchange:
     async def _chunks(self, answer: ClientResponse) -> AsyncIterator[bytes]:
         """Yield the pieces of a stream as they arrive.
 
-        A stream that has a finish reason is complete. After the finish reason, a connection error
-        or a timeout is not an error of the worker, because the answer is complete.
+        After a finish reason the answer is complete, so a connection error or a timeout is then no
+        failure of the worker.
         """
         while True:
             try:
@@ -178,7 +173,7 @@ class Exchange:
         return USAGE_S if self._reader.is_finished else None
 
     def _check_unsent(self) -> None:
-        """Raise WorkerFailed if no valid answer has come and nothing was sent to the client."""
+        """Raise WorkerFailed if no valid answer has come, unless the client got something."""
         if self._reader.fault is not None and self._stream is None:
             raise self._failed(self._reader.fault)
 
@@ -197,15 +192,15 @@ class Exchange:
     def _whole_answer(self, body: bytes, status: int, returned: Mapping[str, str]) -> web.Response:
         """Return the response for an answer that is not streamed.
 
-        Raises WorkerFailed for an error status, and for a successful status without an answer. Only
-        a retry at another worker can show whether the worker or the request is the cause.
+        Raises WorkerFailed for an error status or a missing answer; only a retry at another worker
+        can show whether worker or request is the cause.
         """
         if status in REFUSED and not is_object(body):
             body = error_body(status, f"the worker answered with status {status} without JSON")
         response = web.Response(body=body, status=status, headers=returned)
         if status in REFUSED:
             raise WorkerFailed(self.flight.worker, AttemptFailure.ANSWERED, response)
-        if status not in SERVED:  # A redirect counts as an error of the worker.
+        if status not in SERVED:  # a redirect counts as an error
             odd = Problem(HTTPStatus.BAD_GATEWAY, f"the worker answered with status {status}")
             raise WorkerFailed(self.flight.worker, AttemptFailure.ANSWERED, odd.response())
         if (fault := whole_fault(body)) is not None:
@@ -218,13 +213,13 @@ class Exchange:
     async def _write(self, stream: web.StreamResponse, data: bytes) -> None:
         """Send data to the client.
 
-        The first call also sends the HTTP headers. Raises ClientLeft.
+        The first call also sends the HTTP headers. Raises ClientLeft if the client disconnected.
         """
         if not data:
             return
         transport = self.request.transport
         try:
-            # Until the client has received data, the router can send the request to another worker.
+            # Until the client has received data, the request can go to another worker.
             if self._stream is None:
                 await stream.prepare(self.request)
                 self._stream = stream
@@ -266,7 +261,7 @@ def _returned(answer: ClientResponse) -> dict[str, str]:
 def _reason_of(error: Exception) -> AttemptFailure:
     if isinstance(error, ClientConnectorError | ServerTimeoutError):
         return AttemptFailure.UNREACHED
-    # All other errors of the HTTP client concern received data: an invalid header or body.
+    # all other errors of the HTTP client concern received data: an invalid header or body
     return (
         AttemptFailure.STALE
         if isinstance(error, ClientConnectionError | OSError)

@@ -1,12 +1,11 @@
 """Fields of the request bodies of each API, and constraints on outputs such as grammars.
 
-Fields that workers must not receive are rejected or removed. The router refuses numbers that would
-crash a worker. If a field would be unfair to other clients, the error message says so.
+Fields that workers must not receive are refused or removed, and so are numbers that would crash a
+worker. If a field would be unfair to other clients, the error message says so.
 
-An engine compiles and evaluates a constraint in its scheduler process or beside it, for the whole
-batch. Therefore a pattern that backtracks for minutes stops all clients of that engine. Constraints
-whose cost is unbounded are refused unless the operator allows them. Constraints whose cost is
-bounded are limited in size.
+Engines compile and evaluate constraints in or beside their scheduler process, for the whole batch:
+a pattern that backtracks for minutes stops all clients of the engine. Constraints of unbounded
+cost are therefore refused unless the operator allows them; others are limited in size.
 """
 
 from __future__ import annotations
@@ -24,40 +23,37 @@ Raw: TypeAlias = msgspec.Raw
 Fields: TypeAlias = dict[str, Raw]
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-# ``Int32`` is the type of integers such as top_k and seeds, which engines store in tensors of fixed
-# width. A larger integer crashes the engine, not only the request.
+# integers such as top_k and seeds, which engines store in tensors of fixed width; a larger one
+# crashes the engine, not only the request
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-# ``Scale`` limits the repetition penalty. Engines divide logits by the repetition penalty, and take
-# the exponential. A penalty such as 1e-40 gives infinite logits and NaN probabilities, which crash
-# some samplers.
+# the repetition penalty, by which engines divide logits; a penalty such as 1e-40 gives infinite
+# logits and NaN probabilities, which crash some samplers
 Scale = Annotated[float, msgspec.Meta(ge=0.01, le=100)]
-# A temperature of 1e39 would be infinite in a float32 tensor. At a temperature near 0, engines
-# decode greedily.
+# 1e39 would be infinite in a float32 tensor; near 0, engines decode greedily
 Temperature = Annotated[float, msgspec.Meta(ge=0, le=100)]
-# Engines reject a top_p of 0; a top_p below 1e-6 becomes 0 in a tensor of half precision.
+# engines reject 0, which a value below 1e-6 becomes in half precision
 TopP = Annotated[float, msgspec.Meta(ge=1e-6, le=1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-# OpenAI, SGLang and vLLM limit penalties to the range of ``Penalty``.
+# the range of OpenAI, SGLang and vLLM
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
-# In SGLang, -1 means that no prompt token gets log-probabilities.
+# in SGLang, -1 means that no prompt token gets log-probabilities
 LogprobStart = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
-# ``MOST_BIAS`` limits the absolute value of a logit bias; OpenAI's API has the same limit.
+# largest absolute value of a logit bias, as in OpenAI's API
 MOST_BIAS = 100.0
-# OpenAI's API limits log-probabilities per token to 20.
+# log-probabilities per token, as in OpenAI's API
 FewLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]
 
-# ``DROPPED`` lists the fields that the router accepts but does not pass on: fields that it sets
-# itself, and fields that engines ignore.
+# fields that are accepted but not passed on, because the router sets them itself or engines ignore
+# them
 DROPPED = frozenset(
     {"rid", "routing_key", "user", "log_metrics", "no_logs", "metadata", "store", "service_tier"}
     | {"safety_identifier", "prompt_cache_key"}
-    # ``stream_interval`` would change the number of tokens that the router sees in each event of a
-    # stream.
+    # ``stream_interval`` would change the number of tokens in each event of a stream.
     | {"stream_interval"}
 )
-# ``INTEGERS`` lists the fields with integers that engines store in tensors or compare. For OpenAI's
-# API, 64.0 is a valid integer.
+# fields with integers that engines store in tensors or compare; for OpenAI's API, 64.0 is an
+# integer, too
 INTEGERS = frozenset(
     {"max_tokens", "max_completion_tokens", "min_tokens", "max_new_tokens", "min_new_tokens"}
     | {"max_output_tokens", "max_tool_calls", "priority"}
@@ -66,15 +62,13 @@ INTEGERS = frozenset(
 )
 _NULL, _FALSE = b"null", b"false"
 _NOTHING: Container[object] = (_NULL, _FALSE)
-# ``_ABSENT`` lists the values that have no effect: in every engine, a request without a priority
-# has priority 0.
+# values without an effect: in every engine, a request without a priority has priority 0
 _ABSENT: Mapping[str, Container[object]] = {"priority": (_NULL, _FALSE, b"0")}
 STORED = (
     "a worker gives a stored response to any client that knows its id, and no other worker has the "
     "response; send the earlier turns in 'input'"
 )
-# ``UNFAIR`` lists fields of some engines that would be unfair to other clients, each with the
-# reason.
+# fields of some engines that would be unfair to other clients, each with the reason
 UNFAIR = {
     "priority": "a client could put its requests before those of other clients; the operator "
     "orders clients with --weights or --set gateway.priority",
@@ -84,7 +78,7 @@ UNFAIR = {
     "use_beam_search": "beams that are thrown away are not in the usage; 'n' returns all answers",
 }
 _FLOAT_SIGNS, _LONGEST_NUMBER = (b".", b"e", b"E"), 40
-_EXACT_FLOAT = 2**53  # A float represents every integer up to this number exactly.
+_EXACT_FLOAT = 2**53  # floats represent all integers up to this number exactly
 
 _fields = msgspec.json.Decoder(Fields)
 
@@ -234,8 +228,7 @@ def _field_names(body: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(body.__struct_fields__)
 
 
-# ``SAMPLING`` lists the fields that the router sends to workers: the fields that it reads, and
-# other fields of the engines.
+# fields that workers receive: those that the router reads, and others of the engines
 SAMPLING = _field_names(Sampling) | {"json_schema", "structural_tag"}
 MEDIA = ("image_data", "audio_data", "video_data")
 GENERATE = _field_names(Generate) - {"routing_key"} | {
@@ -269,9 +262,8 @@ DETOKENIZE = _field_names(Detokenize) | {"model", "skip_special_tokens"}
 def read_fields(raw: bytes) -> tuple[bytes, Fields]:
     """Return a JSON object as bytes and as a map from field names to raw values.
 
-    Names and values are unchanged, except that integers written as floats (2.0) become integers. If
-    a name occurs twice, the last value counts. Raises msgspec's errors if the text is not a JSON
-    object.
+    Integers written as floats (2.0) become integers; all else is unchanged. If a name occurs twice,
+    the last value counts. Raises msgspec's errors if the text is no JSON object.
     """
     found = _fields.decode(raw)
     integers = {
@@ -288,9 +280,8 @@ def read_fields(raw: bytes) -> tuple[bytes, Fields]:
 def passed_on(found: Fields, allowed: frozenset[str], where: str = "") -> Fields:
     """Return the fields of a body that are in ``allowed`` and whose value is not null.
 
-    A field that is not allowed is removed if its value is null or false, or if its name is in
-    ``DROPPED``. Raises Problem if any other field remains; the message puts ``where`` before the
-    name of the field.
+    Other fields are removed if their value is null or false, or their name is in ``DROPPED``.
+    Raises Problem for any other; the message puts ``where`` before its name.
     """
     kept: Fields = {}
     for name, value in found.items():
@@ -303,13 +294,13 @@ def passed_on(found: Fields, allowed: frozenset[str], where: str = "") -> Fields
 
 
 def refused_field(name: str, where: str = "") -> Problem:
-    """Return the error for a field that workers must not get, with the reason from ``UNFAIR``."""
+    """Return the error for a field that workers must not get, with any reason from ``UNFAIR``."""
     said = f"{where}{name[:64]!r} is not a field that this router passes on"
     return bad_request(f"{said}: {UNFAIR[name]}" if name in UNFAIR else said)
 
 
 def _as_integer(value: Raw) -> Raw | None:
-    """Return the integer that is written as a float, or None if the number is not an integer."""
+    """Return a float such as 2.0 as an integer, or None if it is not an integer."""
     text = bytes(value) if len(memoryview(value)) <= _LONGEST_NUMBER else b""
     if not any(sign in text for sign in _FLOAT_SIGNS):
         return None
@@ -322,7 +313,7 @@ def _as_integer(value: Raw) -> Raw | None:
 
 
 def check_ids(ids: range | list[int], vocab_size: int | None, where: str) -> None:
-    """Raise Problem, which names the field ``where``, if token ids are outside the vocabulary."""
+    """Raise Problem about the field ``where`` if token ids are outside the vocabulary."""
     if not ids or vocab_size is None:
         return
     if min(ids) < 0 or max(ids) >= vocab_size:
@@ -342,7 +333,7 @@ def check_bias(bias: Mapping[str, float] | None, vocab_size: int | None) -> None
 
 
 def check_template_kwargs(values: Mapping[str, object] | None) -> None:
-    """Raise Problem unless all values are scalars, because the chat template runs in the worker."""
+    """Raise Problem unless all values are scalars; the chat template runs in the worker."""
     for name, value in (values or {}).items():
         if name == "chat_template" or isinstance(value, list | dict):
             raise bad_request(
@@ -351,52 +342,46 @@ def check_template_kwargs(values: Mapping[str, object] | None) -> None:
 
 
 ALLOW_FLAG = "--allow-regex"
-# ``PATTERNS`` lists the fields that contain regular expressions, or grammars, which may contain
-# regular expressions.
+# fields with regular expressions, or with grammars, which may contain them
 PATTERNS = frozenset({"stop_regex", "regex", "ebnf", "structural_tag"})
-# The fields ``PROMPTS`` of a body contain no schema. Every other field may contain a schema in some
-# engine.
+# fields of a body without schemas; any other field may contain a schema in some engine
 PROMPTS = frozenset({"prompt", "suffix", "system", "instructions"})
 CHECKED = frozenset({"logit_bias", "stop", "stop_regex", "stop_token_ids", "stop_sequences"})
 CHECKED |= {"chat_template_kwargs"}
 TURNS = frozenset({"messages", "input"})
-# ``TEXTS`` lists the fields of a message or item that contain no schema, so that their values are
-# not checked. The field "tools" is not in ``TEXTS``, because some templates and engines read it.
+# fields of a message or item without schemas, whose values are not checked; "tools" is missing,
+# because some templates and engines read it
 TEXTS = frozenset(
     {"role", "content", "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
     | {"name", "refusal", "arguments", "output", "input", "summary", "encrypted_content"}
 )
 
-# ``MOST_STOPS`` limits the number of stop texts in a request.
+# most stop texts of a request
 MOST_STOPS = 32
-# ``LONGEST_STOP`` limits the characters of a stop text; at each step, SGLang decodes that many
-# characters again.
+# most characters of a stop text; SGLang decodes that many again at each step
 LONGEST_STOP = 256
-MOST_STOP_IDS = 128  # limit on the number of stop token ids, which vLLM has, too
-MOST_BIASES = 1024  # limit on the entries of ``logit_bias``, which vLLM has, too
+MOST_STOP_IDS = 128  # most stop token ids, as in vLLM
+MOST_BIASES = 1024  # most entries of ``logit_bias``, as in vLLM
 
-# ``MOST_VALUES`` limits the JSON values in all schemas of a request; 16 characters of text count as
-# one value.
+# most JSON values in all schemas of a request; 16 characters of text count as one value
 MOST_VALUES = 5_000
 TEXT_VALUE = 16
-MOST_DEPTH = 32  # limit on the number of nested levels in a schema
-# ``MOST_REPEATS`` limits lengths and counts in a schema; counts of nested elements are multiplied.
+MOST_DEPTH = 32  # most nested levels in a schema
+# limit on lengths and counts in a schema; counts of nested elements are multiplied
 MOST_REPEATS = 10_000
-LARGEST_NUMBER = 2**63  # limit on the absolute value of a number in a schema
-ANY_OBJECT = "$$ANY$$"  # value by which SGLang denotes a schema that allows any object
+LARGEST_NUMBER = 2**63  # largest absolute value of a number in a schema
+ANY_OBJECT = "$$ANY$$"  # SGLang's schema that allows any object
 FORMAT, FORMATS = "response_format", ("text", "json_object", "json_schema")
-# ``SCHEMA_TEXTS`` lists the fields that may contain JSON as a string.
+# fields that may contain JSON as a string
 SCHEMA_TEXTS = frozenset({"json_schema", "structural_tag"})
-# ``WRAPPINGS`` maps a field to the number of levels by which a schema is nested below the field. In
-# a list of tools, the field "parameters" holds the schema.
+# levels by which a schema is nested below a field; in a list of tools, "parameters" holds the
+# schema
 WRAPPINGS = {"json_schema": 1, FORMAT: 3}
 MOST_WRAPPINGS = 4
 
-# Names of keywords and types that hold regular expressions or grammars contain the words in
-# ``_PATTERN_WORDS``.
+# words in the names of keywords and types with regular expressions or grammars
 _PATTERN_WORDS = ("pattern", "regex", "grammar", "ebnf", "lark", "structural_tag", "x-guidance")
-# In the values of the keywords ``_NAMED_SCHEMAS``, the client chooses the keys. The keyword
-# "mapping" occurs inside "discriminator".
+# keywords with a table whose keys the client chooses; "mapping" occurs inside "discriminator"
 _NAMED_SCHEMAS = (
     *("properties", "$defs", "definitions", "dependentSchemas", "dependentRequired"),
     *("dependencies", "patternProperties", "mapping"),
@@ -410,7 +395,7 @@ _REPEATS = (
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _DEFINITIONS = ("$defs", "definitions")
 
-_OPENINGS = (b"{", b"[", b'"')  # A JSON object, a list, or a string begins with one of these bytes.
+_OPENINGS = (b"{", b"[", b'"')  # first bytes of a JSON object, list or string
 _messages = msgspec.json.Decoder(list[Fields])
 
 
@@ -418,8 +403,8 @@ def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None
     """Raise Problem for a constraint that may slow the steps of an engine.
 
     Objects in ``given`` are replaced by their parsed form, because engines treat repeated keys
-    differently. ``patterns`` is True if the operator allows regular expressions and grammars. In a
-    message, ``where`` stands before the name of a field.
+    differently. ``patterns`` says whether the operator allows regular expressions and grammars.
+    Messages put ``where`` before a field's name.
     """
     if not patterns:
         for name in sorted(PATTERNS & given.keys()):
@@ -435,7 +420,7 @@ def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None
 def _check_field(given: Fields, name: str, budget: _Budget, where: str) -> None:
     """Check the JSON schemas that a field contains.
 
-    Numbers, booleans and ordinary strings cannot contain a schema and are not checked.
+    Numbers, booleans and ordinary strings contain no schema.
     """
     opening = bytes(memoryview(given[name])[:1])
     if opening not in _OPENINGS and name not in (*SCHEMA_TEXTS, FORMAT):
@@ -482,7 +467,7 @@ def check_many(name: str, values: object, most: int) -> None:
 
 
 class _Budget:
-    """A budget of JSON values, which says how many more the schemas of one request may contain."""
+    """The number of JSON values that the schemas of a request may still contain."""
 
     def __init__(self, patterns: bool) -> None:
         self._patterns = patterns
@@ -501,9 +486,9 @@ class _Budget:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A position in a JSON value: its depth, the objects around it, and the maximum repetitions.
+    """A position in a JSON value: its depth, the objects around it, and the most repetitions.
 
-    ``within`` holds the references that led to this position, each with the id of its object.
+    ``within`` holds the references that led there, each with the id of its object.
     """
 
     depth: int
@@ -514,12 +499,12 @@ class _Place:
 
 @dataclass(eq=False)
 class _Walk:
-    """A single pass over a value that contains JSON schemas.
+    """A single pass over a value that contains JSON schemas, following references.
 
-    The walk follows references to other schemas.
+    Every part of the value is checked as if it were a schema.
 
-    Engines may move schemas between levels, and they accept different spellings of keys. Therefore
-    the walk checks a value as if every part of the value were a schema.
+    The reason is that engines may move schemas between levels and accept different spellings of
+    keys.
     """
 
     budget: _Budget
@@ -568,9 +553,9 @@ class _Walk:
         return int(times * max(most, 1))
 
     def _follow(self, name: str, target: Any, place: _Place) -> None:
-        """Check all possible targets of a schema reference, because the root object is unknown."""
+        """Check all possible targets of a reference, because the root object is unknown."""
         if target == "#":
-            return  # The reference means the whole schema; grammars support such a recursion.
+            return  # the whole schema; grammars support this recursion
         path = str(target).split("/")
         if len(path) != 3 or path[0] != "#" or path[1] not in _DEFINITIONS:
             raise bad_request(
@@ -599,7 +584,7 @@ class _Walk:
             self._literal(one, depth + 1)
 
     def _charge_size(self, value: Any, depth: int) -> None:
-        """Subtract the size of a value from the budget. Nested values are subtracted separately."""
+        """Subtract the size of a value, without nested values, from the budget."""
         texts = len(value) // TEXT_VALUE if isinstance(value, str) else 0
         self.budget.spend(1 + texts, self.where)
         if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:

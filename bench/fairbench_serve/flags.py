@@ -20,7 +20,7 @@ from fairbench.config.flags import (
 
 
 class ServeFlags(TypedDict, total=False):
-    """Flags of ``fairbench serve``. The text of each flag appears in the command's ``--help``."""
+    """The flags of ``fairbench serve``, with their help texts."""
 
     worker_url: Annotated[
         list[str] | None,

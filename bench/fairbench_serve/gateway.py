@@ -1,4 +1,4 @@
-"""The gateway in front of the router, which polls the workers' loads and limits clients."""
+"""The gateway in front of the router: polling of workers' loads, and limits for clients."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ async def default_limits(
     info: WorkerInfo,
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the limits of each client, computed from the sizes that workers report.
+    """Return default limits for each client, computed from the sizes that workers report.
 
-    A client that is the only active client may use all request slots and all KV memory of the
-    workers, minus a reserve. Several active clients share the slots and the memory. The result is
-    empty if ``settings`` already limit clients or if no worker reports its size.
+    A single active client may use all request slots and KV memory of the workers except a reserve;
+    several active clients share them. The result is empty if ``settings`` already limit clients or
+    no worker reports its size.
     """
     if any(name in settings for name in (*CLIENT_LIMITS, CLIENT_RESERVE)):
         return {}
@@ -88,14 +88,13 @@ async def hold_requests(
 ) -> Follow | None:
     """Put the gateway and admission control, if configured, in front of the router.
 
-    The weights in ``weights`` may change after the call. The result is a function that starts the
-    polling of a worker, given the worker's number and address. The result is None if the workers'
-    load need not be polled.
+    ``weights`` may change after the call. The result is a function that starts the polling of a
+    worker, given its number and address, or None if no polling is needed.
     """
     settings: dict[str, Any] = {**SERVED_OUTPUTS, **config.settings}
     admission = admission_params(settings)
     policy, saturation = config.gateway, config.saturation
-    # Clients may also send requests to the peers of this router.
+    # With peers, clients may also send requests to other routers.
     if config.limits_clients and not config.peers:
         limits = await default_limits(session, config.workers, info, settings)
         settings |= limits
@@ -139,7 +138,7 @@ async def hold_requests(
 def _as_workers_say(most: int | None, info: WorkerInfo, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return gateway settings that keep the engines full, with almost no requests queued in them.
 
-    Settings in ``given`` take precedence over computed values.
+    Settings in ``given`` take precedence.
     """
     found: dict[str, Any] = {}
     if most is None:

@@ -1,4 +1,4 @@
-"""Health checks of workers, which also find workers that have requests but produce no tokens.
+"""Health checks of workers, also of those that have requests but produce no tokens.
 
 An engine that hangs in a request may still answer health checks from another process or thread.
 Only produced tokens prove that an engine works.
@@ -27,19 +27,16 @@ from fairbench_serve.worker_info import METRICS, USAGE, page_of, samples
 log = logging.getLogger(__name__)
 
 PATH = "/health"
-# A request to ``PROOF_PATH`` tests whether an engine still decodes. All engines serve this path for
-# every model.
+# the path of requests that test whether an engine still decodes, which all engines serve
 PROOF_PATH = "/v1/completions"
 PROOF = {"prompt": "a", "max_tokens": 1, "temperature": 0}
-# Each worker is checked ``LOOKS`` times within the stall timeout.
+# checks of each worker within the stall timeout
 LOOKS = 8
-# An answer that is not streamed may take ``SLOWEST_TOKEN_S`` seconds per output token, because the
-# router cannot see its tokens.
+# seconds per output token that an answer may take without streaming, when its tokens are invisible
 SLOWEST_TOKEN_S = 0.1
-# An answer that is not streamed may take ``LONGEST_STALLS`` times the stall timeout.
+# most stall timeouts that an answer may take without streaming
 LONGEST_STALLS = 5
-# ``MOVING`` lists the metrics that change while an engine decodes: token counts, and the used
-# fraction of the KV pool.
+# metrics that change while an engine decodes: token counts, and the used fraction of the KV pool
 MOVING = (
     *("sglang:generation_tokens_total", "vllm:generation_tokens_total", "sglang:gen_throughput"),
     *("sglang:num_used_tokens", *USAGE),
@@ -48,11 +45,11 @@ MOVING = (
 
 @dataclass(eq=False)
 class Health:
-    """Health checks, which make workers unavailable and available again.
+    """Health checks that make workers unavailable, and available again.
 
-    ``on_return(worker)`` is called before a worker becomes available again. A stalled worker
-    becomes available again after it produces a token for the router's test request. If the worker
-    reported itself as down, no test is needed, because a new process will answer later.
+    ``on_return(worker)`` is called before a worker becomes available again. A stalled worker must
+    first produce a token for the router's test request. A worker that reported itself as down needs
+    no test, because a new process will answer later.
     """
 
     workers: Sequence[WorkerAddress]
@@ -73,7 +70,7 @@ class Health:
     async def begin(self, patience_s: float) -> None:
         """Check each worker.
 
-        A worker that sends no answer for ``patience_s`` seconds counts as down.
+        A worker without an answer for ``patience_s`` seconds counts as down.
         """
         await asyncio.wait(self._ask_all(), timeout=patience_s)
         for worker in self._asked:
@@ -86,13 +83,13 @@ class Health:
             self._ask_all()
 
     async def check(self, worker: int) -> bool:
-        """Check one worker and update its state. Return whether the worker is healthy."""
+        """Check a worker and update its state; return whether it is healthy."""
         return await asyncio.shield(self.suspect(worker))
 
     def suspect(self, worker: int) -> asyncio.Task[bool]:
         """Start the health check of a worker in the background.
 
-        For each worker, at most one health check runs at a time.
+        At most one check of a worker runs at a time.
         """
         if worker not in self._asked:
             self._asked[worker] = asyncio.create_task(self._check_worker(worker))
@@ -101,8 +98,7 @@ class Health:
     def stalled(self, worker: int) -> None:
         """Make a worker that produces no tokens unavailable, and end its requests.
 
-        Any request of the worker may have caused the stall; therefore none is retried at another
-        worker.
+        Any of them may have caused the stall, so none is retried at another worker.
         """
         self._stalled.add(worker)
         self.breakers.reset(worker)
@@ -170,7 +166,7 @@ class Health:
             return False
 
     async def _answers(self, worker: int) -> bool | None:
-        """Return whether a worker reports that it is healthy. After a timeout, return None."""
+        """Return whether a worker reports that it is healthy, or None after a timeout."""
         address = self.workers[worker]
         try:
             async with self._session.get(
@@ -195,11 +191,10 @@ class WorkerWatch:
     """A monitor of all workers that calls ``on_stall(worker)`` if a worker makes no progress.
 
     Progress is an event with new output, a complete answer, or a change of the token metrics on the
-    worker's page ``/metrics``. The time without progress does not include time without requests, or
-    time in which all clients read too slowly. If a client cancels a request, the time without
-    progress is not reset. A worker counts as stalled after ``stall_s`` seconds without progress.
-    For a worker whose token metrics are unknown and whose answers are all without streaming, the
-    limit is longer, because its tokens are not visible.
+    worker's page ``/metrics``. A worker counts as stalled after ``stall_s`` seconds without
+    progress, not counting time without requests or with only slowly reading clients. Cancelled
+    requests do not reset this time. The limit is longer for a worker with unknown token metrics
+    that streams no answer, because its tokens are not visible.
     """
 
     workers: Sequence[WorkerAddress]
@@ -210,7 +205,7 @@ class WorkerWatch:
 
     def __post_init__(self) -> None:
         self._silent_s: defaultdict[int, float] = defaultdict(float)
-        # The metrics are compared as text, because NaN is not equal to itself.
+        # as text, because NaN is not equal to itself
         self._told: dict[int, list[str]] = {}
 
     def heard(self, worker: int) -> None:
@@ -262,7 +257,7 @@ class WorkerWatch:
         except ValueError:
             return
         before = self._told.pop(worker, None)
-        if told:  # Before the first token, the metrics page of an engine may lack token counts.
+        if told:  # before the first token, the page may lack token counts
             self._told[worker] = [str(value) for name, value in told if name in MOVING]
             if before is not None and before != self._told[worker]:
                 self.heard(worker)

@@ -1,8 +1,8 @@
-"""Identification of the client of a request, and protection against pages of other web sites.
+"""Identification of a request's client, and protection against pages of other web sites.
 
 A web page can make its own host name resolve to an address of this machine or network (DNS
-rebinding). Under DNS rebinding, a browser treats this server as a part of the page's site, but
-sends the page's host name in each request.
+rebinding). A browser then treats this server as part of the page's site, but sends the page's host
+name in each request.
 """
 
 from __future__ import annotations
@@ -21,20 +21,17 @@ from fairbench.live import headers
 from fairbench.live.http_server import Problem, bad_request
 from fairbench.live.processes.addresses import LOOPBACK
 
-# ``MAX_LENGTH`` limits the characters of a client's name.
+# most characters of a client's name
 MAX_LENGTH = 128
-# ``MAX_BODY_LENGTH`` limits the characters of a body field that names the client, such as an e-mail
-# address.
+# most characters of a body field that names the client, such as an e-mail address
 MAX_BODY_LENGTH = 512
 HASHED, HASH_BYTES = "user-", 10
-# The number of a session has 7 bytes, so that the header for the worker can hold it.
+# bytes of a session's number, so that the header for the worker can hold it
 NO_SESSION, SESSION_BYTES = -1, 7
-# ``LOOPBACK_HOSTS`` lists the host names by which clients may call the router's machine, also
-# through a tunnel.
+# host names by which clients may call the router's machine, also through a tunnel
 LOOPBACK_HOSTS = (LOOPBACK, "localhost", "::1")
 ANY_HOST = "*"
-# ``SINGLE`` lists the headers that decide how the router treats a request. If a request has such a
-# header twice, proxies disagree on which of the two counts.
+# headers that decide how a request is treated; proxies disagree on which of two counts
 SINGLE = (
     *(
         "Authorization",
@@ -50,7 +47,7 @@ SINGLE = (
 
 
 class Keyring:
-    """A set of API keys, stored as keyed hashes so that the time of a lookup reveals nothing."""
+    """API keys, stored as keyed hashes so that the time of a lookup reveals nothing."""
 
     def __init__(self, keys: Mapping[str, str]) -> None:
         self._secret = token_bytes(32)
@@ -64,7 +61,7 @@ class Keyring:
 
 
 def check_bearer(request: web.Request, key: str, what: str) -> None:
-    """Raise Problem (HTTP status 401), naming ``what``, unless the request contains the key."""
+    """Raise Problem (HTTP status 401) about ``what`` unless the request contains the key."""
     shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
     if not compare_digest(shown, f"Bearer {key}".encode()):
         raise Problem(
@@ -73,10 +70,10 @@ def check_bearer(request: web.Request, key: str, what: str) -> None:
 
 
 def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -> str:
-    """Return the client of a request from its headers, or from ``said``, the body field's value.
+    """Return the client of a request from its headers, or else from the body (``said``).
 
-    If there are ``keys``, only the API key decides, so that no client can impersonate another
-    client. Raises Problem if the key is unknown or the name is invalid.
+    With ``keys``, only the API key decides, so that no client can impersonate another. Raises
+    Problem if the key is unknown or the name is invalid.
     """
     if keys is not None:
         return _owner(authorization_of(sent), keys)
@@ -96,9 +93,8 @@ def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -
 def session_of(sent: Mapping[str, str], said: str | None) -> int:
     """Return the number of a request's session, or ``NO_SESSION``.
 
-    The session's name is in a header, or else in ``said``, the value of the body field. If a client
-    repeats a session's name, it means the same session. Raises Problem if the name of the session
-    is too long.
+    Its name is in a header, or else in the body (``said``). The same name from the same client
+    means the same session. Raises Problem for a name that is too long.
     """
     name = next((sent[name] for name in headers.SESSION_ALIASES if sent.get(name)), said)
     if not name:
@@ -110,7 +106,7 @@ def session_of(sent: Mapping[str, str], said: str | None) -> int:
 
 
 def authorization_of(sent: Mapping[str, str]) -> str:
-    """Return the header ``Authorization``, which may be made from the key in Anthropic's header."""
+    """Return the header ``Authorization``, if needed made from the key in Anthropic's header."""
     key = sent.get(headers.API_KEY)
     return sent.get("Authorization", "" if key is None else f"Bearer {key}")
 
@@ -122,10 +118,10 @@ def is_name(client: str) -> bool:
 
 
 def _hashed_name(said: str) -> str:
-    """Return the name in the body, or its hash if the name is too long or not ASCII.
+    """Return a client's name from the body, or its hash if it is too long or not ASCII.
 
-    All routers compute the same hash of a name, at all times. Raises Problem for a name of more
-    than ``MAX_BODY_LENGTH`` characters.
+    All routers always compute the same hash. Raises Problem for more than ``MAX_BODY_LENGTH``
+    characters.
     """
     if is_name(said):
         return said
@@ -156,9 +152,9 @@ def check_single(http: web.Request) -> None:
 def check_host(http: web.Request, allowed: Collection[str], *, addresses: bool) -> None:
     """Raise Problem (HTTP status 403) if a page of another web site may have sent the request.
 
-    ``allowed`` holds the host names of this server in lower case. If ``addresses`` is True, any IP
-    address is also allowed, because a page cannot claim an IP address as its name. Every browser
-    sends the header ``Host``; therefore a request without it does not come from a page.
+    ``allowed`` holds this server's host names in lower case. With ``addresses``, any IP address is
+    allowed, too, because a page cannot claim one as its name. Requests without the header ``Host``
+    pass, because every browser sends it.
     """
     said = http.headers.get("Host")
     host = None if said is None else _host_name(f"//{said}")

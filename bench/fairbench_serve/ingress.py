@@ -1,6 +1,6 @@
 """The router's queue before the workers, and the state of a request at a worker.
 
-This module uses no sockets and no asyncio tasks, and neither does the dispatcher.
+Like the dispatcher, this module uses no sockets and no asyncio tasks.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from fairbench_serve.answers import Charge
 class AttemptFailure(Enum):
     """The reason why an attempt to serve a request at a worker failed."""
 
-    # If the router could open no connection, the worker has not received the request.
+    # no connection was opened, so the worker has not received the request
     UNREACHED = auto()
-    # The connection ended before the answer began, for example because the worker closed a
-    # connection that was idle.
+    # the connection ended before the answer began, for example because the worker closed it while
+    # it was idle
     STALE = auto()
-    BROKE = auto()  # The connection ended within the answer, or the data was no valid answer.
-    ANSWERED = auto()  # The worker answered with an error, or with an empty answer.
-    HUNG = auto()  # The worker runs but does not answer.
-    DIED = auto()  # The process of the worker has ended.
-    CUT = auto()  # The worker failed after the client had received the beginning of the answer.
-    LEFT = auto()  # The client has disconnected.
-    EVICTED = auto()  # The slot of the request went to another client.
+    BROKE = auto()  # the connection ended within the answer, or the data was no valid answer
+    ANSWERED = auto()  # the worker answered with an error, or with an empty answer
+    HUNG = auto()  # the worker runs but does not answer
+    DIED = auto()  # the worker's process has ended
+    CUT = auto()  # the worker failed after the client had received the beginning of the answer
+    LEFT = auto()  # the client has disconnected
+    EVICTED = auto()  # the request's slot went to another client
 
 
-# In metrics and traces, an attempt to serve a request has one of the outcomes in ``OUTCOMES``.
+# outcomes of attempts to serve a request, in metrics and traces
 OUTCOMES = OK, ERROR, LEFT, EVICTED, LOST, RETRIED = (
     *("ok", "error", "left"),
     *("evicted", "lost", "retried"),
@@ -64,8 +64,8 @@ def outcome_of(failure: AttemptFailure | None, *, retried: bool = False) -> str:
 class RequestInFlight:
     """The state of a request at a worker, from its sending until ``Dispatcher.finish``.
 
-    - ``worker`` is the number of the worker to which the request was sent. ``routed`` is the number
-      of the worker that the routing policy had chosen.
+    - ``worker`` is the worker to which the request was sent; ``routed`` is the one that the routing
+      policy had chosen.
     - ``first_token_s`` is the time in seconds at which the answer began to stream.
     - ``on_lost`` is called once, with the reason, if the worker becomes unavailable while it has
       the request.
@@ -95,8 +95,7 @@ OnSent: TypeAlias = Callable[[RequestInFlight | Problem], None]
 def pages_of(ids: array[int], page_tokens: int) -> Prompt:
     """Return a prompt for routing policies, without its incomplete last page.
 
-    Only an identical prompt could match an incomplete last page, and KV events report whole pages
-    only.
+    Only an identical prompt could match this page, and KV events report whole pages only.
     """
     whole = ids[: len(ids) - len(ids) % page_tokens]
     whole.append(0)
@@ -104,13 +103,12 @@ def pages_of(ids: array[int], page_tokens: int) -> Prompt:
     return segments_of(whole)[:-1]
 
 
-# Two alarms are at least ``SHORTEST_NAP_S`` seconds apart, which prevents a busy loop after
-# rounding errors.
+# least seconds between two alarms, which prevents a busy loop after rounding errors
 SHORTEST_NAP_S = 0.001
 
 
 class Ringing(Protocol):
-    """The interface of a timer that was started and can be cancelled."""
+    """The interface of a started timer that can be cancelled."""
 
     def cancel(self) -> None:
         """Cancel the alarm."""
@@ -125,9 +123,9 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
 
     - ``send`` is called to send a request from the queue to a worker.
     - ``is_open`` returns whether any worker is available.
-    - ``alarm`` starts timers for the queue; None means that there are no timers.
-    - ``blocked`` returns why no request can be sent at present, or None. If ``blocked`` returns a
-      reason, all queued requests are refused with this reason.
+    - ``alarm`` starts timers for the queue; None means no timers.
+    - ``blocked`` returns why no request can be sent at present, or None. All queued requests are
+      refused with this reason.
     """
 
     def __init__(
@@ -162,9 +160,9 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
     def enter(self, request: Request, on_sent: OnSent, wish: Wish) -> RequestInFlight | None:
         """Put a request into the queue, from which it may be sent at once.
 
-        If the request is sent at once, its state at the worker is returned. If the request stays in
-        the queue, ``on_sent`` later gets its state at the worker, or a Problem. Raises
-        Problem: status 429 if the queue refuses the request, and any Problem of sending it.
+        Return its state at the worker if it is sent at once. Otherwise, ``on_sent`` later gets this
+        state, or a Problem. Raises Problem: status 429 if the queue refuses the request, and any
+        Problem of sending it.
         """
         sent: list[RequestInFlight | Problem] = []
         self.held[request] = sent.append, wish
@@ -190,14 +188,14 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
         return too_many(why, max(1, ceil(late_s)))
 
     def moved(self, request: Request, worker: int | None) -> None:
-        """Record which worker has the request, or None while no worker has it."""
+        """Record which worker has the request, or None if none has it."""
         if self.is_sent(request):
             self.queue.moved(request, worker)
 
     def close_request(self, request: Request, charge: Charge) -> None:
         """Record that a request has ended, and charge its client.
 
-        A second call for the same request changes nothing.
+        Repeated calls change nothing.
         """
         if request in self.held:
             del self.held[request]

@@ -1,4 +1,4 @@
-"""Files of API keys: keys of clients with weights and quotas, and keys of workers."""
+"""Files of API keys: for clients, with weights and quotas, and for workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST = 10**12  # highest quota of a client, in tokens or requests per minute
 
 @dataclass(frozen=True, slots=True)
 class WorkerKeys:
-    """API keys by worker URL. ``default`` is the key for all other workers, or None for no key."""
+    """API keys by worker URL; ``default`` is the key for all other workers, or None."""
 
     named: Mapping[str, str] = field(default_factory=dict, repr=False)
     default: str | None = field(default=None, repr=False)
@@ -45,7 +45,7 @@ class WorkerKeys:
 def worker_keys(key: str | None, path: Path | None) -> WorkerKeys:
     """Return the workers' API keys that the flags give.
 
-    Raises UsageError or DataError if the text contains no key.
+    Raises UsageError or DataError for an invalid key or file.
     """
     if key is not None and not is_key(key):
         raise UsageError("--worker-key: must be printable ASCII, without spaces at its ends")
@@ -79,7 +79,7 @@ def _read(path: Path) -> WorkerKeys:
 def _url(path: Path, number: int, text: str) -> str:
     """Return the URL of a worker in a line of the key file.
 
-    An error message does not show ``text``, which may be a key by mistake.
+    Error messages do not show ``text``, which may be a key by mistake.
     """
     try:
         worker = parse_worker(text)
@@ -105,7 +105,7 @@ class KeysFile:
 def read_keys(path: Path) -> KeysFile:
     """Read a TOML file of lines ``"KEY" = "CLIENT"`` and optional tables ``[clients.CLIENT]``.
 
-    Raises DataError, whose message shows no key, and no text that may be a key by mistake.
+    Raises DataError; its message shows no key, and no text that may be a key by mistake.
     """
     data = read_toml(path, str(path), secret=True)
     tables = data.pop(CLIENTS) if isinstance(data.get(CLIENTS), dict) else {}
@@ -144,11 +144,9 @@ def admin_key_of(
 ) -> str | None:
     """Return the API key of the admin port from ``file``, or None.
 
-    Raises UsageError or DataError for a key that cannot be used.
-
-    If clients have API keys, the admin port needs a key that no client has. If workers have API
-    keys, the admin port also needs a key, because the router sends the key of a worker to each
-    added worker. If ``port`` is None, there is no admin port and no key.
+    The admin port needs a key that no client has if clients have API keys. It also needs a key if
+    workers have API keys, because the router sends a worker's key to each added worker. Without an
+    admin port (``port`` None), there is no key. Raises UsageError or DataError for an unusable key.
     """
     if file is None:
         keys = "--keys" if clients is not None else "keys of workers"
@@ -190,13 +188,15 @@ log = logging.getLogger(__name__)
 class Access:
     """The API keys, weights and quotas that are in force at present.
 
-    ``weights`` always remains the same dict object.
+    A changed key file is read again as soon as two checks in a row find it unchanged, so that a
+    half-written file is never used. An invalid file has no effect. Weights in the configuration
+    override those in the file.
 
-    After a change, the router reads the key file again as soon as two checks in a row find the file
-    unchanged. Therefore the router never uses a half-written file. A key file that is invalid has
-    no effect. Weights in the configuration override weights in the key file. ``keys`` is None if
-    requests name their clients without API keys. ``on_weights`` is called each time ``weights`` may
-    have changed. Raises DataError if the file is invalid when the router starts.
+    ``weights`` always remains the same dict. ``keys`` is None if requests name their clients
+    without
+    API keys. ``on_weights`` is called each time ``weights`` may have changed. Raises DataError if
+    the
+    file is invalid when the router starts.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Access:
             self.reload_if_changed()
 
     def reload_if_changed(self) -> None:
-        """Read the key file if it has changed. If the file is invalid, the error is logged."""
+        """Read the key file if it has changed; log the error if it is invalid."""
         if self._path is None:
             return
         before, self._seen = self._seen, _stamp(self._path)
@@ -249,7 +249,7 @@ class Access:
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
-    """Return the file's times and size, which change with its content, or None without a file."""
+    """Return a file's times and size, which change with its content, or None without a file."""
     try:
         found = path.stat()
     except OSError:

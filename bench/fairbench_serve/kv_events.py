@@ -1,6 +1,6 @@
-"""KV events: prompts reconstructed from a worker's cache blocks, and a reader of the events.
+"""KV events: a reader that follows a worker's cache and reconstructs evicted prompts.
 
-If events were missed, the reader requests them again or clears the index of blocks.
+The reader requests missed events again or, if this fails, clears its index of blocks.
 """
 
 from __future__ import annotations
@@ -32,21 +32,19 @@ from fairbench.live.kv_event_wire import (
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.token_pages import segments_of
 
-# A block counts as cached if its storage medium is in ``MEDIA``. Blocks in the memory of the host
-# or on disk do not count as cached.
+# storage media whose blocks count as cached, unlike host memory and disk
 MEDIA = (None, "GPU")
-Key = tuple[int | None, BlockHash]  # A block is identified by its group of layers and its hash.
+Key = tuple[int | None, BlockHash]  # a block's group of layers, and its hash
 
 
-# A stored run of tokens is not extended beyond ``RUN_TOKENS`` tokens. A run of tokens stays in
-# memory while any of its blocks is cached. The limit on runs therefore also limits the memory for
-# evicted blocks.
+# most tokens of a run, which stays in memory while any of its blocks is cached; the limit therefore
+# also limits the memory for evicted blocks
 RUN_TOKENS = 256
 
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A run of consecutive cache blocks, which follows the first ``start`` tokens of ``parent``.
+    """A run of consecutive cache blocks that follows the first ``start`` tokens of ``parent``.
 
     ``ids`` are the token ids of the run's own blocks; each hash in ``hashes`` stands for
     ``block_size`` tokens.
@@ -61,7 +59,7 @@ class _Run:
     def end_of(self, index: int) -> int:
         """Return the number of prompt tokens up to the end of block ``index``.
 
-        For -1, return ``start``.
+        -1 gives ``start``.
         """
         return self.start + min((index + 1) * self.block_size, len(self.ids))
 
@@ -84,10 +82,10 @@ class _Run:
 
 
 class BlockIndex:
-    """The cache of a worker according to its KV events, which maps block hashes to runs of blocks.
+    """The cache of a worker according to its KV events: runs of blocks by block hash.
 
     ``on_evict(prefix, tokens)`` is called when the worker evicts the last ``tokens`` tokens of a
-    prefix. ``on_clear()`` is called when the worker's cache becomes empty or unknown.
+    prefix. ``on_clear()`` is called when its cache becomes empty or unknown.
     """
 
     def __init__(
@@ -101,8 +99,8 @@ class BlockIndex:
         return len(self._runs)
 
     def apply(self, events: Sequence[Event]) -> None:
-        # SGLang sends one event per removed block, so the removed blocks of events in a row are
-        # collected.
+        # Blocks of successive events are collected, because SGLang sends one event per removed
+        # block.
         removed: list[Key] = []
         for event in events:
             if isinstance(event, AllBlocksCleared):
@@ -130,8 +128,7 @@ class BlockIndex:
         if parent is not None:
             run = self._runs.get((group, parent))
             if run is None:
-                # The block's parent was stored before the router subscribed, so its prompt is
-                # unknown.
+                # the parent was stored before the subscription, so its prompt is unknown
                 return
             start = run.end_of(run.hashes.index(parent))
         for index, name in enumerate(event.block_hashes):
@@ -144,9 +141,9 @@ class BlockIndex:
             parent, start = name, start + len(ids)
 
     def _remove(self, keys: list[Key]) -> None:
-        """Remove the blocks ``keys`` from the index, and empty the list ``keys``.
+        """Remove blocks from the index, and empty the list ``keys``.
 
-        If a chain of block runs is removed, it is reported as one eviction.
+        A removed chain of runs is reported as one eviction.
         """
         removed: dict[_Run, set[BlockHash]] = {}
         for key in keys:
@@ -177,10 +174,9 @@ class BlockIndex:
             self._on_evict(pages, len(ids) - ends[first - 1])
 
 
-# If no replayed message arrives for ``SILENCE_S`` seconds, the replay has failed.
+# seconds without a replayed message after which a replay has failed
 SILENCE_S = 5.0
-# After ``AT_A_TIME`` messages, which take a few milliseconds, other tasks of the event loop may
-# run.
+# messages, which take a few milliseconds, after which other tasks may run
 AT_A_TIME = 16
 
 
@@ -189,14 +185,13 @@ async def replayed(
 ) -> AsyncGenerator[NumberedBatch, None]:
     """Yield the messages that the worker has stored, from sequence number ``first`` on.
 
-    The messages are decoded one by one, because all 10,000 stored messages would take 100 MB.
-    Raises TimeoutError after ``SILENCE_S`` seconds without a message, and ValueError for an invalid
+    Messages are decoded one by one, because all 10,000 stored ones would take 100 MB. Raises
+    TimeoutError after ``SILENCE_S`` seconds without a message, and ValueError for an invalid
     message. A caller that stops early must close the generator.
     """
     with context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
-        # If its queue is full, the worker's ROUTER socket discards messages, so this socket has no
-        # limit.
+        # No limit here, because the worker's ROUTER socket discards messages for a full queue.
         socket.set_hwm(0)
         socket.connect(endpoint)
         await socket.send_multipart(replay_request(first))
@@ -210,37 +205,38 @@ async def replayed(
                 await asyncio.sleep(0)
 
 
-# ``HIGH_WATER`` limits the number of unread messages; SGLang keeps the same number for a slow
-# subscriber.
+# most unread messages, as SGLang keeps for a slow subscriber
 HIGH_WATER = 100_000
-# After ``QUIET_S`` seconds without a message, the router requests missed messages.
+# seconds without a message after which the router requests missed messages
 QUIET_S = 0.5
-# After ``MAX_UNREADABLE`` invalid messages in a row, the worker's KV events are ignored.
+# invalid messages in a row after which a worker's KV events are ignored
 MAX_UNREADABLE = 3
 
 log = logging.getLogger(__name__)
 
 
 class Unreadable(Exception):
-    """An error that several messages in a row cannot be decoded; their format is unknown."""
+    """Several messages in a row cannot be decoded; their format is unknown."""
 
 
 class Subscriber:
     """A reader that applies a worker's KV events to its ``BlockIndex``, in order and without gaps.
 
-    A worker numbers its messages in sequence. The reader requests missing messages from the
-    worker's replay socket. If the worker no longer has the missing messages, the index of blocks is
-    cleared. If the sequence numbers start again, the worker has restarted, and the index of blocks
-    is cleared, too. ``gaps`` counts gaps in the sequence numbers, and ``losses`` counts how often
-    the index of blocks was cleared because of a gap or an error.
+    A worker numbers its messages. Missing messages are requested from the worker's replay socket.
+    The
+    index of blocks is cleared if the worker no longer has them, or if the numbers start again,
+    because
+    the worker has restarted. ``gaps`` counts gaps in the numbers, and ``losses`` how often a gap or
+    an
+    error cleared the index.
 
-    A message that cannot be decoded also clears the index of blocks and increases ``unreadable``.
-    After ``MAX_UNREADABLE`` unreadable messages in a row, the worker's events are ignored until the
-    worker restarts. ``on_follow`` is called when the reader starts or stops ignoring events.
+    A message that cannot be decoded also clears the index and increases ``unreadable``. After
+    ``MAX_UNREADABLE`` of them in a row, the worker's events are ignored until it restarts.
+    ``on_follow`` is called when the reader starts or stops ignoring events.
 
-    If the last message is lost, no gap is seen; messages from before the subscription are not seen
-    either. To find lost messages, the reader asks the replay socket at the start and after
-    ``quiet_s`` seconds of silence.
+    A lost last message leaves no gap, and messages from before the subscription are not seen. To
+    find
+    them, the reader asks the replay socket at the start and after ``quiet_s`` seconds of silence.
     """
 
     def __init__(
@@ -257,20 +253,18 @@ class Subscriber:
         self._index = index
         self._quiet_s = quiet_s
         self._on_follow = on_follow
-        # ``_next`` is the sequence number of the next expected message.
+        # sequence number of the next expected message
         self._next = 0
-        # ``_last_s`` is the timestamp of the last applied message, in seconds on the worker's
-        # clock.
+        # timestamp of the last applied message, in seconds on the worker's clock
         self._last_s = -inf
-        # ``_overtaken_s`` is the timestamp of the last replayed message. The original of a replayed
-        # message may still arrive later.
+        # timestamp of the last replayed message, whose original may still arrive later
         self._overtaken_s = -inf
         self._received = 0
-        self._starts = 0  # number of restarts of the worker that the router knows of
+        self._starts = 0  # known restarts of the worker
         self._asking = asyncio.Lock()
         self._replay_fails = False
         self._restarted = asyncio.Event()
-        self._unreadable = 0  # number of invalid messages in a row
+        self._unreadable = 0  # invalid messages in a row
         self.gaps = 0
         self.losses = 0
         self.unreadable = 0
@@ -300,7 +294,7 @@ class Subscriber:
                     group.create_task(self._ask_when_quiet(context, self._replay))
 
     def restart(self) -> None:
-        """Start again at sequence number 0, with an empty index, after the worker has restarted."""
+        """Start again at sequence number 0 with an empty index, after a restart of the worker."""
         self._next = 0
         self._last_s = self._overtaken_s = -inf
         self._starts += 1
@@ -347,7 +341,7 @@ class Subscriber:
             self._overtaken_s = -inf
 
     async def _repair(self, context: zmq.asyncio.Context, end: int) -> None:
-        # Another task has already requested and applied the missing messages.
+        # another task has already applied the missing messages
         if end <= self._next:
             return
         self.gaps += 1
@@ -375,15 +369,15 @@ class Subscriber:
     async def _catch_up(self, context: zmq.asyncio.Context, replay: str) -> None:
         """Request the messages that have not arrived yet.
 
-        The last message that was applied is requested, too. A worker that no longer has the last
-        applied message must have restarted.
+        The last applied message is requested, too: a worker that no longer has it must have
+        restarted.
         """
         known, known_s, is_first = self._next - 1, self._last_s, True
 
         def take(message: NumberedBatch) -> bool:
             nonlocal is_first
             if message.seq == known and message.batch.ts != known_s:
-                # The next call of this method requests the messages that followed the restart.
+                # The next call requests the messages after the restart.
                 self.restart()
             elif message.seq >= self._next:
                 self.gaps += is_first
@@ -411,8 +405,8 @@ class Subscriber:
     ) -> int | None:
         """Request messages from number ``first`` on, and pass each message to ``take``.
 
-        ``take`` is a function that returns whether the replay should continue. Returns the number
-        of received messages, or None if the replay failed or the worker restarted during the call.
+        ``take`` returns whether the replay should continue. Returns the number of received
+        messages, or None if the replay failed or the worker restarted meanwhile.
         """
         starts, came = self._starts, 0
         try:
@@ -423,10 +417,9 @@ class Subscriber:
                         break
         except (TimeoutError, ValueError) as error:
             if isinstance(error, ValueError) and not self._received:
-                # If no KV event has ever arrived, errors of the replay count as unreadable
-                # messages, too.
+                # Until a KV event has arrived, errors of the replay count as unreadable messages.
                 self._count_unreadable()
-            # If the replay fails repeatedly, only the first failure is logged.
+            # Only the first of repeated failures is logged.
             if not self._replay_fails:
                 reason = str(error) or "timed out"
                 log.warning("replay of KV events from %s: %s", endpoint, reason)
@@ -455,10 +448,7 @@ class Subscriber:
         self._index.clear()
 
     def _count_unreadable(self) -> None:
-        """Count an invalid message.
-
-        After ``MAX_UNREADABLE`` invalid messages in a row, raise Unreadable.
-        """
+        """Count an invalid message; raise Unreadable after ``MAX_UNREADABLE`` in a row."""
         self.unreadable += 1
         self._unreadable += 1
         if self._unreadable >= MAX_UNREADABLE:

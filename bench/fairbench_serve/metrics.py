@@ -1,4 +1,4 @@
-"""Prometheus metrics of the router, with totals for each of a limited number of clients."""
+"""Prometheus metrics of the router, with totals for a limited number of clients."""
 
 from __future__ import annotations
 
@@ -41,12 +41,10 @@ REQUESTS = (
 
 
 class TotalsByClient(Collector):
-    """Totals of clients.
+    """Sums of tokens and events by client.
 
-    Sums of tokens and events by client. Each recent client has sums of its own, and all others
-    share one entry.
-
-    Fewer clients have histograms of their own, because a histogram has many values.
+    Each recent client has sums of its own, and all others share one entry. Fewer clients have
+    histograms of their own, because a histogram has many values.
     """
 
     def __init__(self) -> None:
@@ -61,7 +59,7 @@ class TotalsByClient(Collector):
         totals["service"] += service_of(charge.input_tokens, charge.output_tokens)
 
     def count_refused(self, client: str, status: int) -> None:
-        """Record that the router itself refused a request of the client with this HTTP status."""
+        """Record that the router itself refused a client's request with this HTTP status."""
         self._ledger.totals_of(client)[f"status {int(status)}"] += 1
 
     def count_held(self, client: str, held_s: float) -> None:
@@ -71,13 +69,13 @@ class TotalsByClient(Collector):
         self.waited(QUEUE_TIME, client, held_s)
 
     def waited(self, what: str, client: str, seconds: float) -> None:
-        """Add a number of seconds to a client's histogram. ``what`` is a key of ``SECONDS``."""
+        """Add seconds to a client's histogram ``what``, a key of ``SECONDS``."""
         totals = self._times.totals_of(client)
         totals[what] += seconds
         totals[f"{what} {bisect_left(BOUNDS_S, seconds)}"] += 1
 
     def service(self) -> dict[str, float]:
-        """Return the service in weighted tokens of each client that has totals of its own."""
+        """Return the service (weighted tokens) of each client that has totals of its own."""
         return {client: totals["service"] for client, totals in self._ledger.items()}
 
     def latest(self) -> list[str]:

@@ -1,9 +1,8 @@
-"""Peers, which are other routers in front of the same workers, and the exchange of clients' totals.
+"""Peers (other routers in front of the same workers), and the exchange of clients' totals.
 
-Simulations also use the classes of ``schedulers/peers.py``. A message between routers contains only
-what has changed since the last version that the peer confirmed. If a message is lost, the next
-message repeats its changes. Therefore no message is stored for a retry, and a peer that cannot be
-reached takes no memory.
+Simulations also use the classes of ``schedulers/peers.py``. A message contains only what has
+changed since the version that the peer last confirmed. The next message repeats the changes of a
+lost one, so no message is stored for a retry, and an unreachable peer takes no memory.
 """
 
 from __future__ import annotations
@@ -38,33 +37,32 @@ from fairbench_serve.served_settings import served_routers
 log = logging.getLogger(__name__)
 
 ALL_EVERY_S = 60.0  # seconds after which all totals are sent again, even if confirmed
-MOST_TOKENS = 1e15  # limit on a total in tokens, which a cluster would need decades to reach
-MOST_VERSION = 2**53  # limit on the version number of totals
-MOST_ORIGINS = 1_000  # limit on the routers in one message, including stopped routers
-MOST_CLIENTS = 200_000  # limit on the entries for clients in one message
-LONGEST_ORIGIN = 64  # limit on the characters of a router's id
+MOST_TOKENS = 1e15  # largest total in tokens, which a cluster would need decades to reach
+MOST_VERSION = 2**53  # largest version number of totals
+MOST_ORIGINS = 1_000  # most routers in a message, including stopped ones
+MOST_CLIENTS = 200_000  # most entries for clients in a message
+LONGEST_ORIGIN = 64  # most characters of a router's id
 
 Versions = dict[str, dict[str, int]]
-"""The last known version of the totals, for each router and each of its parts."""
+"""The last known version of totals, by router and by its part."""
 PATH = "/peers/totals"
-# ``PATIENCE_S`` is the number of seconds within which another router must answer.
+# seconds within which another router must answer
 PATIENCE_S = 2.0
-# After a peer has changed, the totals of stopped routers are also sent for ``RELAYED_S`` seconds.
+# seconds after a change of peers for which totals of stopped routers are sent, too
 RELAYED_S = 30.0
-# Two parts of `fairbench serve` may share totals with other routers: ``ROUTER`` and ``GATEWAY``.
+# the parts of `fairbench serve` that may share totals with other routers
 ROUTER, GATEWAY = "router", "gateway"
-MOST_KNOWN = 1_000  # limit on the number of routers whose totals are kept
+MOST_KNOWN = 1_000  # most routers whose totals are kept
 
 
 class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """A message from one router process to its peers, with totals of clients.
+    """A message from a router process to its peers, with totals of clients.
 
     - ``origin`` identifies the process and is different after each start.
     - ``fleet`` is a hash of the settings that all peers must share.
     - ``parts`` holds the totals of the router process.
-    - ``gone`` holds the last totals of routers that no longer send messages. A router that has
-      restarted needs the totals in ``gone``. Without ``gone``, clients that a stopped router served
-      would count as clients without any service.
+    - ``gone`` holds the last totals of routers that no longer send messages. A restarted router
+      needs them, or it would treat clients that a stopped router served as clients without service.
     """
 
     origin: str
@@ -74,7 +72,7 @@ class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def check_message(message: PeerMessage) -> None:
-    """Raise Problem for totals outside their limits, which could make sums infinite or NaN."""
+    """Raise Problem for totals outside the limits, which could make sums infinite or NaN."""
     told = {**message.gone, message.origin: message.parts}
     if len(told) > MOST_ORIGINS or any(len(origin) > LONGEST_ORIGIN for origin in told):
         raise bad_request("the message lists more routers than are allowed")
@@ -108,7 +106,7 @@ class PeerState(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass
 class PeerKnowledge:
-    """The versions of the totals that a peer has, according to its answers."""
+    """The versions of totals that a peer has, according to its answers."""
 
     origin: str = ""
     versions: Versions = field(default_factory=dict)
@@ -117,39 +115,38 @@ class PeerKnowledge:
     def answered(self, answer: PeerState) -> None:
         """Record that a peer has answered.
 
-        A peer that was restarted has a new ``origin`` and has no totals.
+        A restarted peer has a new ``origin`` and no totals.
         """
         if answer.origin != self.origin:
             self.origin, self.versions = answer.origin, {}
         self.versions.update(answer.known)
 
     def forget_sometimes(self, now_s: float) -> None:
-        """Forget a peer's confirmations every ``ALL_EVERY_S`` seconds, to send all totals again."""
+        """Forget a peer's confirmations every ``ALL_EVERY_S`` seconds, to send all totals."""
         if now_s - self.forgotten_s >= ALL_EVERY_S:
             self.forgotten_s, self.versions = now_s, {}
 
 
 @dataclass(frozen=True)
 class Peering:
-    """The parts of this router that share their totals of clients with its peers."""
+    """The parts of this router that share clients' totals with its peers."""
 
     parts: Mapping[str, Exchanges]
     fleet: str
     key: str = field(repr=False)
     dispatcher: Dispatcher
     forget_s: float
-    # The router numbers its totals by worker, and the gateway numbers its totals by priority.
+    # The router's totals are numbered by worker, the gateway's by priority.
     places: Mapping[str, Collection[int]]
     origin: str = field(default_factory=lambda: token_hex(8))
-    # ``heard_s`` holds the times of the first and last message from each router, on the
-    # dispatcher's clock.
+    # times of the first and last message from each router, on the dispatcher's clock
     heard_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def message(self, known: PeerKnowledge | None = None) -> bytes:
         """Return the message for a peer, with the totals that it lacks and the waiting clients.
 
-        If this router has no available worker, the message omits its waiting clients, because they
-        would delay clients of other routers.
+        Waiting clients are omitted if no worker is available here, because they would delay clients
+        of other routers.
         """
         known = known or PeerKnowledge()
         versions = known.versions.get(self.origin, {})
@@ -188,7 +185,7 @@ class Peering:
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
     def take_in(self, body: bytes) -> PeerState:
-        """Apply the new totals in a message. Return the versions that this router now has.
+        """Apply the new totals in a message; return the versions that this router now has.
 
         Raises Problem if the peer's message is invalid.
         """
@@ -241,7 +238,7 @@ class Peering:
 def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
     """Connect the router to its peers, if there are any.
 
-    The function must be called before the first request arrives.
+    Must be called before the first request arrives.
     """
     if not config.peers:
         return None
@@ -317,6 +314,6 @@ async def _told(
 
 
 def telling(config: RouterConfig, peering: Peering | None, session: ClientSession) -> list[Work]:
-    """Return one task per peer in ``config``, which sends the peer the totals of ``peering``."""
+    """Return a task for each peer in ``config`` that sends it the totals of ``peering``."""
     every_s = served_routers(config.settings).every_s
     return [tell_peer(session, peering, url, every_s) for url in config.peers] if peering else []

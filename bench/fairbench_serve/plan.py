@@ -1,4 +1,4 @@
-"""The parts of ``fairbench serve`` that its flags describe: gateway, peers and workers."""
+"""Gateway, peers and workers of ``fairbench serve``, as its flags describe them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from fairbench_serve.config import RouterConfig
     from fairbench_serve.keys_file import (
         KeysFile,
-        WorkerKeys,  # Importing ``fairbench.live`` needs the packages of the extra ``live``.
+        WorkerKeys,  # ``fairbench.live`` needs the packages of the extra ``live``
     )
 
 
-AUTO = "auto"  # With this value, --max-inflight-per-worker is the limit that the worker reports.
+AUTO = "auto"  # --max-inflight-per-worker: the limit that the worker reports
 
 
 class GatewayChoice(NamedTuple):
@@ -119,9 +119,9 @@ def plan_text(
 ) -> str:
     """Return the configuration as TOML, with all parameters and client names.
 
-    API keys are left out. ``spec`` describes the workers that would be started, or is None.
-    ``known`` is the content of the key file, or None without a key file. Raises UsageError if the
-    workers could not be started.
+    API keys are left out. ``spec`` describes the workers that would be started, if any, and
+    ``known`` is the content of the key file, if any. Raises UsageError if the workers could not be
+    started.
     """
     from fairbench.schedulers.params import as_settings, make_params
     from fairbench.schedulers.registry import router_class
@@ -167,7 +167,7 @@ def plan_text(
 
 
 class PeersAsked(NamedTuple):
-    """The URLs of the peers, their common key, and the names of parts that may have settings."""
+    """The URLs of the peers, their common key, and names of parts that may have settings."""
 
     urls: tuple[str, ...]
     key: str | None
@@ -185,8 +185,8 @@ def peers_by(
 
     Raises UsageError or DataError if the flags cannot be combined.
 
-    Peers cannot be combined with an admin port. With both peers and an admin port, the routers
-    would add workers separately and number them differently.
+    Peers cannot be combined with an admin port, because routers would add workers separately and
+    number them differently.
     """
     from fairbench.live.processes.addresses import parse_worker
     from fairbench.schedulers.gateway.registry import admission_params
@@ -225,8 +225,8 @@ log = logging.getLogger(__name__)
 class Routed(NamedTuple):
     """The name of a routing policy, its ``NAME.PARAM`` settings, and the workers.
 
-    ``weights`` maps a client to its weight; a client that is not listed has weight 1. ``local`` is
-    the local scheduler that the running workers should have; None means any scheduler.
+    ``weights`` maps clients to weights (default 1). ``local`` is the local scheduler that running
+    workers should have; None means any.
     """
 
     router: str
@@ -252,8 +252,8 @@ def named_workers(
     """Return running workers with their ``keys``.
 
     ``parts`` names the routers, schedulers and policies that may have settings. Raises UsageError
-    for an invalid name or address, or for a repeated worker. UsageError is also raised for a key of
-    an unknown worker, or for a setting of a part that is not used.
+    for an invalid name or address, a repeated worker, a key of an unknown worker, or a setting of a
+    part that is not used.
     """
     name = router or split_pair(scheduler)[0]
     _check_settings(settings, *dict.fromkeys((params_part(name), *parts)))
@@ -267,7 +267,7 @@ def named_workers(
                 f"--worker-url {worker.url}: this worker is given twice{shown}; give each worker "
                 "once"
             )
-    if all_named:  # Without an admin port, nobody can add a worker later.
+    if all_named:  # without an admin port, nobody can add a worker later
         keys.check_named([worker.url for worker in workers])
     return Routed(
         name, _served(name, settings), weights, [keys.signed(worker) for worker in workers], local
@@ -287,8 +287,7 @@ def planned_workers(
     """
     if (kind := flags["backend"]["kind"]) not in STARTED:
         raise unknown_name("backend", kind, STARTED)
-    # The workers that the command starts get neither the clients' weights nor settings of the queue
-    # and the router.
+    # Started workers get neither clients' weights nor settings of queue and router.
     before = {*SPELLINGS, *(key for key in settings if key.startswith(f"{ADMISSION}."))}
     spec = resolve(flags, {key: value for key, value in settings.items() if key not in before})
     _check_settings(
@@ -296,7 +295,7 @@ def planned_workers(
     )
     moved = table_of({"weights": settings.get(f"{spec.local}.weights")})
     entitled = checked_weights(moved | dict(weights))
-    # The experiment cannot check the weights, because no workload names the clients.
+    # The experiment cannot check weights, because no workload names the clients.
     spec = spec.model_copy(update={"weights": entitled or None})
     given = {**settings, **spec.settings}
     return Routed(spec.router, _served(spec.router, given), entitled, (), spec=spec)
@@ -312,7 +311,7 @@ def started_workers(
     *,
     parts: Collection[str],
 ) -> Iterator[Routed]:
-    """Start workers from the flags of ``fairbench run``, and stop them when the block ends.
+    """Start workers from the flags of ``fairbench run``, and stop them after the ``with`` block.
 
     ``parts`` names additional policies of the router that may have settings. Raises UsageError for
     an invalid flag, RunFailed if a worker does not start, and KeyboardInterrupt if the user
@@ -333,14 +332,14 @@ def started_workers(
             interrupted=interrupted,
         ) as workers,
     ):
-        # From here on, the workers are ready, and an interruption is not checked any more.
+        # The workers are ready; an interruption is checked only up to here.
         if interrupted():
             raise KeyboardInterrupt
         yield planned._replace(workers=workers.addresses)
 
 
 def _served(router: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings, completed by the routing policy's defaults for serving."""
+    """Complete the settings with the routing policy's defaults for serving."""
     served = router_class(router).served_params.items()
     return {f"{router}.{name}": value for name, value in served} | dict(settings)
 

@@ -11,20 +11,18 @@ from fairbench.live.http_server import Problem
 from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 
 TOKEN_BYTES = array("I").itemsize
-# ``UNKNOWN_POOL_TOKENS`` is the number of tokens that is assumed for the KV pool of a worker that
-# does not report its size.
+# assumed KV pool in tokens of a worker that does not report its size
 UNKNOWN_POOL_TOKENS = 2**21
-# ``LONGEST_TOKEN_BYTES`` limits the bytes per token; the limit is far above the mean of any
-# language and vocabulary.
+# most bytes per token, far above the mean of any language and vocabulary
 LONGEST_TOKEN_BYTES = 16
-# ``SIGNS`` limits the number of JSON signs in a body per token of the longest prompt.
+# most JSON signs of each kind in a body, per token of the longest prompt
 SIGNS = ((b",", 1.0), (b"\\", 4.0), (b":", 0.25))
-# Besides the other limits, a body may contain ``OTHER_SIGNS`` JSON signs such as commas.
+# further JSON signs that a body may contain in addition
 OTHER_SIGNS = 100_000
 
 
 class TextTokens(Protocol):
-    """The interface of tokenizers. ``method`` describes the tokenizer in the log and in metrics."""
+    """The interface of tokenizers; ``method`` describes the tokenizer in log and metrics."""
 
     @property
     def method(self) -> str: ...
@@ -32,7 +30,7 @@ class TextTokens(Protocol):
     def ids(self, text: str) -> array[int]:
         """Return the token ids for a text.
 
-        Texts that begin with equal characters have equal first ids.
+        Texts with equal beginnings have equal first ids.
         """
 
 
@@ -47,14 +45,14 @@ class ApproximateTokens:
 
 
 class TokenizerTokens:
-    """A tokenizer that wraps a ``tokenizers`` object and, as engines do, adds special tokens."""
+    """A tokenizer that wraps a ``tokenizers`` object and adds special tokens, as engines do."""
 
     def __init__(self, tokenizer: Any, name: str) -> None:
         self._tokenizer, self._name = tokenizer, name
         self.method = f"tokenizer file {name}"
 
     def ids(self, text: str) -> array[int]:
-        # While ``encode_batch`` runs, other threads can run; ``encode`` would block them.
+        # ``encode_batch`` lets other threads run; ``encode`` would block them.
         with tokenizer_errors(self._name):
             return array("I", self._tokenizer.encode_batch([text])[0].ids)
 
@@ -77,9 +75,9 @@ class PromptLimits:
     - ``vocab_size`` is the number of token ids of the model, or None if unknown.
     - ``patterns`` is True if the operator allows regular expressions and grammars.
 
-    While JSON is decoded, the event loop is blocked. A megabyte of text takes milliseconds to
-    decode, but many small values take a second. Bodies with too many values are found quickly by
-    counting structural characters.
+    JSON decoding blocks the event loop: a megabyte of text takes milliseconds, but many small
+    values take a second. Bodies with too many values are found quickly by counting structural
+    characters.
     """
 
     most_tokens: int = UNKNOWN_POOL_TOKENS
@@ -98,7 +96,7 @@ class PromptLimits:
             raise self._too_long()
 
     def ids_of(self, text: TextTokens, prompt: str) -> array[int]:
-        """Return the token ids for a text.
+        """Return the token ids for the text of a prompt.
 
         Raises Problem for a text that is much too long for a prompt.
         """

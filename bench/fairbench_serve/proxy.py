@@ -1,4 +1,4 @@
-"""The proxy, which reads a request, identifies and charges its client, and routes the request."""
+"""The proxy, which reads requests, identifies and charges clients, and routes requests."""
 
 from __future__ import annotations
 
@@ -32,23 +32,21 @@ from fairbench_serve.retries import Asking, Attempts
 from fairbench_serve.spans import NO_TRACES, RequestTrace, Traces
 from fairbench_serve.worker_info import WorkerFacts
 
-# ``MOST_PASSED`` limits the characters of the header that lists the routers through which a request
-# has passed.
+# most characters of the header that lists the routers through which a request has passed
 MOST_PASSED = 1024
 ASK_S = 60.0  # seconds within which a worker must answer a request that generates nothing
 REFUSED_BY_ALL = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 JSON_BODY = {"Content-Type": "application/json"}
 _WHOLE = re.compile("-?[0-9]{1,18}")
-# ``PASSED_ON`` lists the headers of a client that the router passes on to the worker or to the next
-# router.
+# headers of a client that are passed on to the worker or to the next router
 PASSED_ON = (headers.OUTPUT_TOKENS, headers.PROGRAM, headers.DEPTH, "traceparent")
 
 
 @dataclass(eq=False)
 class Proxy:
-    """A proxy that answers the requests of clients by sending them to workers.
+    """A proxy that answers clients' requests by sending them to workers.
 
-    Raises Problem if no worker answers.
+    Its methods raise Problem if no worker answers.
     """
 
     config: RouterConfig
@@ -112,9 +110,9 @@ class Proxy:
         sent = self._headers(http)
         traces = self.traces if api.generates else NO_TRACES
         with traces.request(api.path, sent) as trace:
-            # The router has not read the body yet, which may name the client.
+            # the body, which may also name the client, has not been read yet
             known = client_of(http.headers, None, self.access.keys)
-            # If the API key is unknown, the router does not read the body of the request.
+            # The body is not read if the API key is unknown.
             if self.access.keys is not None:
                 trace.client = known
                 self.access.quotas.check_quota(known)
@@ -189,7 +187,7 @@ class Proxy:
     async def _parsed(self, raw: bytes, api: Api, limits: PromptLimits) -> Call:
         """Parse a body into a call.
 
-        Only one long body is parsed at a time, which limits the memory.
+        Long bodies are parsed one at a time, which limits the memory.
         """
         if len(raw) < http_server.LONG_BODY_BYTES:
             return api.read(raw, self.text, limits)
@@ -205,7 +203,7 @@ class Proxy:
             **{name: http.headers[name] for name in PASSED_ON if name in http.headers},
             **self._authorization(http),
             headers.ROUTERS: f"{passed},{self.config.router_id}".lstrip(",")[-MOST_PASSED:],
-            # vLLM would use a request id that the client chooses, so the worker receives a new id.
+            # A new id, because vLLM would use one that the client chooses.
             "x-request-id": uuid4().hex,
             "Content-Type": "application/json",
         }
@@ -230,7 +228,7 @@ class _Listed(msgspec.Struct):
 
 
 async def _passed(answer: ClientResponse) -> web.Response:
-    """Return a worker's page unchanged. An error that is not JSON is replaced by a JSON error."""
+    """Return a worker's page unchanged, but replace errors that are not JSON."""
     body, status = await answer.read(), answer.status
     if not (answer.ok or is_object(body)):
         body = http_server.error_body(
@@ -244,7 +242,7 @@ async def _models_of(answer: ClientResponse, name: str | None) -> web.Response:
 
 
 class WorkerPage(NamedTuple):
-    """A page that the router requests from workers without queueing, and the parser of the page."""
+    """A page that the router requests from workers without queueing, and its parser."""
 
     method: str
     path: str

@@ -1,4 +1,4 @@
-"""Attempts to serve a request at a first worker and, after a failure, at other workers."""
+"""Attempts to serve a request at a worker and, after failures, at other workers."""
 
 from __future__ import annotations
 
@@ -35,9 +35,8 @@ async def wait_until_sent(
 ) -> RequestInFlight:
     """Wait until the request is sent to a worker, and return its state at the worker.
 
-    If the task is cancelled, the queued request is withdrawn. Raises the Problem that the
-    dispatcher reports. Raises WorkerFailed if the worker becomes unavailable just when the request
-    is sent.
+    The queued request is withdrawn if the task is cancelled. Raises the dispatcher's Problem, or
+    WorkerFailed if the worker becomes unavailable just when the request is sent.
     """
     went: list[RequestInFlight | Problem] = []
     told = asyncio.Event()
@@ -51,7 +50,7 @@ async def wait_until_sent(
         return flight
     try:
         await told.wait()
-    except asyncio.CancelledError:  # A cancelled task means that the client has disconnected.
+    except asyncio.CancelledError:  # the client has disconnected
         for one in went:
             if isinstance(one, RequestInFlight):
                 dispatcher.finish(one, 0, failed=True)
@@ -60,7 +59,7 @@ async def wait_until_sent(
     result = went[0]
     if isinstance(result, Problem):
         raise result
-    # The worker was removed before this task received the state of the request.
+    # The worker was removed before this task resumed.
     if not dispatcher.is_under_way(result):
         dispatcher.finish(result, 0, failed=True)
         raise WorkerFailed(result.worker, AttemptFailure.UNREACHED)
@@ -69,21 +68,19 @@ async def wait_until_sent(
 
 log = logging.getLogger(__name__)
 
-# ``UNSEEN`` lists the failures in which the worker may not have received the request.
+# failures in which the worker may not have received the request
 UNSEEN = (AttemptFailure.UNREACHED, AttemptFailure.STALE)
-# ``FAILED`` lists the failures in which the worker runs but did not serve the request.
+# failures in which the worker runs but did not serve the request
 FAILED = (AttemptFailure.BROKE, AttemptFailure.ANSWERED)
-# After the failures of a connection in ``DISCONNECTED``, a health check shows whether the worker
-# runs.
+# failures of a connection, after which a health check shows whether the worker runs
 DISCONNECTED = (AttemptFailure.UNREACHED, AttemptFailure.STALE, AttemptFailure.BROKE)
-# The HTTP statuses in ``OF_WORKERS`` concern the worker's load or the router's API key, not the
-# request.
+# HTTP statuses that concern the worker's load or the router's API key, not the request
 OF_WORKERS = (401, 403, 407, 408, 425, 429)
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A client's request, with all data that are needed to send it to a worker.
+    """A client's request, with all data needed to send it to a worker.
 
     ``sent`` holds the headers that the worker receives. ``asked`` holds the maximum cost of the
     request, and ``bill`` the charges so far. ``trace`` holds the data of the request's
@@ -104,7 +101,7 @@ class Asking:
     def kind(self) -> int:
         """A hash of the properties for which a worker may refuse a request.
 
-        The properties are API path, model, fields and API key.
+        These are API path, model, fields and API key.
         """
         fields = self.call.fields
         model = bytes(fields.get("model", b""))
@@ -112,7 +109,7 @@ class Asking:
 
     @property
     def size(self) -> int:
-        """The number of tokens that the request needs at most, if the client limits the output."""
+        """The most tokens that the request can need, if the client limits the output."""
         return len(self.call.ids) + (self.call.max_new_tokens or 0)
 
 
@@ -135,7 +132,7 @@ class Tries:
     def stale(self) -> int | None:
         """The worker whose reused connection was closed.
 
-        The next attempt opens a new connection.
+        The next attempt there opens a new connection.
         """
         last = self.failures[-1]
         return last.worker if last.reason is AttemptFailure.STALE else None
@@ -147,7 +144,7 @@ class Tries:
         return 400 <= status < 500 and not of_worker
 
     def given_up(self) -> web.Response:
-        """Return the response after the last attempt: the last refusal if any, or an error."""
+        """Return the response after the last attempt: the last refusal, if any, or an error."""
         last = self.failures[-1]
         if last.reason is AttemptFailure.ANSWERED:
             last = next(filter(self.is_refusal, reversed(self.failures)), last)
@@ -158,9 +155,9 @@ class Tries:
 
 
 class Sessions(NamedTuple):
-    """Two HTTP sessions.
+    """Two HTTP sessions of the router.
 
-    ``kept`` reuses connections, and ``fresh`` opens a connection per request.
+    ``kept`` reuses connections; ``fresh`` opens one for each request.
     """
 
     kept: ClientSession
@@ -187,13 +184,17 @@ class Attempts:
     async def answer_request(self, asking: Asking) -> web.StreamResponse:
         """Return the answer that a worker gives to a request.
 
-        Raises Problem if no worker has answered.
+        The request is sent again if a worker cannot be reached (at most once per worker), or if a
+        reused
+        connection turns out to be closed. After any other failure it is retried once: at any worker
+        if
+        the connection broke, otherwise at another one. Further retries need error answers only, and
+        a
+        worker that has not failed its last request. If the worker's process has ended, the request
+        is
+        not retried.
 
-        If a worker cannot be reached, the request is sent again, at most once per worker. If a
-        reused connection turns out to be closed, the request is sent once more. After a failure
-        other than a broken connection, the request is retried once. More than one retry needs two
-        conditions: all failures were error answers, and some worker has not failed its last
-        request. If the process of the worker has ended, the request is not retried.
+        Raises Problem if no worker has answered.
         """
         probe = self.breakers.probe()
         try:
@@ -225,7 +226,7 @@ class Attempts:
                     return tries.given_up()
 
     def _avoided(self, tries: Tries) -> Collection[int]:
-        """Return the workers that the next attempt avoids, if other workers are available."""
+        """Return the workers that the next attempt avoids if others are available."""
         failed = {one.worker for one in tries.failures if one.reason is not AttemptFailure.STALE}
         refusing = failed.union(tries.refusers)
         doubted = refusing | self._doubted(tries) if failed else refusing
@@ -256,7 +257,7 @@ class Attempts:
         if len(seen) > 1:
             is_cheap = all(reason is AttemptFailure.ANSWERED for reason in seen)
             return is_cheap and bool(others - self._doubted(tries))
-        # A broken connection may be an accident, but an error answer would probably be repeated.
+        # A broken connection may be an accident; an error answer would probably recur.
         return last.reason is AttemptFailure.BROKE or (
             last.reason is not AttemptFailure.DIED and bool(others)
         )
@@ -287,7 +288,7 @@ class Attempts:
         if not self.breakers.record_failure(worker, client):
             return
         if self.dispatcher.up <= {worker}:
-            # No other worker is available, so the worker stays in use.
+            # the only available worker stays in use
             self.breakers.reset(worker)
             return
         log.warning(
@@ -301,7 +302,7 @@ class Attempts:
     ) -> web.StreamResponse:
         """Send the request to one worker and return its answer.
 
-        If the attempt fails, WorkerFailed is raised after a health check.
+        Raises WorkerFailed, after a health check, if the attempt fails.
         """
 
         def begun() -> None:
@@ -339,7 +340,7 @@ class Attempts:
     async def _confirmed_reason(
         self, asking: Asking, failed: WorkerFailed, *, is_retry: bool
     ) -> AttemptFailure:
-        """Return why an attempt failed. If the connection failed, a health check comes first.
+        """Return why an attempt failed, after a health check if the connection failed.
 
         If the client disconnects during the health check, the request counts as left or evicted.
         """
@@ -354,7 +355,7 @@ class Attempts:
         if not healthy and failed.reason is not AttemptFailure.UNREACHED:
             return AttemptFailure.DIED
         if is_retry and failed.reason is AttemptFailure.STALE:
-            # A retry uses a new connection, which the worker cannot have closed while idle.
+            # A retry uses a new connection, which cannot have been closed while idle.
             return AttemptFailure.BROKE
         return failed.reason
 
@@ -368,7 +369,7 @@ class Attempts:
     def _settle_exchange(
         self, asking: Asking, flight: RequestInFlight, exchange: Exchange, elapsed_s: float
     ) -> None:
-        """Record the cost of an exchange with a worker, and that the request has ended."""
+        """Record the cost and the end of an exchange with a worker."""
         failure = AttemptFailure.EVICTED if asking.slot.evicted else exchange.failure
         charge = self._exchange_charge(asking, flight.worker, exchange, elapsed_s)
         if failure is None:
@@ -376,7 +377,7 @@ class Attempts:
         asking.bill.add_charge(charge)
         self.dispatcher.finish(flight, charge.output_tokens)
         self._record_attempt(asking, flight.worker, outcome_of(failure), charge)
-        # If an answer is not streamed, the time of its first token is unknown.
+        # The time of the first token is unknown without streaming.
         if flight.first_token_s is not None:
             waited_s = flight.first_token_s - asking.request.arrival_s
             self.metrics.totals.waited(FIRST_TOKEN, asking.request.client, waited_s)

@@ -1,10 +1,9 @@
 """A plugin for other projects' routers, which lets a router of fairbench choose the worker.
 
-``make_policy`` is a target for the flag ``--external-policy-factory`` of a fork of vllm-router. The
-directory ``integration/vllm_router`` in llm-d-incubation/py-inference-scheduler describes this
-interface. ``examples/llmd_scorer.py`` is a scorer for llm-d's Python scheduler. vllm-router and
-llm-d's scheduler report each worker's number of requests in flight, but not the end of a request or
-its tokens.
+``make_policy`` is for the flag ``--external-policy-factory`` of a fork of vllm-router, an interface
+described in ``integration/vllm_router`` of llm-d-incubation/py-inference-scheduler.
+``examples/llmd_scorer.py`` is a scorer for llm-d's Python scheduler. Both hosts report each
+worker's number of requests in flight, but neither the end of a request nor its tokens.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ from fairbench_serve.ingress import RequestInFlight
 
 ROUTER = "FAIRBENCH_ROUTER"
 DEFAULT_ROUTER = "d2lpm"
-# A request is assumed to have ``ANSWER_TOKENS`` output tokens, because the host router reports no
-# tokens.
+# assumed output tokens of a request, because the host router reports no tokens
 ANSWER_TOKENS = 256
-POOL_TOKENS = 1 << 20  # number of tokens that is assumed for a worker's KV pool
-BYTES_PER_TOKEN = 4  # number of bytes of prompt text that are assumed per token
+POOL_TOKENS = 1 << 20  # assumed KV pool of a worker in tokens
+BYTES_PER_TOKEN = 4  # assumed bytes of prompt text per token
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +38,9 @@ log = logging.getLogger(__name__)
 class RouterPolicy:
     """A policy that chooses among named workers by their numbers of requests in flight.
 
-    If a worker has fewer requests in flight than were sent to it, its oldest requests count as
+    If a worker has fewer requests in flight than were sent to it, its oldest ones count as
     finished, with ``answer_tokens`` output tokens each. Raises UsageError for an unknown routing
-    policy and for one that queues requests, because the host router sends each request at once.
+    policy, and for one that queues requests, because the host sends each request at once.
     """
 
     def __init__(
@@ -58,8 +56,7 @@ class RouterPolicy:
         served = {f"{router}.{name}": value for name, value in cls.served_params.items()}
         given = served | dict(settings or {})
         self._make: Callable[[int], Router] = lambda workers: build_router(router, given, workers)
-        # A router is built now, so that an invalid setting is reported at the start and not at the
-        # first request.
+        # A router is built now, so that invalid settings are reported at the start.
         if self._make(1).holds:
             raise UsageError(
                 f"router {router} queues requests, but the host router sends each request at once; "
@@ -67,18 +64,17 @@ class RouterPolicy:
             )
         self._weights = checked_weights(weights or {})
         self._answer_tokens, self._now_s = answer_tokens, now_s
-        self._numbers: dict[str, int] = {}  # the number of each worker, by name
+        self._numbers: dict[str, int] = {}  # numbers of workers by name
         self._dispatcher: Dispatcher | None = None
         self._lock = Lock()
 
     def send(self, loads: Mapping[str, int], client: str, text: str) -> tuple[str, RequestInFlight]:
-        """Choose a worker and record the request as sent.
+        """Choose a worker, and record the request as sent.
 
         Return the name of the worker and the record.
 
         Args:
-            loads: The number of requests in flight of each available worker; there must be at least
-                one.
+            loads: Requests in flight at each available worker, of which there is at least one.
             client: The name of the client that sent the request.
             text: The prompt.
         """
@@ -123,7 +119,7 @@ class RouterPolicy:
 
 
 def client_of(sent: Mapping[str, str]) -> str:
-    """Return the client that the headers name. Without a valid name, return the default client."""
+    """Return the client that the headers name, or the default client without a valid name."""
     lower = {name.lower(): value for name, value in sent.items()}
     named = (lower[name] for name in headers.CLIENT_ALIASES if name in lower)
     return next(filter(is_name, named), headers.DEFAULT_CLIENT)

@@ -20,16 +20,15 @@ from fairbench.schedulers.load_cap import AUTO
 from fairbench.schedulers.params import as_settings, make_params, own_settings
 from fairbench.schedulers.peers import ROUTERS, RoutersParams
 
-# ``SERVED_DETECTOR`` is the default saturation detector, which works with any engine.
+# default saturation detector, which works with any engine
 SERVED_DETECTOR = "concurrency"
-# The first setting limits the requests at a worker, and the second setting limits the requests that
-# wait at a worker.
+# settings that limit the requests at a worker, and those that wait there
 MOST_REQUESTS, HEADROOM = f"{SERVED_DETECTOR}.requests", f"{SERVED_DETECTOR}.headroom"
-# ``CLIENT_LIMITS`` lists the settings that limit the load of every client: in tokens of context, in
-# requests, in tokens of reserved memory.
+# settings that limit the load of every client: in tokens of context, in requests, in tokens of
+# reserved memory
 CLIENT_LIMITS = tuple(f"{GATEWAY}.client_{of}" for of in ("limit", "requests", "memory"))
 CLIENT_RESERVE = f"{GATEWAY}.client_reserve"
-# A single active client gets at most four fifths of the workers by default.
+# by default, a single active client gets at most four fifths of the workers
 DEFAULT_RESERVE = 0.25
 SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}
 SERVED_ROUTERS = ("every_s", "ahead_tok_s", "forget_s")  # parameters of routers with peers
@@ -52,8 +51,8 @@ def served_routers(settings: Mapping[str, Any]) -> RoutersParams:
 def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return every parameter of admission control by a real router, by NAME.PARAM.
 
-    Without admission control, the result is {}. Raises UsageError for a wrong value, or if no
-    timing profile of the workers is set.
+    The result is {} without admission control. Raises UsageError for a wrong value, or if no timing
+    profile of the workers is set.
     """
     if not own_settings(ADMISSION, settings):
         return {}

@@ -21,9 +21,9 @@ FLUSH_MS = 2_000  # limit in milliseconds on exporting the remaining spans when 
 
 @dataclass(slots=True)
 class RequestTrace:
-    """The data for the span of a request: last worker, seconds in the queue, outcome and charge.
+    """The data for a request's span: last worker, seconds in the queue, outcome and charge.
 
-    Until the client is known, ``client`` is None.
+    ``client`` is None until the client is known.
     """
 
     client: str | None = None
@@ -35,7 +35,7 @@ class RequestTrace:
     def end_attempt(self, worker: int, outcome: str, charge: Charge = NOTHING) -> None:
         """Record how an attempt at this worker ended.
 
-        Another attempt to serve the request may follow.
+        Another attempt may follow.
         """
         self.worker, self.outcome = worker, outcome
         self.charge = self.charge.plus(charge)
@@ -46,7 +46,7 @@ class Traces:
 
     @contextmanager
     def request(self, path: str, sent: dict[str, str]) -> Iterator[RequestTrace]:
-        """Trace a request while the block runs.
+        """Trace a request while the ``with`` block runs.
 
         ``sent`` holds the headers that the worker will receive.
         """
@@ -72,8 +72,7 @@ def otel_traces() -> Traces:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    # The environment variables OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the service
-    # name.
+    # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the service name.
     provider = TracerProvider(resource=Resource.create({"service.name": "fairbench-router"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return OtelTraces(provider)
@@ -109,8 +108,7 @@ class OtelTraces(Traces):
         finally:
             outcome = trace.outcome or LEFT
             span.set_attributes(_told(trace, outcome))
-            # OpenTelemetry's convention for servers does not mark a span as failed because of a
-            # client's error.
+            # A client's error does not mark a span as failed, by OpenTelemetry's convention.
             if outcome not in (OK, LEFT) and not (outcome == REFUSED and status < 500):
                 span.set_status(self._error)
             span.end()

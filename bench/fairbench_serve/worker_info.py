@@ -1,4 +1,4 @@
-"""Reports of workers: their load for a saturation detector, their sizes and their schedulers."""
+"""Reports of workers: their load (for a saturation detector), sizes and schedulers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.exchange import CONNECTION_ERRORS
 from fairbench_serve.prompts import UNKNOWN_POOL_TOKENS, PromptLimits
 
-# The constants below are SGLang's page of loads, the page of metrics, and the names of the load
-# metrics in SGLang, in the emulator and in vLLM.
+# SGLang's page of loads, the page of metrics, and the names of load metrics in SGLang, the emulator
+# and vLLM
 LOADS, METRICS = "/v1/loads?include=core", "/metrics"
 PLACES = "at /v1/loads or /metrics"
 WAITING = ("sglang:num_queue_reqs", "vllm:num_requests_waiting")
@@ -30,11 +30,11 @@ RUNNING = ("sglang:num_running_reqs", "vllm:num_requests_running")
 USAGE = ("sglang:token_usage", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 _SAMPLE = re.compile(r"^((?:sglang|vllm):\w+)(?:\{[^}]*\})? +(\S+)", re.MULTILINE)
 TIMEOUT = ClientTimeout(total=1.0)  # limit in seconds on a worker's report of its load
-BLIND_S = 5.0  # After this number of seconds without a report, a worker's load counts as unknown.
+BLIND_S = 5.0  # seconds without a report after which a worker's load is unknown
 
 
 class Told(NamedTuple):
-    """A worker's load report: queued requests, running requests, used fraction of KV memory."""
+    """A worker's load report: queued and running requests, and used fraction of KV memory."""
 
     waiting: int
     running: int
@@ -43,13 +43,10 @@ class Told(NamedTuple):
 
 @dataclass(eq=False)
 class PolledLoads:
-    """A view of the workers' loads (``FleetView``) that uses the last reports of the workers.
+    """The workers' loads (``FleetView``) according to their last reports.
 
-    Reports that are older than ``stale_s`` seconds are ignored.
-
-    The load of a worker is unknown if its answer contains no load report. If the worker has
-    reported its load before, the load becomes unknown only ``BLIND_S`` seconds after the last
-    report.
+    Reports older than ``stale_s`` seconds are ignored. A worker's load is unknown if its answer
+    contains no report, but if it has reported before, only after ``BLIND_S`` seconds without one.
     """
 
     dispatcher: Dispatcher
@@ -59,8 +56,7 @@ class PolledLoads:
 
     def __post_init__(self) -> None:
         self._told: dict[int, tuple[float, Told]] = {}
-        # ``_asked`` holds the numbers of the workers whose last answer contained no report of the
-        # load.
+        # workers whose last answer contained no load report
         self._asked: set[int] = set()
 
     def workers(self) -> Collection[int]:
@@ -76,7 +72,7 @@ class PolledLoads:
         return WorkerLoad(counted.in_flight, tokens, told.waiting, told.running, told.waiting > 0)
 
     def record_report(self, worker: int, told: Told | None) -> None:
-        """Record the load report of a worker. None means that its answer had no load report."""
+        """Record a worker's load report, None if its answer contained none."""
         if told is None:
             self._asked.add(worker)
         else:
@@ -138,10 +134,9 @@ async def page_of(
 
 
 def told_by(body: bytes) -> Told | None:
-    """Parse a page of loads or metrics into a load report, or return None for any other page.
+    """Parse a page of loads or metrics into a load report; return None for any other page.
 
-    If a server has several ranks, their request counts are added and their used fractions of KV
-    memory are averaged.
+    Request counts of a server's ranks are added, and their used fractions of KV memory averaged.
     """
     try:
         page = msgspec.json.decode(body)
@@ -167,7 +162,7 @@ def _load_of_ranks(page: Any) -> Told | None:
 
 
 def samples(text: str) -> list[tuple[str, float]]:
-    """Return the name and value of each metric of SGLang or vLLM on a page. Raises ValueError."""
+    """Return name and value of each metric of SGLang or vLLM on a page; raise ValueError."""
     return [(name, float(value)) for name, value in _SAMPLE.findall(text)]
 
 
@@ -189,16 +184,14 @@ def _sum_of(ranks: Sequence[tuple[float, float, float]]) -> Told:
     return Told(int(sum(waiting)), int(sum(running)), sum(usage) / len(usage))
 
 
-# An unknown KV pool is assumed to have ``ASSUMED_POOL_TOKENS`` tokens, as for an 8B model on a GPU
-# with 80 GB.
+# assumed tokens of an unknown KV pool, as for an 8B model on a GPU with 80 GB
 ASSUMED_POOL_TOKENS = 400_000
-# ``ASK_TIMEOUT`` limits the time for loading a page of a worker; vLLM's page takes seconds.
+# time limit for a page of a worker; vLLM's page takes seconds
 ASK_TIMEOUT = ClientTimeout(total=5.0)
-# At the path ``SERVER_INFO``, SGLang, the emulator, and vLLM in development mode return information
-# about the server. In vLLM, only this page reports the limit on running requests.
+# page with information about the server in SGLang, the emulator, and vLLM in development mode,
+# where only this page reports the limit on running requests
 SERVER_INFO = "/server_info?config_format=json"
-# At most the fraction ``HEADROOM`` of an engine's running requests may wait in the engine's own
-# queue.
+# requests that may wait in an engine's own queue, as a fraction of its running requests
 HEADROOM = 0.05
 
 log = logging.getLogger(__name__)
@@ -209,11 +202,11 @@ class WorkerInfo(NamedTuple):
 
     ``pool_tokens`` and ``most_pool_tokens`` are the smallest and the largest KV memory of a worker.
 
-    - ``page_tokens`` is the largest cache page of any worker in tokens (SGLang's ``page_size``).
+    - ``page_tokens`` is the largest cache page of a worker in tokens (SGLang's ``page_size``).
     - ``vocab_size`` is the smallest vocabulary of the workers. A size is None if no worker reports
       it.
-    - ``locals`` holds the local schedulers of each worker, as the plugin or the emulator reports
-      them. An engine's own default scheduler is not reported.
+    - ``locals`` holds each worker's local schedulers, as plugin or emulator report them; an
+      engine's own default scheduler is not reported.
     """
 
     pool_tokens: int | None
@@ -223,7 +216,7 @@ class WorkerInfo(NamedTuple):
     locals: Sequence[Collection[str]] = ()
 
     def limits(self, config: RouterConfig) -> PromptLimits:
-        """Return the limits on prompts that follow from the sizes of the workers.
+        """Return the limits on prompts that follow from the workers' sizes.
 
         The flag ``--vocab-size`` overrides the vocabulary size that workers report.
         """
@@ -253,9 +246,9 @@ class WorkerFacts:
         self.limits = self.info.limits(self.config)
 
     async def learn(self, worker: int) -> None:
-        """Ask a worker that is about to become available for facts that are not yet known.
+        """Ask a worker that is about to become available for facts that are still unknown.
 
-        An added worker may have a smaller vocabulary or a larger KV memory than the known workers.
+        An added worker may have a smaller vocabulary or a larger KV memory than others.
         """
         is_new = worker not in self._known
         if not (is_new or self.limits.vocab_size is None or self.config.local is not None):
@@ -289,7 +282,7 @@ def warn_of_others(local: str | None, found: Mapping[int, Collection[str]]) -> N
 
 
 async def ask_workers(session: ClientSession, workers: Iterable[WorkerAddress]) -> WorkerInfo:
-    """Request the information pages of all workers, waiting at most 5 s for each page."""
+    """Request the information pages of all workers; each may take at most 5 s."""
     told = await asyncio.gather(*(_ask_info(session, worker) for worker in workers))
     pools = [size for info in told if (size := _positive_int(info.get("max_total_num_tokens")))]
     if not pools:
@@ -313,7 +306,7 @@ async def ask_workers(session: ClientSession, workers: Iterable[WorkerAddress]) 
 
 
 def _vocab_size(info: dict[str, Any]) -> int | None:
-    """Return the vocabulary size that the worker reports, or else the size in the model's files."""
+    """Return the vocabulary size that a worker reports, or else that in the model's files."""
     for told in _reports(info):
         if size := _positive_int(told.get("vocab_size")):
             return size
@@ -322,7 +315,7 @@ def _vocab_size(info: dict[str, Any]) -> int | None:
 
 
 def _reports(info: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a server's information, the information of each rank, and the plugin's reports."""
+    """Yield a server's information, that of each rank, and the plugin's reports."""
     states = info.get("internal_states")
     for place in (info, *(states if isinstance(states, list) else ())):
         report = place.get("fairbench") if isinstance(place, dict) else None
@@ -361,7 +354,7 @@ async def _page(session: ClientSession, worker: WorkerAddress, path: str) -> byt
 async def most_running(session: ClientSession, workers: Sequence[WorkerAddress]) -> int | None:
     """Return the smallest limit of any worker on the number of running requests.
 
-    If no worker reports its limit, the result is None.
+    The result is None if no worker reports its limit.
     """
     pages = (SERVER_INFO, LOADS, METRICS)
     told = await asyncio.gather(*(_most(session, one, page) for one in workers for page in pages))
@@ -371,9 +364,9 @@ async def most_running(session: ClientSession, workers: Sequence[WorkerAddress])
 def headroom_of(most: int) -> int:
     """Return by how many requests (at least 1) the gateway exceeds an engine's limit ``most``.
 
-    The additional requests wait in the queue of the engine. An additional request starts as soon as
-    a running request ends, before the router can send another request. The result is small, because
-    the gateway cannot reorder requests in the engine's queue.
+    The additional requests wait in the engine's queue and start as soon as a running request ends,
+    before the router can send another. Their number is small, because the gateway cannot reorder
+    them.
     """
     return max(1, ceil(HEADROOM * most))
 
@@ -386,7 +379,7 @@ async def _most(session: ClientSession, worker: WorkerAddress, path: str) -> int
 def most_told_by(body: bytes) -> int | None:
     """Return the limit on running requests from a page of SGLang, the emulator or vLLM, or None.
 
-    If a server has several ranks, their limits are added.
+    The limits of a server's ranks are added.
     """
     try:
         page: Any = msgspec.json.decode(body)

@@ -1,4 +1,4 @@
-"""Comparison of experiments: each is compared with the first experiment, seed by seed."""
+"""Comparison of experiments with the first of them, seed by seed."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ One = Result | str | PathLike[str]
 class Comparison:
     """A comparison of schedulers, as returned by ``compare``.
 
-    ``runs`` is an Arrow table of the metrics of every run, with one row per run. The first columns
-    of the table are ``place`` (the configuration), ``run`` (the scheduler) and ``seed``.
-    ``differences`` has one row per metric and pair of experiments: both means, their difference
-    over runs with equal seeds, and the 95% confidence interval of the difference. Each row of
-    ``differences`` also has a verdict on the compared experiment: ``better`` or ``worse`` than the
-    baseline, the ``same``, or inconclusive. For an inconclusive difference, the row estimates how
-    many more seeds would be enough. ``print(comparison)`` shows the output of ``fairbench
-    compare``.
+    ``runs`` is an Arrow table with the metrics of each run, one row per run. Its first columns
+    are ``place`` (the configuration), ``run`` (the scheduler) and ``seed``.
+
+    ``differences`` has one row per metric and pair of experiments: both means, the difference
+    over runs with equal seeds, and its 95% confidence interval. A verdict says whether the
+    compared experiment is ``better`` than the baseline, ``worse``, the ``same``, or
+    inconclusive; an inconclusive row estimates how many more seeds would decide.
+
+    ``print(comparison)`` shows the output of ``fairbench compare``.
     """
 
     def __init__(
@@ -140,15 +141,16 @@ def compare(
     show_progress: bool = False,
     **flags: Unpack[CompareFlags],
 ) -> Comparison:
-    """Compare several experiments with the first experiment, over runs with equal seeds.
+    """Compare several experiments with the first one, over runs with equal seeds.
 
-    The arguments are the experiments: results, lists of one experiment's results, directories of
-    stored runs, or schedulers and experiment files, which are run. New runs use the flags of
-    ``fairbench compare`` as keywords, and ``settings`` as in ``run``. The runs are saved in a new
-    directory in ``result_dir``; without ``result_dir`` no files remain. If the only argument is a
-    directory, its schedulers are compared, in each configuration, with its scheduler ``baseline``.
-    ``resume`` names the directory of a comparison to continue, optionally with more seeds
-    (``num_runs``).
+    The arguments are the experiments. Each is a result, a list of results, a directory of stored
+    runs, or the name of a scheduler or experiment file, which is then run. New runs use the flags
+    of ``fairbench compare`` as keywords, and ``settings`` as in ``run``. They are saved in a new
+    directory in ``result_dir``; without ``result_dir`` no files remain.
+
+    If the only argument is a directory, its schedulers are compared with its scheduler
+    ``baseline``, in each configuration. ``resume`` continues the comparison in the given
+    directory, optionally with more seeds (``num_runs``).
 
     Raises UsageError for experiments that cannot be compared, and the errors of ``sweep``.
     """
@@ -182,7 +184,7 @@ def compare(
 
 
 def _sides(given: Sequence[One | Sequence[Result]]) -> list[comparison.SchedulerResults]:
-    """Group results by experiment; a result with a repeated seed begins another group."""
+    """Group results by experiment; a seed that occurs again begins a new group."""
     rounds: list[list[comparison.ComparedRun]] = [[]]
     for one in given:
         if isinstance(one, Result):

@@ -48,7 +48,7 @@ from fairbench.scoring.records import read_scored
 from fairbench.scoring.summary import score_page, scored_summary, scored_window
 from fairbench.workloads.traces.read import TraceParams, joined_columns
 
-NAME = "data"  # Error messages and results call a table in memory by this name.
+NAME = "data"  # the name of a table in memory in messages and results
 Data = Any
 """A data frame of pandas (or of another library with Arrow's interface), an Arrow table, a list of
 dicts, a dict of columns, or the name of a file."""
@@ -56,10 +56,11 @@ dicts, a dict of columns, or the name of a file."""
 
 @contextmanager
 def as_file(data: Data) -> Iterator[str]:
-    """Yield the name of a file with the rows of ``data``; messages of errors name ``data``.
+    """Yield the name of a file that holds the rows of ``data``.
 
-    If ``data`` is the name of a file, this name is yielded unchanged. Raises UsageError for a
-    source of an unsupported type, and for a table without rows.
+    A file name is yielded unchanged. Rows in memory are written to a temporary file; error messages
+    call it ``data``. Raises UsageError for a source of an unsupported type, and for a table without
+    rows.
     """
     if isinstance(data, str | PathLike):
         yield fspath(data)
@@ -75,7 +76,7 @@ def as_file(data: Data) -> Iterator[str]:
 
 
 def shown(text: str, file: str) -> str:
-    """Return an error message that says ``data`` and row instead of the temporary file and line."""
+    """Replace the temporary file and line in an error message by ``data`` and row."""
     if not Path(file).name.startswith(NAME):
         return text
     return re.sub(rf"{re.escape(file)}(, line (\d+))?", _row_place, text)
@@ -126,7 +127,7 @@ def _pandas_rows(frame: Any) -> Iterable[Mapping[Any, Any]]:
 
 
 def _with_microseconds(table: pa.Table) -> pa.Table:
-    """Return the table with times rounded to microseconds, the precision of Python's times."""
+    """Round the times of a table to microseconds, the precision of Python's times."""
     fields = [
         field.with_type(pa.timestamp("us", field.type.tz))
         if pa.types.is_timestamp(field.type)
@@ -150,7 +151,7 @@ def _plain(value: Any) -> Any:
 
 
 def _plain_number(value: float) -> float | None:
-    """Return a whole number without decimals, because the number may be a client's name."""
+    """Return whole numbers as integers, because they may be names of clients."""
     return None if not isfinite(value) else int(value) if value.is_integer() else value
 
 
@@ -199,8 +200,7 @@ class Answer:
 def diagnose(
     data: Data,
     *,
-    # The parameter has the name of the flag --map of `fairbench diagnose`, although ``map`` is also
-    # a function of Python.
+    # named after the flag --map, although ``map`` is also a Python function
     map: Mapping[str, str] | None = None,
     time_unit: Literal["s", "ms", "us", "ns"] | None = None,
     dp: int | None = None,
@@ -212,7 +212,7 @@ def diagnose(
     no_plan: bool = False,
     show_progress: bool = False,
 ) -> Answer:
-    """Find the heavy clients of a log, the clients that wait for heavy clients, and a remedy.
+    """Find in a log the heavy clients, the clients that wait because of them, and a remedy.
 
     ``data`` is a data frame, an Arrow table, a list of dicts, or the name of a file. ``map`` names
     the columns of fields that have uncommon names, such as ``{"client": "team"}``. ``time_unit`` is
@@ -253,9 +253,9 @@ def score(
     """Compute every fairness metric from the request records of any serving system.
 
     ``data`` is a data frame, an Arrow table, a list of dicts, or the names of files that form one
-    run. All arguments except ``data`` are the flags of ``fairbench score``, some as dicts:
-    ``map={"client": "team"}`` (column by field), ``weights`` (weight by client), ``goodput={"ttft":
-    "500"}`` (target by latency).
+    run. The other arguments are the flags of ``fairbench score``, some as dicts: ``map={"client":
+    "team"}`` (column by field), ``weights`` (weight by client), ``goodput={"ttft": "500"}`` (target
+    by latency).
 
     Raises UsageError for a wrong argument and DataError for wrong data; the message is one line.
     """
@@ -312,16 +312,15 @@ def plan(
     show_progress: bool = False,
     **flags: Unpack[PlanFlags],
 ) -> Answer:
-    """Find the smallest cluster that meets targets for the load of a log, or of a workload.
+    """Find the smallest cluster that meets targets under the load of a log or workload.
 
     ``data`` is a log as for ``diagnose``; without ``data``, a flag in ``flags`` names a workload.
-    ``slo`` are the latency and fairness targets, such as ``["ttft_p99<2s"]``; ``dp`` is the range
-    of the number of replicas, by default from 1 to 32. With ``max="users"``, the function finds the
-    largest number of users (clients) that one cluster, such as ``dp=(4, 4)``, can serve within the
-    targets. All other arguments are flags of ``fairbench plan``. The function ``plan`` leaves no
-    files on disk.
+    ``slo`` lists the latency and fairness targets, such as ``["ttft_p99<2s"]``; ``dp`` is the range
+    of the number of replicas, by default from 1 to 32. With ``max="users"``, ``plan`` instead finds
+    how many users (clients) a fixed cluster, such as ``dp=(4, 4)``, can serve within the targets.
+    All other arguments are flags of ``fairbench plan``. No files remain on disk.
 
-    If no cluster in the range meets the targets, the answer says so, and no error is raised. Raises
+    If no cluster in the range meets the targets, the answer says so without an error. Raises
     UsageError for a wrong argument and DataError for wrong data; the message is one line.
     """
     check_names(flags, PLAN)

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INTERVALS = 40
-# The legend has at most ``NAMED_CLIENTS`` clients, because a longer legend hides the panels.
+# most clients in the legend, because a longer legend hides the panels
 NAMED_CLIENTS = 12
 SIZE_IN = (8.0, 4.6)
 STYLES = ("-", "--", "-.", ":")
 
 
 def draw(run: StoredRun) -> Figure:
-    """Return the figure of each client's service and response times.
+    """Draw each client's service and response times over the run.
 
     Raises UsageError if the packages of the extra ``plot`` are not installed.
     """

@@ -32,10 +32,10 @@ SEVERAL = (list, tuple, range)
 class SweepResult:
     """The result of a sweep, as returned by ``sweep`` or ``load_sweep``.
 
-    ``comparison`` is a dict with the keys of the file ``comparison.json``.
+    ``comparison`` is a dict with the content of the file ``comparison.json``.
 
-    The Arrow table ``metrics`` has one row per run; the Arrow table ``clients`` has one row per run
-    and client. ``path`` is the sweep's directory; an unsaved sweep has the path None.
+    ``metrics`` and ``clients`` are Arrow tables, with one row per run and one row per run and
+    client. ``path`` is the sweep's directory, or None if the sweep was not saved.
     """
 
     def __init__(
@@ -120,10 +120,10 @@ def sweep(
     """Run a grid of experiments in parallel processes, and compare the experiments.
 
     ``file`` is the name of a bundled sweep, such as ``"fig7"``, or a path. ``flags`` are the flags
-    of ``fairbench sweep``; a flag that takes several values may be given a list. A value in
-    ``settings`` may be a list; the sweep then runs every value of the list. The sweep is saved in a
-    new directory in ``result_dir``; without ``result_dir`` no files remain. ``resume`` continues
-    the sweep that is stored in the given directory.
+    of ``fairbench sweep``; a flag with several values takes a list. A value in ``settings`` may be
+    a list; the sweep then runs every value of the list. The sweep is saved in a new directory in
+    ``result_dir``; without ``result_dir`` no files remain. ``resume`` continues the sweep that is
+    stored in the given directory.
 
     A failed experiment is listed in ``failures`` and does not stop the other experiments. Raises
     UsageError for a wrong flag, value or combination, and Interrupted (a KeyboardInterrupt) at

@@ -1,4 +1,4 @@
-"""The command line application, which finds commands and groups their flags in help pages.
+"""The command line application: it finds commands and groups flags in help pages.
 
 Errors of commands become exit codes.
 """
@@ -22,18 +22,17 @@ from fairbench.doors import COMMAND_GROUP, Command, registered, through
 from fairbench.errors import FairbenchError, Interrupted, NotJudged, UsageError, complaint
 from fairbench.version import __version__
 
-# ``FIRST`` lists the flags that --help shows first; all other flags follow in the order of
-# declaration.
+# flags that --help shows first; all others follow in the order of declaration
 FIRST = (
     *("preset", "scheduler", "schedulers", "workload", "workloads", "trace", "scenario"),
     *("scenarios", "dp", "prefill", "decode", "gpu", "duration", "seed", "num_runs", "settings"),
 )
-# ``PANELLED`` lists the commands whose --help shows the flags in titled groups ("panels").
+# commands whose --help shows the flags in titled groups ("panels")
 PANELLED = ("run", "sweep", "plan", "compare")
 
 
 def panel_of(param: Any) -> str:
-    """Return the heading under which ``--help`` lists a parameter, by default ``OTHER``."""
+    """Return the parameter's heading in ``--help``, by default ``OTHER``."""
     return getattr(param, "rich_help_panel", None) or OTHER
 
 
@@ -158,7 +157,7 @@ def commands() -> Mapping[str, Command]:
     }
 
 
-# ``WrongUsage`` is the base class of usage errors: a class of click, or Typer's copy of this class.
+# base class of usage errors, from click or from Typer's copy of click
 WrongUsage: Any = typer.BadParameter.__base__
 
 
@@ -173,7 +172,7 @@ def _code_of(error: FairbenchError) -> int:
 
 
 class _Listed(TyperCommand):
-    """An entry in the list of commands of ``fairbench --help``: a name and a line of help."""
+    """A command in the list of ``fairbench --help``: a name and one line of help."""
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """Return the command's one-line help; the length limit is ignored."""
@@ -181,11 +180,10 @@ class _Listed(TyperCommand):
 
 
 class _Commands(TyperGroup):
-    """The group that contains all commands of fairbench.
+    """The group of all commands of fairbench.
 
-    The command group turns an error into a line on stderr and an exit code.
-
-    Only the module of the called command is imported; listing the commands imports no module.
+    Listing the commands imports none of their modules; a call imports only the module of the
+    called command. Errors become one line on stderr and an exit code.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -196,8 +194,7 @@ class _Commands(TyperGroup):
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except WrongUsage as error:
-            # The user called a group of commands, such as `fairbench trace`, without a command of
-            # the group.
+            # The user named only a group, such as `fairbench trace`, without one of its commands.
             if (text := error.format_message()).startswith("Usage: "):
                 typer.echo(text, err=True)
             else:
@@ -240,8 +237,7 @@ class _Commands(TyperGroup):
         for flag, value in pairwise([] if ctx.resilient_parsing else [*rest, "-"]):
             flag, equals, inner = flag.partition("=")
             if flag.startswith("--") and (not inner if equals else not value):
-                # If the value of a flag is empty, a variable of the user's shell script is usually
-                # not set.
+                # An empty value usually means that a variable of a shell script is not set.
                 raise UsageError(f"{flag} '': must not be empty")
         return name, load(name) if name else None, rest
 
@@ -282,7 +278,7 @@ def load(name: str) -> Any:
 
 @contextmanager
 def _before_typer() -> Iterator[None]:
-    """Convert exceptions that typer would ignore, or print as a traceback, to exit codes."""
+    """Turn exceptions that typer would ignore or print as a traceback into exit codes."""
     try:
         yield
     except Interrupted as error:
@@ -290,13 +286,13 @@ def _before_typer() -> Iterator[None]:
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt as error:
         raise typer.Exit(exits.interrupted(error)) from None
-    except BrokenPipeError:  # The program that reads standard output, such as head, has ended.
+    except BrokenPipeError:  # The reader of standard output, such as head, has ended.
         exits.discard_output()
         raise typer.Exit(exits.FAILED) from None
 
 
 def _wording(error: Any) -> str:
-    """Return an error of typer as one line with the flag.
+    """Return one line that explains typer's error and names the flag.
 
     For a wrong value, the line also names the allowed values.
     """

@@ -1,4 +1,4 @@
-"""``fairbench compare``: compare several experiments with the first, over runs with equal seeds."""
+"""``fairbench compare``: compare experiments with the first one, over runs with equal seeds."""
 
 from __future__ import annotations
 

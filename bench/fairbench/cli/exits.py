@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from fairbench.errors import printable, printable_lines
 
 FAILED, USAGE, NOT_JUDGED, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
-# ``PRINTS`` lists the functions of typer and rich that print text.
+# functions of typer and rich that print text
 PRINTS = ("echo", "print", "flush", "write", "_write_buffer")
 STDOUT = 1  # the file descriptor of standard output
 
@@ -22,7 +22,7 @@ def complain(message: str, notes: Iterable[str] = ()) -> None:
 
 
 class Terminated(KeyboardInterrupt):
-    """The exception that ends a process which received SIGTERM."""
+    """An exception that ends the process after SIGTERM."""
 
 
 def interrupted(error: KeyboardInterrupt) -> int:
@@ -38,8 +38,8 @@ def interrupted(error: KeyboardInterrupt) -> int:
 def written_file(error: OSError) -> str:
     """Return the name of the output that could not be written, for an error message.
 
-    If the error holds a file name, that file name is returned. If the error holds no file name, the
-    result is "standard output" for an error in a function of ``PRINTS``, or else "a file".
+    The name comes from the error. If the error has none, return "standard output" for an error in a
+    function of ``PRINTS``, or else "a file".
     """
     if error.filename is not None:
         return str(error.filename)

@@ -53,7 +53,7 @@ def list_names(
 
 
 def _overview(texts: Mapping[ListKind, list[str]]) -> Iterator[str]:
-    """Yield a line per kind of names with their number, and lines that explain the list."""
+    """Yield a line per kind with the number of its names, and lines that explain the list."""
     yield "Names that options accept, by kind. `fairbench list KIND` prints one kind."
     for kind, lines in texts.items():
         names = sum(NAME.match(line) is not None for line in lines)
@@ -125,7 +125,7 @@ def _evictions() -> Iterator[str]:
 
 
 def _part_lines(names: Iterable[str], find: Callable[[str], Any]) -> Iterator[str]:
-    """Yield the lines of each router, scheduler or policy, or the reason why one is unavailable."""
+    """Yield lines on each router, scheduler or policy, or on why it is unavailable."""
     for name in names:
         try:
             found = find(name)

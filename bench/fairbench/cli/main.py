@@ -28,7 +28,7 @@ def main() -> None:
     try:
         heed_sigterm()
         for stream in (sys.stdout, sys.stderr):
-            # A character that the stream's encoding lacks is printed as an escape sequence.
+            # Characters that the stream's encoding lacks are printed as escape sequences.
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         if sys.stdout is None:

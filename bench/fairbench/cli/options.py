@@ -1,4 +1,4 @@
-"""Conversion of flags to command line options of typer, and code that several commands share."""
+"""Command line options made from flags, and other code that several commands share."""
 
 from __future__ import annotations
 
@@ -88,15 +88,15 @@ ReportFile = Annotated[
 def json_option(what: str = "", panel: str | None = OUTPUT) -> Any:
     """Declare the option ``--json`` of a command.
 
-    ``what`` (a noun, or "") names in the help text the output that becomes JSON. With ``panel``
-    None, the option is listed under the default heading of ``--help``.
+    ``what`` is a noun for the output in the help text, or "". With ``panel`` None, ``--help`` lists
+    the option under its default heading.
     """
     about = f"{what} as " if what else ""
     return option(panel, f"Print {about}one JSON object, and nothing else.", "--json")
 
 
 def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command one option for each flag of the TypedDict ``table``.
+    """Return a decorator that gives a command an option for each flag in ``table``, a TypedDict.
 
     The decorated command declares ``**flags: Unpack[TABLE]`` after its own parameters. ``flags``
     contains only the flags that the user gave.
@@ -112,7 +112,7 @@ def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
         rest = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
         parameters = [*map(_parameter, declared.values()), *rest]
-        # Typer finds the options of a command in the signature of its function.
+        # Typer reads the options of a command from the signature of its function.
         called.__dict__["__signature__"] = inspect.Signature(parameters)
         called.__annotations__ = {one.name: one.annotation for one in parameters}
         called.__name__, called.__doc__ = command.__name__, command.__doc__
@@ -142,7 +142,7 @@ def _parameter(one: Flag) -> inspect.Parameter:
 
 
 def log_params(file: str, flags: LogFlags) -> TraceParams:
-    """Return the parameters for reading a log or a trace. Raises UsageError."""
+    """Return the parameters for reading a log or a trace from its flags. Raises UsageError."""
     from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns
 
     columns = dict(flags.get("trace_map") or {})
@@ -161,21 +161,21 @@ def log_params(file: str, flags: LogFlags) -> TraceParams:
 
 
 def only_resumed(resume: Path, what: str, but: str = "no other setting can") -> UsageError:
-    """Return the error for a setting given with ``--resume``. A resumed run keeps its settings."""
+    """Return the error for a setting given with ``--resume``, which keeps all stored settings."""
     return UsageError(
         f"--resume {resume} continues the {what} with its stored settings; {but} be given with it"
     )
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that the user gave, which are the options with a value other than None."""
+    """Return the options that the user gave, which are all options that are not None."""
     return {key: value for key, value in options.items() if value is not None}
 
 
 def parse_headers(texts: list[str] | None, flag: str = "--header") -> dict[str, str]:
-    """Parse ``NAME=VALUE`` texts.
+    """Parse headers of the form ``NAME=VALUE``.
 
-    Messages of errors do not contain the text of the header, which may be secret.
+    Error messages do not show the header, which may be secret.
     """
     pairs = [text.partition("=") for text in texts or ()]
     for name, equals, _ in pairs:

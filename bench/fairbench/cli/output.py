@@ -38,9 +38,8 @@ def print_summary(
 ) -> None:
     """Print a run's summary as text on stdout, with colours on a terminal.
 
-    If ``explain`` is true, the printed text has sentences that explain the numbers. If
-    ``reference`` is given, the first line compares the clients' shares with the shares of the same
-    experiment under another scheduler.
+    With ``explain``, sentences explain the numbers. With ``reference``, the first line compares
+    the clients' shares with those of the same experiment under another scheduler.
     """
     colour, width = terminal_look()
     text = report.summary_text(
@@ -79,7 +78,7 @@ def chosen_width() -> int | None:
 
 
 def show(made: Callable[..., str], *args: Any) -> None:
-    """Call ``made`` with the colours and the width of stdout, and print the returned text."""
+    """Print the text that ``made`` returns for the colours and the width of stdout."""
     colour, width = terminal_look()
     typer.echo(made(*args, colour=colour, width=width), nl=False)
 
@@ -124,7 +123,7 @@ def check_report(path: Path | None, flag: str = "--report") -> None:
 
 
 def check_writable(path: Path | None, flag: str = "--report") -> None:
-    """Raise UsageError, before a long computation starts, if the report page cannot be written."""
+    """Raise UsageError if the report page cannot be written, before a long computation starts."""
     if path is None:
         return
     check_report(path, flag)

@@ -16,8 +16,7 @@ from fairbench.config.flags import PICTURE, RESUME, RUN, SEEDS, PlanFlags
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 
-# ``SIZES``, ``ONE`` and ``LOADS`` are default values of the flags --dp and --loads of `fairbench
-# plan`.
+# defaults of --dp when a plan seeks replicas, of --dp when it seeks users, and of --loads
 SIZES, ONE, LOADS = "1..32", "1", "1"
 RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")
 

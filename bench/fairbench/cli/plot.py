@@ -17,7 +17,7 @@ from fairbench.errors import UsageError, unknown_name, writing
 
 DEFAULT_PLOT_DIR = Path("plots")
 ALL = "all"
-# ``QUICK`` ends the names of directories with quick runs, which have one seed per point.
+# suffix of directories with quick runs, which have one seed per point
 QUICK = "-quick"
 
 
@@ -131,7 +131,7 @@ def _plot_own(
     if table is not None and table.suffix != ".tex":
         raise UsageError(f"--table {table}: must end in .tex")
     cells = results.sides_below(folder)
-    # The table is written before the figures, because the table needs no drawing library.
+    # The table comes first, because unlike the figures it needs no drawing library.
     if table is not None:
         text = figures.latex_table(cells, columns)
         with writing(table, "--table"):
@@ -157,7 +157,7 @@ def read_formats(text: str) -> list[str]:
 
 
 def stored(name: str) -> Path:
-    """Return the directory of a figure's runs: full runs if they exist, else quick runs."""
+    """Return the directory of a figure's full runs or, if there are none, of its quick runs."""
     full = DEFAULT_RESULT_DIR / name
     quick = DEFAULT_RESULT_DIR / f"{name}{QUICK}"
     return quick if quick.exists() and not full.exists() else full

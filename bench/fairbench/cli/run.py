@@ -178,7 +178,7 @@ def run(
 
 
 def _say_old_defaults(spec: ExperimentSpec, file: Path) -> None:
-    """Print on stderr which stored defaults of an experiment this version has changed."""
+    """Print on stderr which of an experiment's defaults have changed in this version."""
     if changed := results.old_defaults(spec):
         complain(
             f"default changed since {file} was stored: {', '.join(changed)}; this run keeps the "
@@ -205,8 +205,8 @@ def _reference(
 ) -> Reference | None:
     """Return the clients' shares under the scheduler with which the run is compared.
 
-    The experiment ``compared`` is simulated if no stored reference exists. If ``compared`` is None,
-    the function returns the shares stored for an equal experiment, if any, or else None.
+    Without stored shares, the experiment ``compared`` is simulated. If ``compared`` is None, only
+    shares stored for an equal experiment are used, and the result is None if there are none.
     """
     if compared is None:
         return results.stored_reference(config.experiment_tables(spec))
@@ -215,7 +215,7 @@ def _reference(
 
 
 def _require_whole(result: RunResult, context: RunContext) -> None:
-    """Raise Interrupted or RunFailed if the run ended before all its requests were served."""
+    """Raise Interrupted or RunFailed if the run ended before all requests were served."""
     if result.complete:
         return
     if context.interrupted():
@@ -233,7 +233,7 @@ def _repeatedly(
     *,
     as_json: bool,
 ) -> None:
-    """Run several seeds and print the combined summary; raise an error if a run is incomplete."""
+    """Run several seeds and print a combined summary; raise an error if a run is incomplete."""
     repeats = execute.repeat(spec, num_runs, result_dir, server_options, context)
     if repeats.combined is None:
         raise context.interrupted.ended("interrupted before a run began")

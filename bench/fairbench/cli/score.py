@@ -1,4 +1,4 @@
-"""``fairbench score``: compute fairbench's metrics from request records of any system."""
+"""``fairbench score``: compute fairbench's metrics from the request records of any system."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def _key(file: Path) -> bytes:
 def _trace_requests(
     file: str, flags: TraceFlags, seed: int, end: float | None = None
 ) -> TraceTable:
-    """Return the requests of a trace, up to ``end`` (seconds) if given."""
+    """Read the requests of a trace, up to ``end`` (in seconds) if given."""
     params = log_params(file, flags)
     trace = workloads.read_trace(params).trace
     table = trace.table(seed, inf if end is None else end)

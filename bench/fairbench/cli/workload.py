@@ -25,7 +25,7 @@ workload = typer.Typer(
 
 @workload.callback()
 def _commands() -> None:
-    """Do nothing. Make typer treat an app that has only one command as a group of commands."""
+    """Do nothing; this callback makes typer treat the single command as one of a group."""
 
 
 @workload.command()
@@ -71,7 +71,7 @@ def check(
         "request_rate": request_rate,
         "duration_s": duration,
         "seed": seed,
-        # An experiment must name a scheduler, but the scheduler does not change the workload.
+        # Any scheduler will do, because the workload does not depend on it.
         "scheduler": "fcfs",
     }
     facts = execute.check_facts(resolve(given_options(flags)))

@@ -1,4 +1,4 @@
-"""The package that converts flags, ``--set`` and TOML files to an experiment, and back.
+"""Conversion of flags, ``--set`` and TOML files to an experiment, and back.
 
 A module of this package is imported only when a name from the module is used, so that ``--help``
 starts fast.

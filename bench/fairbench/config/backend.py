@@ -1,8 +1,7 @@
-"""Backends of an experiment: real servers, emulated servers, and running endpoints.
+"""Servers on which an experiment can run: real or emulated ones, or a running endpoint.
 
-The backend's values decide what is measured, so they are part of an experiment's identity. The path
-of SGLang, the time to wait for servers and an endpoint's secrets are options of each run, and are
-not part of a spec.
+The backend decides what is measured, so it is part of an experiment's identity. The path of SGLang,
+the time to wait for servers and an endpoint's secrets belong to a single run instead.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ PLACEHOLDERS: Mapping[str, str] = {
     WORKER_URL_LIST: "the URLs of all workers, separated by commas",
     "model": "the model's name",
 }
-PORTS = 2  # maximum number of network ports that one command uses
+PORTS = 2  # most network ports that one command uses
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -55,7 +54,7 @@ def check_router_command(words: Sequence[str]) -> None:
 def fill_command(
     words: Sequence[str], *, host: str, ports: Sequence[int], workers: Sequence[str], model: str
 ) -> list[str]:
-    """Return the router's command with its placeholders filled in."""
+    """Fill in the placeholders of the router's command."""
     values = {
         PORT: str(ports[0]),
         "port2": str(ports[1]),
@@ -76,14 +75,13 @@ def _repeated(word: str, workers: Sequence[str]) -> list[str]:
     return [word.replace(mark, url) for url in workers] if mark in word else [word]
 
 
-# ``MANAGED_ARGS`` lists the server flags that fairbench sets itself when it starts a server.
+# server flags that fairbench sets itself when it starts a server
 MANAGED_ARGS = frozenset(
     {"--host", "--port", "--model-path", "--model", "--tp-size", "--tp", "--load-format"}
     | {"--schedule-policy", "--kv-events-config", "--kv-events-port", "--time-scale", "--local"}
     | {"--scheduler-cls", "--tensor-parallel-size", "--enable-prompt-tokens-details"}
 )
-# ``RANK_ARGS`` lists the prefixes of the server flags that start data-parallel ranks inside a
-# server of SGLang or vLLM.
+# prefixes of server flags that start data-parallel ranks inside a server of SGLang or vLLM
 RANK_ARGS = ("--dp", "--data-parallel", "--enable-dp")
 
 
@@ -118,7 +116,7 @@ def is_secret(flag: str) -> bool:
 
 
 def without_secrets(args: Sequence[str]) -> list[str]:
-    """Return the words of a command line, with ``***`` in place of each secret."""
+    """Replace each secret in a command line by ``***``."""
     kept: list[str] = []
     hides_next = False
     for word in args:
@@ -136,8 +134,7 @@ def without_secrets(args: Sequence[str]) -> list[str]:
 def storable(content: Any) -> Any:
     """Return the content of an experiment file without secrets.
 
-    The secrets stand in ``server_args`` and ``router_command``. Secrets inside nested tables are
-    removed, too.
+    Secrets may occur in ``server_args`` and ``router_command``, also in nested tables.
     """
     if isinstance(content, Mapping):
         return {
@@ -152,12 +149,12 @@ def _args(value: Any) -> Any:
         return value
     if all(isinstance(word, str) for word in value):
         return without_secrets(value)
-    # In a sweep, ``server_args`` is a list with one list of arguments per point.
+    # A sweep has one list of server arguments for each of its points.
     return [_args(one) for one in value]
 
 
 def check_given(args: Sequence[str], what: str = ARGS) -> None:
-    """Raise UsageError if a server's command line lacks a secret, which fairbench never stores."""
+    """Raise UsageError if a stored command line lacks its secret, which must be given again."""
     for word, following in zip(args, [*args, ""][1:], strict=True):
         flag, equals, value = word.partition("=")
         if is_secret(flag) and REDACTED in (value if equals else following,):
@@ -165,20 +162,19 @@ def check_given(args: Sequence[str], what: str = ARGS) -> None:
 
 
 NO_PROFILE = "none"  # the value of ``gpu`` in an experiment on real hardware
-EXTERNAL = "external"  # the value of ``router`` in an experiment with a router of another project
-# ``AS_SERVED`` is the value of scheduler, router, local scheduler and model in the experiment of a
-# server that runs already, because these values are unknown.
+EXTERNAL = "external"  # the value of ``router`` if another project's router is used
+# the value of scheduler, router, local scheduler and model if they are unknown, because the server
+# runs already
 AS_SERVED = "as served"
 
 Api = Literal["generate", "completions", "chat"]
 
-# ``MANAGED_FIELDS`` lists the fields of a request body that fairbench's load driver sets itself.
+# fields of a request body that fairbench's load driver sets itself
 MANAGED_FIELDS = frozenset(
     {"messages", "prompt", "input_ids", "stream", "max_tokens", "max_completion_tokens"}
 )
 
-# ``ENGINE_ONLY`` lists the engine settings that SGLang has no flag for, or that are not tested on
-# real servers.
+# engine settings for which SGLang has no flag, or which are not tested on real servers
 ENGINE_ONLY = (
     "full_reservation",
     "step_by_step",
@@ -190,18 +186,16 @@ ENGINE_ONLY = (
     "enable_mixed_chunk",
 )
 
-# ``NEED_SESSIONS`` lists the eviction policies that real servers cannot run, because requests do
-# not contain the session.
+# eviction policies that real servers cannot run, because requests do not name their sessions
 NEED_SESSIONS = frozenset({"retention"})
 
-# ``VLLM_FLAGS`` maps each engine setting to the vLLM flag that sets the setting.
+# vLLM flags by engine setting
 VLLM_FLAGS = {
     "max_running_requests": "--max-num-seqs",
     "mem_fraction_static": "--gpu-memory-utilization",
 }
 
-# ``MIN_TIME_SCALE`` and ``MAX_TIME_SCALE`` limit the number of emulated seconds per real second;
-# measured times are meaningless beyond these limits.
+# limits on emulated seconds per real second, beyond which measured times are meaningless
 MIN_TIME_SCALE, MAX_TIME_SCALE = 1e-6, 1e6
 
 Count = Annotated[int, Field(ge=1)]
@@ -210,8 +204,8 @@ Count = Annotated[int, Field(ge=1)]
 class BackendConfig(BaseModel):
     """The fields and properties common to all kinds of backend.
 
-    ``max_concurrency`` limits the number of requests in flight. To add a kind of backend, write a
-    class, add the class to ``Backend``, and write ``live/backends/KIND.py``.
+    ``max_concurrency`` limits the requests in flight. To add a kind of backend, write a class, add
+    it to ``Backend``, and write ``live/backends/KIND.py``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -236,7 +230,7 @@ class BackendConfig(BaseModel):
 
     @property
     def own_policy(self) -> str | None:
-        """The scheduling policy of the server, if this policy replaces fairbench's scheduler."""
+        """The server's own scheduling policy, if it replaces fairbench's scheduler."""
         return None
 
     @property
@@ -261,7 +255,7 @@ class _Servers(BackendConfig):
 class RealServers(_Servers):
     """Real servers with ``tp`` GPUs each; ``share_gpus`` lets several servers use one GPU.
 
-    ``schedule_policy`` is a policy of the engine, which replaces fairbench's scheduler.
+    ``schedule_policy`` is a policy of the engine that replaces fairbench's scheduler.
     """
 
     tp: Count = 1
@@ -311,9 +305,9 @@ class VLLM(RealServers):
 class Emulator(_Servers):
     """Emulated servers (``fairbench emulate``): the simulated engine behind real HTTP.
 
-    In one real second, ``time_scale`` seconds pass in the emulated servers. ``router_command``
-    starts a third-party router in front of the workers; requests to this router use OpenAI's API
-    unless ``api`` names another API.
+    In one real second, ``time_scale`` seconds pass in the servers. ``router_command`` starts a
+    third-party router in front of them, which receives requests in OpenAI's API unless ``api``
+    names another.
     """
 
     kind: Literal["emulator"] = "emulator"
@@ -345,10 +339,10 @@ class Endpoint(BackendConfig):
 
     With ``output_lengths`` "exact", requests contain ``min_tokens``, which not every server
     supports; with "free", answers may be shorter than in the workload. ``extra_body`` is a JSON
-    object with further fields for every request; null removes a field. ``max_tokens_field`` is the
-    name of the JSON field that limits the length of an answer. If a server answers with status 429,
-    ``rate_limited`` decides whether the request fails or is sent again after the time in
-    Retry-After. The total wait of a request is at most ``longest_wait_s`` seconds.
+    object with further fields for every request; null removes a field. ``max_tokens_field`` names
+    the field that limits the length of an answer. After status 429, ``rate_limited`` decides
+    whether the request fails or is sent again after the time in Retry-After. A request waits at
+    most ``longest_wait_s`` seconds in total.
     """
 
     kind: Literal["endpoint"] = "endpoint"

@@ -1,7 +1,6 @@
-"""Checks of the cluster's options: prefill and decode replicas, eviction, several routers, gateway.
+"""Checks of cluster options: prefill and decode replicas, eviction, several routers, gateway.
 
-The module also checks ``engine_code``, with which an installed engine's code runs in the
-simulation.
+``engine_code``, which runs an installed engine's code in the simulation, is checked here, too.
 """
 
 from __future__ import annotations
@@ -36,11 +35,10 @@ from fairbench.schedulers.peers import ROUTERS
 from fairbench.schedulers.registry import build_local
 
 SIDES = ("prefill", "decode")
-# The simulator supports prefill and decode workers, and eviction policies, for the engines in
-# ``ENGINES``.
+# engines for which the simulator supports prefill and decode workers, and eviction policies
 ENGINES = (DEFAULT_ENGINE, "vllm")
 KEYS = frozenset({*SIDES, "routers", "eviction", "memory_records", "charge_pass"})
-# ``APART`` lists the keys that cannot be combined with separate prefill and decode replicas.
+# keys that cannot be combined with separate prefill and decode replicas
 APART = ("routers", "eviction", "memory_records")
 
 
@@ -55,7 +53,7 @@ def check_sides(flags: Mapping[str, Any]) -> None:
 
 
 def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
-    """Set ``dp``, the number of all replicas, to the sum of ``prefill`` and ``decode`` replicas.
+    """Set ``dp``, the total number of replicas, to the sum of ``prefill`` and ``decode``.
 
     The flags ``prefill`` and ``decode`` override the value ``dp`` of an experiment file. Raises
     UsageError if only one of ``prefill`` and ``decode`` is given, if ``dp`` contradicts their sum,
@@ -100,7 +98,7 @@ def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | Non
 def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
     """Check an experiment's number of routers, eviction policy, and prefill and decode workers.
 
-    Raises UsageError.
+    Raises UsageError if one of them is wrong or not supported.
     """
     with about("routers", "backend.kind"):
         _settle_routers(draft, backend)
@@ -116,9 +114,9 @@ def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | No
 
 
 def cluster_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the names of the experiment's cluster parts that have parameters with an effect.
+    """Return the names of cluster components whose parameters have an effect in the experiment.
 
-    An eviction policy is an example of a part.
+    An eviction policy is an example of a component.
     """
     return routers_parts(draft) + eviction_parts(draft) + disaggregation_parts(draft)
 
@@ -136,7 +134,7 @@ def check_disaggregated(engine: str | None, settings: Mapping[str, Any]) -> None
 
 
 def disaggregation_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the prefix of the settings of disaggregation; () without prefill replicas."""
+    """Return the prefix of disaggregation settings, or () without prefill replicas."""
     return (DISAGGREGATION,) if draft.get("prefill") is not None else ()
 
 
@@ -220,7 +218,7 @@ def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
 def memory_parts(
     draft: Mapping[str, object], backend: BackendConfig | None, settings: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return the prefix of the settings of memory shares; () if memory shares are off.
+    """Return the prefix of memory share settings, or () if memory shares are off.
 
     Raises UsageError for servers without fairbench's eviction policies, and if the eviction policy
     does not know memory shares.
@@ -237,7 +235,7 @@ def memory_parts(
     return (registry.MEMORY,)
 
 
-# The functions below handle the parameters of several routers, which real routers support, too.
+# Parameters of several routers, which real routers support, too.
 
 
 def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
@@ -256,16 +254,16 @@ def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
 
 
 def routers_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the prefix of the settings of several routers; () for a single router."""
+    """Return the prefix of settings for several routers, or () for a single router."""
     return () if draft.get(ROUTERS, 1) == 1 else (ROUTERS,)
 
 
 GATEWAY_KEYS = ("gateway", "saturation")
-ADMISSION_MODEL = "llama-3.1-8b"  # the model of a timing profile if only the GPU is named
+ADMISSION_MODEL = "llama-3.1-8b"  # model of the timing profile if the user names only a GPU
 
 
 def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
-    """Return the gateway policy and the saturation detector under their keys; {} without a gateway.
+    """Return the gateway policy and the saturation detector by key, or {} without a gateway.
 
     Raises UsageError for an unknown name, or for a saturation detector without a gateway.
     """
@@ -302,7 +300,7 @@ def admission_profile(params: AdmissionParams) -> TimingProfile:
 def settle_gateway(draft: Draft, backend: BackendConfig | None) -> None:
     """Set the gateway policy and the saturation detector of an experiment with a gateway.
 
-    Raises UsageError.
+    Raises UsageError if the gateway is unknown or not supported.
     """
     with about(*GATEWAY_KEYS, "admission.policy", "admission.profile", "backend.kind"):
         gateway = gateway_of(draft)
@@ -317,9 +315,8 @@ def _check_gateway(
 ) -> None:
     """Raise UsageError for a gateway or admission control that servers cannot have.
 
-    Only simulated runs support a gateway. Admission control raises UsageError without a timing
-    profile of the workers, with a third-party router, and with an emulator whose clock differs from
-    the router's clock.
+    Only simulated runs support a gateway. Admission control needs a timing profile of the workers
+    and fairbench's router; an emulator's clock must run as fast as the router's.
     """
     policy = settings.get(f"{ADMISSION}.policy", OFF)
     if policy != OFF and backend is not None:
@@ -341,14 +338,12 @@ def _check_gateway(
 
 ENGINE_CODE = "engine_code"
 DEFAULT_POLICY = "fcfs"
-# ``WITH_SETTINGS`` lists the scheduling policies of engines that have parameters in fairbench.
+# scheduling policies of engines for which fairbench has parameters
 WITH_SETTINGS = frozenset({"lpm"})
 
-# ``MODELLED`` lists the keys of features that the simulator models, but that an engine's real code
-# lacks or implements differently.
+# keys of features that the simulator models, but an engine's real code lacks or does differently
 MODELLED = ("prefill", "decode", "memory_records")
-# ``OF_THE_MODEL`` lists the engine settings of the simulator's own engine model; an engine's real
-# code has no argument for these settings.
+# settings of the simulator's engine model that an engine's real code lacks
 OF_THE_MODEL = (
     "num_continuous_decode_steps",
     "in_batch_prefix_caching",
@@ -408,8 +403,8 @@ def check_own_code(
 def _check_own_eviction(policy: Any, engine: str, local: str) -> None:
     """Raise UsageError for an eviction policy that cannot run inside the engine's own code.
 
-    An eviction policy of fairbench only runs beside a scheduler of fairbench. For SGLang, names
-    unknown to fairbench are accepted, because a modified SGLang may have more policies.
+    fairbench's eviction policies run only beside fairbench's schedulers. Unknown names are accepted
+    for SGLang, because a modified SGLang may have more policies.
     """
     own, wrong = OWN_EVICTIONS[engine], ""
     inside = [
@@ -457,9 +452,9 @@ def _check_settings(engine: str, settings: Mapping[str, Any]) -> None:
 
 
 def own_policy(draft: Draft | Mapping[str, object], of_pair: str, known: Iterable[str]) -> str:
-    """Return the scheduling policy in the engine.
+    """Return the scheduling policy that runs in the engine.
 
-    The policy is the given local scheduler, else ``of_pair``, else FCFS.
+    This is the local scheduler that the user gave, else ``of_pair``, else FCFS.
 
     Args:
         draft: The experiment before its values are checked; it sets ``engine_code``.

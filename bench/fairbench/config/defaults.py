@@ -1,7 +1,6 @@
 """Presets of papers, and the default values of an experiment.
 
-The values of a preset override default values, including the defaults of a workload. Flags and
-experiment files override the values of a preset.
+Values are overridden in this order: defaults (also of a workload), preset, experiment file, flags.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload
 
 RATE_PER_REPLICA = "rate_per_replica"
-"""The key of a preset for each well-behaved client's request rate, in programs/s per replica."""
+"""The preset key of each well-behaved client's request rate, in programs/s per replica."""
 
 
 class _Table(BaseModel):
@@ -51,7 +50,7 @@ class _Table(BaseModel):
 
 
 class Fact(_Table):
-    """A value that the authors of a paper used in their experiments, and the source of the value.
+    """A value that a paper's authors used in their experiments, with its source.
 
     ``key`` is a key of an experiment file, a setting ``NAME.PARAM``, or ``rate_per_replica``.
     """
@@ -72,7 +71,7 @@ class Unserved(_Table):
 
 
 class Preset(_Table):
-    """A preset: the settings of a paper's experiments, and workloads that do not fit the paper."""
+    """The settings of a paper's experiments, and the workloads that do not fit them."""
 
     name: str
     description: str
@@ -154,7 +153,7 @@ def check_preset(preset: Preset, draft: Draft, workload: str) -> None:
 
 
 def at_rate_of(preset: Preset, workload: WorkloadSpec) -> WorkloadSpec:
-    """Return the workload with the preset's request rate, if any, in every scenario."""
+    """Set the preset's request rate, if any, in every scenario of the workload."""
     rate = preset.rate_per_replica
     if rate is None:
         return workload
@@ -165,25 +164,22 @@ def at_rate_of(preset: Preset, workload: WorkloadSpec) -> WorkloadSpec:
     return workload.model_copy(update={"scenarios": scenarios})
 
 
-# ``_DEFAULTED`` lists the keys of a simulation whose default values depend on no other key. The
-# default values of all other keys depend on the workload.
+# keys of a simulation with fixed default values; all other defaults depend on the workload
 _DEFAULTED = ("scheduler", "dp", "workload", "scenario", "gpu", "model", "seed")
 DEFAULTS: Mapping[str, Any] = {
     **{key: RUN[key].default for key in _DEFAULTED},
     "burstiness": float(RUN["burstiness"].default),
 }
 
-# If the user chose the duration, the default warm-up is at most the fraction ``WARMUP_SHARE`` of
-# the duration.
+# largest default warm-up, as a fraction of a duration that the user chose
 WARMUP_SHARE = 0.1
 
 
 def workload_defaults(draft: Mapping[str, object], workload: WorkloadSpec) -> dict[str, Any]:
-    """Return the workload's number of clients, warm-up, drain limit and duration, as defaults.
+    """Return a workload's defaults: number of clients, warm-up, drain limit and duration.
 
-    If the experiment has a number of programs, it has no default duration. If the experiment's
-    duration differs from the workload's duration, the warm-up is at most ``WARMUP_SHARE`` of the
-    experiment's duration.
+    An experiment with a number of programs has no default duration. If its duration is not the
+    workload's, the warm-up is at most ``WARMUP_SHARE`` of it.
     """
     times = {
         "clients": workload.client_count(str(draft.get("scenario", usual_scenario(workload)))),
@@ -205,7 +201,7 @@ def usual_scenario(workload: WorkloadSpec) -> str:
 
 
 def machine_of_workload(workload: WorkloadSpec) -> dict[str, str]:
-    """Return the GPU, model and engine that a workload has as defaults; {} for most workloads."""
+    """Return a workload's default GPU, model and engine; most workloads have none ({})."""
     return {} if workload.machine is None else workload.machine.model_dump(exclude_none=True)
 
 
@@ -239,10 +235,10 @@ def parts_of(draft: Mapping[str, object]) -> tuple[str, str]:
 
 
 def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the parts of the experiment, such as the router, whose parameters have an effect.
+    """Return the components, such as the router, whose parameters have an effect.
 
     The result is () for an endpoint, because fairbench does not configure the servers of an
-    endpoint. A router from a different project has no parameters in fairbench.
+    endpoint. Another project's router has no parameters in fairbench.
     """
     if draft["scheduler"] == AS_SERVED:
         return ()
@@ -297,18 +293,18 @@ def text_of(draft: Mapping[str, object], key: str) -> str:
     return value
 
 
-# The weights of clients are stored with the experiment. In old experiment files, weights are
-# parameters of local schedulers; these values are moved to the experiment's weights.
+# Client weights belong to the experiment. Old experiment files have them as parameters of local
+# schedulers, from which they are moved.
 SPELLINGS = frozenset({"vtc.weights", "vtc-predict.weights", "lcf.weights"})
 
 
 def moved_weights(
     settings: Mapping[str, Any], weights: Mapping[str, Any], assigned: Container[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings without their client weights, and the weights as a table by client.
+    """Move client weights out of the settings; return the settings and a table of weights.
 
-    Weights in settings that flags assigned (``assigned``) override ``weights`` of the file, which
-    override weights in all other settings.
+    Weights in settings that flags set (``assigned``) override the file's ``weights``, which
+    override weights in other settings.
     """
     kept, found = dict(settings), dict(weights)
     for key in SPELLINGS.intersection(settings):
@@ -334,9 +330,9 @@ def resolve_weights(
 ) -> dict[str, Any] | None:
     """Return the client weights of a run: the weights of the workload, overridden by ``given``.
 
-    Clients without a given weight have weight 1. A given weight of 1 is omitted unless the workload
-    has a different weight. If all weights are 1, the result is None. Errors in ``clients`` or
-    ``given`` are ignored here, because ``ExperimentSpec`` reports them later.
+    Other clients have weight 1. A given weight of 1 is omitted unless it overrides the workload.
+    The result is None if all weights are 1. Errors in ``clients`` or ``given`` are reported later,
+    by ``ExperimentSpec``.
     """
     own = workload.client_weights or {}
     if not (given or own):

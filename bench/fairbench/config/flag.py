@@ -1,4 +1,4 @@
-"""Declarations of flags, tables of flags, and parsers of the texts that follow flags."""
+"""Declarations of flags, and parsers of their values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_type_hints
 from fairbench import records, workloads
 from fairbench.errors import TOO_DEEP, UsageError, is_too_deep, unknown_name
 
-# The constants below are the headings of the flag groups in ``--help``, in order.
+# headings of the flag groups in ``--help``, in order
 COMMON, WORKLOAD, LOAD, SCHEDULER, CLUSTER, SERVERS, OUTPUT, OTHER = PANELS = (
     *("Common options", "Workload", "Load", "Scheduler", "Simulated cluster", "Real servers"),
     *("Output", "Other options"),
@@ -81,7 +81,7 @@ def check_names(flags: Iterable[str], known: Iterable[str]) -> None:
 
 
 class PlacedFlags(NamedTuple):
-    """The given flags by kind: keys of an experiment file, settings, backend and trace values."""
+    """Flags by what they set: keys of an experiment file, settings, the backend, or a trace."""
 
     keys: dict[str, Any]
     settings: dict[str, Any]
@@ -90,7 +90,7 @@ class PlacedFlags(NamedTuple):
 
 
 def place_flags(flags: Mapping[str, Any], table: Mapping[str, Flag]) -> PlacedFlags:
-    """Separate flags by the kind of value that they set.
+    """Sort flags by what they set.
 
     A flag with value None counts as not given.
     """
@@ -108,8 +108,7 @@ def place_flags(flags: Mapping[str, Any], table: Mapping[str, Flag]) -> PlacedFl
     return found
 
 
-# The constants below are the values of the flag ``--backend``: the simulator, and the real servers
-# that fairbench can start.
+# values of the flag ``--backend``: the simulator, and the real servers that fairbench can start
 SIM = "sim"
 STARTED = ("emulator", "sglang", "vllm")
 
@@ -126,7 +125,7 @@ def split_commas(flag: str, text: str) -> list[str]:
 
 
 def values_of(read: Callable[[str], Any]) -> Callable[[str, str], list[Any]]:
-    """Return a parser for comma-separated values; the function ``read`` parses each value."""
+    """Return a parser for comma-separated values, each of which ``read`` parses."""
 
     def values(flag: str, text: str) -> list[Any]:
         try:
@@ -141,8 +140,8 @@ def values_of(read: Callable[[str], Any]) -> Callable[[str, str], list[Any]]:
 def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
     """Parse ``--goodput`` words ``[NAME.]LATENCY:TIME`` into a table of times.
 
-    The keys of the table are ``[NAME.]LATENCY``. If no word is given, the result is None. Raises
-    UsageError for an invalid or repeated target.
+    The table's keys are ``[NAME.]LATENCY``; the result is None without any word. Raises UsageError
+    for an invalid or repeated target.
     """
     given: dict[str, str] = {}
     words = [text.replace(",", " ").split() or [text] for text in texts or ()]
@@ -173,7 +172,7 @@ def parse_weights(text: str | None) -> dict[str, float] | None:
         return None
     pairs = [word.rpartition("=") for word in text.split(",")]
     try:
-        # The text is encoded as ASCII, because ``float`` also accepts digits of other scripts.
+        # ASCII is enforced, because ``float`` also accepts digits of other scripts.
         weights = {name.strip(): float(weight.encode("ascii")) for name, _, weight in pairs}
     except ValueError:
         weights = {}
@@ -204,7 +203,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         return key, value
     if is_too_deep(parsed):
         raise UsageError(f"--set {key}: {TOO_DEEP}")
-    # A line break in VALUE would begin another key of the TOML text.
+    # After a line break, VALUE could contain another TOML key.
     return key, parsed["value"] if len(parsed) == 1 else value
 
 

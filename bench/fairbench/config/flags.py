@@ -32,7 +32,7 @@ from fairbench.workloads.traces import AUTO, FORMATS
 
 
 class LogFlags(TypedDict, total=False):
-    """Flags of all commands that read a log or trace; the flags say how to read the file."""
+    """Flags that say how to read a log or trace."""
 
     trace_format: Annotated[
         str | None,
@@ -552,8 +552,8 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
 
 RUN = flags_of(RunFlags)
 
-# Every command declares the flags below separately, because its Python function names these values
-# differently or does not need the values.
+# Commands declare the following flags one by one, because their Python functions name them
+# differently or do without them.
 SETTINGS = Flag(
     "Parameter of a scheduler, the engine or the workload; may be repeated.",
     COMMON,
@@ -601,7 +601,7 @@ RAY_ADDRESS = Flag(
 def _axis(
     name: str, metavar: str = "A,B", read: Callable[[str], Any] = str, about: str = ""
 ) -> Flag:
-    """Declare a flag of ``sweep`` that takes a list of values of the flag ``name`` of ``run``."""
+    """Declare a ``sweep`` flag that takes a list of values for the ``run`` flag ``name``."""
     return RUN[name].but(about, metavar=metavar, option="", read=values_of(read), axis=True)
 
 

@@ -1,11 +1,10 @@
 """Origins of values: which values of an experiment the user chose, and which are defaults.
 
-A stored experiment contains every value, defaults included, so that a run can be repeated. The
-table ``given`` of a stored experiment contains the values that flags, settings or a file set.
-Values outside the table ``given`` are defaults of the fairbench version that stored the file.
-``fairbench gate`` recomputes the defaults of a stored experiment. Any command recomputes the
-defaults that depend on a value which a flag replaces. When a stored file without the table
-``given`` is read, the table is added.
+A stored experiment contains every value, defaults included, so that a run can be repeated. Its
+table ``given`` contains the values that flags, settings or a file set. All other values are
+defaults of the fairbench version that stored the file; ``fairbench baseline`` recomputes them.
+Every command recomputes defaults that depend on a value which a flag replaces. Stored files
+without ``given`` get this table when they are read.
 """
 
 from __future__ import annotations
@@ -34,31 +33,27 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import workload_names
 
 ALWAYS_STORED = ("router", "local", "warmup_s", "settings", "max_drain_s", "clients", "burstiness")
-# ``IMPLIED`` lists the keys whose values follow from other keys, so that the values never count as
-# chosen by the user.
+# keys that follow from other keys, so that they never count as chosen by the user
 IMPLIED = frozenset(
     {"gpu", "model", "engine", "clients", "duration_s", "warmup_s", "max_drain_s", "weights"}
 )
 NOT_RECORDED = frozenset({"settings", "tag", "backend", "workload", GIVEN})
-# ``TABLES`` lists the tables of an experiment in which a flag overrides single entries.
+# tables of an experiment in which a flag overrides single entries
 TABLES = frozenset({"weights", "goodput"})
 
-# The manifest of a run lists the values that the user chose. The list also contains the names
-# below, which are not keys of an experiment file.
+# further names in the manifest's list of chosen values, which are not keys of an experiment file
 PROFILE = "timing profile"  # the parts of a timing profile's id other than GPU and model
-# ``OF_THE_WORKLOAD`` lists the keys of a workload that an experiment file may also contain at its
-# top level.
+# keys of a workload that may also stand at the top level of an experiment file
 OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")
 
 
 def with_given(file: Mapping[str, Any], chosen: Collection[str] | None = None) -> Mapping[str, Any]:
-    """Return an experiment file with the table ``given``.
+    """Return an experiment file with a table ``given`` of the values that the user chose.
 
-    If the table is missing, the chosen values are added as ``given``. For a file of an older
-    version, ``given`` gets the values of the keys that the manifest lists as ``chosen``. If the
-    manifest has no list ``chosen``, the table ``given`` gets all values that differ from defaults.
-    If a stored file was edited by hand, ``given`` also gets the values that differ from defaults.
-    In a file that a user wrote by hand, every value counts as chosen.
+    A missing table is reconstructed. In a file of an older version, it contains the values whose
+    keys the manifest lists as ``chosen`` or, without this list, all values that differ from
+    defaults. If a stored file was edited, values that differ from defaults are added. In a file
+    that the user wrote, every value counts as chosen.
     """
     if _has_given(file) and not is_edited(file):
         return file
@@ -98,8 +93,7 @@ def _merged(
 ) -> dict[str, Any]:
     """Return the table ``given`` of an edited file.
 
-    The table has the stored entries, and all values that differ from defaults. The workload of an
-    edited file always counts as chosen by the user.
+    It has the stored entries, all values that differ from defaults, and the workload.
     """
     settings = flat_settings(table_of(rest, "settings"))
     own = {key: settings.get(key, one) for key, one in flat_settings(given["settings"]).items()}
@@ -150,8 +144,8 @@ def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
     kept = _without_usual_times({k: v for k, v in file.items() if preset.get(k) != v}, workload)
     if "gpu" in kept:
         gpu = text_of(draft, "gpu").split("/")[0]
-        # The id of the timing profile is shortened to the name of its GPU if this name alone
-        # selects the profile. A UsageError means that the GPU's name selects no profile.
+        # The profile's id is shortened to the GPU's name if this name alone selects the profile. A
+        # UsageError means that the GPU's name selects no profile.
         with suppress(UsageError):
             if resolve_profile(gpu, text_of(draft, "model")).profile_id == draft["gpu"]:
                 kept["gpu"] = gpu
@@ -177,7 +171,7 @@ def _is_usual_machine(draft: Mapping[str, object], workload: WorkloadSpec) -> bo
 
 
 def _without_usual_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]:
-    """Return the file without its times and its number of clients where they equal the defaults.
+    """Remove times and the number of clients from a file where they equal the defaults.
 
     The times are the warm-up, the duration and the drain limit. The warm-up is checked before and
     after the duration, because the default warm-up may depend on the duration.
@@ -194,9 +188,9 @@ def _without_usual_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dic
 def chosen_part(file: Mapping[str, Any], *, other_workload: bool = False) -> dict[str, Any]:
     """Return the values that the user chose in an experiment file that has the table ``given``.
 
-    A bundled workload is returned as a name, and any other workload as the stored table. If
-    ``other_workload`` is True, parameters of the stored workload are left out; the scenario is left
-    out unless the user chose it.
+    A bundled workload is returned by name, any other as the stored table. If another workload
+    replaces it (``other_workload``), its parameters are left out, and so is the scenario unless the
+    user chose it.
     """
     given, rest = file[GIVEN], without_given(file)
     implied = set(IMPLIED)

@@ -1,4 +1,4 @@
-"""Policies of an installed engine's own code, and the server flags that configure this code."""
+"""Policies of an installed engine's own code, and server flags that configure it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from fairbench.named import imported
 from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.schedulers.registry import locals_by_name
 
-# ``OWN_POLICIES`` lists the scheduling policies that an unmodified engine offers.
+# scheduling policies of unmodified engines
 OWN_POLICIES = {"sglang": get_args(SGLangPolicy), "vllm": ("fcfs", "priority")}
-# ``OWN_EVICTIONS`` lists the eviction policies of an unmodified engine; SGLang's ``tlru`` is
-# missing, because it needs parameters.
+# eviction policies of unmodified engines, without SGLang's ``tlru``, which needs parameters
 OWN_EVICTIONS = {
     "sglang": ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru"),
     "vllm": ("lru",),
@@ -25,7 +24,7 @@ EVICTION_FLAGS = {"sglang": {"--radix-eviction-policy": "eviction"}}
 
 
 def is_plugged_in(policy: str, engine: str | None) -> bool:
-    """Return whether ``policy`` is fairbench's and can run inside an installed engine's code.
+    """Return whether ``policy`` is a scheduler of fairbench that runs inside the engine's code.
 
     A policy of the engine takes precedence over a scheduler of fairbench with the same name.
     """
@@ -35,13 +34,13 @@ def is_plugged_in(policy: str, engine: str | None) -> bool:
 
 
 def evicts_inside(policy: object, engine: object) -> bool:
-    """Return whether ``policy`` is an eviction policy that fairbench has and the engine has not."""
+    """Return whether ``policy`` is an eviction policy of fairbench that the engine lacks."""
     own = OWN_EVICTIONS.get(str(engine or DEFAULT_ENGINE), ())
     return policy in EVICTIONS and policy not in own
 
 
-# ``CARRIED`` lists, by engine, the parameters of fairbench that the engine's own code also has. A
-# server flag of an equal name sets the parameter.
+# parameters of fairbench that an engine's own code also has, set by the server flag of the same
+# name
 CARRIED = {
     "sglang": (
         *("chunked_prefill_size", "max_prefill_tokens", "max_running_requests"),

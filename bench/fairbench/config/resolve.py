@@ -1,4 +1,4 @@
-"""Conversion of user input to an experiment: flags override a file, which overrides defaults."""
+"""Conversion of user input to an experiment; flags override a file, a file overrides defaults."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from fairbench.workloads.programs import program_class
 if TYPE_CHECKING:
     from fairbench.workloads.traces.read import TraceParams
 
-# ``MAX_PROGRAMS`` limits the number of programs of a run, so that the records fit into memory.
+# most programs of a run, so that its records fit into memory
 MAX_PROGRAMS = 2_000_000
 
-# ``RULING`` lists the keys on which the default values of other keys depend.
+# keys on which the defaults of other keys depend
 RULING = frozenset(
     {"workload", "scenario", "scheduler", "router", "local", "gpu", "model"}
     | {
@@ -53,7 +53,7 @@ RULING = frozenset(
     }
 )
 
-# ``SENT`` lists the keys that determine which programs the clients send.
+# keys that determine which programs the clients send
 SENT = ("workload", "scenario", "clients", "num_programs", "request_rate", "duration_s", "dp")
 
 
@@ -100,11 +100,10 @@ def resolve(
 ) -> ExperimentSpec:
     """Return the full spec of an experiment from flags, settings and a file.
 
-    ``flags`` override keys of the file, and ``assignments`` override the file's settings. If
-    ``new_defaults`` is True, only the values that the user chose are kept from a stored file.
-    ``path`` is the path of the file whose content is ``file``. Raises UsageError for a wrong flag;
-    the message names the field, the value and the allowed values. Raises DataError if a value of
-    the file is wrong; the message also names the file.
+    ``flags`` override keys of the file, and ``assignments`` override its settings. ``path`` is the
+    path of ``file``. With ``new_defaults``, only the values that the user chose are kept from a
+    stored file. Raises UsageError for a wrong flag and DataError for a wrong value of the file; the
+    message names the field, the value and the allowed values.
     """
     draft = Draft(flags, assignments or {})
     try:
@@ -118,7 +117,7 @@ def resolve(
 
 
 def _of_preset(ref: str, error: UsageError) -> DataError:
-    """Return an error about wrong values of a preset, with advice to override these values."""
+    """Return the error for wrong values of a preset, with advice to override them."""
     text = str(error)
     for key in error.keys & defaults.DEFAULTS.keys():
         other = f"give {key} = {defaults.DEFAULTS[key]}, or leave the preset out"
@@ -127,7 +126,7 @@ def _of_preset(ref: str, error: UsageError) -> DataError:
 
 
 def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> ExperimentSpec:
-    """Return the complete experiment from flags, then values of a file, then defaults."""
+    """Complete a draft of flags with values of the file and with defaults."""
     backend = None
     if "backend" in draft or "backend" in file:
         backend = serving.resolve_backend(draft.get("backend"), file.get("backend"))
@@ -182,9 +181,9 @@ def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> Ex
 
 
 def _fill_usual(draft: Draft, backend: serving.Chosen) -> defaults.Preset | None:
-    """Add to a draft experiment the values of its preset and its workload's GPU, and defaults.
+    """Fill a draft with values of its preset, its workload's GPU, and defaults.
 
-    Return the preset.
+    Return the preset, if any.
     """
     workload, preset = (
         defaults.read_workload(draft.get("workload", defaults.DEFAULTS["workload"])),
@@ -222,8 +221,8 @@ def _checked_engine(
         local = defaults.parts_of(draft)[1]
         cluster.check_own_code(draft, backend, engine, local, {**settings, **resolved})
     if backend is None and engine is None and "engine" in defaults.machine_of_workload(workload):
-        # The engine is returned although it is the default: without a stored value, a reader of the
-        # experiment would take the engine from the workload.
+        # The default engine is stored here, because readers would otherwise use the workload's
+        # engine.
         return DEFAULT_ENGINE
     return engine
 
@@ -283,8 +282,8 @@ def experiment(
 ) -> ExperimentSpec:
     """Build an experiment from a file and from flags, which override the file.
 
-    A flag with the value None counts as not given. ``settings`` (by ``NAME.PARAM``) override flags
-    of the engine. Raises UsageError for a wrong value, and DataError for an invalid file.
+    A flag with the value None counts as not given. ``settings`` by ``NAME.PARAM`` override engine
+    flags. Raises UsageError for a wrong value, and DataError for an invalid file.
     """
     check_names(flags, RUN)
     if not CLUSTER_KEYS.isdisjoint(flags):
@@ -303,10 +302,7 @@ def experiment(
 
 
 def with_own_policy(given: PlacedFlags) -> PlacedFlags:
-    """Return the flags.
-
-    With ``engine_code``, the flag ``schedule_policy`` becomes the local scheduler.
-    """
+    """Return the flags; with ``engine_code``, ``schedule_policy`` becomes the local scheduler."""
     backend = dict(given.backend)
     if "kind" in backend or (policy := backend.pop("schedule_policy", None)) is None:
         return given
@@ -321,9 +317,10 @@ def with_own_policy(given: PlacedFlags) -> PlacedFlags:
 def with_flags_of_code(
     given: PlacedFlags, file: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> PlacedFlags:
-    """Return the flags with server flags converted for ``engine_code``.
+    """Convert server flags to settings for ``engine_code``.
 
-    The words of ``server_args`` become settings and keys of the experiment.
+    The words of ``server_args`` become settings and keys of the experiment, whose flags are
+    returned.
 
     Args:
         given: The flags that the user gave.
@@ -349,17 +346,16 @@ def with_flags_of_code(
     )
 
 
-# At most ``MOST_SOUGHT`` floods are searched for the earliest flood, whose start limits the
-# warm-up.
+# most floods among which the earliest is sought; its start limits the warm-up
 MOST_SOUGHT = 20
 
 
 @lru_cache(maxsize=4)
 def _first_flood_s(params: TraceParams) -> float:
-    """Return the start (in seconds) of the first flood in a replayed trace.
+    """Return the start of the first flood in a replayed trace, in seconds.
 
-    Without a flood, the start is infinite. A trace whose arrivals are drawn from rates is not
-    searched: it records no flood, and may have millions of requests.
+    The result is infinite without a flood. A trace that only states rates is not searched: it
+    records no flood, and may have millions of requests.
     """
     from fairbench.metrics.floods import floods
     from fairbench.metrics.traffic import weighted_tokens
@@ -374,8 +370,7 @@ def _first_flood_s(params: TraceParams) -> float:
     return min(starts_s, default=inf) / params.time_scale
 
 
-# ``SAID`` lists flags that cannot be combined with a trace, because the trace determines their
-# values.
+# flags that cannot be combined with a trace, which determines their values
 SAID = {
     **{"workload": "", "request_rate": ": give --time-scale", "dataset_path": ""},
     **{"dataset_map": "", "tokenizer": ""},
@@ -383,7 +378,7 @@ SAID = {
 
 
 def with_trace(given: PlacedFlags) -> PlacedFlags:
-    """Return the flags with the flags that describe a trace replaced by the workload of the trace.
+    """Replace flags that describe a trace by the trace as a workload.
 
     For a trace, ``clients`` is the number of made-up clients, and ``time_scale`` changes the speed
     of the trace. Raises UsageError for contradicting flags, and DataError for a file that is not a

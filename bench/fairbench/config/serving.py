@@ -1,4 +1,4 @@
-"""Checks of a backend: timing profile, model, scheduler and settings that the backend supports."""
+"""Checks that a backend supports the timing profile, model, scheduler and settings."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def check_no_engine(backend: BackendConfig, engine: str | None) -> None:
 def check_machine(
     backend: BackendConfig, settings: Mapping[str, Any], usual: Mapping[str, Any]
 ) -> None:
-    """Raise UsageError if a setting of the machine is changed that the backend does not support.
+    """Raise UsageError if a machine setting was changed that the backend does not support.
 
-    Values that equal the defaults ``usual`` of the workload count as unchanged.
+    A value counts as unchanged if it equals the workload's default in ``usual``.
     """
     for part, params in MACHINE.items():
         default = params()
@@ -144,7 +144,7 @@ def check_run_options(
 def obeys(backend: BackendConfig | None, option: str) -> bool:
     """Return whether a backend supports an option of ``LiveOptions``.
 
-    The backend None is the simulator.
+    None stands for the simulator.
     """
     return backend is not None and option in backend.run_options
 
@@ -155,7 +155,7 @@ def python_misplaced() -> UsageError:
 
 
 def kinds_with(option: str) -> str:
-    """Return a text that lists the backends which support an option of ``LiveOptions``."""
+    """Return a text that lists the backends with support for an option of ``LiveOptions``."""
     return " or ".join(kind for kind, cls in KINDS.items() if option in cls.run_options)
 
 
@@ -165,7 +165,7 @@ SCHEDULING = ("scheduler", "router", "local")
 
 
 def defaults_of(backend: Chosen) -> dict[str, Any]:
-    """Return ``DEFAULTS`` without the keys that this kind of backend requires or forbids."""
+    """Return ``DEFAULTS`` without keys that this kind of backend requires or forbids."""
     if _has_external_router(backend):
         return {**DEFAULTS, "scheduler": pair_name(EXTERNAL, "fcfs")}
     if _has_profile(backend):
@@ -192,7 +192,7 @@ def without_unsupported(file: Mapping[str, Any], backend: Chosen) -> dict[str, A
 def resolve_served(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
     """Check the GPU, model and scheduler of an experiment on servers, and fill in missing values.
 
-    Raises UsageError.
+    Raises UsageError if a value is missing or not supported.
     """
     with about("gpu", "model", "backend.kind"):
         hardware = _hardware(backend, draft)
@@ -215,8 +215,7 @@ def check_order(
 ) -> None:
     """Raise UsageError for a local scheduler that the engine or its release cannot run.
 
-    Some engines cannot run the policies of SGLang, or schedulers that choose between prefill and
-    decode.
+    Some engines cannot run SGLang's policies, or schedulers that choose between prefill and decode.
     """
     if not _is_managed(backend) or (backend is not None and backend.own_policy is not None):
         return
@@ -293,7 +292,7 @@ def _hardware(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
 
 
 def _profile(gpu: str, model: str) -> dict[str, str]:
-    """Return a timing profile's id and model. The model in a profile file overrides the default."""
+    """Return a timing profile's id and model; a profile file's model overrides the default."""
     profile_id = resolve_profile(gpu, model).profile_id
     found = profile_id.split("/")[1]
     if not is_profile_file(gpu):

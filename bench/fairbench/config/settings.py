@@ -34,7 +34,7 @@ STORED_AS: Mapping[str, str] = {
     "cluster.eviction_delay_s": "engine.eviction_delay_s",
     "timing.error_pct": "engine.timing_error_pct",
 }
-"""Settings with an old key in stored files and a new key in ``--set``. Users may write either key.
+"""Settings with an old key in stored files and a new key in ``--set``; users may write either.
 
 In older versions of fairbench, the settings in this table were parameters of the engine. Stored
 files use the old key, so that the identity of an experiment does not change.
@@ -52,7 +52,7 @@ def current_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by ``NAME.PARAM`` from the tables ``[settings.NAME]`` of a file."""
+    """Flatten the tables ``[settings.NAME]`` of a file to values by ``NAME.PARAM``."""
     flat_values: dict[str, Any] = {}
     for key, value in settings.items():
         if "." not in key and isinstance(value, Mapping):
@@ -63,7 +63,7 @@ def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flat_values(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value in nested tables with a dotted key, such as ``workload.name``."""
+    """Yield every value of nested tables under a dotted key, such as ``workload.name``."""
     for key, value in tables.items():
         if isinstance(value, Mapping):
             yield from flat_values(value, "" if prefix + key == "settings" else f"{prefix}{key}.")
@@ -72,12 +72,12 @@ def flat_values(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
 
 
 def as_toml(tables: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values in nested tables as TOML texts, by dotted key."""
+    """Return the values of nested tables as TOML texts, by dotted key."""
     return {key: toml_value(value) for key, value in flat_values(tables)}
 
 
 def stored_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return settings as tables of an experiment file, as the inverse of ``flat_settings``."""
+    """Return settings as tables of an experiment file, the inverse of ``flat_settings``."""
     tables: dict[str, dict[str, Any]] = {}
     for key, value in settings.items():
         name, _, param = STORED_AS.get(key, key).partition(".")
@@ -88,16 +88,16 @@ def stored_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 ENGINE, CLUSTER, TIMING = "engine", "cluster", "timing"
 
 MACHINE: Mapping[str, type] = {ENGINE: EngineParams, CLUSTER: ClusterParams, TIMING: TimingParams}
-"""The parts of the simulated machine, with parameter classes, in the order of stored files."""
+"""The parameter classes of the simulated machine by name, in the order of stored files."""
 
 
 def machine_of(engine: str | None) -> tuple[str, ...]:
-    """Return the parts of the simulated machine for an engine; None means the default engine."""
+    """Return the machine components with settings for an engine (None: the default engine)."""
     return (ENGINES[engine or DEFAULT_ENGINE].part, CLUSTER, TIMING)
 
 
 def params_by_part() -> params.PartParams:
-    """Return the ``Params`` classes of all schedulers, policies and machine parts, by name."""
+    """Return the ``Params`` classes of all schedulers, policies and machine components, by name."""
     engines = by_path({kind.part: kind.params for kind in ENGINES.values()})
     several = {ROUTERS: RoutersParams, DISAGGREGATION: DisaggregationParams, MEMORY: MemoryParams}
     machine = {**several, **MACHINE}
@@ -108,11 +108,11 @@ def params_by_part() -> params.PartParams:
 def resolve_settings(
     workload: WorkloadSpec, scenario: str, used: Iterable[str], given: Mapping[str, Any]
 ) -> tuple[WorkloadSpec, dict[str, Any]]:
-    """Return the workload with its parameters, and every setting of the parts in ``used``.
+    """Return the workload with its parameters, and every setting of the components in ``used``.
 
     Values in ``given`` override values of the workload, which override the defaults of ``Params``
-    classes. All values in ``given`` are checked, even values for schedulers or parts that the
-    experiment does not use. Raises UsageError with the wrong key and the values that are allowed.
+    classes. All values in ``given`` are checked, even those of schedulers that the experiment does
+    not use. Raises UsageError with the wrong key and the values that are allowed.
     """
     known = params_by_part()
     if workload.name in known:
@@ -157,7 +157,7 @@ def check_engine_settings(engine: str | None, settings: Mapping[str, Any]) -> No
 
 
 def _owners(settings: Mapping[str, Any]) -> list[str]:
-    """Return the distinct names of parts: the text before the dot in each setting.
+    """Return the text before the dot of each setting, without repetition.
 
     Raises UsageError if a setting contains no dot.
     """

@@ -28,13 +28,11 @@ from fairbench.workloads.plan import ClientPlan
 if TYPE_CHECKING:
     from fairbench.workloads.datasets import Source
 
-# ``GIVEN`` is the name of the table with the values that the user chose, in a stored experiment.
+# table of a stored experiment with the values that the user chose
 GIVEN = "given"
-# ``AS_GIVEN`` lists the fields whose values fairbench completes; the table ``given`` keeps the
-# values as the user wrote them.
+# fields that fairbench completes, while the table ``given`` keeps what the user wrote
 AS_GIVEN = ("gpu", "weights", "workload")
-# ``DIGEST`` is the key of a digest in the table ``given``, by which fairbench detects that a user
-# edited a stored experiment.
+# key in the table ``given`` of a digest that reveals edits of a stored experiment
 DIGEST = "digest"
 
 MAX_REPLICAS = 4096
@@ -43,8 +41,8 @@ MAX_ROUTERS = 64
 
 Count = Annotated[int, Field(ge=1)]
 Replicas = Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
-Rate = Annotated[float, Field(gt=0)]  # with the value infinity, all programs arrive at time 0
-# If a ``Shape`` is infinite, all gaps between arrivals are equal.
+Rate = Annotated[float, Field(gt=0)]  # infinity: all programs arrive at time 0
+# infinity: all gaps between arrivals are equal
 Shape = Annotated[float, Field(ge=0.001)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -94,7 +92,7 @@ class ExperimentSpec(BaseModel):
         frozen=True,
         extra="forbid",
         strict=True,
-        ser_json_inf_nan="constants",  # A setting may have the value infinity.
+        ser_json_inf_nan="constants",  # a setting may be infinite
     )
 
     scheduler: str
@@ -248,7 +246,7 @@ class ExperimentSpec(BaseModel):
 
 
 class Origin(IntEnum):
-    """The origins of values, ordered from weak to strong.
+    """The places a value can come from, ordered from weak to strong.
 
     A stronger origin, such as a flag, overrides a weaker origin, such as a default.
     """
@@ -259,8 +257,8 @@ class Origin(IntEnum):
 class Layered(UserDict[str, object]):
     """Values with their origins, filled in from the strongest origin to the weakest.
 
-    The origins are flag, file, preset, workload and default. If code replaces or removes a value,
-    the origin of the key stays.
+    Origins are flag, file, preset, workload and default. A key keeps its origin if code later
+    replaces or removes its value.
     """
 
     def __init__(self) -> None:
@@ -305,9 +303,8 @@ class Draft(Layered):
     def fill(self, values: Mapping[str, object], origin: Origin) -> None:
         """Add each value of an origin, except for keys that a stronger origin has set.
 
-        The key ``scheduler`` names a router and a local scheduler; therefore ``scheduler``
-        overrides ``router`` and ``local`` of a weaker origin. Likewise, the key ``gateway``
-        overrides ``saturation`` of a weaker origin.
+        ``scheduler`` names a router and a local scheduler, so it overrides ``router`` and ``local``
+        of a weaker origin. Likewise, ``gateway`` overrides ``saturation``.
         """
         if origin > Origin.DEFAULT:
             hidden = {"router", "local"} if "scheduler" in self else set()
@@ -358,7 +355,7 @@ def digest_of(tables: Mapping[str, Any]) -> str:
 
 
 def without_given(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an experiment's tables without the table ``given``, for comparisons of experiments."""
+    """Return an experiment's tables without ``given``, so that experiments can be compared."""
     return {key: value for key, value in tables.items() if key != GIVEN}
 
 

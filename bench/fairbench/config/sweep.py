@@ -26,7 +26,7 @@ from fairbench.workloads.model import MAX_NAME
 MAX_POINTS = 10_000
 QUICK_RUNS = 3
 KEYS = frozenset(ExperimentSpec.model_fields) - {"settings", GIVEN}
-# ``SIZES`` lists the keys that --quick sets, unless a flag of the command sets them.
+# keys that --quick sets unless a flag of the command sets them
 SIZES = frozenset({"num_programs", "duration_s"})
 
 
@@ -50,22 +50,23 @@ Tables = Annotated[list[Table], BeforeValidator(_as_list)]
 
 
 class Sweep(BaseModel):
-    """A sweep, which runs an experiment with many combinations of values.
+    """A grid of experiments: one experiment with many combinations of values.
 
     Each table in ``grid`` yields all combinations of its values, added to ``base``; combinations
-    that match ``exclude`` are left out. The tables ``base``, ``grid`` and ``exclude`` have the keys
-    of an experiment file; settings are written as ``"NAME.PARAM"``. A value of ``grid`` or
-    ``exclude`` is a single value or an array of values. ``num_runs`` is the number of seeds with
-    which each experiment of the sweep runs. If ``quick`` is true, each experiment stops after a few
+    that match ``exclude`` are left out. These tables have the keys of an experiment file, with
+    settings written as ``"NAME.PARAM"``. A value of ``grid`` or ``exclude`` is a single value or an
+    array of values.
+
+    Each experiment runs with ``num_runs`` seeds. If ``quick`` is true, it stops after a few
     programs (``QUICK_PROGRAMS``) instead of its duration. ``_flagged`` contains the keys and
-    settings of the sweep whose values come from flags.
+    settings whose values come from flags.
     """
 
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
         strict=True,
-        ser_json_inf_nan="constants",  # A rate or a setting may have the value infinity.
+        ser_json_inf_nan="constants",  # a rate or a setting may be infinite
     )
 
     name: Annotated[str, Field(max_length=MAX_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -114,9 +115,9 @@ def make_sweep(data: Mapping[str, Any]) -> Sweep:
 
 
 def grid_of(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return an experiment as a sweep's grid with one point.
+    """Return an experiment as the grid of a sweep with a single point.
 
-    A list in the experiment counts as one value.
+    A list in the experiment counts as one value, not as several points.
     """
     tables = experiment_tables(spec)
     flat = flat_settings(tables.pop("settings", {})) | tables
@@ -124,7 +125,7 @@ def grid_of(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def sweep_toml(sweep: Sweep) -> str:
-    """Return a TOML file from which an equal sweep can be read. The file contains no secrets."""
+    """Return a TOML file, without secrets, from which an equal sweep can be read."""
     return dumps(storable(sweep.model_dump(mode="json")))
 
 
@@ -133,7 +134,7 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 
     Raises UsageError if the text is not of the form ``NAME.PARAM=V,W``.
 
-    A value is parsed as TOML, or taken as a text if the value is not valid TOML.
+    Values that are not valid TOML are taken as texts.
     """
     name, equals, values = text.partition("=")
     single = [parse_assignment(f"{name}{equals}{value}") for value in values.split(",")]
@@ -145,7 +146,7 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 
 
 def with_axes(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
-    """Return a copy of the sweep in which every grid has the values in ``axes``.
+    """Return a copy of the sweep with the values of ``axes`` in every grid.
 
     If ``axes`` set a duration or a number of programs, the copy is no longer ``quick``. Raises the
     same errors as ``make_sweep``.
@@ -159,7 +160,7 @@ def with_axes(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
 
 
 def quick_form(sweep: Sweep) -> Sweep:
-    """Return a short form of a sweep, for a first look.
+    """Return a short version of a sweep, for a first look.
 
     Each experiment has few programs and at least ``QUICK_RUNS`` seeds.
     """
@@ -194,8 +195,7 @@ def sweep_of(
     return with_axes(quick_form(swept) if quick else swept, axes, **fields)
 
 
-# With the flag --quick, all well-behaved clients together send at most ``QUICK_PROGRAMS`` programs
-# in a run.
+# most programs of all well-behaved clients in a run with --quick
 QUICK_PROGRAMS = 40
 
 
@@ -204,7 +204,7 @@ def points(sweep: Sweep, *, file: str | None = None) -> list[ExperimentSpec]:
 
     ``file`` is the path of the sweep's file, which error messages name. Raises UsageError for a
     sweep without experiments, with too many experiments, or with an impossible experiment. Raises
-    DataError naming the file if a value of the file causes the error.
+    DataError, which names the file, if a value of the file causes the error.
     """
     try:
         return _grid_points(sweep)

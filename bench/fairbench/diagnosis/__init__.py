@@ -14,12 +14,10 @@ if TYPE_CHECKING:
     from fairbench.diagnosis.text import diagnosis_json as diagnosis_json
     from fairbench.diagnosis.text import diagnosis_text as diagnosis_text
 
-# The diagnosis assumes by default that the cluster runs FCFS, and compares the fair schedulers with
-# FCFS.
+# the scheduler that the cluster is assumed to run, with which fair schedulers are compared
 FCFS = "fcfs"
 FAIR = ("vtc", "d2lpm", "fair-finish")
-# A target for the time to first token is the default for a log without sessions; a log with
-# sessions has another default target.
+# default target for logs without sessions, on the time to first token
 USUAL_SLO = "victim_p95_s<2s"
 SESSION_SLO = "victim_ttft_p95_s<2s"
 

@@ -1,4 +1,4 @@
-"""An access log: its requests, the recorded waits, and the part of the log that is replayed."""
+"""An access log: its requests, the recorded waits, and the part to replay."""
 
 from __future__ import annotations
 
@@ -30,18 +30,15 @@ from fairbench.workloads.traces.read import (
 )
 from fairbench.workloads.traces.table import TraceTable
 
-# At most ``MOST_REPLAYED`` requests of a log are replayed, because more requests would take too
-# long.
+# most requests of a log that are replayed, because more would take too long
 MOST_REPLAYED = 12_000
-# The replayed part of a log begins before a flood and ends after the flood, by ``AROUND`` times the
-# flood's length.
+# replayed time before and after a flood, as a fraction of the flood's length
 AROUND = 0.5
 
 UNKNOWN_STALLS: Mapping[str, Any] = {"clients": [], "notes": {"stalls": NO_GAPS}}
 NO_ROWS = Service.from_columns(dict.fromkeys(FiledService.column_types(), ()))
 
-# The constants below say what the waits in an access log mean: an unknown time, the time to first
-# token, or the response time.
+# meanings of the waits in a log: unknown, time to first token, or response time
 NO_WAITS, FIRST_TOKEN, RESPONSE = "", "time to first token", "response time"
 
 
@@ -51,14 +48,14 @@ class AccessLog:
 
     - ``format`` and ``sha256`` describe the file; ``synthetic`` names the fields that fairbench had
       to make up.
-    - ``measured`` names the recorded quantity that counts as the wait of a request, or is NO_WAITS
-      if the file has no waits.
-    - ``offset_s`` is the time (seconds) in ``traffic`` at which the first request of ``table``
+    - ``measured`` names the recorded quantity that is used as a request's wait, or is NO_WAITS if
+      there is none.
+    - ``offset_s`` is the time in seconds in ``traffic`` at which the first request of ``table``
       arrives.
     - ``nameless`` is a message for a log without a column of client names, or else "".
     - ``cached`` is the name of a column of cached tokens, which the replay ignores, or else "".
-    - ``counted`` is false for a log without token counts. The requests of a log without token
-      counts are assumed to be of equal size, and cannot be replayed.
+    - ``counted`` is false for a log without token counts. Its requests then count as equally large
+      and cannot be replayed.
     - ``remarks`` are sentences about records that were corrected.
     - ``stalls`` has the metrics of stalls (pauses in an answer), with the keys of
       ``stall_summary``.
@@ -85,7 +82,7 @@ class AccessLog:
 
 
 def read_log(params: TraceParams) -> AccessLog:
-    """Read a log as ``run --trace`` does, with the waits that ``fairbench score`` finds.
+    """Read a log like ``run --trace``, and its waits like ``fairbench score``.
 
     Raises DataError or UsageError for a file that is not a trace.
     """
@@ -134,7 +131,7 @@ def traffic_of_table(table: TraceTable, wait_s: Floats) -> Traffic:
 
 
 def _scored(params: TraceParams, requests: FileRequests, counted: bool) -> Scored | None:
-    """Return the file as records to score, or None if no column has the times of first tokens.
+    """Return the file's records as ``score`` reads them, or None without times of first tokens.
 
     Raises DataError if a record contains an impossible value.
     """
@@ -144,12 +141,11 @@ def _scored(params: TraceParams, requests: FileRequests, counted: bool) -> Score
 
 
 def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[TraceTable, float]:
-    """Return the requests to replay, and the time (s) of the first arrival in the traffic.
+    """Return the requests to replay, and the arrival time in the log of the first, in seconds.
 
-    A log of at most ``MOST_REPLAYED`` requests is replayed completely. If a log has more requests,
-    the replayed part is the time around the first flood or, without a flood, the busiest period. If
-    the replayed part has more than ``MAX_CLIENTS`` clients, the clients with the most requests are
-    kept.
+    A log of at most ``MOST_REPLAYED`` requests is replayed completely. From a longer log, the time
+    around the first flood is replayed or, without a flood, the busiest period. At most
+    ``MAX_CLIENTS`` clients are replayed, those with the most requests.
     """
     table = log.table
     start_s, end_s = 0.0, None
@@ -168,7 +164,7 @@ def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[TraceTable,
 
 
 def _busiest(arrival_s: Floats) -> tuple[float, float | None]:
-    """Return start and end (s) of the shortest period with ``MOST_REPLAYED`` requests."""
+    """Return start and end in seconds of the shortest period with ``MOST_REPLAYED`` requests."""
     spans = arrival_s[MOST_REPLAYED - 1 :] - arrival_s[: len(arrival_s) - MOST_REPLAYED + 1]
     first = int(np.argmin(spans))
     return float(arrival_s[first]), float(np.nextafter(arrival_s[first] + spans[first], inf))

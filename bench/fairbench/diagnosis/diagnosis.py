@@ -1,4 +1,4 @@
-"""The diagnosis of a log: floods, clients that wait, replays under several schedulers, replicas."""
+"""The diagnosis of a log: floods, waiting clients, replays under several schedulers, replicas."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from fairbench.metrics.traffic import Traffic
 from fairbench.planning.carry_out import begin_plan, carry_out
 from fairbench.planning.question import Clusters, PlanQuestion
 
-# A plan tries up to LEAST_HIGH replicas, or up to TIMES_USUAL times the number of replicas in the
-# replay if that number is larger.
+# A plan tries up to LEAST_HIGH replicas, or up to TIMES_USUAL times as many as the replay used,
+# whichever is more.
 LEAST_HIGH, TIMES_USUAL = 8, 4
-# A replayed P95 agrees with a recorded P95 up to the ratio AGREES, or up to a difference of
+# A replayed P95 agrees with the recorded P95 within a factor of AGREES or a difference of
 # NOTICED_S seconds.
 AGREES, NOTICED_S = 2.0, 0.5
 
@@ -37,8 +37,8 @@ class DiagnosisInput:
     """The inputs of a diagnosis of an access log.
 
     - ``flags`` are the flags of ``fairbench run`` with which the log is replayed.
-    - ``dp`` is the number of replicas, or None for the fewest replicas that can serve the load
-      outside floods.
+    - ``dp`` is the number of replicas, or None for the fewest that can serve the load without
+      floods.
     - ``schedulers`` names the schedulers of the replays; the first of them is the scheduler of the
       log's servers.
     - ``slos`` are the targets of the capacity plan, by default the well-behaved clients' time to
@@ -56,12 +56,11 @@ class DiagnosisInput:
 class Diagnosis:
     """The findings of a diagnosis of an access log.
 
-    - ``waits`` is the traffic with the recorded waits; if the log has no waits, the waits of the
-      first replay are used. ``harm`` says which clients waited because of others, computed from
-      ``waits``.
-    - ``replays`` are the finished replays; they replay the requests that arrived from ``part_s[0]``
-      to ``part_s[1]``, in seconds.
-    - ``dp`` is the number of replicas, and ``dp_given`` is whether the user chose this number.
+    - ``waits`` is the traffic with recorded waits or, if there are none, those of the first replay.
+      ``harm`` says which clients waited because of others, computed from ``waits``.
+    - ``replays`` are the finished replays of the requests that arrived from ``part_s[0]`` to
+      ``part_s[1]``, in seconds.
+    - ``dp`` is the number of replicas; ``dp_given`` says whether the user chose it.
     - ``plan`` is the answer of the capacity plan, or None without a plan.
     - ``present`` is the scheduler of the log's servers, with which other schedulers are compared.
     - ``missing`` names the parts of the diagnosis, such as replays, that an interruption prevented.
@@ -86,7 +85,7 @@ class Diagnosis:
 
     @property
     def heavy(self) -> tuple[str, ...]:
-        """The names of the heavy clients, beginning with the largest flood."""
+        """The names of the heavy clients, starting with the client of the largest flood."""
         return heavy_of(self.log.traffic, self.floods)
 
     @property
@@ -105,7 +104,7 @@ class Diagnosis:
 
 
 def heavy_of(traffic: Traffic, found: Sequence[Flood]) -> tuple[str, ...]:
-    """Return the names of the clients that send the floods, each name once."""
+    """Return the names of the clients that send floods, without repetition."""
     return tuple(dict.fromkeys(traffic.clients[one.client] for one in found))
 
 
@@ -169,9 +168,8 @@ def _unreplayed(
 def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
     """Return percentiles of the waits in a log or a replay, in seconds.
 
-    ``others_p50_s`` and ``others_p95_s`` are over all requests of clients that do not flood;
-    ``heavy_p50_s`` is over all requests of the heavy clients. A percentile over no requests is
-    None.
+    ``others_p50_s`` and ``others_p95_s`` cover the requests of clients that send no flood, and
+    ``heavy_p50_s`` those of the heavy clients. A percentile over no requests is None.
     """
     inside = np.zeros(len(traffic.client), dtype=np.bool_)
     for start_s, end_s in found.judged_s:
@@ -202,9 +200,9 @@ def logged_waits(found: Diagnosis) -> dict[str, float | None] | None:
 
 
 class WaitComparison(NamedTuple):
-    """The P95 time to first token (s) of clients that do not flood.
+    """The P95 time to first token of clients that send no flood, in seconds.
 
-    The comparison has a value for the log and one for the log's first replay.
+    One value is from the log and one from the log's first replay.
     """
 
     logged_s: float
@@ -212,7 +210,7 @@ class WaitComparison(NamedTuple):
 
 
 def unlike_replay(found: Diagnosis) -> WaitComparison | None:
-    """Return the waits in the log and in the first replay if these differ much, else None."""
+    """Return the waits in the log and in the first replay if they differ much, else None."""
     waits = compared_waits(found)
     return None if waits is None or is_alike(waits) else waits
 
@@ -237,9 +235,9 @@ def compared_waits(found: Diagnosis) -> WaitComparison | None:
 
 
 def best_fair(found: Diagnosis) -> ReplayedRun | None:
-    """Return the replay under a fair scheduler with the lowest TTFT P95, or None without replays.
+    """Return the fair scheduler's replay with the lowest TTFT P95, or None without replays.
 
-    The P95 counts only requests of clients that do not flood.
+    The P95 covers only clients that send no flood.
     """
     fair = [one for one in found.replays if one.scheduler != FCFS]
     return min(
@@ -248,9 +246,9 @@ def best_fair(found: Diagnosis) -> ReplayedRun | None:
 
 
 def renamed(found: Sequence[Flood], of: Traffic, to: Traffic) -> list[Flood]:
-    """Return the floods of the traffic ``of`` with the client indices of the traffic ``to``.
+    """Translate floods from the client indices of ``of`` to those of ``to``.
 
-    Floods of clients that do not occur in ``to`` are left out.
+    Floods of clients that ``to`` lacks are left out.
     """
     number = {name: place for place, name in enumerate(to.clients)}
     names = [of.clients[one.client] for one in found]
@@ -272,7 +270,7 @@ def _in_floods(traffic: Traffic, found: Sequence[Flood]) -> Flags:
 def _question(
     replay: LogReplay, slos: Sequence[str], schedulers: Sequence[str], high: int
 ) -> PlanQuestion:
-    """Return the question of a capacity plan: how many replicas, at most ``high``, are enough."""
+    """Return the inputs of a capacity plan that seeks at most ``high`` replicas."""
     flags = {key: value for key, value in replay.all_flags().items() if value is not None}
     gpu = flags.pop("gpu", DEFAULTS["gpu"])
     # The replay of a trace is deterministic, so a single seed is enough.
@@ -286,7 +284,7 @@ def _plan(
 ) -> Mapping[str, Any] | None:
     """Return the plan of replicas for the best fair scheduler and for the present scheduler.
 
-    If a signal interrupts the plan, the result is None.
+    The result is None if a signal interrupts the plan.
     """
     best = best_fair(found)
     schedulers = dict.fromkeys((*([best.scheduler] if best else []), asked.schedulers[0]))
@@ -299,7 +297,7 @@ def _plan(
         return None
 
 
-# ``MACHINE`` lists the flags that describe the cluster of a capacity plan, in addition to the GPU.
+# flags besides the GPU that describe a plan's cluster
 MACHINE = ("model", "engine")
 
 

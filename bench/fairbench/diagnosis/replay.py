@@ -24,9 +24,9 @@ from fairbench.workloads.trace_workload import plain_names
 from fairbench.workloads.traces.change import write_trace
 from fairbench.workloads.traces.table import TraceTable, shared_prefixes
 
-# The load without floods may take at most the fraction ``USUAL_LOAD`` of the replicas' capacity.
+# most of the replicas' capacity that the load without floods may use
 USUAL_LOAD = 0.7
-SAMPLE = 3_000  # The GPU time is estimated from at most this number of requests.
+SAMPLE = 3_000  # most requests from which the GPU time is estimated
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def prepared(
     clock: ClockTime | None,
     name: str,
 ) -> LogReplay:
-    """Write the requests to replay into a folder, and return the data that all replays share.
+    """Write the requests to replay into a folder; return the data that all replays share.
 
     Args:
         folder: The folder in which the trace file is written.
@@ -94,11 +94,10 @@ def prepared(
 
 
 def usual_replicas(replay: LogReplay, part: TraceTable, usual: Ints) -> int:
-    """Return the fewest replicas on which the requests outside floods are a light load.
+    """Return the fewest replicas that can easily serve the requests outside floods.
 
-    The load, which is demanded GPU time divided by available GPU time, is at most ``USUAL_LOAD``.
-    The estimate uses the GPU time of a sample of requests, and the hit rate of a cache that never
-    evicts.
+    Their load (demanded over available GPU time) is at most ``USUAL_LOAD``. It is estimated from
+    the GPU time of a sample of requests and the hit rate of a cache that never evicts.
 
     Args:
         replay: The data that all replays share.
@@ -125,7 +124,7 @@ def replayed(
 ) -> Iterator[ReplayedRun]:
     """Simulate the log under each scheduler in parallel, and yield each finished replay.
 
-    After a signal, no further replay begins, and unfinished replays are left out. Raises UsageError
+    After a signal, no further replay starts, and unfinished ones are left out. Raises UsageError
     for a part of the log that cannot be simulated.
     """
     specs = [replay.spec(scheduler, dp) for scheduler in schedulers]

@@ -65,19 +65,19 @@ def harm_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def _basis(found: Diagnosis) -> str:
-    """Return a phrase that says how the waits in the log are known."""
+    """Return a phrase on the source of the waits: the log itself, or a replay."""
     return "in the log" if found.log.measured else f"in the replay under {found.present}"
 
 
 def overload_in(found: Diagnosis) -> Overload | None:
-    """Return the period in which most clients wait although none sends a flood, or None."""
+    """Return the period in which most clients wait without any flood, or None."""
     if found.floods or found.log.measured == RESPONSE or not found.waits.knows_waits:
         return None
     return overload_of(found.waits)
 
 
 def change_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield sentences on the best fair scheduler's effect.
+    """Yield sentences on how the best fair scheduler changes the waits.
 
     Sentences are marked if the replay does not resemble the log.
     """
@@ -106,12 +106,12 @@ def cluster_text(found: Diagnosis) -> str:
 
 
 def _marked(line: str) -> str:
-    """Add a mark to a line about a replay that does not resemble the log."""
+    """Mark a line about a replay that does not resemble the log."""
     return f"{NOT_YOURS}: {line[0].lower()}{line[1:]}"
 
 
 def _change_line(found: Diagnosis, first: ReplayedRun) -> Iterator[str]:
-    """Yield a sentence on the effect of the best fair scheduler.
+    """Yield a sentence on how the best fair scheduler changes the waits.
 
     If a replay is missing, nothing is yielded.
     """
@@ -167,14 +167,14 @@ def stalls_in(found: Diagnosis) -> Mapping[str, Any]:
 
 
 def stalled_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield sentences on which clients stall others, and on the prompts that stall answers."""
+    """Yield sentences on which clients' prompts stall the answers of others."""
     if "stalls" not in found.log.stalls["notes"]:
         for _, line in stall_lines(stalls_in(found)):
             yield f"{line[0].upper()}{line[1:]}."
 
 
 def limit_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield a sentence that compares the log's scheduler with the best that is possible."""
+    """Yield a sentence that compares the log's scheduler with the theoretical optimum."""
     if found.first is not None:
         for line in replay_line(found.first.scheduler, found.first.summary):
             yield _marked(line) if unlike_replay(found) else line
@@ -187,7 +187,7 @@ def concurrency_lines(found: Diagnosis) -> list[str]:
     if found.log.counted or not known.any():
         return []
     starts, ends = table.arrival_s[known], table.end_s[known]
-    # If a request ends and another begins at the same instant, the end counts first.
+    # Ends come before starts at the same instant.
     times = np.concatenate([ends, starts])
     change = np.repeat([-1, 1], len(starts))
     order = np.argsort(times, kind="stable")
@@ -261,13 +261,13 @@ def _cluster_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def missing_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield a sentence on the parts that an interruption prevented, if there are any."""
+    """Yield a sentence on the parts that are missing after an interruption, if any."""
     if found.missing:
         yield f"Interrupted. Missing: {', '.join(found.missing)}."
 
 
 def diagnosis_title(found: Diagnosis) -> str:
-    """Return the result of the diagnosis in a few words, as the title of a page."""
+    """Return the result in a few words, as the title of a page."""
     causes = found.log.stalls.get("stall_causes", ())
     by = next((row["by"] for row in causes if row["by"] not in (None, row["client"])), None)
     staller = f"prompts of {printable(by)} stall other clients' answers" if by else ""
@@ -328,8 +328,8 @@ def _list(lines: list[str]) -> Table:
 def headings(found: Diagnosis, *, whole: bool = False) -> list[str]:
     """Return the headings of the table of replays.
 
-    A heading has two lines unless ``whole`` is True. On two lines, the heading of the P95 column is
-    short, because it stands beside the heading of the P50.
+    Headings have two lines unless ``whole`` is True. The P95 column then only says P95, because the
+    P50 column beside it names the quantity.
     """
     who = "others" if found.floods else "all clients"
     heavy = cut_middle(found.heavy[0], NAME) if len(found.heavy) == 1 else "heavy clients"
@@ -342,7 +342,7 @@ def headings(found: Diagnosis, *, whole: bool = False) -> list[str]:
     return [first, f"TTFT of {who}, s{split}P50", p95, *own, *rest]
 
 
-NAME = 13  # In a table's heading, a client's name is cut to this number of characters.
+NAME = 13  # most characters of a client's name in a table's heading
 
 
 def replay_rows(found: Diagnosis) -> list[list[str]]:

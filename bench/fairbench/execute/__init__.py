@@ -1,7 +1,4 @@
-"""Execution of experiments.
-
-Execution of experiments, without printing and without ending the process.
-"""
+"""Execution of experiments, without printing and without ending the process."""
 
 from typing import TYPE_CHECKING
 

@@ -39,14 +39,14 @@ NUM_RUNS = 5  # default number of seeds in a new comparison
 
 @dataclass(frozen=True, slots=True)
 class ToRun:
-    """An argument of ``compare`` that has no runs yet, as an experiment with the first seed."""
+    """An experiment that ``compare`` must run, with its first seed."""
 
     name: str
     spec: ExperimentSpec
 
     @property
     def key(self) -> str:
-        """The ``experiment_key`` of the runs that the argument stands for."""
+        """The ``experiment_key`` of the runs to make."""
         return experiment_key(experiment_tables(self.spec))
 
 
@@ -97,9 +97,9 @@ def plan_comparison(
     """Read stored experiments, and resolve the experiments to run.
 
     An argument is a directory with runs of one experiment (with any seeds), an experiment
-    FILE.toml, or the name of a scheduler. A scheduler that is given by name runs with the
-    configuration and seeds of the first directory, if any. ``flags`` and ``settings`` apply only to
-    new runs. Raises UsageError if an argument is wrong.
+    FILE.toml, or the name of a scheduler. A named scheduler runs with the configuration and seeds
+    of the first directory, if any. ``flags`` and ``settings`` apply only to new runs. Raises
+    UsageError if an argument is wrong.
     """
     check_names(flags, COMPARE)
     stored = {one: _stored(Path(one)) for one in arguments if is_stored(one)}
@@ -131,7 +131,7 @@ def _to_run(
     settings: Mapping[str, Any],
     model: SchedulerResults | None,
 ) -> list[ToRun]:
-    """Return the experiments of an argument without runs, one for each value of ``engine_code``."""
+    """Return the experiments to run for an argument, one for each value of ``engine_code``."""
     if not (codes := codes_of(flags)):
         return [ToRun(argument, _spec(argument, flags, settings, model))]
     made = [{**flags, "engine_code": code} for code in codes]
@@ -186,7 +186,7 @@ def _nothing_new(given: Iterable[str]) -> UsageError:
 
 
 def is_stored(argument: str) -> bool:
-    """Return whether an argument is a directory and not the name of a scheduler."""
+    """Return whether an argument is a directory rather than a scheduler's name."""
     return argument not in PAIRS and Path(argument).is_dir()
 
 
@@ -206,7 +206,7 @@ def _spec(
     settings: Mapping[str, Any],
     model: SchedulerResults | None,
 ) -> ExperimentSpec:
-    # If the comparison names no scheduler, the default scheduler runs with each ``engine_code``.
+    # Without a named scheduler, the default scheduler runs with each ``engine_code``.
     if not argument:
         return experiment(flags, settings)
     if argument.endswith(".toml"):
@@ -237,7 +237,7 @@ def _seeds(
 
 
 def called(sides: Sequence[SchedulerResults]) -> list[SchedulerResults]:
-    """Name experiments by scheduler, or by file if two experiments have equal schedulers."""
+    """Name experiments by scheduler, or by file if two of them have the same scheduler."""
     named = grid_labels([side.first.experiment for side in sides])
     schedulers = [label.scheduler for label in named]
     if len(set(schedulers)) < len(schedulers):
@@ -272,12 +272,11 @@ def compare_experiments(
 ) -> ComparedExperiments:
     """Run the missing experiments of a comparison, and return all of its experiments in groups.
 
-    ``arguments`` are arguments as for ``plan_comparison``, or a single directory, whose schedulers
-    are compared in each configuration. ``baseline`` is the name of a scheduler in a single
-    directory (default: the first scheduler). ``resume`` is the directory of a stored comparison
-    that is continued. New runs are saved in a new directory in ``parent``. The names in ``metrics``
-    are checked before any run starts. Raises UsageError for experiments that cannot be compared,
-    and the errors of ``carry_out``.
+    ``arguments`` are as for ``plan_comparison``, or a single directory, whose schedulers are
+    compared in each configuration with its scheduler ``baseline`` (default: the first). ``resume``
+    is the directory of a stored comparison to continue. New runs are saved in a new directory in
+    ``parent``. The names in ``metrics`` are checked before any run starts. Raises UsageError for
+    experiments that cannot be compared, and the errors of ``carry_out``.
     """
     codes = len(codes_of(flags))
     alone = resume is None and len(arguments) == 1 and codes < 2

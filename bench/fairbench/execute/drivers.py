@@ -1,4 +1,4 @@
-"""Drivers, which are processes that send a run's requests, and the merge of their results."""
+"""Drivers (processes that send a run's requests), and the merging of their results."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ class Begin(NamedTuple):
 class Ready(NamedTuple):
     """A message that the driver is ready.
 
-    The reply is the time on the driver's clock at which it starts.
+    The reply names the time on the driver's clock at which it starts.
     """
 
 
 class Stop(NamedTuple):
-    """A message that asks a driver to end its part of the run."""
+    """A message that asks a driver to end early."""
 
 
 class Failed(NamedTuple):
-    """The message by which a driver reports its failure."""
+    """A message that a driver has failed."""
 
     error: FairbenchError
 
@@ -88,13 +88,13 @@ def serve(pipe: Pipe, clock: Callable[[], float] = time.monotonic) -> None:
                 case Begin() as begin:
                     hearing = Thread(target=_hear_stop, args=(pipe, stop), daemon=True)
                     pipe.send(_driven(begin, pipe, clock, hearing, stop))
-                    # A driver that fails early has not started its listening thread.
+                    # A driver that failed early has no listening thread.
                     if hearing.ident:
                         hearing.join()
 
 
 def _hear_stop(pipe: Pipe, stop: Event) -> None:
-    """Wait for the message ``Stop`` and set the event ``stop``, while the driver sends requests."""
+    """Wait for the message ``Stop`` while the driver sends requests, and set the event ``stop``."""
     with suppress(EOFError, OSError):
         pipe.recv()
     stop.set()
@@ -127,8 +127,7 @@ def _driven(
 
 
 POLL_S = 0.1
-# ``LEAD_S`` is the number of seconds between the sending of the start message and the start time
-# that the message names.
+# seconds from the sending of the start message to the start time that it names
 LEAD_S = 0.2
 
 
@@ -184,14 +183,14 @@ class Team:
         self._on_progress, self._interrupted = on_progress, interrupted
 
     def clocks(self) -> list[Offset]:
-        """Return each driver's clock offset: its clock minus this machine's clock, in seconds."""
+        """Measure each driver's clock offset: its clock minus this machine's clock, in seconds."""
         numbers = range(len(self._pipes))
         return [
             compare_clocks(partial(self._read_clock, number), time.monotonic) for number in numbers
         ]
 
     def clocks_again(self) -> list[Offset | None]:
-        """Return each driver's clock offset after the run, or None for a driver that has ended."""
+        """Measure clock offsets again after the run; None for a driver that has ended."""
         found: list[Offset | None] = []
         for number in range(len(self._pipes)):
             try:
@@ -201,7 +200,7 @@ class Team:
         return found
 
     def start_all(self, offsets: Sequence[Offset]) -> None:
-        """Start all drivers at one moment, after all drivers are ready."""
+        """Start all drivers at the same moment, once all are ready."""
         for number in range(len(self._pipes)):
             self._answer_driver(number, Ready)
         start_s = time.monotonic() + LEAD_S
@@ -209,10 +208,10 @@ class Team:
             self.tell(number, start_s + offset.offset_s)
 
     def results(self) -> list[DriveResult]:
-        """Return the result of each driver. An interruption or a failed driver stops all drivers.
+        """Wait for each driver's result; an interruption or a failed driver stops all drivers.
 
-        Raises RunFailed if a driver disappears before it has sent its result. A driver that has
-        sent its result may disappear.
+        Raises RunFailed if a driver disappears before it has sent its result. Afterwards it may
+        disappear.
         """
         told: dict[int, DriveProgress] = {}
         ended: dict[int, DriveResult] = {}
@@ -263,7 +262,7 @@ class Team:
             self._pipes[number].send(message)
 
     def _heard(self, number: int) -> Any:
-        """Return the next message of a driver that is not a record. Records are stored."""
+        """Return a driver's next message other than records, which are stored."""
         with self._alive(number):
             while isinstance(message := self._received(number), Written):
                 with (self._folders[number] / message.name).open("ab") as file:
@@ -280,8 +279,7 @@ class Team:
 
         Raises RunFailed if the driver process has died.
         """
-        # The pipe to the driver is read first, because the driver may have sent messages before its
-        # death.
+        # The check comes before the pipe is read, because a driver may send messages and then die.
         lost = self._drivers[number].is_lost()
         if self._pipes[number].poll(timeout_s):
             return True
@@ -325,7 +323,7 @@ def drive_sharded(
     on_progress: Callable[[DriveProgress], None],
     interrupted: Callable[[], bool],
 ) -> DriveResult:
-    """Send the load of an experiment with several drivers, of which each sends for some clients.
+    """Send the load of an experiment with several drivers, each for some of the clients.
 
     Each finished request is written to a driver's folder immediately, and to ``folder`` at the end.
     Raises RunFailed if a driver dies, and any error that a driver reports.
@@ -338,7 +336,7 @@ def drive_sharded(
         for one, offset, host in zip(folders, before, hosts, strict=True):
             one.mkdir(exist_ok=True)
             write_clock(one, ClockComparison(offset, host=host))
-            # The record file is created now, because the driver may die before its first message.
+            # Create the record file now, because the driver may die before its first message.
             with Journal(one):
                 pass
         for number, one in enumerate(folders):
@@ -349,7 +347,7 @@ def drive_sharded(
         late = team.clocks_again()
         for one, early, after, host in zip(folders, before, late, hosts, strict=True):
             write_clock(one, ClockComparison(early, after, host))
-    # The record files are created now, because a run may end before the first request.
+    # Create the record files now, because a run may end before the first request.
     with Journal(folder):
         pass
     merge(folder, target.time_scale)

@@ -1,4 +1,4 @@
-"""The choice, by name, of executors (which run simulations) and launchers (which start servers)."""
+"""Choice of an executor, which runs simulations, and a launcher, which starts servers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DEFAULT = "ssh -o BatchMode=yes {host}"  # the command that runs a shell line on
 
 
 class LauncherFlags(NamedTuple):
-    """The user's flags on where servers start, with None for each flag that is not given."""
+    """The user's flags on where servers start; None for a flag that is not given."""
 
     ray_address: str | None = None
     hosts: str | None = None
@@ -82,8 +82,8 @@ LAUNCHERS: Mapping[str, Way] = {
     "command": Way(_by_command, frozenset({"hosts", "launch_command"})),
 }
 
-# The launcher ``command`` cannot start drivers: a driver receives a secret, and every user of a
-# host can see command lines.
+# The launcher ``command`` cannot start drivers, because it would show a driver's secret key in a
+# command line, which every user of a host can see.
 DRIVER_LAUNCHERS = (LOCAL, *_FROM_DOORS)
 
 
@@ -107,7 +107,7 @@ def driver_launcher_named(name: str, flags: LauncherFlags) -> Launcher | None:
 
 
 def check_launchers(name: str, flags: LauncherFlags, *, drivers: str) -> None:
-    """Raise UsageError as ``launcher_named`` does, or for an unknown launcher of ``drivers``."""
+    """Raise UsageError for launchers that ``launcher_named`` refuses, or an unknown ``drivers``."""
     if drivers not in DRIVER_LAUNCHERS:
         raise unknown_name("driver launcher", drivers, DRIVER_LAUNCHERS)
     if name not in LAUNCHERS:

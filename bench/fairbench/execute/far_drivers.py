@@ -4,8 +4,7 @@ A driver on another machine runs the command below, connects to this machine and
 
     python -m fairbench.execute.far_drivers HOST PORT NUMBER
 
-The key of the connection is passed in the environment, because lists of processes show command
-lines.
+The connection's key is passed in the environment, because process lists show command lines.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def main(host: str, port: str, number: str) -> None:
     """Connect a driver to the controlling process, receive the driver's work, and send the load."""
     key = bytes.fromhex(os.environ.pop(KEY))
     with (
-        # The process that controls the drivers has closed the connection.
+        # The controlling process may have closed the connection.
         suppress(EOFError, OSError),
         Client((host, int(port)), authkey=key) as pipe,
         TemporaryDirectory(prefix="fairbench-") as temporary,
@@ -92,10 +91,9 @@ def main(host: str, port: str, number: str) -> None:
 
 
 POLL_S = 0.2
-# A connecting driver must send its key within ``ANSWER_S`` seconds; the limit is an integer.
+# whole seconds within which a connecting driver must send its key
 ANSWER_S = 10
-# ``START_S`` limits the time in seconds in which all load drivers start; the first import is slow
-# on a busy machine.
+# seconds within which all load drivers must start; the first import is slow on a busy machine
 START_S = 120.0
 
 
@@ -132,7 +130,7 @@ def address_facing(host: str) -> str:
         )
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as toward:
-            # Connecting a UDP socket sends no packet, but shows the local address.
+            # Connecting a UDP socket sends no packet, but reveals the local address.
             toward.connect((host, 9))
             address: str = toward.getsockname()[0]
     except OSError as error:
@@ -144,8 +142,7 @@ def address_facing(host: str) -> str:
 class RemoteCrew:
     """Drivers on other machines (``places``), which connect to ``address`` on this machine.
 
-    A driver authenticates itself with a key that is new for each start, because messages are
-    unpickled.
+    Drivers must authenticate, because their messages are unpickled; the key is new for each start.
     """
 
     places: Sequence[ReplicaPlace]
@@ -187,7 +184,7 @@ class RemoteCrew:
                 for number, (pipe, place) in enumerate(zip(pipes, self.places, strict=True))
             ]
             for driver in drivers:
-                # The driver has died; the next read from its connection raises the error.
+                # A dead driver is noticed at the next read from its connection.
                 with suppress(OSError):
                     driver.pipe.send(self.sent_files)
             yield drivers
@@ -203,7 +200,7 @@ class RemoteCrew:
         processes: Sequence[Process],
         interrupted: Callable[[], bool],
     ) -> Iterator[list[Connection]]:
-        """Wait until all drivers have connected. Yield their pipes in order of driver number."""
+        """Wait until all drivers have connected, and yield their pipes in order of number."""
         found: dict[int, Connection] = {}
         until = time.monotonic() + self.patience_s
         try:
@@ -237,8 +234,7 @@ def _next_caller(listening: socket.socket, key: bytes) -> tuple[int, Connection]
     """Accept one connection, and return the number of the calling driver and the connection.
 
     ``key`` is the secret with which both sides authenticate; the driver then sends its number. The
-    result is None if no driver connects in time, if the driver's key is wrong, or if the driver has
-    died.
+    result is None if no driver connects in time, has a wrong key, or has died.
     """
     try:
         caller, _ = listening.accept()

@@ -1,4 +1,4 @@
-"""Options of live runs, and groups of a sweep's runs that can share servers."""
+"""Options of live runs, and the grouping of runs that can share servers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LiveFlags(NamedTuple):
-    """The user's flags on how servers and drivers start, which do not change the records."""
+    """The user's flags on how servers and drivers start, which do not affect the records."""
 
     server_python: str | None = None
     ready_timeout_s: float = READY_S
@@ -78,7 +78,7 @@ class LivePoint(NamedTuple):
 
 
 def live_points_left(store: SweepStore, specs: Sequence[ExperimentSpec]) -> list[LivePoint]:
-    """Return the unfinished runs of a sweep on real servers, in the order of the sweep."""
+    """Return a sweep's unfinished runs on real servers, in the order of the sweep."""
     finished = store.finished()
     return [
         LivePoint(name, spec)
@@ -88,7 +88,7 @@ def live_points_left(store: SweepStore, specs: Sequence[ExperimentSpec]) -> list
 
 
 def by_workers(points: Sequence[LivePoint]) -> list[list[LivePoint]]:
-    """Group the runs on real servers so that all runs of a group can share workers."""
+    """Group runs on real servers so that the runs of a group can share workers."""
     groups: list[list[LivePoint]] = []
     for point in points:
         group = next((one for one in groups if live.same_workers(one[0].spec, point.spec)), None)
@@ -100,7 +100,7 @@ def by_workers(points: Sequence[LivePoint]) -> list[list[LivePoint]]:
 
 
 def try_untested(specs: Sequence[ExperimentSpec]) -> None:
-    """Allow engine releases that are newer than those fairbench supports.
+    """Allow engine releases newer than the supported ones.
 
     Raises UsageError if no run uses an engine's real server.
     """

@@ -1,8 +1,7 @@
-"""Live runs.
+"""Live runs, which take place on real servers.
 
-Runs on real servers. The directory of a run exists from the start, so that no result is lost.
-Several runs, such as the runs of a sweep, can share servers. This module needs the packages of the
-extra "live".
+The directory of a run exists from the start, so that no result is lost. Several runs, such as
+those of a sweep, can share servers. This module needs the packages of the extra "live".
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ def run_live_in(
     """Run an experiment in a new directory in ``parent``, and return result and directory.
 
     Raises Interrupted if a signal comes before the servers are ready; no directory remains. After
-    any other failure, the directory keeps logs and records for ``recover_run``; if no record
-    exists, the logs are moved elsewhere and the directory is removed. ``cluster`` contains workers
-    that are already running, or is None.
+    any other failure, the directory keeps logs and records for ``recover_run``. Without any record,
+    the logs are moved elsewhere and the directory is removed. ``cluster`` contains workers that are
+    already running, or is None.
     """
     watch = Stopwatch.start()
     with removing_new_folders(parent):
@@ -123,7 +122,7 @@ def cluster_in(
 
 @contextmanager
 def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
-    """Remove a run's directory if the block is interrupted or fails before the first record.
+    """Remove a run's directory if the ``with`` block ends by an error before the first record.
 
     After an error, such as a server that does not start, the logs are moved to a temporary
     directory, which the message names.
@@ -134,7 +133,7 @@ def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
         if not has_begun(path) and (kept := without_logs(path)):
             error.args = (str(error).replace(str(path / FOLDER), str(kept)), *error.args[1:])
         raise
-    except Interrupted:  # An interrupted run has already removed its own files.
+    except Interrupted:  # an interrupted run has already removed its files
         raise
     except KeyboardInterrupt:
         shutil.rmtree(path)
@@ -158,7 +157,7 @@ def run_live_points(
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """The runs of a sweep's points, whose methods yield results as ``Executor.run`` does."""
+    """A sweep's runs on real servers; its methods yield results as ``Executor.run`` does."""
 
     store: SweepStore
     options: LiveOptions
@@ -169,7 +168,7 @@ class _Runs:
         while left and not self.context.interrupted():
             try:
                 yield from self._until_one_fails(left)
-            # The user interrupted the command while the servers were starting.
+            # interrupted while the servers were starting
             except KeyboardInterrupt:
                 return
             except FairbenchError as error:
@@ -180,7 +179,7 @@ class _Runs:
     def _until_one_fails(self, left: deque[LivePoint]) -> Iterator[tuple[LivePoint, Any]]:
         """Run points on the same started servers until a point fails.
 
-        Each point that has begun is removed from ``left``.
+        Points that have begun are removed from ``left``.
         """
         interrupted = self.context.interrupted
         starting = cluster_in(self.store.path, left[0].spec, self.options, self.context)

@@ -29,7 +29,7 @@ def run_and_save(
 ) -> tuple[RunResult, Path]:
     """Run an experiment in a new directory in ``parent``; return result and directory.
 
-    ``options`` is None for a simulation. An interrupted run ends early and is saved. Raises
+    ``options`` is None for a simulation. A run that is interrupted ends early and is saved. Raises
     Interrupted if a signal comes before the servers are ready (no files remain), UsageError if the
     run is impossible, and RunFailed if the run cannot continue.
     """
@@ -96,7 +96,7 @@ def recover_run(path: Path) -> RunResult:
         manifest = build_manifest(spec, complete=False, watch=watch) | result.about
         manifest |= {"recovered": True}
         write_run(path, spec, result.tables(), result.summary, manifest)
-        # The file ``SIMULATED`` is removed, because the tables of the run contain all its records.
+        # ``SIMULATED`` is no longer needed, because the tables of the run contain all its records.
         if name == SIMULATED:
             shutil.rmtree(folder)
     return result

@@ -91,7 +91,7 @@ def simulate_each(
 ) -> dict[int, Any]:
     """Simulate and save all experiments.
 
-    Return, by index, the summary or the Failure of each run that ended.
+    Return the summary or the Failure of each run that ended, by index.
     """
     tasks = [simulation(spec, parent) for spec in specs]
     names = point_names(specs)
@@ -120,13 +120,12 @@ def _one_after_another(
     return summaries
 
 
-# ``REMARKS`` lists the keys of the notes in a run's summary that limit what a comparison can
-# conclude.
+# keys of notes in a run's summary that limit what a comparison can conclude
 REMARKS = ("workers", "errors", "cache", "lateness", "estimated", "lengths")
 
 
 def remarks_on(summary: Summary, place: str = "") -> Iterator[str]:
-    """Yield notes that limit how a run can be compared.
+    """Yield notes of a run that limit what a comparison with it can conclude.
 
     Each note begins with ``place`` (the configuration) and the run's seed.
     """
@@ -146,7 +145,7 @@ class SweepOutcome:
     comparison: dict[str, Any]
 
     def remarks(self) -> Iterator[str]:
-        """Yield notes on runs on real servers that limit how the runs can be compared."""
+        """Yield notes on live runs that limit what their comparison can conclude."""
         for cell in self.cells:
             for one in cell.runs:
                 yield from remarks_on(one.summary, f"{cell.place}, {cell.scheduler}, ")
@@ -170,7 +169,7 @@ def run_sweep(
     another process runs this sweep, and Interrupted after a signal. ``command`` is the command by
     which users continue the sweep (with ``--resume``).
     """
-    # Without the lock of the folder, two processes could execute the same runs.
+    # The lock keeps two processes from executing the same runs.
     with run_folder(store.path, "alone"):
         store.discard_partial()
         failures = run_jobs(store, jobs_left(store, specs), context)

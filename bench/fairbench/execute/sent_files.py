@@ -1,4 +1,4 @@
-"""Files that are sent to the nodes of a cluster, and a check of the nodes' software versions."""
+"""Files to send to the nodes of a cluster, and a check of the nodes' software versions."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ from fairbench.workloads.traces.read import find_trace_file
 class SentFiles:
     """The files and software versions that each node of a cluster receives once.
 
-    ``files`` contains the content of each file that a task reads, by path relative to the working
-    directory. ``fixed`` contains digests of files that are given by absolute paths, and that must
-    exist on every node. ``code`` contains the names and contents of the user's Python files, by the
-    environment variable that names them (``FAIRBENCH_SCHEDULERS`` or ``FAIRBENCH_PROGRAMS``).
+    ``files`` maps the path of each file that a task reads, relative to the working directory, to
+    its
+    content. ``fixed`` contains digests of files with absolute paths, which must exist on every
+    node.
+    ``code`` contains names and contents of the user's Python files, by the environment variable
+    that
+    names them (``FAIRBENCH_SCHEDULERS`` or ``FAIRBENCH_PROGRAMS``).
     """
 
     environment: Mapping[str, str]
@@ -47,7 +50,7 @@ class SentFiles:
 
     @classmethod
     def with_files(cls, names: Iterable[str]) -> SentFiles:
-        """Pack the files of these names for the nodes.
+        """Pack the named files for the nodes.
 
         Raises UsageError if a file cannot be sent to other machines.
         """
@@ -73,7 +76,7 @@ class SentFiles:
         return cls(environment(), variables, files, fixed, code)
 
     def check(self, node: str) -> None:
-        """Raise UsageError, which names the node, if software or files of the node differ."""
+        """Raise UsageError if software or files on ``node`` differ from this machine's."""
         for key, theirs in environment().items():
             if (ours := self.environment.get(key)) != theirs:
                 raise UsageError(
@@ -89,7 +92,7 @@ class SentFiles:
 
     @contextmanager
     def unpacked(self, folder: Path) -> Iterator[None]:
-        """Unpack the files into ``folder``, which is the working directory within the block."""
+        """Unpack the files into ``folder``, the working directory within the ``with`` block."""
         for name, content in self.files.items():
             write_file(folder / name, content)
         variables = dict(self.variables)

@@ -34,9 +34,9 @@ from fairbench.workloads.plan import ClientPlan, expected_programs, program_stre
 def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
     """Return the files that an experiment reads: traces, timing profile, data set and tokenizer.
 
-    The workload file needs no copy, because the experiment contains it. Files of
-    ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS`` are left out, because every experiment has
-    them. A data set on the Hugging Face hub does not count as a file.
+    The workload file is left out, because the experiment contains it, and so are files of
+    ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS``, which all experiments share. A data set on
+    the Hugging Face hub does not count as a file.
     """
     found = [*_called_file(spec.workload.model_dump()), *cost_names(spec.settings)]
     if spec.dataset_path and not spec.dataset_path.startswith(HUB_PREFIX):
@@ -76,7 +76,7 @@ def _simulate_and_save(
 class SimulationJob(NamedTuple):
     """A simulation of a sweep, as a task of an executor.
 
-    ``key`` is the name of the task's files, and ``requests`` the expected number of requests.
+    ``key`` names the task's files, and ``requests`` is the expected number of requests.
     """
 
     name: str
@@ -88,10 +88,10 @@ class SimulationJob(NamedTuple):
 def jobs_left(
     store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: bool = True
 ) -> list[SimulationJob]:
-    """Return the simulations of ``specs`` that ``store`` lacks, the longest first.
+    """Return the simulations that ``store`` still lacks, the longest first.
 
-    If ``with_alone`` is set, further jobs simulate each client alone on the cluster. Raises
-    UsageError if the engine code of a finished run has changed since then.
+    With ``with_alone``, further jobs simulate each client alone on the cluster. Raises UsageError
+    if the engine code of a finished run has changed since then.
     """
     check_same_code(store, specs)
     jobs = _jobs(store, specs, with_alone=with_alone)
@@ -104,7 +104,7 @@ def _jobs(
     finished, alone = store.finished(), set(store.alone())
     for spec, name in zip(specs, point_names(specs), strict=True):
         if spec.backend is not None:
-            # Runs on real servers are executed elsewhere (``live_run``), one after another.
+            # Runs on real servers are executed by ``live_run``, one after another.
             continue
         key = identity(spec)
         if key not in finished:
@@ -145,7 +145,7 @@ def keep_all(
 ) -> list[FailedPoint]:
     """Store and report the result of each task that ends.
 
-    ``results`` yields ((key, name), result).
+    ``results`` yields ``((key, name), result)`` for each task, with the job's key and name.
     """
     failures = []
     for number, ((key, name), result) in enumerate(results, start=1):
@@ -166,7 +166,7 @@ def _requests_of_one(spec: ExperimentSpec, plan: ClientPlan) -> int:
 
 
 class FailedPoint(NamedTuple):
-    """A failed run, as the run's name and the reason in one line."""
+    """The name of a failed run, and the reason in one line."""
 
     name: str
     error: str
@@ -177,8 +177,8 @@ def keep_outcome(
 ) -> str:
     """Store the error of a failed task and return the reason.
 
-    For a finished run, remove an older error and return "". ``result`` is the summary of a finished
-    run, or a ``Failure``. A task that was interrupted does not count as failed.
+    ``result`` is a finished run's summary or a ``Failure``. For a finished run, an older error is
+    removed and "" is returned. An interrupted task does not count as failed.
     """
     if not isinstance(result, Failure) and result["complete"]:
         store.clear_failure(key)
@@ -205,22 +205,21 @@ def _why(result: Any) -> tuple[str, str]:
     return result.get("notes", {}).get("complete", "its process was told to stop"), ""
 
 
-# ``ADDITIONS`` is the number of additions in the test of the processor's speed, which takes a few
-# hundredths of a second.
+# additions in the test of the processor's speed, which takes a few hundredths of a second
 ADDITIONS = 500_000
 # Simulation work per request, in additions: six schedulers on bundled workloads need 4,500 to
 # 30,000 additions.
 ADDITIONS_PER_REQUEST = 10_000
-BYTES_PER_REQUEST = 220  # number of bytes that the stored tables of a run take per request
-LARGE = 200_000  # number of requests from which on the command prints an estimate of its duration
+BYTES_PER_REQUEST = 220  # bytes per request in the stored tables of a run
+LARGE = 200_000  # requests from which on the duration is estimated and shown first
 
 
 class TimeEstimate(NamedTuple):
     """The estimated cost of several simulations: total requests, seconds and bytes.
 
-    The estimated seconds are for this machine under its present load. The estimate may be wrong by
-    a factor of three, because the cost of a request varies and the load of the machine may change.
-    ``load`` is the number of other processes that are running or waiting for a processor.
+    Seconds are for this machine under its present load, and may be wrong by a factor of three,
+    because the cost of a request varies and the load may change. ``load`` counts the other
+    processes that run or wait for a processor.
     """
 
     runs: int
@@ -244,10 +243,10 @@ class TimeEstimate(NamedTuple):
 
 
 def estimate(requests: Iterable[float]) -> TimeEstimate:
-    """Estimate the time of simulations on all processors; ``requests`` has each one's requests."""
+    """Estimate the cost of simulations; ``requests`` is the number of requests of each."""
     counts = list(requests)
     total, load, processors = sum(counts), _runnable_processes(), _processors()
-    # A simulation gets the fraction ``share`` of a processor's time beside other processes.
+    # fraction of a processor's time that a simulation gets beside other processes
     share = processors / (processors + load)
     seconds = total * ADDITIONS_PER_REQUEST * _addition_s() / processors / share
     return TimeEstimate(len(counts), total, seconds, total * BYTES_PER_REQUEST, load)
@@ -266,7 +265,7 @@ def _runnable_processes() -> float:
 
 
 def _addition_s() -> float:
-    """Measure the seconds of an addition in Python, which show how fast this machine is."""
+    """Measure how many seconds an addition in Python takes on this machine."""
     begun_s, left = process_time(), ADDITIONS
     while left:
         left += -1
@@ -276,7 +275,7 @@ def _addition_s() -> float:
 class OutdatedRun(NamedTuple):
     """A stored run whose engine code has changed.
 
-    The fields are the run, the Python, and the digests of the stored and the installed engine code.
+    ``stored`` and ``installed`` are digests of the engine code then and now.
     """
 
     identity: str

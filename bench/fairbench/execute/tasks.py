@@ -23,13 +23,13 @@ from typing import Any, NamedTuple, Protocol
 from fairbench.errors import FairbenchError, Interrupted, RunFailed
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# If the flag for interruption is not read within ``STUCK_S`` seconds after a signal, the next
-# signal raises KeyboardInterrupt.
+# seconds after a signal within which the flag must be read, or the next signal raises
+# KeyboardInterrupt
 STUCK_S = 1.0
 
 
 class Interruption:
-    """A flag that is called like a function and returns whether an interruption was requested."""
+    """A flag; calling it returns whether an interruption was requested."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
@@ -65,11 +65,10 @@ class Interruption:
 def interruptible() -> Iterator[Interruption]:
     """Make SIGINT and SIGTERM only set the yielded ``Interruption`` within the block.
 
-    Without this function, Python could raise KeyboardInterrupt in the middle of a state change. The
-    code in the block checks the ``Interruption`` often, stops at a safe point and saves its
-    results. If the code does not check for a second, as in an endless loop of a user's scheduler,
-    another signal raises KeyboardInterrupt. Outside the main thread, signals have their usual
-    effect.
+    Otherwise, Python could raise KeyboardInterrupt in the middle of a state change. Code in the
+    block must check the ``Interruption`` often, stop at a safe point and save its results. If it
+    does not check for a second, as in an endless loop of a user's scheduler, another signal raises
+    KeyboardInterrupt. Outside the main thread, signals have their usual effect.
     """
     asked = Interruption()
     if threading.current_thread() is not threading.main_thread():
@@ -84,12 +83,14 @@ def interruptible() -> Iterator[Interruption]:
 
 
 Task = Callable[[Interruption], Any]
-"""A piece of work that can be pickled, polls the interruption flag, and saves its results."""
+"""A function to run in a process. It can be pickled, polls the interruption flag, and saves its
+results.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A task that reads files, whose names (given by the user) are in ``reads``.
+    """A task that reads files of the user, whose names are in ``reads``.
 
     An executor that runs tasks on other machines sends the files in ``reads`` along.
     """
@@ -173,7 +174,7 @@ def start_child(target: Callable[..., None], *arguments: Any) -> Child:
 
 
 def leave_signals_to_parent() -> None:
-    """Ignore signals in a child process, because the parent receives and handles them."""
+    """Ignore signals in a child process, because the parent handles them."""
     for signum in SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -181,9 +182,8 @@ def leave_signals_to_parent() -> None:
 
 @contextmanager
 def _signals_held_back() -> Iterator[None]:
-    """Delay signals until the end of the block, also in processes that start inside the block."""
-    # The resource tracker must start before signals are blocked, because its start would unblock
-    # the signals.
+    """Delay signals until the end of the ``with`` block, also in processes that start in it."""
+    # The resource tracker must start first, because its start would unblock the signals.
     ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
@@ -272,10 +272,9 @@ def _serve(pipe: Connection) -> None:
     with interruptible() as interrupted:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         Thread(target=_stop_without_parent, daemon=True).start()
-        # The parent process has finished or died, or has interrupted a task that does not end.
+        # These errors mean that the parent has ended, or has interrupted a task that does not end.
         with suppress(EOFError, OSError, KeyboardInterrupt):
-            # A task runs even after a request to stop, because the parent process waits for its
-            # result.
+            # A task runs even after a request to stop, because the parent waits for its result.
             goes_on = True
             while goes_on:
                 result = attempt(pipe.recv(), interrupted)
@@ -299,9 +298,9 @@ class ProgressReceiver(Protocol):
         ...
 
     def update(self, state: Any) -> None:
-        """Report how far a task or a run has come.
+        """Report the progress of a task or a run.
 
-        ``state`` is a text, a ``sim.progress.Progress``, or a progress report of
+        ``state`` is a text, a ``sim.run.SimulationProgress``, or a progress report of
         ``live.run.run_live``.
         """
         ...
@@ -319,7 +318,7 @@ class ProgressReceiver(Protocol):
 
 
 class Silent:
-    """A receiver of progress reports that prints nothing."""
+    """A progress receiver that prints nothing."""
 
     def watching(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -336,7 +335,7 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """The interruption flag, the progress receiver and the executor with which tasks run."""
+    """The environment of tasks: interruption flag, progress receiver and executor."""
 
     interrupted: Interruption = field(default_factory=Interruption)
     progress: ProgressReceiver = field(default_factory=Silent)
@@ -366,6 +365,6 @@ class RunContext:
 def run_context(
     progress: ProgressReceiver | None = None, executor: Executor | None = None
 ) -> Iterator[RunContext]:
-    """Yield a context in which signals set the flag and tasks run in local processes."""
+    """Yield a context in which signals set the interruption flag; by default, tasks run locally."""
     with interruptible() as interrupted:
         yield RunContext(interrupted, progress or Silent(), executor or LocalProcesses())

@@ -19,13 +19,13 @@ from fairbench.workloads.plan import ClientPlan, expected_programs, nth_program,
 from fairbench.workloads.programs.base import Job
 from fairbench.workloads.traffic.source import ClosedArrivals
 
-SAMPLE = 600  # number of programs that are sampled from each group of clients
-# ``MOST_CALLS`` limits the number of requests that are sampled from all groups of clients together.
+SAMPLE = 600  # programs sampled from each group of clients
+# most requests sampled from all groups of clients together
 MOST_CALLS = 3000
 
 
 class MeanCall(NamedTuple):
-    """The token counts of a request: input, cached part of the input, output, and output limit."""
+    """The token counts of a request: input, cached input, output, and output limit."""
 
     input_tokens: int
     cached_tokens: int
@@ -55,7 +55,7 @@ class EndlessCache:
 
 
 def calls_of(program: Job, cache: EndlessCache) -> list[MeanCall]:
-    """Return the calls of a program in order, and add their prompts and answers to the cache."""
+    """Return a program's calls in order, and add their prompts and answers to the cache."""
     llm = _DryLLM(program, cache)
     try:
         program.run(llm).send(None)
@@ -100,7 +100,7 @@ class LoadGroup(NamedTuple):
     @property
     def clients(self) -> str:
         """The names of the clients as text, such as ``client-3..9``; a long list is shortened."""
-        # ``words`` holds the first and the last name of each range of consecutive client names.
+        # ``words`` describes each range of consecutive client names by its first and last name.
         words: list[tuple[str, str]] = []
         expected = ""
         for plan in self.plans:
@@ -128,7 +128,7 @@ def groups_of(plans: Sequence[ClientPlan]) -> list[LoadGroup]:
 
 
 class AskedLoad(NamedTuple):
-    """A program of a sample: its client, its requests, and the number of programs it represents."""
+    """A sampled program: its client, its requests, and how many programs it represents."""
 
     client: str
     weight: float
@@ -184,7 +184,7 @@ def calls_of_groups(groups: Sequence[LoadGroup], seed: int) -> list[list[AskedLo
 
 
 def _weighted(group: LoadGroup, calls: Mapping[str, Sequence[list[MeanCall]]]) -> list[AskedLoad]:
-    """Return the later half of each client's programs, weighted to represent the whole group."""
+    """Return the second half of each client's programs, weighted to represent the whole group."""
     sizes = {plan.client: expected_programs(plan) for plan in group.plans}
     late = {client: made[len(made) // 2 :] for client, made in calls.items()}
     there = sum(sizes[client] for client in late)
@@ -196,10 +196,9 @@ def _weighted(group: LoadGroup, calls: Mapping[str, Sequence[list[MeanCall]]]) -
     ]
 
 
-BATCHED_TOKENS = 2048  # number of tokens in a prefill pass in which short prompts are batched
+BATCHED_TOKENS = 2048  # tokens of a prefill pass that batches short prompts
 MOST_TOGETHER = 8
-# The peak load is the largest load in a minute, or in a tenth of a run that is shorter than ten
-# minutes.
+# The peak load is the largest load in a minute, or in a tenth of a run shorter than ten minutes.
 PEAK_S, PEAK_PARTS = 60.0, 10
 
 
@@ -214,7 +213,7 @@ class LoadedMachine(NamedTuple):
 def gpu_s(calls: Sequence[MeanCall], machine: LoadedMachine, *, cached: bool) -> float:
     """Return the GPU seconds of requests on a replica.
 
-    The cache is unlimited if ``cached`` is true, or else there is none.
+    If ``cached`` is true, the prefix cache is unlimited; otherwise there is none.
     """
     return sum(_prefill_s(call, machine, cached) + _decode_s(call, machine) for call in calls)
 
@@ -229,7 +228,7 @@ def _prefill_s(call: MeanCall, machine: LoadedMachine, cached: bool) -> float:
 def _decode_s(call: MeanCall, machine: LoadedMachine) -> float:
     """Return the GPU seconds of a request's decode in a full batch of similar requests."""
     context = call.input_tokens + call.output_tokens // 2
-    # The KV memory of a request in tokens; engines reserve only slightly more.
+    # KV memory of a request in tokens; engines reserve only slightly more
     held = max(1, call.input_tokens + call.output_tokens)
     batch = max(1, min(machine.limit, machine.pool_tokens // held))
     step_s = machine.profile.decode_ps(batch, batch * context) / PS_PER_S
@@ -268,9 +267,9 @@ def busiest_minute(
     }
 
 
-FEW = 20  # With fewer programs, the percentiles of a client are unreliable.
-# Loads are fractions of the cluster's capacity. A cluster with a load below ``IDLE`` is often idle,
-# and a cluster with a load above ``FLOODED`` is flooded.
+FEW = 20  # programs below which a client's percentiles are unreliable
+# loads, as fractions of the cluster's capacity, below which it is often idle and above which it is
+# flooded
 IDLE, FLOODED = 0.7, 2.0
 
 
@@ -279,8 +278,8 @@ def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
 
     ``load`` is the requested GPU time divided by the available GPU time, with an unlimited cache
     and without a cache. ``peak_load`` is the load of the busiest minute without a cache; ``peak``
-    is the ratio of ``peak_load`` to the mean load. Rates are per second, summed over the clients of
-    a group, and expected over all seeds.
+    is the ratio of ``peak_load`` to the mean load. Rates are expected values per second, summed
+    over the clients of a group.
     """
     plans = spec.client_plans()
     groups = groups_of(plans)
@@ -414,7 +413,7 @@ def _surprises(
 def _short(
     facts: dict[str, Any], groups: Sequence[LoadGroup], weights: dict[str, float]
 ) -> Iterator[str]:
-    """Yield a warning if well-behaved clients need more than their fair share."""
+    """Yield a warning if some well-behaved clients need more than a fair share."""
     demands, own, good = [], [], []
     for row, group in zip(facts["groups"], groups, strict=True):
         for plan in group.plans:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SERVICE, SHARE = "service_rate_tok_s", "min_entitlement_best_ratio"
 WIDTH_IN, ROW_IN, BAR_IN = 8.0, 2.6, 0.28
-COLUMNS = 3  # A figure has this number of panels in a row.
+COLUMNS = 3  # panels in a row of a figure
 LATENCY = {"ttft": "time to the first token, s", "program": "latency of a program, s"}
 
 Cells = Sequence[SchedulerResults]
@@ -67,7 +67,8 @@ def bars(cells: Cells) -> Figure:
 def bar_metrics(cells: Cells) -> dict[str, tuple[str, float]]:
     """Return the metrics to draw, each with an axis label and a factor to the label's unit.
 
-    A metric that has no value under any scheduler, such as a share below saturation, is left out.
+    A metric without a value under any scheduler is left out. Fair shares, for example, have no
+    value below saturation.
     """
     tail = tail_key(cells)
     metrics = {
@@ -109,7 +110,7 @@ def tradeoff(cells: Cells) -> Figure:
 def cdfs(cells: Cells) -> Figure:
     """Draw the latency distribution of the well-behaved clients over all seeds.
 
-    Requests that were refused or never finished count, too, so a curve may end below 100%.
+    Refused and unfinished requests count, too, so a curve may end below 100%.
     """
 
     def one(axis: Axes, here: Cells, styles: Mapping[str, SeriesStyle]) -> None:
@@ -130,12 +131,12 @@ def cdfs(cells: Cells) -> Figure:
 
 
 def tail_key(cells: Cells) -> str:
-    """Return the metric of the highest latency percentile that all runs support."""
+    """Return the key of the highest latency percentile that all runs have."""
     return f"victim_p{tail_of(cells)}_s"
 
 
 def tail_label(tail: str) -> str:
-    """Return the axis label of the metric key ``tail``, a latency percentile."""
+    """Return the axis label of a latency percentile; ``tail`` is its metric key."""
     return f"well-behaved {CATALOGUE[tail].column.split()[0]}, s"
 
 
@@ -145,7 +146,7 @@ def _of_places(
     title: str,
     one: Callable[[Axes, Cells, Mapping[str, SeriesStyle]], None],
 ) -> Figure:
-    """Draw a panel per configuration by calling ``one``, with a legend above all panels."""
+    """Call ``one`` to draw a panel for each configuration; add a legend above all panels."""
     places, styles = by_place(cells), _styles(cells)
     columns = min(COLUMNS, len(places))
     rows = -(-len(places) // columns)
@@ -187,10 +188,9 @@ def interval(cell: SchedulerResults, key: str, unit: float) -> Ends | None:
 
 
 def provenance_of(cells: Cells) -> str:
-    """Return a caption that tells where the numbers come from.
+    """Return a caption on the origin of the numbers.
 
-    The caption says whether numbers are simulated or measured, on what hardware, and with which
-    seeds.
+    The caption says whether they are simulated or measured, on what hardware, and with which seeds.
     """
     where = bases(cell.combined for cell in cells)
     seeds = sorted({seed for cell in cells for seed in cell.combined["seeds"]})
@@ -200,8 +200,8 @@ def provenance_of(cells: Cells) -> str:
 def distribution(cell: SchedulerResults) -> tuple[Floats, Floats] | None:
     """Return ascending latencies in seconds, and the percentage of requests up to each latency.
 
-    The result is None if no run is stored on disk, or no request finished. Percentages are of all
-    requests, including those with unknown latency, so that the last percentage may be below 100.
+    The result is None if no run is stored on disk, or if no request finished. Requests with unknown
+    latency count in the percentages, so the last one may be below 100.
     """
     found = [sample for run in cell.runs if run.run.path.is_dir() for sample in _well_behaved(run)]
     if not found or not sum(len(one.known_s) for one in found):
@@ -222,15 +222,14 @@ def _well_behaved(run: ComparedRun) -> list[Sample]:
 
 
 PARAMETER_ROW_IN = 2.4
-SHIFT_PT = 2.5  # Marks of different lines at equal x values are this many points apart.
+SHIFT_PT = 2.5  # distance in points between the marks of lines with equal x values
 
 
 def against_parameter(cells: Cells) -> Figure:
-    """Draw metrics as lines over each swept parameter, with 95% intervals.
+    """Draw throughput, fairness and latency as lines over each swept parameter.
 
-    The metrics are throughput, fairness and latency. A swept parameter is a parameter of the
-    scheduler, a load, or the number of replicas. The figure has a row of panels for each pair of
-    swept parameter and configuration.
+    A swept parameter is a parameter of the scheduler, a load, or the number of replicas. The figure
+    has a row of panels for each swept parameter and configuration; lines have 95% intervals.
     """
     rows = [(axis, place, lines) for axis in axes_of(cells) for place, lines in axis.places.items()]
     names = dict.fromkeys(line.scheduler for _, _, lines in rows for line in lines)
@@ -272,7 +271,7 @@ def _draw_lines(
             elinewidth=0.8, capsize=1.5,
             transform=offset_copy(panel.transData, figure, shift_pt, units="points"),
         )  # fmt: skip
-        # The limits of a panel's axes follow from the values, not from the shifted marks.
+        # The axis limits follow from the true values, not from the shifted marks.
         panel.update_datalim([point for x, (*_, high) in known for point in ((x, 0), (x, high))])
     panel.autoscale_view()
     panel.set_ylim(0, None)
@@ -293,7 +292,7 @@ KINDS: Mapping[str, Callable[[Sequence[SchedulerResults]], Figure]] = {
 
 
 def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
-    """Return a figure.
+    """Return a figure of the given ``kind``.
 
     Raises UsageError for an unknown ``kind``, and if the packages of the extra ``plot`` are
     missing.

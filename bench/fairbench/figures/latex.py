@@ -19,13 +19,12 @@ from fairbench.report.comparison_table import (
 from fairbench.results.comparison import SchedulerResults, by_place
 
 RATE, SHARE = "service_rate_tok_s", "min_entitlement_best_ratio"
-COLUMN_PT = 229.0  # A column of LaTeX's class article with two columns has this width in points.
-GAP_PT = 6.0  # The space between two columns of the table is twice LaTeX's tabcolsep.
-# ``EM_PT`` and ``SMALL_EM_PT`` are the widths in points of an em at LaTeX's sizes footnotesize
-# (means) and scriptsize (intervals).
+COLUMN_PT = 229.0  # width in points of a column in LaTeX's two-column article class
+GAP_PT = 6.0  # space between two columns of the table: twice LaTeX's tabcolsep
+# widths in points of an em at LaTeX's sizes footnotesize (used for means) and scriptsize (used for
+# intervals)
 EM_PT, SMALL_EM_PT = 8.5, 8.0
-# The constants below are upper bounds on the widths of letters in the typeface Computer Modern, in
-# em.
+# upper bounds in em on the widths of letters in the typeface Computer Modern
 NARROW, WIDE, CAPITAL, DIGIT, OTHER = 0.28, 0.84, 0.79, 0.5, 0.56
 SPECIAL = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
@@ -88,7 +87,7 @@ def table_columns(cells: Cells, keys: Sequence[str]) -> list[Column]:
 
 
 def width_pt(cells: Cells, columns: Sequence[Column]) -> float:
-    """Return an upper bound of the width of a table, in points."""
+    """Return an upper bound on a table's width, in points."""
     names = max(_text_pt(cell.scheduler, EM_PT) for cell in cells)
     widths = [max(_value_pt(cells, one), *_heading_pt(one)) for one in columns]
     places = max(_text_pt(f"{cell.place} ~", EM_PT) for cell in cells)
@@ -139,10 +138,10 @@ def _seeds(cell: SchedulerResults) -> int:
 
 
 def _dashed(ends: str) -> str:
-    """Return the ends of an interval as LaTeX text, joined by an en dash."""
+    """Return an interval as LaTeX text, with an en dash between its ends."""
     return ends.replace("-", "--")
 
 
 def escaped(text: str) -> str:
-    """Return text in which LaTeX's special characters are escaped."""
+    """Escape LaTeX's special characters in a text."""
     return "".join(SPECIAL.get(letter, letter) for letter in text)

@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 
 
 def draw_plan(answer: Row, path: Path, title: str) -> None:
-    """Write a figure of the ``answer`` of a capacity plan to a file.
+    """Draw the ``answer`` of a capacity plan to a file.
 
     Raises UsageError if the file cannot be written.
     """
@@ -66,7 +66,7 @@ def _line(
 
 
 def _tried(panel: Axes, rows: list[Row], size: str) -> None:
-    """Mark the tested cluster sizes (replicas or users) that miss the targets."""
+    """Mark the tested sizes (numbers of replicas or users) that miss the targets."""
     points = [(row["load"], one[size]) for row in rows for one in row["tried"] if not one["enough"]]
     if points:
         panel.plot(
@@ -75,16 +75,15 @@ def _tried(panel: Axes, rows: list[Row], size: str) -> None:
         )  # fmt: skip
 
 
-BINS = 60  # The time of the trace is divided into this number of bins.
-# A picture draws one line for each of the ``SHOWN`` clients with the most requests, and one line
-# for all other clients.
+BINS = 60  # time bins of a trace
+# clients with a line of their own, those with the most requests; the others share a line
 SHOWN = 6
 
-REST = "0.7"  # The line of the other clients together has this grey.
+REST = "0.7"  # grey of the line that the other clients share
 
 
 def draw_trace(table: TraceTable, path: Path, title: str, clock: ClockTime | None = None) -> None:
-    """Write a figure of the load of a trace over time to a file.
+    """Draw the load of a trace over time to a file.
 
     Raises UsageError if the file cannot be written.
     """
@@ -95,7 +94,7 @@ def draw_trace(table: TraceTable, path: Path, title: str, clock: ClockTime | Non
 
 
 def rates(table: TraceTable) -> tuple[list[float], dict[str, list[float]]]:
-    """Return the ends (s) of equal time bins, and each client's requests/s in each bin."""
+    """Return the end of each time bin in seconds, and each client's requests/s in each bin."""
     width_s = max(table.span_s, 1e-9) / BINS
     place = np.minimum((table.arrival_s / width_s).astype(np.int64), BINS - 1)
     counts = np.bincount(table.client, minlength=len(table.clients))

@@ -1,4 +1,4 @@
-"""The style of figures, readable in print, in grey and for colour-blind readers."""
+"""A style of figures that is readable in print, in grey and by colour-blind readers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 
 FORMATS = ("svg", "png", "pdf")
 DPI = 150
-LETTERS_PER_IN = 15  # The text below figures has about this number of letters per inch.
-# The constants below are sizes in a legend: letters per inch, the width of a line sample in
-# letters, and the height of a row in inches.
+LETTERS_PER_IN = 15  # approximate letters per inch of the text below figures
+# sizes in a legend: letters per inch, width of a line sample in letters, height of a row in inches
 LEGEND_LETTERS_PER_IN, KEY_LETTERS, LEGEND_ROW_IN = 11, 8, 0.18
 
 
 class SeriesStyle(NamedTuple):
-    """How a series is drawn: label, colour, mark, and matplotlib's line style ``line``."""
+    """The appearance of a series: label, colour, mark, and matplotlib line style ``line``."""
 
     label: str
     colour: str
@@ -46,12 +45,12 @@ LABELS = {
     "d2lpm": "D²LPM",
     "fair-finish": "fair-finish",
 }
-UNKNOWN = "0.5"  # A series without a style of its own has this grey.
+UNKNOWN = "0.5"  # grey of a series without a style of its own
 HATCHES = ("", "///", "...", "xxx")
 
 
 def scheduler_style(name: str) -> SeriesStyle:
-    """Return the style of a scheduler, which is grey for an unknown scheduler."""
+    """Return the style of a scheduler; unknown schedulers are grey."""
     if name not in SCHEDULERS:
         return SeriesStyle(name, UNKNOWN, "x", "-")
     return _style(LABELS[name], SCHEDULERS[name])
@@ -98,9 +97,9 @@ def check_plot(path: Path) -> None:
 
 @contextmanager
 def paper_style() -> Iterator[None]:
-    """Draw figures within the ``with`` block in the style of a paper.
+    """Draw the figures of the ``with`` block in the style of a paper.
 
-    Equal figures have equal bytes.
+    Files are reproducible: the same figure always gives the same bytes.
     """
     import seaborn
     from matplotlib import rc_context

@@ -22,7 +22,7 @@ def client_names(run: StoredRun) -> list[str]:
 
 
 def service_rates(run: StoredRun, view: View, edges_s: Floats) -> Floats:
-    """Return each client's service (tokens) per second between successive ``edges_s``."""
+    """Return each client's service in tokens per second, for each interval between ``edges_s``."""
     clients = len(client_names(run))
     booked = cumulative(read_service(run), view, edges_s, clients, ServiceWeights())
     rates: Floats = np.diff(booked, axis=1) / np.diff(edges_s)
@@ -32,8 +32,7 @@ def service_rates(run: StoredRun, view: View, edges_s: Floats) -> Floats:
 def response_times(run: StoredRun, edges_s: Floats) -> Floats:
     """Return the mean response time (s) of the requests that arrived in each interval.
 
-    The shape is (clients, intervals); the value is NaN if no request that arrived in the interval
-    finished.
+    The shape is (clients, intervals). A value is NaN if none of the interval's requests finished.
     """
     table, names = run.table("requests"), client_names(run)
     arrival_s = table["arrival_s"].to_numpy()
@@ -52,7 +51,7 @@ def response_times(run: StoredRun, edges_s: Floats) -> Floats:
 def busy_share(run: StoredRun, workers: int, edges_s: Floats) -> Floats:
     """Return the busy fraction of the workers' time in each interval, shape (intervals,)."""
     log = read_service(run)
-    # Log rows of clients in the same batch have equal times, which must count only once.
+    # Clients of the same batch have log rows with equal times, which must count only once.
     stretch = np.unique(np.column_stack([log.worker, log.start_s, log.end_s]), axis=0)
     _, start_s, end_s = stretch.T
     busy_s = np.array([(np.minimum(end_s, t) - np.minimum(start_s, t)).sum() for t in edges_s])

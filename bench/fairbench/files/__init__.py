@@ -1,4 +1,4 @@
-"""Readers of users' files, whose content is untrusted. No other package opens files of users."""
+"""Readers of users' files, which are untrusted. No other package opens them."""
 
 from typing import TYPE_CHECKING
 

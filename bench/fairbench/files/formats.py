@@ -54,10 +54,10 @@ def json_lines(file: Traversable, shown: str) -> Iterator[FilePlace]:
 
 
 def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[FilePlace]:
-    """Yield JSON objects: one per line, or objects that span several lines.
+    """Yield the JSON objects of a file: one per line, or objects over several lines.
 
-    If ``streamed`` is set, the number of lines is unlimited, because the caller does not keep the
-    content. Raises DataError naming a line that is not a JSON object.
+    With ``streamed``, the number of lines is unlimited; the caller must not keep the content.
+    Raises DataError, which names a line that is not a JSON object.
     """
     found = lines(file, shown, streamed=streamed)
     first = None
@@ -77,8 +77,8 @@ def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> It
 def _whole_objects(first: TextLine, rest: Iterator[TextLine], shown: str) -> list[FilePlace]:
     """Return the JSON objects of a file in which an object spans several lines.
 
-    If there are several objects, each must end on a line that contains only a closing brace. The
-    result is [] if the lines contain anything other than objects.
+    Each of several objects must end on a line that contains only a closing brace. The result is []
+    if the file contains anything other than objects.
     """
     if not first.data.lstrip().startswith(b"{"):
         return []
@@ -122,14 +122,13 @@ def json_file(file: Traversable, shown: str, *, strict: bool = False) -> Any:
 
     Raises DataError with the number of the wrong line.
 
-    If ``strict`` is set, the function also refuses NaN, infinities, and numbers too large for a
-    float.
+    With ``strict``, NaN, infinities and numbers too large for a float are refused, too.
     """
     return parsed(read_whole(file, shown), shown, several_lines=True, strict=strict)
 
 
 def parsed(data: bytes, where: str, *, several_lines: bool = False, strict: bool = False) -> Any:
-    """Return the value that a JSON text describes.
+    """Parse a JSON text and return its value.
 
     Raises DataError for a text that is invalid or not portable. Deep nesting, integers of more than
     64 bits and lone surrogates are not portable.
@@ -185,7 +184,7 @@ def _refuse_constant(constant: str) -> Any:
 
 
 def inner(value: Any, *keys: str) -> Any:
-    """Return the value under nested keys, or None if a key is missing."""
+    """Return the value at a path of nested keys, or None if a key is missing."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
@@ -196,9 +195,9 @@ def objects_in(value: Any) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-MAX_CELLS = 100_000  # limit on the number of cells in a line that is not separated by commas
+MAX_CELLS = 100_000  # most cells in a line whose separator is not a comma
 _SEPARATOR_LINE = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
-"""A pattern for a first line by which spreadsheets state the separator, and which is skipped."""
+"""The first line in which some spreadsheets state the separator; it is skipped."""
 
 
 class CsvRow(NamedTuple):
@@ -213,12 +212,12 @@ def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.
 
     For ``streamed``, see the function ``lines``.
     """
-    # The CSV reader accepts a single cell as long as the longest allowed line.
+    # A single cell may be as long as the longest allowed line.
     csv.field_size_limit(limit_bytes() // LARGEST_PART)
     # Blank lines are kept, because a quoted text may contain line ends.
     found = lines(file, shown, blank=True, streamed=streamed)
     texts = (decoded(data, f"{shown}, line {number}") for number, data in found)
-    # ``above`` holds the blank lines at the beginning of the file, and the line of column names.
+    # blank lines at the beginning of the file, and the line of column names
     above: list[str] = []
     while not above or not above[-1].strip():
         if (text := next(texts, None)) is None:
@@ -337,18 +336,16 @@ def _texts(schema: pa.Schema, shown: str, *, any_type: bool) -> list[str]:
     return names
 
 
-LONG_KEY = 200  # limit on the number of parts of a TOML key
+LONG_KEY = 200  # most parts of a dotted TOML key
 _PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{LONG_KEY},}}")
-"""A pattern for keys with so many parts that tomllib would need gigabytes of memory."""
+"""Keys with too many parts, for which tomllib would need gigabytes of memory."""
 
-MAX_BYTES = (
-    4 * MIB
-)  # The size of a TOML text is limited, because parsed tables take a hundred times as much memory.
+MAX_BYTES = 4 * MIB  # limit on a TOML text; its parsed tables take a hundred times as much memory
 
 
 def is_path(ref: str) -> bool:
-    """Return whether a text is the path of a TOML file and not the name of a bundled file."""
+    """Return whether a text is the path of a TOML file rather than a bundled file's name."""
     return ref.endswith(".toml") or "/" in ref or "\\" in ref
 
 
@@ -359,7 +356,7 @@ def bundled_names(folder: Traversable) -> list[str]:
 
 
 def file_of(kind: str, ref: str, folder: Traversable) -> tuple[Traversable, str]:
-    """Return a file, given by its path or by its name in ``folder``, and a name for messages.
+    """Find a file by its path or by its name in ``folder``; return it with a name for messages.
 
     Raises UsageError for a name that ``folder`` does not contain.
     """
@@ -384,7 +381,7 @@ def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[st
         data = tomllib.loads(text)
     except RecursionError:
         raise DataError(f"{shown}: {TOO_DEEP}") from None
-    # Either the text is invalid (TOMLDecodeError), or an integer has thousands of digits.
+    # The text is invalid (TOMLDecodeError), or an integer has thousands of digits.
     except ValueError as error:
         if text.lstrip().startswith("{"):
             raise DataError(f"{shown}: is JSON, and must be TOML: lines KEY = VALUE") from None
@@ -426,7 +423,7 @@ def _unusable(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _error_place(message: str, text: str, *, secret: bool) -> str:
-    """Return a message of tomllib with the line, such as ``line 3: Invalid value: dp = = 4``."""
+    """Return tomllib's message with line and text, such as ``line 3: Invalid value: dp = = 4``."""
     lines = text.rstrip("\n").split("\n")
     found = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", message)
     if found is None:

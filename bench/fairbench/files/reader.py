@@ -1,4 +1,4 @@
-"""Readers of files that users name: lines, whole texts, keys, and Python modules with classes."""
+"""Readers of users' files: lines, whole texts, keys, and Python modules with classes."""
 
 from __future__ import annotations
 
@@ -27,29 +27,28 @@ from fairbench.errors import DataError, FairbenchError, RunFailed, UsageError
 
 MIB = 2**20
 VARIABLE = "FAIRBENCH_READ_MIB"
-# With the default limit of ``DEFAULT_MIB`` for reading a file, a command needs less than 1 GiB.
+# default memory limit in MiB for reading a file, so that a command needs less than 1 GiB
 DEFAULT_MIB = 512
-# A line may take 1/8 of the memory limit, because parsing keeps a line three times in memory.
+# a line may take 1/8 of the memory limit, because parsing keeps three copies of it
 LARGEST_PART = 8
 
 CHUNK = 2**16  # number of bytes of a compressed file that are read at a time
 CHECKED = 16 * MIB  # number of unpacked bytes after which the compression ratio is checked
 MAX_RATIO = 200  # largest allowed compression ratio of a file; logs have ratios of up to a hundred
 GZIP = 31  # argument that tells zlib to expect a gzip header
-# A reader waits ``PIPE_WAIT_S`` seconds for the writer of a pipe, at most ``PIPE_TRIES`` times.
+# seconds to wait for the writer of a pipe, and how many times
 PIPE_WAIT_S, PIPE_TRIES = 0.5, 10
 
-# The constants below are the bytes of memory that CPython 3.11 needs for a line, and for each
-# punctuation mark in a line. The numbers of bytes cover an object, a list, an entry with a number,
-# a key, and half of a text, which has two quotes.
+# bytes of memory that CPython 3.11 needs for a line, and for each punctuation mark in it, which
+# stands for an object, a list, an entry with a number, a key, or half of a quoted text
 _LINE, _TEXT = 200, 32
 _MARKS = {b"{": 200, b"[": 96, b",": 48, b":": 40, b'"': _TEXT}
-MOST_PER_BYTE = 500  # memory in bytes that one byte of a line can need at most
+MOST_PER_BYTE = 500  # most bytes of memory for one byte of a line
 _BEYOND_BMP = re.compile(rb"[\xf0-\xff]|\\u[dD]")
 
 
 class MissingFile(DataError):
-    """An error about a file that does not exist."""
+    """A file does not exist."""
 
 
 class TextLine(NamedTuple):
@@ -60,7 +59,7 @@ class TextLine(NamedTuple):
 
 
 class ReadMemory:
-    """A count of the memory for reading a file, with a limit. Errors call the file ``shown``."""
+    """A limited count of the memory for reading a file; messages call the file ``shown``."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
@@ -101,7 +100,7 @@ def limit_bytes() -> int:
 
 
 def files_named(variable: str) -> list[Path]:
-    """Return the paths of files in an environment variable, as absolute paths."""
+    """Return the files that an environment variable lists, as absolute paths."""
     return [
         Path(os.path.realpath(text))
         for text in os.environ.get(variable, "").split(os.pathsep)
@@ -114,10 +113,9 @@ def lines(
 ) -> Iterator[TextLine]:
     """Yield the lines of a file without a byte order mark.
 
-    Blank lines are left out unless ``blank`` is true. If ``streamed`` is set, the size of a line is
-    limited, and the size of the file is not. Use ``streamed`` only for fairbench's stored runs, or
-    if the caller does not keep the content. Raises DataError if the file is unreadable or too
-    large.
+    Blank lines are left out unless ``blank`` is true. With ``streamed``, only the size of a line is
+    limited, not the size of the file; use it only for fairbench's stored runs, or if the caller
+    does not keep the content. Raises DataError if the file is unreadable or too large.
     """
     memory = ReadMemory(shown)
     most, least = memory.largest_line, memory.limit // MOST_PER_BYTE
@@ -165,7 +163,7 @@ def digest(file: Path, shown: str) -> str:
 
 
 def memory_of(text: bytes) -> int:
-    """Estimate the memory in bytes of a text and of the JSON or CSV values in the text."""
+    """Estimate the memory in bytes of a text and its parsed JSON or CSV values."""
     plain = text.isascii() and b"\\u" not in text
     width = 1 if plain else 4 if _BEYOND_BMP.search(text) else 2
     marks = sum(text.count(mark) * size for mark, size in _MARKS.items())
@@ -173,7 +171,7 @@ def memory_of(text: bytes) -> int:
 
 
 def decoded(data: bytes, where: str) -> str:
-    """Decode UTF-8 text. Raises DataError, which names ``where``, if the text is not UTF-8."""
+    """Decode UTF-8 text; raise DataError, which names ``where``, for other text."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -181,7 +179,7 @@ def decoded(data: bytes, where: str) -> str:
 
 
 class Unpacked(io.RawIOBase):
-    """A gzip file whose compression ratio is limited, as a protection against decompression bombs.
+    """A gzip file with a limit on its compression ratio, against decompression bombs.
 
     The file may consist of several gzip members, with zero bytes between and after the members.
     """
@@ -260,7 +258,7 @@ def _open_file(file: Traversable, shown: str) -> IO[bytes]:
     pipe = io.FileIO(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")
     for _ in range(PIPE_TRIES):
         start = pipe.read(1)
-        # The result None means that a process has opened the pipe but has not written yet.
+        # None means that a process has opened the pipe but not written yet.
         if start != b"":
             os.set_blocking(pipe.fileno(), True)
             return io.BufferedReader(_Pipe(pipe, start or b""))
@@ -270,7 +268,7 @@ def _open_file(file: Traversable, shown: str) -> IO[bytes]:
 
 
 class _Pipe(io.RawIOBase):
-    """A pipe whose first byte was read already, and which returns this byte again."""
+    """A pipe whose first byte was already read and is returned again."""
 
     def __init__(self, pipe: io.FileIO, start: bytes) -> None:
         self._pipe, self._start = pipe, start
@@ -310,7 +308,7 @@ def opened(file: Traversable, shown: str) -> Iterator[IO[bytes]]:
         raise MissingFile(f"{shown}: cannot be read: {error.strerror}") from None
     except OSError as error:
         raise DataError(f"{shown}: cannot be read: {error.strerror or error}") from None
-    # The name of the file contains a zero byte, which no path may contain.
+    # The file name contains a zero byte, which no path may contain.
     except ValueError as error:
         raise DataError(f"{shown}: cannot be read: {error}") from None
     except MemoryError:
@@ -344,11 +342,11 @@ _LOADED: set[str] = set()  # paths of the Python files that ``module_of`` has lo
 def module_of(path: Path, named_by: str) -> ModuleType:
     """Load a Python file as a module, once per process, and make the module importable.
 
-    Raises UsageError if the file cannot be run; ``named_by`` says which flag or variable named the
+    Raises UsageError if the file cannot be run; ``named_by`` is the flag or variable that named the
     file.
     """
     digest = sha256(bytes(path)).hexdigest()
-    # The name of the loaded module is unique to the path of its file.
+    # The hash makes the module's name unique to the path of its file.
     name = f"{path.stem.replace('.', '_')}_{digest[:12]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -367,11 +365,11 @@ def module_of(path: Path, named_by: str) -> ModuleType:
 
 
 def classes_in(path: Path, named_by: str, base: type, key: str) -> Iterator[tuple[str, Any]]:
-    """Yield the subclasses of ``base`` in a user's file, with their names in the file.
+    """Yield the subclasses of ``base`` in a user's file, each with its name in the file.
 
-    The attribute ``key`` of a class is the name of the class in fairbench. A class that lacks both
-    ``key`` and a required method is skipped, because other classes can derive from it. Raises
-    UsageError if the file cannot be run, or if a class is incomplete.
+    The class attribute ``key`` holds its name in fairbench. A class that lacks both ``key`` and a
+    required method is skipped as a base class of others. Raises UsageError if the file cannot be
+    run, or if a class is incomplete.
     """
     module = module_of(path, named_by)
     for name, value in vars(module).items():
@@ -399,9 +397,8 @@ def _missing_part(found: Any, key: str) -> str:
 def failure_in_own_file(error: Exception) -> RunFailed | None:
     """Return a RunFailed with file and line if a user's file raised ``error``, else None.
 
-    The note of the RunFailed is the part of the traceback that begins in the user's file. Python
-    turns a StopIteration in a generator into a RuntimeError; the function then reports the location
-    of the StopIteration.
+    Its note is the traceback from the user's file on. Python turns a StopIteration in a generator
+    into a RuntimeError; the location is then that of the StopIteration.
     """
     if isinstance(error, FairbenchError | MemoryError):
         return None
@@ -418,6 +415,6 @@ def failure_in_own_file(error: Exception) -> RunFailed | None:
 
 
 def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the frames of the traceback from the first frame in a user's file on."""
+    """Return the traceback, starting with the first frame in a user's file."""
     frames = traceback.extract_tb(error.__traceback__)
     return list(dropwhile(lambda frame: frame.filename not in _LOADED, frames))

@@ -1,4 +1,4 @@
-"""Parsers of single values: missing values, numbers, durations and times; and a log's clock."""
+"""Parsers of missing values, numbers, durations and times, and the clock of a log."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ NIL = frozenset(
         *("[null]", "\\n", "<none>", "00000000-0000-0000-0000-000000000000", "0" * 32),
     }
 )
-"""Texts, in lower case, that programs write for a missing value or client name."""
+"""Texts that programs write for a missing value or client name, in lower case."""
 
 NOTHING = NIL | {"none", "nan", "na", "n/a", "#n/a", "<na>"}
-"""Texts, in lower case, that programs write for a missing number or time."""
+"""Texts that programs write for a missing number or time, in lower case."""
 
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 _SPACED = re.compile(r"[+-]?\d{1,3}(?:([ '’\u00a0\u202f])\d{3})(?:\1\d{3})*")
-"""A pattern for whole numbers whose thousands are separated by spaces or apostrophes."""
+"""Whole numbers with spaces or apostrophes between the thousands."""
 _POINTED = re.compile(r"\d{1,3}(\.\d{3})+")
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d{1,20}),\d+")
 _PART = re.compile(
@@ -38,7 +38,7 @@ MAX_TIME_S = 1e12  # longest duration in seconds (30,000 years); a longer durati
 def is_missing(value: Any) -> bool:
     """Return whether a value of a file is missing: null, NaN, blanks, or a text such as ``n/a``.
 
-    For names of clients, use ``nameless``, because a client may be called None or NaN.
+    For client names use ``nameless``, because a client may be called None or NaN.
     """
     return is_blank(value) or (isinstance(value, str) and value.strip().lower() in NOTHING)
 
@@ -56,7 +56,7 @@ def is_blank(value: Any) -> bool:
 
 
 def number_of(value: Any) -> int | float | None:
-    """Return a number, or the number in a text such as ``1,000``.
+    """Return a number, also from a text such as ``1,000``.
 
     The result is None for any other value.
     """
@@ -85,7 +85,7 @@ def is_thousands(text: str) -> bool:
 
 
 def with_point(value: Any) -> Any:
-    """Return a text such as ``1.234,5`` as ``1234.5``, and any other value unchanged."""
+    """Convert a text such as ``1.234,5`` to ``1234.5``; return any other value unchanged."""
     if isinstance(value, str) and len(value) <= 40 and _DECIMAL_COMMA.fullmatch(value.strip()):
         return value.strip().replace(".", "").replace(",", ".")
     return value
@@ -94,8 +94,8 @@ def with_point(value: Any) -> Any:
 def without_points(values: list[Any]) -> list[Any]:
     """Remove the points that separate thousands, as in ``1.234``, from texts of whole numbers.
 
-    The points are removed only if three digits follow each point, and if at least one value has no
-    point, has several points, or does not end in ``.000``.
+    Three digits must follow each point, and at least one value must have no point, several points,
+    or an end other than ``.000``; otherwise the points are kept.
     """
     pointed = [one for one in values if isinstance(one, str) and "." in one]
     if not pointed or not all(_POINTED.fullmatch(one) for one in pointed):
@@ -123,17 +123,17 @@ def duration_s(value: Any) -> float | None:
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "min": 60 * 10**9, "h": 3600 * 10**9}
 """The number of nanoseconds in each unit of time."""
 
-# ``_SINCE_1970`` holds, for each unit, the smallest number that is taken for a time since 1970.
+# the smallest number in each unit that is read as a time since 1970
 _SINCE_1970 = (("ns", 10**17), ("us", 10**14), ("ms", 10**11))
 _LARGEST = 2**62  # limit on times in ns, so that the difference of two times fits 64 bits
 
 
 class Nanoseconds(int):
-    """A time in nanoseconds, also if the size of the number suggests another unit."""
+    """A time in nanoseconds, even if its size suggests another unit."""
 
 
 def unit_of(value: Any) -> str:
-    """Return the unit in which a number is a plausible time since 1970, or else seconds."""
+    """Return the unit in which a number is a plausible time since 1970, by default seconds."""
     if isinstance(value, Nanoseconds):
         return "ns"
     number = number_of(value)
@@ -164,7 +164,7 @@ def nanoseconds(value: Any, unit: str) -> int:
 
 
 def is_moment(value: Any) -> bool:
-    """Return whether a value is a point in time: a number or an ISO 8601 time."""
+    """Return whether a value can be a point in time: a number or an ISO 8601 text."""
     if is_number(value):
         return True
     try:
@@ -175,7 +175,7 @@ def is_moment(value: Any) -> bool:
 
 
 def is_calendar(value: Any) -> bool:
-    """Return whether a value is not a number and must therefore be an ISO 8601 time."""
+    """Return whether a time is written as an ISO 8601 text instead of a number."""
     return not is_number(value)
 
 
@@ -214,7 +214,7 @@ FIRST_DATE_S, LAST_DATE_S = 1e8, 4.6e9
 
 
 class ClockTime(NamedTuple):
-    """The calendar time of a log's second 0, and the UTC offset of the log's times.
+    """The calendar time at which a log's clock is 0, and the UTC offset of its times.
 
     ``zone`` is the UTC offset as text: UTC, +02:00, or "" if the log states no offset. ``days`` is
     True if the log spans several dates, so that times are printed with dates.
@@ -226,7 +226,7 @@ class ClockTime(NamedTuple):
 
     @property
     def iso(self) -> str:
-        """The calendar time of the log's second 0 in ISO 8601."""
+        """The calendar time at which the log's clock is 0, in ISO 8601."""
         text = self._moment(0.0, whole=False).isoformat(timespec="milliseconds")
         return text.removesuffix("+00:00") + ("Z" if self.zone == UTC_ZONE else "")
 
@@ -265,7 +265,7 @@ def clock_of(start_s: float, zone: str, span_s: float) -> ClockTime | None:
 
 
 def read_clock(text: str | None, span_s: float) -> ClockTime | None:
-    """Return the clock whose ``iso`` is the text, or None if the text is None."""
+    """Restore a clock from the text of its ``iso``; None gives None."""
     if text is None:
         return None
     return clock_of(moment_of(text).timestamp(), zone_of(text), span_s)

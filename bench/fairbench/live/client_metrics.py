@@ -1,4 +1,4 @@
-"""Metrics of a server's clients: sums of tokens, shares of the service, Prometheus export."""
+"""Metrics of a server's clients: sums of tokens, shares of the service, and their export."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ COUNTED = (
     "recomputed_tokens",
     "output_tokens",
 )
-MAX_CLIENTS = 1000  # limit on the number of clients that have totals or a label of their own
-MAX_HISTOGRAMS = 100  # limit on the number of clients that have histograms of their own
+MAX_CLIENTS = 1000  # most clients with totals or a label of their own
+MAX_HISTOGRAMS = 100  # most clients with histograms of their own
 BALANCE_EVERY_S = 1.0  # seconds between two updates of the clients' balances
 SHARES_EVERY_S = 5.0  # seconds between two updates of the clients' shares
-WINDOW_S = 60.0  # length in seconds of the window over which a client's share is measured
+WINDOW_S = 60.0  # seconds over which a client's share is measured
 SHARE, BALANCE = "fairbench_client_fair_share_ratio", "fairbench_client_balance"
 SHARE_TEXT = (
     "Service in the last minute, relative to the client's max-min fair share: above 1, the client "
@@ -54,7 +54,7 @@ def service_of(input_tokens: float, output_tokens: float) -> float:
 
 
 class Look(NamedTuple):
-    """A sample at ``at_s`` (seconds): each client's service so far, and the waiting clients."""
+    """A sample at ``at_s`` seconds: each client's service so far, and the waiting clients."""
 
     at_s: float
     service: Mapping[str, float]
@@ -62,12 +62,11 @@ class Look(NamedTuple):
 
 
 class RecentShares:
-    """Each client's service in the last minute, divided by the client's fair share.
+    """Each client's service in the last minute, relative to its fair share.
 
-    The fair shares are the max-min division of the service according to the clients' demands. The
-    demand of a client is unlimited if the client waited in more than half of the last minute's
-    samples. If the client waited in at most half of the samples, its demand is the service that it
-    received.
+    Fair shares divide the service by max-min fairness according to demand. The demand of a client
+    is unlimited if it waited in more than half of the last minute's samples; otherwise its demand
+    is the service that it received.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -81,7 +80,7 @@ class RecentShares:
         waiting: Collection[str],
         weights: Mapping[str, float],
     ) -> dict[str, float]:
-        """Return the ratio of service to fair share of each client that was served or waits.
+        """Return service divided by fair share, for each client that was served or waits.
 
         Args:
             now_s: The present time in seconds.
@@ -97,7 +96,7 @@ class RecentShares:
         gained = {
             name: max(0.0, total - before.get(name, 0.0))
             for name, total in service.items()
-            # The label ``OTHERS`` stands for many clients, whose individual shares are unknown.
+            # ``OTHERS`` stands for many clients, whose individual shares are unknown.
             if name != OTHERS
         }
         if now_s - (self._looks or [self._first])[-1].at_s >= SHARES_EVERY_S:
@@ -128,13 +127,12 @@ Totals: TypeAlias = "defaultdict[str, float]"
 class Ledger:
     """Sums of tokens and counts of events for each client.
 
-    Beyond ``MAX_CLIENTS`` clients, the clients that were inactive for the longest time share one
-    entry. ``extend_tokens`` does not count the tokens that a preempted request computes again.
+    Beyond ``MAX_CLIENTS`` clients, those that were inactive longest share one entry.
+    ``extend_tokens`` leaves out tokens that a preempted request computes again.
     """
 
     def __init__(self, exporter: Exporter | None = None, most: int | None = None) -> None:
-        # ``_clients`` holds sums by client. The first entry of ``_clients`` is the client
-        # that has been inactive for the longest time.
+        # sums by client, first the client that has been inactive for the longest time
         self._clients: dict[str, Totals] = {}
         self._all: Totals = defaultdict(int)
         self._exporter = exporter
@@ -148,7 +146,7 @@ class Ledger:
             self._exporter.count(what, client, amount)
 
     def waited(self, what: str, request: Request) -> None:
-        """Export how long a request has waited so far.
+        """Record how long a request has waited so far.
 
         ``what`` is the metric, a key of ``SECONDS``.
         """
@@ -156,7 +154,7 @@ class Ledger:
             self._exporter.waited(what, request)
 
     def totals_of(self, client: str) -> Totals:
-        """Return the sums of a client as an object, which the caller may change."""
+        """Return the sums of a client, an object that the caller may change."""
         totals = self._clients.pop(client, None)
         if totals is None:
             totals = defaultdict(int)
@@ -176,7 +174,7 @@ class Ledger:
 
 
 class OtherRanks(Protocol):
-    """The interface by which one rank's exporter reads the service at the other ranks."""
+    """The interface through which a rank's exporter reads the service at other ranks."""
 
     rank: int
     lag_s: float
@@ -193,7 +191,7 @@ class OtherRanks(Protocol):
 
 
 class Host(Protocol):
-    """The interface by which the exporter reads a scheduler and the requests in its engine."""
+    """The interface through which the exporter reads a scheduler and its engine's requests."""
 
     scheduler: LocalScheduler
     config: PluginConfig
@@ -212,12 +210,11 @@ class Host(Protocol):
 class Exporter:
     """The Prometheus metrics ``fairbench_client_*``, whose label is the client.
 
-    The metrics page of the server shows ``fairbench_client_*`` beside the server's own metrics.
+    They appear on the server's metrics page, beside its own metrics.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        # The import is in this function because prometheus_client looks for SGLang's directory when
-        # it is first imported.
+        # imported here, because prometheus_client looks for SGLang's directory at its first import
         from prometheus_client import Counter, Gauge, Histogram
 
         self._counters: dict[str, Any] = {
@@ -241,16 +238,16 @@ class Exporter:
             name: Gauge(f"fairbench_rank_{name}", text, ["rank"], multiprocess_mode="mostrecent")
             for name, text in RANK_GAUGES.items()
         }
-        # ``_labels`` holds the clients that have a label of their own, in the order of first use.
+        # clients with a label of their own, in the order of first use
         self._labels: dict[str, int] = {}
         self._shares = RecentShares(time.monotonic())
-        self._shown: dict[str, float] = {}  # the shares that the metrics page shows at present
+        self._shown: dict[str, float] = {}  # shares on the metrics page at present
 
     def count(self, what: str, client: str, amount: int) -> None:
         self._counters[what].labels(self._client_label(client)).inc(amount)
 
     def waited(self, what: str, request: Request) -> None:
-        """Add the seconds since a request's arrival to a histogram of the request's client.
+        """Add the seconds since a request's arrival to a histogram of its client.
 
         Engines report the arrival times of requests on the monotonic clock.
         """
@@ -260,10 +257,10 @@ class Exporter:
         self._seconds[what].labels(client).observe(time.monotonic() - request.arrival_s)
 
     def update_gauges(self, home: Host) -> None:
-        """Update the gauges.
+        """Update the gauges of balances and shares.
 
-        Scheduler balances are updated at most once a second, shares of the service every 5 s.
-        Balances are also updated whenever the engine becomes idle.
+        Balances are updated at most once a second and whenever the engine becomes idle, shares of
+        the service every 5 s.
         """
         now_s, idle = time.monotonic(), home.idle
         if idle or now_s - self._balances_at_s >= BALANCE_EVERY_S:
@@ -292,7 +289,7 @@ class Exporter:
             for client, totals in home.ledger.items()
         }
         waiting = home.waiting
-        # The shares of clients refer to the whole server, not to this rank alone.
+        # Shares refer to the whole server, not to this rank alone.
         if home.ranks is not None:
             service = dict(home.ranks.served(service))
             waiting = {*waiting, *home.ranks.waiting}
@@ -308,7 +305,7 @@ class Exporter:
     def _client_label(self, client: str) -> str:
         """Return the label under which a client is shown.
 
-        A label is never removed; beyond ``MAX_CLIENTS`` labels, all new clients share one label.
+        Labels are never removed; beyond ``MAX_CLIENTS`` labels, new clients share one.
         """
         if client not in self._labels:
             if len(self._labels) >= MAX_CLIENTS:

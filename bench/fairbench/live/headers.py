@@ -1,10 +1,9 @@
-"""Names of fairbench's HTTP headers, and the encoding of the values that they carry.
+"""Names of fairbench's HTTP headers, and encodings of their values.
 
-Few third-party routers forward custom headers, but all known ones forward ``x-request-id``. With
-the request id, operators can find a request in all logs. (sglang-router 0.3.2 forwards few other
-headers; vllm-router 0.1.17 forwards all headers.) The driver also writes the values that an
-emulated worker needs into the request id, because a router may drop custom headers. The emulator
-puts its worker number into the id of each answer.
+Third-party routers may drop custom headers, but all known ones forward ``x-request-id``, by which
+operators find a request in all logs. (sglang-router 0.3.2 forwards few other headers, vllm-router
+0.1.17 all.) The driver therefore also writes the values that an emulated worker needs into the
+request id, and the emulator puts its worker number into the id of each answer.
 """
 
 from __future__ import annotations
@@ -19,44 +18,38 @@ from fairbench.targets import NOT_DUE, Due
 CLIENT = "x-fairbench-client"
 CLIENT_ALIASES = (CLIENT, "x-llm-d-inference-fairness-id", "x-smg-routing-key")
 DEFAULT_CLIENT = "default"  # the client of a request that names no client
-# ``BODY_CLIENT`` is the body field of OpenAI's APIs that may name the client. In the body of a
-# ``/generate`` request, the client is named by the field "routing_key" instead of ``BODY_CLIENT``.
+# the body field of OpenAI's APIs that may name the client; in ``/generate``, this is "routing_key"
 BODY_CLIENT = "user"
 BODY_CLIENTS = (BODY_CLIENT, "safety_identifier", "prompt_cache_key")
-# No client can have the names below: ``OTHERS`` is the label of all clients without a label of
-# their own, and ``HEALTH`` is the client of a server's health checks.
+# names that no client can have: the label of all clients without a label of their own, and the
+# client of a server's health checks
 OTHERS, HEALTH = "(others)", "(health)"
-# Anthropic's API sends the client's API key in the header ``API_KEY`` instead of ``Authorization``.
+# the header of the API key in Anthropic's API, instead of ``Authorization``
 API_KEY = "x-api-key"
-# SGLang stores the header ``ROUTING_KEY`` in ``Req.routing_key``, from which fairbench's plugin
-# reads the client.
+# SGLang stores this header in ``Req.routing_key``, where fairbench's plugin reads the client.
 ROUTING_KEY = "x-smg-routing-key"
-# vLLM stores the header ``SESSION`` in ``Request.session_id``, from which fairbench's plugin reads
-# the client.
+# vLLM stores this header in ``Request.session_id``, where fairbench's plugin reads the client.
 SESSION = "x-session-id"
 
-# The header ``DEADLINE`` holds the number of milliseconds within which a request should be
-# finished. A header of ``OBJECTIVE_ALIASES`` names the objective of a request (a set of latency
-# targets): first llm-d's name, then the older name of the Gateway API inference extension.
+# ``DEADLINE`` holds the milliseconds within which a request should be finished. The headers
+# ``OBJECTIVE_ALIASES`` name a request's objective (a set of latency targets), as llm-d calls it and
+# as the Gateway API inference extension formerly called it.
 DEADLINE = "x-request-deadline-ms"
 OBJECTIVE_ALIASES = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 
-PROGRAM = "x-fairbench-program"  # The header holds the number of a program.
-# If a request has no header ``PROGRAM``, the headers ``SESSION_ALIASES`` and the body field
-# ``BODY_SESSION`` may name its session.
+PROGRAM = "x-fairbench-program"  # holds the number of a program
+# headers and body field that may name the session of a request without the header ``PROGRAM``
 SESSION_ALIASES = ("x-fairbench-session", SESSION)
 BODY_SESSION = "prompt_cache_key"
 DEPTH = "x-fairbench-depth"
-# A router's answer has the header ``WORKER`` with the number of the worker that served the request.
+# in an answer of the router: the number of the worker that served the request
 WORKER = "x-fairbench-worker"
-# In a request, the header ``ROUTERS`` holds the ids of the routers that the request has passed; in
-# the answer to a health check, the id of the answering router.
+# in a request: the ids of the routers that it has passed; in the answer to a health check: the id
+# of the answering router
 ROUTERS = "x-fairbench-routers"
-# A router's answer has the header ``DEMOTED`` with value 1 if admission control gave the request a
-# lower priority.
+# in an answer of the router: 1 if admission control lowered the request's priority
 DEMOTED = "x-fairbench-demoted"
-# A request's header ``OUTPUT_TOKENS`` is the number of output tokens that the emulator produces;
-# real servers ignore the header.
+# in a request: the output tokens that the emulator produces; real servers ignore this header
 OUTPUT_TOKENS = "x-fairbench-output-tokens"
 
 
@@ -67,15 +60,15 @@ _ANSWER = re.compile(r"worker-(\d{1,9})-")
 
 
 def tag(number: int, headers: Mapping[str, str]) -> str:
-    """Return an id for the request ``number`` that repeats fairbench's headers."""
+    """Return an id for request ``number`` that repeats fairbench's headers."""
     facts = {name: value for name, value in headers.items() if name in _FACTS}
     return _TAG + urlencode({"n": str(number), **facts})
 
 
 def with_tag(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the headers in lower case, with those that the request id repeats added.
+    """Return the headers in lower case, extended by those that the request id repeats.
 
-    A header that was received takes precedence over the copy in the request id.
+    Received headers take precedence over the copies in the request id.
     """
     text = headers.get(REQUEST_ID, "")
     if not text.startswith(_TAG):
@@ -96,25 +89,23 @@ def worker_in(answer: str) -> int:
     return int(found[1]) if found else -1
 
 
-# ``_MOST_MS`` is the longest time in a tag of a client name, in milliseconds (12 digits, 31 years).
+# longest time in a tag of a client name, in milliseconds (12 digits, 31 years)
 _MOST_MS = 10**12 - 1
 _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOTALL)
 
 
 def tagged(client: str, due: Due, now_s: float) -> str:
-    """Return the client's name with a tag.
+    """Add a tag with deadlines and pace to the client's name.
 
-    The tag states the milliseconds to each deadline, and the promised pace. The promised pace is in
-    milliseconds per output token. For a request without deadlines and pace, the name stays
-    unchanged.
+    The tag states the milliseconds to each deadline, and the promised milliseconds per output
+    token. Without deadlines and pace, the name stays unchanged.
     """
     ends = [None if at_s is None else at_s - now_s for at_s in (due.first_token_s, due.end_s)]
     left = [
         "" if span_s is None else f"{round(max(-_MOST_MS, min(span_s * 1000, _MOST_MS)))}"
         for span_s in (*ends, due.token_every_s)
     ]
-    # A client name that ends like a tag always gets a tag, so that ``untagged`` returns the full
-    # name.
+    # A name that ends like a tag always gets one, so that ``untagged`` returns it in full.
     return f"{client};due={','.join(left)}" if any(left) or _TAGGED.fullmatch(client) else client
 
 
@@ -127,8 +118,8 @@ def tagged_client(request: Request, now_s: float) -> str:
 def untagged(name: str, now_s: float, scale: float = 1.0) -> tuple[str, Due]:
     """Return the client's name without the tag, and the deadlines and pace in the tag.
 
-    The deadlines are seconds on a clock that now reads ``now_s``, and that runs ``scale`` times as
-    fast as the clock of the process that wrote the tag.
+    Deadlines are seconds on a clock that now reads ``now_s`` and runs ``scale`` times as fast as
+    the clock of the process that wrote the tag.
     """
     found = _TAGGED.fullmatch(name)
     if found is None:

@@ -1,11 +1,9 @@
-"""The HTTP server of router and emulator, which limits the number and idle time of connections.
+"""The HTTP server of router and emulator, with limits on connections and their idle time.
 
 asyncio's server accepts connections until no file descriptor is left, and then logs a traceback for
-each waiting connection. The server in this module accepts fewer connections than the limit on open
-files allows.
+each waiting connection. This server stays below the limit on open files.
 
-Errors are sent in the format of OpenAI's API. The router raises the exception ``Problem`` to refuse
-a request.
+Errors are sent in the format of OpenAI's API. Handlers refuse a request by raising ``Problem``.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ _TYPES: dict[int, str] = {
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
 }
 RETRY_AFTER_S = 5  # seconds after which a refused client should send its request again
-MOST_SHOWN = 200  # limit on the characters of a path or a name that a message quotes
+MOST_SHOWN = 200  # most characters of a path or name that a message quotes
 
 
 def error_body(status: int, message: str, param: str | None = None) -> bytes:
@@ -72,10 +70,9 @@ def no_such_model(name: str) -> web.Response:
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer errors of aiohttp in JSON.
 
-    Examples are unknown paths, wrong methods and bodies that are too long. If the request's body
-    was not read completely, the answer announces that the connection will be closed. If the
-    connection stayed open, the client would send its next request on it, and that request would be
-    lost.
+    Examples are unknown paths, wrong methods and bodies that are too long. If the body was not read
+    completely, the answer announces that the connection will be closed; otherwise the client's next
+    request on this connection would be lost.
     """
     answer = await _handled(request, handler)
     if not (answer.prepared or request.content.at_eof()):
@@ -107,7 +104,7 @@ def _request_line(request: web.Request) -> str:
 
 
 class Problem(Exception):
-    """An exception that refuses a request, with a message to the client.
+    """A reason to refuse a request, with a message to the client.
 
     ``worker`` is the number of the worker that failed, or None.
     """
@@ -137,9 +134,9 @@ class Problem(Exception):
     def event(self, *, named: bool = False, done: bool = True) -> bytes:
         """Return the error as the last events of a stream that has begun.
 
-        Clients of OpenAI's API and of SGLang recognise the events as an error. ``named`` says that
-        the API's events have names; its clients ignore events without names. ``done`` is False if
-        the API has no final event "[DONE]", or if the worker sends it.
+        Clients of OpenAI's API and of SGLang recognise them as an error. ``named`` says that the
+        API's clients ignore events without names. ``done`` is False if the API has no final event
+        "[DONE]", or if the worker sends it.
         """
         body = error_body(self.status, str(self))
         if named:
@@ -158,37 +155,34 @@ async def problems_as_answers(request: web.Request, handler: Handler) -> web.Str
 
 
 def too_many(message: str, retry_after_s: int = RETRY_AFTER_S) -> Problem:
-    """Return the error with HTTP status 429, after which the client may send the request again."""
+    """Return the error for HTTP status 429, after which the client may retry."""
     return Problem(HTTPStatus.TOO_MANY_REQUESTS, message, retry_after_s=retry_after_s)
 
 
 def unavailable(message: str) -> Problem:
-    """Return the error with HTTP status 503, which means that no worker is available at present."""
+    """Return the error for HTTP status 503: no worker is available at present."""
     return Problem(HTTPStatus.SERVICE_UNAVAILABLE, message, retry_after_s=RETRY_AFTER_S)
 
 
 def bad_request(message: str) -> Problem:
-    """Return the error with HTTP status 400 for an invalid request."""
+    """Return the error for HTTP status 400: the request is invalid."""
     return Problem(HTTPStatus.BAD_REQUEST, message)
 
 
 HEADER_S = 20.0  # seconds within which the first request header of a new connection must arrive
 IDLE_S = 75.0  # seconds for which a connection may be idle between two requests
-# ``OTHER_FILES`` is the number of file descriptors that are reserved for logs, KV events, health
-# checks and listening sockets.
+# file descriptors reserved for logs, KV events, health checks and listening sockets
 OTHER_FILES = 64
-# Each client needs ``FILES_EACH`` file descriptors: one for its connection, and one for a
-# connection to a worker.
+# file descriptors for each client: its connection, and a connection to a worker
 FILES_EACH = 2
 LOOK_S = 1.0  # seconds between two searches for idle connections
 RETRY_S = 0.01  # seconds to wait until closed connections have released their file descriptors
-AT_ONCE = 64  # limit on the connections that the server accepts before other tasks run
-# If connections are scarce, the server closes idle connections, at most one in ``CLOSED_AT_ONCE``
-# of all allowed connections at a time.
+AT_ONCE = 64  # most connections that are accepted before other tasks run
+# If connections are scarce, idle ones are closed: at a time, at most the allowed number of
+# connections divided by this number.
 CLOSED_AT_ONCE = 16
 COMPLAIN_S = 60.0  # seconds between two equal warnings in the log
-# While an earlier answer is in progress, the server reads at most ``MOST_AHEAD`` further requests
-# of the connection.
+# most requests that are read ahead on a connection while an earlier answer is in progress
 MOST_AHEAD = 2
 
 log = logging.getLogger(__name__)
@@ -197,7 +191,7 @@ log = logging.getLogger(__name__)
 def most_connections() -> int:
     """Return how many client connections the limit on open files allows.
 
-    Each connection of a client may need a second connection, to a worker.
+    Each of them may need a second connection, to a worker.
     """
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most == resource.RLIM_INFINITY:
@@ -206,7 +200,7 @@ def most_connections() -> int:
 
 
 def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Return sockets that listen at each address of a host; "" means all addresses. Raises OSError.
+    """Return sockets that listen at each address of a host ("": all addresses); raise OSError.
 
     Port 0 means that any free port is used. At most ``backlog`` connections wait in the kernel to
     be accepted.
@@ -231,11 +225,10 @@ def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
 
 
 class Connections:
-    """The connections of a server, of which at most ``most`` may be open.
+    """The open connections of a server, at most ``most`` of them.
 
-    At the limit, connections without a request in progress are closed; the longest idle ones are
-    closed first. If every connection has a request in progress, new connections wait in the
-    kernel's backlog.
+    At the limit, connections without a request in progress are closed, the longest idle first. If
+    every connection has a request, new ones wait in the kernel's backlog.
     """
 
     def __init__(self, most: int) -> None:
@@ -312,8 +305,8 @@ class Connections:
     def _accept(self, listens: socket.socket) -> None:
         for number in range(AT_ONCE):
             if not self._has_free_slot():
-                # The listening socket is readable, so at least one client waits for a connection.
-                # The server does not know whether further clients wait for a connection.
+                # At least one client waits, because the listening socket is readable; there may be
+                # more.
                 if number == 0:
                     self._make_room()
                 self._pause()
@@ -322,7 +315,7 @@ class Connections:
                 accepted, _ = listens.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            # The cause is usually that other code has opened too many files.
+            # usually because other code has opened too many files
             except OSError as error:
                 self._complain(f"no connection can be accepted: {error.strerror}")
                 self._pause()
@@ -341,11 +334,11 @@ class Connections:
                 ssl=self.tls,
                 ssl_handshake_timeout=HEADER_S if self.tls else None,
             )
-        except OSError:  # The client has disconnected, or the TLS handshake failed.
+        except OSError:  # the client disconnected, or the TLS handshake failed
             accepted.close()
             return
-        # aiohttp would read up to 32 requests of a connection ahead, and no limit would count their
-        # bodies. Some releases of aiohttp lack the attributes that limit the reading ahead.
+        # aiohttp would read up to 32 requests ahead, whose bodies no limit counts. Some releases of
+        # aiohttp lack these attributes.
         with suppress(AttributeError):
             connection._max_msg_queue_size, connection._msg_queue_resume_size = MOST_AHEAD, 0
         self._since_s[connection] = asyncio.get_running_loop().time()
@@ -381,10 +374,10 @@ class Connections:
             log.warning("%s: idle connections are closed, new ones wait", why)
 
     async def _close_idle(self) -> None:
-        """Repeatedly close connections that send no request for too long, until cancelled.
+        """Close connections that send no request for too long, until cancelled.
 
-        Times in which the event loop was blocked do not count as idle, because requests may have
-        arrived then.
+        Times in which the event loop was blocked do not count, because requests may have arrived
+        then.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -411,11 +404,10 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 BACKLOG = 1024
 MAX_BODY_BYTES = 64 * 2**20
-# ``SHUTDOWN_S`` is the number of seconds for which requests in progress may continue after the
-# server's grace period.
+# seconds for which requests in progress may continue after the grace period
 SHUTDOWN_S = 0.5
-# A request body of at least ``LONG_BODY_BYTES`` bytes is parsed by a thread. Parsing and tokenizing
-# a long body may take 0.1 s, which would block the event loop.
+# bytes from which on a request body is parsed in a thread; parsing and tokenizing a long body may
+# take 0.1 s, which would block the event loop
 LONG_BODY_BYTES = 2**18
 
 
@@ -423,7 +415,7 @@ LONG_BODY_BYTES = 2**18
 class Listening:
     """An HTTP server that is running at ``url``.
 
-    The signals SIGINT and SIGTERM set the event ``stop``.
+    SIGINT and SIGTERM set the event ``stop``.
     """
 
     url: str
@@ -440,20 +432,19 @@ async def listening(
     *,
     decompress: bool = True,
 ) -> AsyncIterator[Listening]:
-    """Serve the application while the block runs.
+    """Serve the application while the ``with`` block runs.
 
     If a client disconnects, the handler of its request is cancelled.
 
     Port 0 means that any free port is used. If ``tls`` is given, the server accepts only HTTPS. If
-    ``decompress`` is False, compressed request bodies are not decompressed. The number of
-    connections stays within the limit on open files, and connections that send no request are
-    closed. Raises UsageError if the address is not available.
+    ``decompress`` is False, compressed request bodies are not decompressed. Connections are limited
+    as in ``Connections``. Raises UsageError if the address is not available.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    # The signal handlers are set first, because starting the application may take seconds.
+    # Set signal handlers first, because starting the application may take seconds.
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, stop.set)
-    # A process that was started with nohup ignores SIGHUP (SIG_IGN).
+    # A process started with nohup ignores SIGHUP (SIG_IGN).
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         loop.add_signal_handler(signal.SIGHUP, stop.set)
     allow_many_connections()
@@ -482,11 +473,10 @@ async def listening(
 
 @asynccontextmanager
 async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncIterator[str]:
-    """Serve a second application on a local port within the block, and yield its URL.
+    """Serve a second application on a local port in the ``with`` block, and yield its URL.
 
-    The second server does not handle signals, because the first server of this process does.
-    Compressed request bodies are not decompressed. Raises UsageError, which names the ``flag``, if
-    the port is not available.
+    Signals are left to the first server of this process. Compressed request bodies are not
+    decompressed. Raises UsageError, which names the ``flag``, if the port is not available.
     """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
     await runner.setup()
@@ -499,10 +489,10 @@ async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncI
 
 
 def is_our_fault(record: logging.LogRecord) -> bool:
-    """Return whether a log record reports an error of this server itself.
+    """Return whether a log record reports a fault of this server itself.
 
-    Disconnects and malformed requests of clients are not errors of the server, and log records
-    about them could contain API keys.
+    Disconnects and malformed requests are faults of clients, and records about them may contain API
+    keys.
     """
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError | ConnectionError | web.RequestPayloadError)
@@ -516,7 +506,7 @@ def _bound_sockets(host: str, port: int, shown: str) -> list[socket.socket]:
 
 
 async def parsed(raw: bytes, parse: Callable[[bytes, *Ts], T], *args: *Ts) -> T:
-    """Return ``parse(raw, *args)``. A long body is parsed in a separate thread.
+    """Return ``parse(raw, *args)``, computed in a separate thread for a long body.
 
     Raises the same errors as ``parse``.
     """
@@ -526,7 +516,7 @@ async def parsed(raw: bytes, parse: Callable[[bytes, *Ts], T], *args: *Ts) -> T:
 
 
 def metrics_page(registry: CollectorRegistry) -> web.Response:
-    """Return the response to a request of ``/metrics``, in the format of Prometheus."""
+    """Return the response for ``/metrics``, in the format of Prometheus."""
     return web.Response(
         body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
     )

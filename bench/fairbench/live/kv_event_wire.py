@@ -1,16 +1,14 @@
 """The wire format of KV cache events in SGLang and vLLM: ZMQ frames and msgpack.
 
 A message of the PUB socket has three frames: topic, sequence number (8 bytes, big-endian, starting
-at 0) and batch. To request a replay, a DEALER socket sends ``replay_request``. The ROUTER socket
-answers with the messages that it still stores, each after an empty frame, and ends with the
-sequence number ``END``.
+at 0) and batch. For a replay, a DEALER socket sends ``replay_request``. The ROUTER socket answers
+with the stored messages, each after an empty frame, and ends with the sequence number ``END``.
 
-This module writes SGLang's format (disaggregation/kv_events.py in SGLang), in which a batch is an
-array and an event is a map. The module also reads the three formats that vLLM has used
-(distributed/kv_events.py in vLLM):
+This module writes SGLang's format (disaggregation/kv_events.py), in which a batch is an array and
+an event is a map. It also reads the three formats that vLLM has used (distributed/kv_events.py):
 
 - until 2025, a batch was an array of events, and an event was an array;
-- on the main branch, a batch and its events were maps for some time, and replays lacked the topic;
+- for some time on the main branch, a batch and its events were maps, and replays lacked the topic;
 - the releases 0.28 to 0.32 of vLLM use SGLang's format.
 
 New releases add fields to events; unknown fields are ignored.
@@ -23,7 +21,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
-END = -1  # sequence number that marks the last message of a replay
+END = -1  # sequence number of the last message of a replay
 SEQ_BYTES = 8
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
@@ -31,12 +29,12 @@ BlockHash: TypeAlias = int | bytes
 
 
 class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
-    """A KV event: consecutive blocks were stored, of which the first follows ``parent_block_hash``.
+    """A KV event: consecutive blocks were stored, the first after ``parent_block_hash``.
 
     ``token_ids`` contains the tokens of all blocks, with ``block_size`` tokens for each entry of
-    ``block_hashes``. A model with several kinds of attention has one group of layers for each kind
-    (``group_idx``). The blocks of different groups are stored and removed independently of each
-    other. The fields are declared in the order in which vLLM's arrays contain their values.
+    ``block_hashes``. A model with several kinds of attention has a group of layers for each kind
+    (``group_idx``), whose blocks are stored and removed independently. The fields have the order of
+    vLLM's arrays.
     """
 
     block_hashes: Sequence[BlockHash]
@@ -77,7 +75,7 @@ class EventBatch(msgspec.Struct, array_like=True, gc=False):
 
 
 class NumberedBatch(NamedTuple):
-    """A batch of KV events, and its sequence number among the worker's messages."""
+    """A batch of KV events, with its sequence number among the worker's messages."""
 
     seq: int
     batch: EventBatch
@@ -96,7 +94,7 @@ class _ClearedArray(AllBlocksCleared, array_like=True, tag="AllBlocksCleared"):
 
 
 class _Batch(msgspec.Struct, array_like=True):
-    """A batch whose events are not decoded yet, so that an unknown event does no harm."""
+    """A batch with undecoded events, so that unknown events can be skipped."""
 
     ts: float
     events: list[msgspec.Raw]
@@ -125,7 +123,7 @@ _KINDS = {cls.__name__ for cls in (BlockStored, BlockRemoved, AllBlocksCleared)}
 
 
 def encode(seq: int, batch: EventBatch, topic: bytes = b"") -> tuple[bytes, bytes, bytes]:
-    """Return the three frames of a message with the batch and the sequence number ``seq``."""
+    """Return the three frames of the message with sequence number ``seq``."""
     return topic, _seq_bytes(seq), _encoder.encode(batch)
 
 

@@ -1,4 +1,4 @@
-"""Launchers, which choose on which machines the servers of a run start.
+"""Launchers, which choose the machines on which a run's servers start.
 
 Run as a program on another machine, this module prints the machine's software versions or free
 ports as JSON:
@@ -36,8 +36,7 @@ class Wanted:
     - If ``share_gpus`` is true, several replicas may use one GPU.
     - ``spread`` says whether the replicas are distributed over as many machines as possible.
     - ``name`` is the prefix of the replicas' names.
-    - ``asked`` is how messages write the setting of the number of replicas, with ``{}`` in place of
-      the number.
+    - ``asked`` is the setting of the number of replicas in messages, with ``{}`` for the number.
     """
 
     replicas: int
@@ -61,7 +60,7 @@ class Launcher(Protocol):
     ) -> AbstractContextManager[Sequence[process.ReplicaPlace]]:
         """Yield a place (a machine and its GPUs) for each replica.
 
-        At the end of the block, all processes that were started at the places end. Raises
+        At the end of the ``with`` block, all processes that were started there end. Raises
         UsageError if there are too few places, or if a place does not meet the requirements in
         ``wanted``. Raises RunFailed if the places are not found within ``timeout_s`` seconds, and
         KeyboardInterrupt if ``interrupted`` returns True.
@@ -88,7 +87,7 @@ class LocalLauncher:
         return [process.LocalPlace(python, own) for own in gpus]
 
 
-OWN_CODE = "fairbench"  # name of fairbench's own code in the result of ``versions``
+OWN_CODE = "fairbench"  # fairbench's own code in the result of ``versions``
 
 
 def versions(*modules: str) -> dict[str, str]:
@@ -102,22 +101,22 @@ def ports(count: str) -> list[int]:
     return free_ports(int(count))
 
 
-# ``PROBE`` is the name of the present module, which fairbench runs as a program on another machine.
+# this module, which fairbench runs as a program on other machines
 PROBE = "fairbench.live.launchers"
 WORDS: Mapping[str, Callable[..., Any]] = {"versions": versions, "ports": ports}
 
 
 def engine_modules(wanted: Wanted) -> Sequence[str]:
-    """Return the engine's modules, whose versions must be equal on all machines."""
+    """Return the engine's modules, which must have equal versions on all machines."""
     return [name for name in wanted.python.modules if name != OWN_CODE]
 
 
 def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
     """Raise UsageError, which names the machine, if software versions differ between machines.
 
-    ``found`` holds the result of ``versions`` for each machine. Emulators are code of fairbench;
-    therefore all their versions must equal those of this process. For real engines, only the
-    version of fairbench must equal that of this process.
+    ``found`` holds the result of ``versions`` for each machine. Emulators are fairbench's own code,
+    so all their versions must equal this process's; for real engines, only fairbench's version
+    must.
     """
     here = versions()
     if wanted.python.modules:
@@ -134,10 +133,10 @@ def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
 
 
 HOST = "{host}"
-# Servers listen at all addresses, because a host may resolve its own name to the loopback address.
+# all addresses, because a host may resolve its own name to the loopback address
 ANYWHERE = "0.0.0.0"
-# ``ASK_S`` limits the time in seconds for a host's answer (``Reach.ask``); the first import from a
-# remote file system is slow.
+# limit in seconds on a host's answer (``Reach.ask``); the first import from a remote file system is
+# slow
 ASK_S = 120.0
 
 T = TypeVar("T")
@@ -151,27 +150,26 @@ class Reach:
     host: str
 
     def line(self, command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-        """Return the command line on this machine that runs ``command`` on the host.
+        """Return the local command line that runs ``command`` on the host.
 
-        In the returned command line, ``command`` is one word, as ``ssh`` and ``sh -c`` expect.
+        In it, ``command`` is a single word, as ``ssh`` and ``sh -c`` expect.
         """
         assigned = [f"{key}={value}" for key, value in environment.items()]
         inner = shlex.join([*(("env", *assigned) if assigned else ()), *command])
         return [*(word.replace(HOST, self.host) for word in self.words), inner]
 
     def ask(self, kind: type[T], python: str, *words: str) -> T:
-        """Run this module on the host with the arguments ``words``, and return the printed answer.
+        """Run this module on the host with the arguments ``words``; return the printed answer.
 
         Raises UsageError if the module cannot be run, or if the answer is not of type ``kind``.
         """
-        # msgspec is imported here, because it belongs to the extra `live`, which checks of flags do
-        # not need.
+        # imported here, because msgspec belongs to the extra `live`, which checks of flags do not
+        # need
         import msgspec
 
         line = self.line([python, "-m", PROBE, *words], {})
         try:
-            # The command runs in a session of its own, so that Ctrl-C at the terminal reaches only
-            # fairbench.
+            # A session of its own, so that Ctrl-C at the terminal reaches only fairbench.
             done = subprocess.run(
                 line,
                 stdin=subprocess.DEVNULL,
@@ -198,7 +196,7 @@ class ReachedPlace:
     python: str
     environment: Mapping[str, str]
     listen: str = ANYWHERE
-    # ``is_lost`` is always False, because an unreachable host may soon be reachable again.
+    # always False, because an unreachable host may soon be reachable again
     is_lost: bool = False
 
     @property
@@ -215,8 +213,8 @@ class ReachedPlace:
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> process.Process:
-        # A process named ``reaper`` runs on the host, because killing ``ssh`` on this machine would
-        # not end the remote process.
+        # The program ``reaper`` runs on the host, because killing ``ssh`` here would not end the
+        # remote process.
         there = [self.python, "-m", reaper.__name__, str(process.GRACE_S), *command]
         return process.ServerProcess(self.reach.line(there, environment), log_path, reaped=True)
 
@@ -228,7 +226,7 @@ class CommandLauncher:
     """
 
     def __init__(self, hosts: Sequence[str], command: Sequence[str]) -> None:
-        """Check ``hosts`` and ``command``, which is a list of the words of a command line.
+        """Check the hosts, and the words of the command.
 
         Raises UsageError without a host, for an invalid host, or if the command lacks ``{host}``.
         """

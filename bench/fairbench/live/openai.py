@@ -1,8 +1,8 @@
-"""The protocol of OpenAI's APIs: answers, chats and streams, as all of fairbench uses them.
+"""The protocol of OpenAI's APIs (answers, chats and streams), as all of fairbench uses it.
 
-The module also supports SGLang's path ``/generate``, the Responses API, and Anthropic's Messages
-API. Router and driver judge with this module whether an answer has output, has ended normally, or
-shows a fault.
+SGLang's path ``/generate``, the Responses API and Anthropic's Messages API are supported, too. With
+this module, router and driver judge whether an answer has output, has ended normally, or shows a
+fault.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-DEFAULT_NEW_TOKENS = 128  # default limit on output tokens of a request, equal to SGLang's default
+DEFAULT_NEW_TOKENS = 128  # default limit on a request's output tokens, as in SGLang
 
 
 class MessagePart(msgspec.Struct):
-    """A part of a message. A part without text, such as an image, counts as empty text."""
+    """A part of a message; a part without text, such as an image, counts as empty text."""
 
     text: str | None = None
 
@@ -44,7 +44,7 @@ class Delta(msgspec.Struct):
 
     content: Any = None
     reasoning_content: Any = None
-    reasoning: Any = None  # name of the reasoning field in vLLM since release 0.19.1, and in Ollama
+    reasoning: Any = None  # the reasoning field of vLLM since 0.19.1, and of Ollama
     reasoning_details: Any = None
     thinking: Any = None
     refusal: Any = None
@@ -78,7 +78,7 @@ class UsageDetails(msgspec.Struct):
         self.cached_tokens = _token_count(self.cached_tokens)
 
 
-MOST_TOKENS = 2**53  # largest integer up to which a float represents every integer exactly
+MOST_TOKENS = 2**53  # up to here, floats represent all integers exactly
 
 
 def _token_count(value: Any) -> int | None:
@@ -98,10 +98,9 @@ class ReportedUsage(msgspec.Struct):
 
     A count is None if the server does not report this count.
 
-    In the Responses API and the Messages API, the counts are called input and output. The Messages
-    API reports cached tokens separately from the input; therefore ``prompt_tokens`` is set to the
-    sum of both. Token counts may have a decimal point, such as 12.0, because some servers write
-    counts in this way.
+    The Responses and Messages APIs call the counts input and output. The Messages API reports
+    cached tokens separately from the input, so ``prompt_tokens`` is set to the sum. Some servers
+    write counts with a decimal point, such as 12.0.
     """
 
     prompt_tokens: Any = None
@@ -132,12 +131,10 @@ def _known(value: Any, other: Any) -> Any:
     return other if value is None else value
 
 
-# ``_OUTPUT`` and ``_DETAILS`` list the names of token counts in a ``usage``, in OpenAI's chat API
-# and Responses API.
+# names of token counts in a ``usage``, in OpenAI's chat and Responses APIs
 _OUTPUT = ("completion_tokens", "output_tokens")
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
-# ``_CACHED`` lists the names that the APIs of Moonshot and DeepSeek have for the number of cached
-# tokens.
+# names of the cached tokens in the APIs of Moonshot and DeepSeek
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens")
 _COUNTS = ("prompt_tokens", "input_tokens", *_OUTPUT)
 
@@ -186,20 +183,18 @@ def _first_known(fields: dict[str, Any], names: tuple[str, ...]) -> Any:
     return next((fields[name] for name in names if fields.get(name) is not None), None)
 
 
-# ``LABELS`` lists the fields of an answer whose texts are not written by the model.
+# fields of an answer whose texts the model did not write
 LABELS = frozenset(("type", "id", "index", "role", "format", "effort"))
 _NO_OUTPUT = LABELS | {"status", "phase", "call_id", "logprobs", "annotations"}
 _NO_OUTPUT |= {"signature", "encrypted_content"}
 RESPONSE = "response"
 _RESPONSE_EVENT, _DELTA = "response.", ".delta"
-# ``_RESPONSE_ENDS`` lists the types of events that contain the whole response and mark the end of
-# the stream.
+# types of events that contain the whole response and end the stream
 _RESPONSE_ENDS = frozenset(
     f"{_RESPONSE_EVENT}{status}" for status in ("completed", "incomplete", "failed", "cancelled")
 )
 MESSAGE = "message"
-# ``_MESSAGE_EVENTS`` maps the type of an event in the Messages API to the field that contains new
-# output.
+# the field with new output, by type of an event in the Messages API
 _MESSAGE_EVENTS = {
     "message_start": None,
     "content_block_start": "content_block",
@@ -215,7 +210,7 @@ _MESSAGE_END = "message_stop"
 class Typed(NamedTuple):
     """An answer or event that names its type, as in the Responses API, after parsing.
 
-    If ``whole`` is True, ``texts`` are the whole output and not only new output. ``complete`` is
+    If ``whole`` is True, ``texts`` are the whole output instead of only new output. ``complete`` is
     True if the stream has ended.
     """
 
@@ -228,7 +223,7 @@ class Typed(NamedTuple):
 
 
 def typed(answer: Any) -> Typed | None:
-    """Parse an answer or event of the Responses or Messages API. For other APIs, return None."""
+    """Parse an answer or event of the Responses or Messages API; return None for other APIs."""
     kind = answer.type if isinstance(answer.type, str) else ""
     if kind.startswith(_RESPONSE_EVENT):
         return _response_event(answer, kind)
@@ -247,14 +242,14 @@ def _response_event(answer: Any, kind: str) -> Typed:
     if kind in _RESPONSE_ENDS:
         told = answer.response if isinstance(answer.response, dict) else {}
         status = kind.removeprefix(_RESPONSE_EVENT)
-        if status != "completed":  # vLLM uses the name "completed" for every status.
+        if status != "completed":  # vLLM calls the event "completed" for every status
             told = told | {"status": status}
         return _response(told)._replace(complete=True)
     return Typed(tuple(texts_in(answer.delta, _NO_OUTPUT)) if kind.endswith(_DELTA) else ())
 
 
 def _response(told: dict[str, Any]) -> Typed:
-    """Parse a response object of the Responses API. An unfinished response has no finish reason."""
+    """Parse a response of the Responses API; an unfinished one has no finish reason."""
     status, details = told.get("status"), told.get("incomplete_details")
     reason = None if status in ("in_progress", "queued") else status
     if status == "incomplete" and isinstance(details, dict):
@@ -270,8 +265,7 @@ def _message_event(answer: Any, kind: str) -> Typed:
     usage = answer.usage
     told = answer.message.get("usage") if isinstance(answer.message, dict) else None
     if not usage and isinstance(told, dict):
-        # The usage at the start of a message does not count the output, so the number of output
-        # tokens is left out.
+        # The usage at the start of a message does not count the output yet.
         usage = {name: count for name, count in told.items() if name != "output_tokens"}
     complete = kind == _MESSAGE_END
     return Typed(texts, ended.get("stop_reason"), usage, answer.error, complete=complete)
@@ -279,8 +273,7 @@ def _message_event(answer: Any, kind: str) -> Typed:
 
 def texts_in(value: Any, labels: frozenset[str] = LABELS) -> Iterator[str]:
     """Yield the texts in a JSON value in their order, except in fields named in ``labels``."""
-    # The code uses a loop instead of recursion, because the server chooses how deep its values are
-    # nested.
+    # A loop instead of recursion, because the server chooses how deep values are nested.
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -292,9 +285,8 @@ def texts_in(value: Any, labels: frozenset[str] = LABELS) -> Iterator[str]:
             waiting += reversed(one)
 
 
-# ``GOOD_REASONS`` lists the finish reasons of a complete answer: reasons of OpenAI, TGI and
-# Mistral, "repetition" of vLLM, stop reasons of the Messages API, and statuses and reasons of the
-# Responses API.
+# finish reasons of a complete answer: of OpenAI, TGI and Mistral, "repetition" of vLLM, stop
+# reasons of the Messages API, and statuses and reasons of the Responses API
 GOOD_REASONS = frozenset(
     (
         *("stop", "length", "tool_calls", "function_call", "content_filter"),
@@ -303,15 +295,14 @@ GOOD_REASONS = frozenset(
         *("completed", "incomplete", "max_output_tokens"),
     )
 )
-# ``_MAY_BE_EMPTY`` lists the finish reasons with which an answer may contain no token.
+# finish reasons with which an answer may be empty
 _MAY_BE_EMPTY = (
     *("length", "max_tokens", "model_length", "content_filter", "refusal"),
     *("incomplete", "max_output_tokens"),
 )
-# ``_CALLS`` lists the finish reasons with which an answer must contain output.
+# finish reasons with which an answer must contain output
 _CALLS = ("tool_calls", "function_call", "tool_use")
-# ``_REFUSALS`` lists the types and codes of errors for which the request itself is the cause, in
-# OpenAI's API, vLLM and TGI.
+# error types and codes that blame the request itself, in OpenAI's API, vLLM and TGI
 _REFUSALS = frozenset(
     (
         *("invalid_request_error", "badrequesterror", "validation", "validation_error"),
@@ -323,11 +314,11 @@ ERROR = "error"
 DONE = b"[DONE]"  # data of the event that marks the end of a stream
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _CODE = re.compile("[45][0-9]{2}")
-MOST_SHOWN = 200  # limit on the characters of a server's text that a message quotes
+MOST_SHOWN = 200  # most characters of a server's text that a message quotes
 
 
 class Fault(NamedTuple):
-    """The reason why an answer is empty, cut or failed, and the HTTP status of this fault."""
+    """The reason why an answer is empty, cut or failed, with an HTTP status."""
 
     text: str
     status: int | None = None
@@ -384,13 +375,12 @@ _decode = msgspec.json.Decoder(Answered).decode
 
 
 def answered(payload: bytes) -> Answered | None:
-    """Return the fields of a JSON payload, or None if no supported API has such an answer."""
+    """Return the fields of a JSON payload, or None if it fits no supported API."""
     try:
         try:
             return _decode(payload)
         except msgspec.DecodeError:
-            # Some gateways split texts by UTF-16 code units, and so cut characters such as emoji in
-            # two.
+            # Some gateways split texts by UTF-16 code units, which cuts characters such as emoji.
             return _decode(_SURROGATE.sub(rb"\\ufffd", payload))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
@@ -406,8 +396,8 @@ def error_text(error: Any) -> str:
 def reason_fault(reason: Any) -> Fault | None:
     """Return the fault that a finish reason indicates.
 
-    For a normal reason or no reason, return None. In SGLang's own API, a finish reason is an
-    object; in OpenAI's APIs, it is a text.
+    The result is None for a normal reason or no reason. A finish reason is an object in SGLang's
+    own API and a text in OpenAI's.
     """
     kind = reason.get("type") if isinstance(reason, dict) else reason
     if not kind or (isinstance(kind, str) and kind.lower() in GOOD_REASONS):
@@ -421,8 +411,7 @@ def reason_fault(reason: Any) -> Fault | None:
 
 def texts_of(part: Delta) -> list[str]:
     """Return the model's texts in a message or delta: content, reasoning, tool calls."""
-    # Some servers renamed the field for reasoning, and send the text under the old and the new
-    # name.
+    # Some servers send reasoning under both the old and the new name of the field.
     thought = part.reasoning_content or part.reasoning or part.reasoning_details or part.thinking
     found: list[str] = []
     for value in (
@@ -444,9 +433,9 @@ def choice_texts(choice: Choice) -> list[str]:
 
 
 def judge(answer: Answered | None, event: str = "") -> AnswerJudgement:
-    """Judge an answer, or the data of a stream's event that is named ``event``.
+    """Judge an answer, or the data of a stream's event ``event``.
 
-    If the payload cannot be read, the field ``answered`` of the result is None.
+    ``answer`` is None if the payload could not be read, which is a fault.
     """
     if answer is None:
         return AnswerJudgement(None, fault=Fault("not an answer of this API"))
@@ -476,11 +465,10 @@ def whole_fault(payload: bytes) -> Fault | None:
 class StreamJudge:
     """A judge that reads the events of a streamed answer.
 
-    The attributes describe all events that were read so far.
+    The attributes describe all events so far.
 
     - ``output`` is True if the stream has contained output.
-    - ``ended`` is True if a choice has ended; ``finished`` is True if all choices (``answers`` of
-      them) have ended.
+    - ``ended`` is True if a choice has ended, ``finished`` if all ``answers`` choices have.
     """
 
     def __init__(self, answers: int = 1) -> None:
@@ -488,12 +476,12 @@ class StreamJudge:
         self.ended = False
         self._answers, self._ends = answers, set[Any]()
         self.may_be_empty = False
-        self._promised = False  # true if the finish reason says that the answer contains output
-        # ``_told`` is the number of output tokens that the server has reported so far, or None.
+        self._promised = False  # whether the finish reason promises output
+        # output tokens that the server has reported so far, or None
         self._told: int | None = None
 
     def judge_event(self, payload: bytes, event: str = "") -> AnswerJudgement:
-        """Judge the data of the next event. The result's ``output`` is about new output only."""
+        """Judge the data of the next event; ``output`` of the result is about new output only."""
         found = judge(answered(payload), event)
         repeats = found.typed is not None and found.typed.whole and self.output
         if found.answer is not None and (repeats or not self._is_new(found.answer)):
@@ -518,7 +506,7 @@ class StreamJudge:
     def _is_new(self, answer: Answered) -> bool:
         """Return whether an event has new tokens.
 
-        In SGLang's API, events repeat all earlier output.
+        Output alone is no proof, because SGLang's events repeat all earlier output.
         """
         before, told = self._told, _reported(answer)
         if told is not None:
@@ -529,7 +517,7 @@ class StreamJudge:
 def _status(*said: Any) -> int | None:
     """Return the first HTTP error status (400 to 599) among an error's fields, or None.
 
-    An error type that blames the request, such as "invalid_request_error", counts as status 400.
+    Error types that blame the request, such as "invalid_request_error", count as 400.
     """
     for one in said:
         if isinstance(one, str):
@@ -553,7 +541,7 @@ def _ended_choices(answer: Answered) -> set[Any]:
 
 
 def _error_of(answer: Answered, event: str, named: Typed | None) -> Fault | None:
-    """Return the error in an answer, in any of the fields that servers use, or None."""
+    """Return the error in an answer, from any of the fields that servers use, or None."""
     error = answer.error or (named and named.error)
     for choice in answer.choices or ():
         error = error or choice.error
@@ -597,9 +585,8 @@ def _reported(answer: Answered) -> int | None:
     return output_tokens_in(told) if isinstance(told, dict) else None
 
 
-# ``MEDIA_TOKENS`` is the estimated number of tokens of an image, a sound or a video. The true
-# number depends on the model: in current models, an image of 1,024 x 1,024 pixels takes about 600
-# to 1,400 tokens.
+# estimated tokens of an image, a sound or a video; in current models, an image of 1,024 x 1,024
+# pixels takes about 600 to 1,400 tokens
 MEDIA_TOKENS = 1_024
 _MEDIA = frozenset(
     {"image", "image_url", "input_image", "image_data", "image_embeds", "audio", "audio_url"}
@@ -609,21 +596,21 @@ _BESIDE_MESSAGES = (
     *("tools", "chat_template_kwargs", "reasoning_effort", "reasoning", "thinking"),
     *("text", "output_config"),
 )
-# ``_TURNS`` lists the fields of a request body that contain turns, in the order of the prompt. Each
-# field of ``_TURNS`` is listed with the role of a plain text in the field.
+# fields of a request body that contain turns, in the order of the prompt, each with the role of a
+# plain text in it
 _TURNS = {"instructions": "system", "system": "system", "input": "user", "messages": "user"}
-SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # fields of a request body that a chat template may use
-_CONTENTS = ("content", "output")  # The text of a tool's result is in the field ``output``.
+SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # fields of a request that a chat template may use
+_CONTENTS = ("content", "output")  # ``output`` holds the text of a tool's result
 _TURN = frozenset({"role", *_CONTENTS})
 
 
 class Media(NamedTuple):
-    """An image, a sound or a video in a prompt. Equal images, sounds or videos have equal keys."""
+    """An image, a sound or a video in a prompt; equal ones have equal keys."""
 
     key: int
 
     def ids(self) -> array[int]:
-        """Return ``MEDIA_TOKENS`` equal token ids, by which prompts represent the media."""
+        """Return ``MEDIA_TOKENS`` equal token ids that represent the media in prompts."""
         return array("I", [self.key]) * MEDIA_TOKENS
 
     def words(self) -> str:
@@ -642,9 +629,9 @@ def media_of(content: object) -> Media:
 
 
 def beside_messages(body: Mapping[str, Any]) -> str:
-    """Return tools and template arguments as JSON text.
+    """Return a request's tools and template arguments as JSON text.
 
-    In a prompt, the JSON text of tools and template arguments precedes the messages.
+    In a prompt, this text precedes the messages.
     """
     return _json({name: body.get(name) for name in _BESIDE_MESSAGES})
 
@@ -668,7 +655,7 @@ def turns_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def pieces_of(message: Mapping[str, Any], start: str) -> list[Piece]:
     """Return the pieces of a message: ``start``, the content, and other fields as JSON.
 
-    Tool calls are an example of other fields. Neighbouring texts are joined.
+    Other fields are, for example, tool calls. Neighbouring texts are joined.
     """
     parts: list[Piece] = []
     for content in (message.get(name) for name in _CONTENTS):
@@ -698,7 +685,7 @@ def _texts(value: Any) -> Iterator[Piece]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list) and all(isinstance(part, dict) for part in value):
-        yield from _content_parts(value)  # The result of a tool may also be a list of parts.
+        yield from _content_parts(value)  # a tool's result may also be a list of parts
     elif value is not None:
         yield msgspec.json.encode(value).decode()
 
@@ -708,11 +695,11 @@ def _json(fields: Mapping[str, Any]) -> str:
     return msgspec.json.encode(known).decode() if known else ""
 
 
-# A blank line ends an event; its two line ends may be CR LF, LF or CR. The group is atomic, so that
-# CR LF counts as a single line end.
+# Events end with a blank line, that is, two line ends (CR LF, LF or CR). The group is atomic, so
+# that CR LF counts as one.
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r){2}")
 _BLANK_LINES = (b"\n\n", b"\n\r\n", b"\r\r")
-_LONGEST_END = 4  # length in bytes of the longest blank line, CR LF CR LF
+_LONGEST_END = 4  # bytes of the longest blank line, CR LF CR LF
 
 
 class EventSplitter:
@@ -725,17 +712,17 @@ class EventSplitter:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._begun = bytearray()
-        self._searched = 0  # position in the bytes before which no blank line begins
-        self._oversized = False  # true if a piece of the current event was already returned
+        self._searched = 0  # no blank line begins before this position
+        self._oversized = False  # whether a piece of the current event was already returned
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
-        """Add received bytes.
+        """Add received bytes; return completed events and pieces of oversized events.
 
-        Return completed events, each with True, and pieces of events, each with False.
+        Each is returned with a flag: True for a completed event, False for a piece.
         """
         is_event = chunk.endswith(b"\n\n") and chunk.find(b"\n\n") == len(chunk) - 2
         if is_event and not self._begun and not self._oversized and b"\r" not in chunk:
-            # In most streams, a chunk of bytes is a single event.
+            # Most chunks are a single event.
             return [(chunk, b"data" in chunk)]
         self._begun += chunk
         starts = [(self._begun.rfind(end, self._searched), len(end)) for end in _BLANK_LINES]
@@ -744,7 +731,7 @@ class EventSplitter:
         del self._begun[:end]
         found = self._events_in(whole) if whole else []
         if len(self._begun) > self._most_bytes:
-            # The last bytes of a chunk are kept, because a blank line may begin there.
+            # Keep the last bytes of a chunk, because a blank line may begin there.
             stop = len(self._begun) - _LONGEST_END
             found.append((bytes(self._begun[:stop]), False))
             del self._begun[:stop]
@@ -753,7 +740,7 @@ class EventSplitter:
         return found
 
     def _events_in(self, whole: bytes) -> list[tuple[bytes, bool]]:
-        if b"data" not in whole:  # Events without data are comments, which some servers send often.
+        if b"data" not in whole:  # events without data are comments, which some servers send often
             self._oversized = False
             return [(whole, False)]
         found: list[tuple[bytes, bool]] = []
@@ -761,7 +748,7 @@ class EventSplitter:
         for end in _BLANK_LINE.finditer(whole):
             found.append((whole[start : end.end()], not self._oversized))
             start, self._oversized = end.end(), False
-        if start < len(whole):  # The remaining bytes are a line end without data.
+        if start < len(whole):  # the rest is a line end without data
             found.append((whole[start:], False))
         return found
 
@@ -773,7 +760,7 @@ class EventSplitter:
 def data_lines(event: bytes) -> list[bytes]:
     """Return the contents of an event's ``data`` lines, or an empty list for a comment."""
     if event.startswith(b"data:") and event.find(b"\n") >= len(event) - 2 and b"\r" not in event:
-        # In most streams of server-sent events, an event has a single line.
+        # Most events have a single line.
         return [event[5:].strip()]
     if b"data:" not in event:
         return []

@@ -35,12 +35,11 @@ SETTINGS = "FAIRBENCH_SETTINGS"
 WEIGHTS = "FAIRBENCH_WEIGHTS"
 EVICTION = "FAIRBENCH_EVICTION"
 
-# ``PROOF`` and ``LIMIT`` are gauges on a server's metrics page. The labels of ``PROOF`` name the
-# scheduler and its parameters; the value of ``LIMIT`` is the limit on running requests.
+# gauges on a server's metrics page: the labels of the first name the scheduler and its parameters,
+# the value of the second is the limit on running requests
 PROOF, LIMIT = "fairbench_scheduler", "fairbench_max_running_requests"
 
-# The plugin itself enforces only one engine setting, ``LOAD_CAP``; the engine enforces the other
-# settings.
+# the only engine setting that the plugin enforces itself
 LOAD_CAP = "engine.load_cap"
 # settings that belong to the server and not to its scheduler or its eviction policy
 OF_SERVER = (LOAD_CAP, SHARE)
@@ -57,13 +56,13 @@ class Classes(Enum):
 class PluginConfig:
     """The configuration of a server's plugin: a local scheduler with all its parameters.
 
-    - ``params`` has all parameters as ``NAME.PARAM``, also those of the eviction policy, and
+    - ``params`` has all parameters as ``NAME.PARAM``, also those of the eviction policy,
       ``LOAD_CAP`` if this limit is set, and ``SHARE`` if memory shares are on.
     - ``weights`` are the clients' weights; a client that is not listed has weight 1.
-    - ``eviction`` is the name of the eviction policy of the server's cache, which distinguishes the
-      clients in ``clients``; None means the server's own policy.
-    - ``classes`` is the order in which the engine serves priorities; each priority has a separate
-      scheduler. With ``classes`` None, the server has a single scheduler.
+    - ``eviction`` is the eviction policy of the server's cache, which distinguishes the clients
+      ``clients``; None means the server's own policy.
+    - ``classes`` is the order in which the engine serves priorities, each with a scheduler of its
+      own; None means a single scheduler.
     """
 
     local: str
@@ -82,7 +81,7 @@ class PluginConfig:
         return build_local(self.local, self.params)
 
     def build_eviction(self) -> EvictionPolicy:
-        """Build the eviction policy that is configured. The field ``eviction`` must not be None."""
+        """Build the configured eviction policy; ``eviction`` must not be None."""
         assert self.eviction is not None
         return build_eviction(self.eviction, self.params)
 
@@ -102,7 +101,7 @@ class PluginConfig:
 
     @property
     def has_cap(self) -> bool:
-        """Return whether the load is limited, for which the server must measure its steps."""
+        """Return whether the load is limited, so that the server must measure its steps."""
         return LOAD_CAP in self.params
 
     @property
@@ -115,13 +114,13 @@ class PluginConfig:
 
 
 class Evicting(NamedTuple):
-    """The eviction policy of a run's servers, and the clients that this policy distinguishes."""
+    """The eviction policy of a run's servers, and the clients that it distinguishes."""
 
     policy: str | None = None
     clients: tuple[str, ...] = ()
 
 
-OWN_ORDER = Evicting()  # The engine evicts cached tokens in its own order.
+OWN_ORDER = Evicting()  # the engine evicts cached tokens in its own order
 
 
 def plugin_config(
@@ -130,7 +129,7 @@ def plugin_config(
     weights: Mapping[str, float] | None = None,
     evicting: Evicting = OWN_ORDER,
 ) -> PluginConfig:
-    """Return the configuration of one scheduler for the plugin, from a run's settings.
+    """Return the plugin's configuration for a scheduler, from a run's settings.
 
     Raises UsageError for an unknown scheduler, eviction policy or parameter, for an invalid value,
     and for memory shares without an eviction policy that gives shares.
@@ -151,14 +150,14 @@ def plugin_config(
     if policy in (None, DEFAULT_EVICTION):
         return PluginConfig(local, told, checked)
     eviction_params = make_params(policy, eviction_class(policy).Params, settings)
-    # ``prepare`` raises UsageError if the settings name an unknown client.
+    # raises UsageError if the settings name an unknown client
     build_eviction(policy, settings).prepare(Setup(clients, checked))
     told |= as_settings(policy, eviction_params)
     return PluginConfig(local, told, checked, policy, clients)
 
 
 def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[str, Any]:
-    """Return a scheduler's parameters as ``NAME.PARAM``, and the limit on the load if set."""
+    """Return a scheduler's parameters as ``NAME.PARAM``, with the load limit if set."""
     told = as_settings(local, params)
     return told if load_cap in (None, NONE) else {**told, LOAD_CAP: load_cap}
 
@@ -212,7 +211,7 @@ def read_variable(environment: Mapping[str, str], variable: str, shape: str) -> 
 
 
 def check_classes(flag: str, config: PluginConfig) -> None:
-    """Raise UsageError if memory shares are on in a server with classes of priority (``flag``)."""
+    """Raise UsageError if memory shares are combined with classes of priority (``flag``)."""
     if config.shares_memory:
         raise UsageError(
             f"{flag} is not supported with {SHARE}: each class of priority has its own queue, and "
@@ -220,15 +219,14 @@ def check_classes(flag: str, config: PluginConfig) -> None:
         )
 
 
-# The environment variable ``UNTESTED`` with value 1 allows engine releases that are newer than the
-# supported releases.
+# environment variable that, with value 1, allows engine releases newer than the supported ones
 UNTESTED = "FAIRBENCH_ALLOW_UNTESTED_RELEASE"
 
 
 def installed(distributions: Sequence[str]) -> str:
-    """Return the version of the first distribution in a list that is installed, or "".
+    """Return the version of the first installed distribution in a list, or "".
 
-    The version is read from the metadata of the distribution, so the engine is not imported.
+    It is read from the distribution's metadata, so the engine is not imported.
     """
     for name in distributions:
         try:
@@ -271,7 +269,7 @@ def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
         function = pkgutil.resolve_name(target)
     except AttributeError as error:
         raise UsageError(f"{engine} has no {target}: {error}") from None
-    except Exception as error:  # If a package is broken, its import may raise any exception.
+    except Exception as error:  # importing a broken package may raise any exception
         raise UsageError(f"{engine} cannot be imported: {_cause(error)}") from None
     found = tuple(inspect.signature(function).parameters)
     if found[: len(expected)] != expected:
@@ -282,7 +280,7 @@ def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the first line of the error because of which an import failed."""
+    """Return the first line of the error that made an import fail."""
     while (deeper := error.__cause__ or error.__context__) is not None:
         error = deeper
     return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,11 +1,11 @@
 """Records of runs on real servers: files of JSON lines, and their conversion to tables.
 
-Times in the records are seconds since the start of the run. The records contain names of clients
-and states, not their numbers.
+Times are in seconds since the start of the run. Records contain names of clients and states, not
+their numbers.
 
-With several drivers, each driver has a folder with its records and the offset of its clock. A
-record is written as soon as a request or program ends, so that ``fairbench recover`` can use the
-records of a run that crashed.
+Each of several drivers has a folder with its records and the offset of its clock. A record is
+written as soon as a request or program ends, so that ``fairbench recover`` can use the records of a
+run that crashed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REQUESTS_FILE, PROGRAMS_FILE = "requests.jsonl", "programs.jsonl"
 
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-# ``Time`` is the time in seconds since the start of the run.
+# seconds since the start of the run
 Time: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e12)]
 
 
@@ -41,18 +41,17 @@ class RequestRecord(msgspec.Struct, frozen=True):
     - ``arrival_s`` is the time at which the request was due, delayed by ``held_s`` seconds if the
       driver had no free slot.
     - ``submit_s`` is the time at which the driver sent the request, or None for an unsent request.
-      In the file, the field ``submit_s`` is called "sent_s".
+      It is called "sent_s" in the file.
     - ``admitted_s`` is the time of admission, or None if the server does not report how long the
       request was queued.
-    - ``cached_tokens`` is the number of cached prompt tokens, or None if the server does not report
-      it.
+    - ``cached_tokens`` is the number of cached prompt tokens, or None if not reported.
     - ``chunk_s`` and ``chunk_tokens`` are the times and the sizes (tokens) of the received chunks.
     - ``error`` is the reason why the request was refused, or why the answer broke off.
     - ``min_new_tokens`` is the minimum number of output tokens that the request asked for.
     - ``estimated`` is True if the server did not report the number of tokens of the prompt or of
       the answer.
-    - ``compulsory_tokens`` are the tokens of the prompt that no earlier prompt or answer contains,
-      or None if unknown.
+    - ``compulsory_tokens`` is the number of prompt tokens that no earlier prompt or answer
+      contains, or None if unknown.
     """
 
     request_id: Count
@@ -116,16 +115,14 @@ def read_records(directory: Path) -> LiveRecords:
 def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
     """Convert records to the tables of a simulated run.
 
-    The service log is computed from the requests. If the server does not report when it admitted a
-    request, the request counts as admitted at its first token. If the server never reports cached
-    tokens, all input counts as computed (uncached). If the server reports cached tokens for some
-    requests only, the input of the others counts as neither cached nor uncached. Raises DataError
-    for a client that is not in ``clients``.
+    The service log is computed from the requests. Without a reported admission time, a request
+    counts as admitted at its first token. If the server never reports cached tokens, all input
+    counts as computed (uncached). If it reports them for some requests only, the input of the
+    others counts as neither. Raises DataError for a client that is not in ``clients``.
     """
     rows = sorted(records.requests, key=lambda record: record.request_id)
     columns = _arrays(rows, RequestRecord, clients)
-    # The time at which a request was sent is dropped, because the stored table has no column for
-    # this time.
+    # The stored table has no column for the time of sending.
     del columns["submit_s"]
     if not columns["estimated"].any():
         del columns["estimated"]
@@ -163,7 +160,7 @@ def _arrays(
 ) -> dict[str, Any]:
     """Return an array for each field of the records that is not a list.
 
-    In the arrays, None becomes NaN, and names become indices.
+    None becomes NaN, and names become indices.
     """
     rows = [msgspec.structs.astuple(record) for record in records]
     names = kind.__struct_fields__
@@ -193,7 +190,7 @@ def _read_file(path: Path, kind: type[_Record]) -> list[_Record]:
     records = []
     for number, line in lines(path, f"{path}", blank=True, streamed=True):
         if not line.endswith(b"\n"):
-            break  # The writing process ended before it had written the whole line.
+            break  # the writer ended in the middle of the line
         try:
             records.append(decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -202,9 +199,9 @@ def _read_file(path: Path, kind: type[_Record]) -> list[_Record]:
 
 
 class Journal:
-    """A writer of two files of JSON lines, one of requests and one of programs.
+    """A writer of two files of JSON lines: requests and programs.
 
-    Each record is written as soon as the request or program ends.
+    Each record is written at once.
 
     Raises UsageError if the files cannot be created.
     """
@@ -266,12 +263,11 @@ class Offset(msgspec.Struct, frozen=True):
 def compare_clocks(
     ask: Callable[[], float], now_s: Callable[[], float], rounds: int = ROUNDS
 ) -> Offset:
-    """Return by how many seconds another process's clock is ahead of the clock ``now_s``.
+    """Measure by how many seconds another process's clock is ahead of the clock ``now_s``.
 
-    ``ask`` is a function that asks the other process for its time. Each clock reading is assigned
-    to the midpoint between the request and the reply. The error is at most half of the round-trip
-    time, even if request and reply take different times (Cristian, "Probabilistic clock
-    synchronization", 1989). The result is from the fastest of ``rounds`` readings.
+    ``ask`` asks the other process for its time, which is taken to be read midway between request
+    and reply. The error is at most half of the round-trip time (Cristian, "Probabilistic clock
+    synchronization", 1989). The fastest of ``rounds`` readings is used.
     """
     return min((_once(ask, now_s) for _ in range(rounds)), key=lambda found: found.uncertainty_s)
 
@@ -295,7 +291,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
     @property
     def drift_s(self) -> float:
-        """The change of the offset during the run (s), or 0 if within the combined uncertainty."""
+        """The change of the offset during the run in seconds, or 0 within the uncertainty."""
         if self.after is None:
             return 0.0
         drift_s = self.after.offset_s - self.before.offset_s
@@ -309,14 +305,14 @@ class ClockComparison(msgspec.Struct, frozen=True):
         return max(self.before.uncertainty_s, after.uncertainty_s)
 
     def ahead_s(self, since_s: float) -> float:
-        """Return the drift (s) of the driver's clock ``since_s`` seconds after the first check."""
+        """Return the drift (s) of the driver's clock, ``since_s`` seconds after the first check."""
         if self.after is None or self.after.at_s <= self.before.at_s:
             return 0.0
         return self.drift_s * since_s / (self.after.at_s - self.before.at_s)
 
 
 class Shard(NamedTuple):
-    """The clients of driver ``number``, one of ``drivers`` drivers: every ``drivers``-th client."""
+    """The clients of one of several drivers: every ``drivers``-th client, from ``number`` on."""
 
     number: int = 0
     drivers: int = 1
@@ -329,7 +325,7 @@ WHOLE = Shard()
 
 
 def write_clock(folder: Path, comparison: ClockComparison) -> None:
-    """Store a clock comparison in the folder of the driver to which it belongs."""
+    """Store a driver's clock comparison in the driver's folder."""
     hidden = folder / f".{CLOCK_FILE}"
     hidden.write_bytes(msgspec.json.encode(comparison) + b"\n")
     hidden.replace(folder / CLOCK_FILE)
@@ -338,8 +334,7 @@ def write_clock(folder: Path, comparison: ClockComparison) -> None:
 def clocks(folder: Path) -> list[ClockComparison]:
     """Return the clock comparisons of all drivers in order.
 
-    With a single driver, the list is empty. Raises DataError if a comparison of clocks cannot be
-    read.
+    The list is empty for a single driver. Raises DataError if a comparison cannot be read.
     """
     found: list[ClockComparison] = []
     while (path := folder / FOLDER.format(number=len(found)) / CLOCK_FILE).exists():
@@ -353,8 +348,8 @@ def clocks(folder: Path) -> list[ClockComparison]:
 def merge(folder: Path, time_scale: float) -> None:
     """Merge the records of several drivers into ``folder``, with times on this machine's clock.
 
-    ``time_scale`` is the number of emulated seconds per real second. A second call writes the same
-    records again.
+    ``time_scale`` is the number of emulated seconds per real second. A repeated call writes the
+    same records again.
     """
     found = clocks(folder)
     if not found:
@@ -386,7 +381,7 @@ def corrected(record: R, clock: ClockComparison, time_scale: float) -> R:
 def driver_entries(folder: Path) -> list[dict[str, float | str]]:
     """Return, for each driver, an entry for the run's manifest.
 
-    The entry has the remote host, if any, and the clock.
+    It has the driver's host, if remote, and its clock comparison.
     """
     return [
         {

@@ -1,4 +1,4 @@
-"""A run on real servers: start of workers and router, load from the driver, and result."""
+"""A run on real servers: start of workers and router, load of the driver, and result."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.params import as_settings
 
 UNLIMITED = 10**9
-# ``READY_PAGES`` lists the pages on which a router reports that it is ready; some routers do not
-# have all these pages.
+# pages on which routers report that they are ready; some routers lack some of them
 READY_PAGES = ("/health", "/v1/models", "/readiness")
 
 
@@ -49,8 +48,8 @@ def router_recipe(
 ) -> servers.Recipe:
     """Return the start instructions of ``fairbench serve`` with the experiment's router.
 
-    If the backend has an external router, the instructions start the external router. ``listen`` is
-    the address at which the router listens.
+    If the backend names an external router, this is started instead. ``listen`` is the address at
+    which the router listens.
     """
     place = LocalPlace(host=listen, listen=listen)
     theirs = None if spec.backend is None else spec.backend.external_router
@@ -60,8 +59,8 @@ def router_recipe(
     def command(ports: Sequence[int]) -> list[str]:
         arguments = [sys.executable, "-m", "fairbench", "serve", "--router", spec.router]
         arguments += ["--host", listen, "--port", str(ports[0])]
-        # An experiment may overload the workers, so the router's queue has no limit. The router
-        # ends without a grace period, because no client waits for answers at the end of a run.
+        # No limit on the queue, because an experiment may overload the workers; no grace period,
+        # because no client waits for answers at the end of a run.
         arguments += ["--max-queue", str(UNLIMITED), "--grace", "0", "--no-client-limit"]
         for worker in workers:
             arguments += ["--worker-url", worker.as_option()]
@@ -77,8 +76,7 @@ def router_recipe(
 def _admission_flags(spec: ExperimentSpec) -> list[str]:
     """Return the flags of ``fairbench serve`` for admission control.
 
-    The timing profile is that of the experiment, unless the admission parameters name another
-    profile.
+    The timing profile is the experiment's unless the admission parameters name another.
     """
     params = spec.admission
     if params is None:
@@ -107,8 +105,8 @@ def external_recipe(
 def takes_requests(url: str) -> bool:
     """Return whether a router takes requests.
 
-    All pages of the router must answer, one with success, and none with an error 5xx. In
-    sglang-router, ``/health`` succeeds before the router has a worker, but ``/readiness`` does not.
+    All pages must answer, at least one with success and none with an error 5xx. In sglang-router,
+    ``/health`` succeeds before there is a worker, but ``/readiness`` does not.
     """
     found = [status_of(url + page, timeout_s=servers.HEALTH_TIMEOUT_S) for page in READY_PAGES]
     answers = [status for status in found if status is not None]
@@ -125,7 +123,7 @@ def running_router(
     interrupted: Callable[[], bool] = lambda: False,
     listen: str = LOOPBACK,
 ) -> Iterator[servers.Server]:
-    """Start the router, and end it after the block.
+    """Start the router, and end it after the ``with`` block.
 
     Raises the errors that ``start_all`` raises.
     """
@@ -174,13 +172,15 @@ def run_live(
 ) -> RunResult:
     """Run an experiment on its backend.
 
-    Each request is written to ``directory`` as soon as it ends. ``workers``, if given, must fit the
-    experiment (see ``can_serve``); their caches are emptied first, and they keep running. If
-    ``workers`` is None, the function starts and ends the workers. ``driving`` is the function that
-    sends the load; drivers on other machines reach the router at ``listen``, an address of this
-    machine. When ``interrupted`` returns True, the run ends, and the records until then are kept.
-    Raises RunFailed if servers fail to start, and KeyboardInterrupt if a signal comes before the
-    start.
+    Each request is written to ``directory`` as soon as it ends. When ``interrupted`` returns True,
+    the run ends, and the records until then are kept.
+
+    ``workers``, if given, must fit the experiment (see ``can_serve``); their caches are emptied,
+    and
+    they keep running. Otherwise, workers are started and ended. ``driving`` sends the load; drivers
+    on other machines reach the router at ``listen``, an address of this machine. Raises RunFailed
+    if
+    servers fail to start, and KeyboardInterrupt if a signal comes before the start.
     """
     with run_folder(directory) as folder:
         with _serving(spec, folder, options, workers, on_progress, interrupted, listen) as serving:
@@ -201,7 +201,7 @@ def run_live(
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """A backend that is ready for load: the driver's target, a description, and processes."""
+    """A backend that is ready for load: driver's target, description, and processes."""
 
     target: DriverTarget
     served: Served
@@ -214,7 +214,7 @@ class _Serving:
         return [one.named_with_place() for one in self.workers if one.deaths or one.has_ended]
 
     def broken(self) -> str:
-        """Return why the servers cannot serve any further request, or "" if they can."""
+        """Return why the servers can serve no further request, or "" if they can."""
         if self.router is not None and self.router.has_ended:
             return f"the router ended during the run, with {self.router.last_words()}"
         if self.workers and all(worker.has_ended for worker in self.workers):
@@ -232,7 +232,7 @@ def _serving(
     interrupted: Callable[[], bool],
     listen: str,
 ) -> Iterator[_Serving]:
-    """Yield the backend when it is ready. After the block, the started processes are ended."""
+    """Yield the backend when it is ready, and end the started processes after the block."""
     backend = live_backend(spec)
     if (url := backend.running_at) is not None:
         served = backend.served(told_by(url, options.headers))

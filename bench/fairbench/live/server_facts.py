@@ -1,4 +1,4 @@
-"""Information pages of servers, and the settings and metrics that the pages contain."""
+"""Information pages of servers, and the settings and metrics on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairbench.errors import DataError, RunFailed
 from fairbench.files.formats import json_file
 from fairbench.live.plugin_config import LIMIT, OF_SERVER, PROOF, PluginConfig
 
-TIMEOUT_S = 10.0  # limit in seconds on the time without any byte from a server
+TIMEOUT_S = 10.0  # seconds without any byte from a server before a timeout
 NO_HEADERS: Mapping[str, str] = {}
 
 _direct = build_opener(ProxyHandler({}))
@@ -89,10 +89,10 @@ def info_in(metrics: str) -> dict[str, Any]:
     """Return a server's settings from its Prometheus metrics, under the keys of SGLang.
 
     The settings are the KV memory and the block size in tokens, the plugin's report, and the limit
-    on running requests. Settings that the page does not report are left out. Raises ValueError if
-    the text is not a page of Prometheus metrics.
+    on running requests, as far as the page has them. Raises ValueError if the text is not a page of
+    Prometheus metrics.
     """
-    # The package prometheus_client belongs to the extra `live`.
+    # imported here, because it belongs to the extra `live`
     from prometheus_client.parser import text_string_to_metric_families
 
     info: dict[str, Any] = {}
@@ -110,7 +110,7 @@ def info_in(metrics: str) -> dict[str, Any]:
 
 
 def _plugin_report(labels: dict[str, str]) -> dict[str, Any]:
-    import msgspec  # The package msgspec belongs to the extra `live`.
+    import msgspec  # belongs to the extra `live`
 
     try:
         told = {name: msgspec.json.decode(labels[name]) for name in ("params", "weights")}
@@ -124,7 +124,7 @@ def _plugin_report(labels: dict[str, str]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class PluginReport:
-    """The report of one server process that runs a scheduler of fairbench.
+    """The report of a server process that runs a scheduler of fairbench.
 
     - ``params`` holds each parameter as ``NAME.PARAM``.
     - ``eviction`` names the eviction policy if it is one of fairbench; None means the server's own
@@ -154,8 +154,7 @@ def fetch_report(url: str) -> list[PluginReport]:
     the server does not answer, or if the answer has an unknown form.
     """
     info = get_json(f"{url}/server_info")
-    # The emulator has one scheduler, whose report is at the top level of the answer. In SGLang's
-    # answer, each data-parallel rank has a report of its own.
+    # The emulator's only report is at the top level; in SGLang, each data-parallel rank has one.
     places = [info, *info.get("internal_states", ())]
     known = PluginReport.__slots__
     return [

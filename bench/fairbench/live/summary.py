@@ -1,4 +1,4 @@
-"""The result of a run on real servers, also of a killed run, computed from its records."""
+"""The result of a run on real servers, killed or not, computed from its records."""
 
 from __future__ import annotations
 
@@ -45,21 +45,20 @@ from fairbench.schedulers.registry import build_local, build_router
 from fairbench.workloads.tokens import load_counter
 
 _MESSAGE = re.compile(r'"(?:message|detail|error)"\s*:\s*"((?:[^"\\]|\\.)*)')
-# A result has a note if the P99 delay of sending requests exceeds ``LATE_MS`` milliseconds.
+# P99 delay of sending requests, in milliseconds, above which a result gets a note
 LATE_MS = 10.0
 NO_CACHED = "the server does not report cached tokens"
 CACHED_AT_END = (
     "the server reports cached tokens at the end of an answer, and too many answers had not ended"
 )
-# A result has a note if more than the fraction ``FEW_CUT`` of the answers lacks cached tokens
-# because the answers did not end.
+# fraction of answers that did not end, and so lack cached tokens, above which a result gets a note
 FEW_CUT = 0.05
 NO_WORKER = "the router does not say which worker served a request"
 NO_ADMISSION = "the server does not report when it admitted requests"
 
 
 def lateness_ms(requests: Iterable[RequestRecord]) -> Floats:
-    """Return how many milliseconds late each request was sent; unsent requests are left out."""
+    """Return how many milliseconds late each request was sent, without unsent requests."""
     return np.array(
         [1000 * (r.submit_s - r.arrival_s) for r in requests if r.submit_s is not None], float
     )
@@ -75,22 +74,22 @@ def gaps_s(requests: Iterable[RequestRecord]) -> Floats:
 
 
 def token_gaps_s(chunk_s: Sequence[float], chunk_tokens: Sequence[int]) -> Floats:
-    """Return the gap in seconds before each token after the first chunk."""
+    """Return the gap before each token after the first chunk, in seconds."""
     tokens = np.array(chunk_tokens[1:], dtype=np.int64)
     gaps: Floats = np.repeat(np.diff(chunk_s) / tokens, tokens)
     return gaps
 
 
 def error_counts(requests: Iterable[RequestRecord]) -> dict[str, int]:
-    """Return the number of requests by kind of error, with the most frequent kind first."""
+    """Return the number of requests by kind of error, the most frequent kind first."""
     kinds = Counter(r.error.partition(":")[0] for r in requests if r.error is not None)
     return dict(kinds.most_common())
 
 
 def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
-    """Return, for each kind of error, the server's message in the first such error.
+    """Return the server's message in the first error of each kind.
 
-    If the server's text is JSON, only the message in it is kept.
+    Only the message is kept if the server's text is JSON.
     """
     messages: dict[str, str] = {}
     for request in requests:
@@ -103,7 +102,7 @@ def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
 
 
 def _message(said: str) -> str:
-    """Return the message in an error's JSON, which may be cut off, or the whole text."""
+    """Return the message in an error's JSON, which may be cut off, or else the whole text."""
     found = _MESSAGE.search(said) if said.startswith("{") else None
     return found[1].replace('\\"', '"') if found else " ".join(said.split())
 
@@ -113,7 +112,7 @@ def summary_of(
 ) -> dict[str, Any]:
     """Return the summary as JSON types, with metrics, the experiment, and the server."""
     refused = [request for request in records.requests if request.status == REFUSED]
-    # An answer with a status 4xx counts as refused, not as failed.
+    # Answers with a status 4xx count as refused, not as failed.
     kinds = error_counts(refused).items()
     failed = sum(number for kind, number in kinds if not kind.startswith("HTTP 4"))
     facts = replace(_facts(spec, result, served), failed=failed)
@@ -147,8 +146,7 @@ def summary_of(
 def _measured(records: LiveRecords) -> Measurements:
     """Return the driver's measurements, such as token gaps, that the tables do not contain.
 
-    Waits of requests that still waited for a free slot of the driver at the end of the run are left
-    out.
+    Requests that still waited for a free slot of the driver at the end of the run are left out.
     """
     requests = records.requests
     held_s = [r.held_s for r in requests if r.held_s or r.submit_s is not None]
@@ -162,9 +160,9 @@ def _measured(records: LiveRecords) -> Measurements:
 
 
 def _token_gaps(requests: Iterable[RequestRecord]) -> TokenGaps | None:
-    """Return the gap before each chunk other than a request's first.
+    """Return the gaps before all chunks except each request's first.
 
-    Without any gap, return None.
+    The result is None without any gap.
     """
     # The stored table of requests is sorted by request id.
     rows = sorted(requests, key=lambda record: record.request_id)
@@ -190,7 +188,7 @@ def _facts(spec: ExperimentSpec, result: DriveResult, served: Served) -> Facts:
 
 
 def _prices(spec: ExperimentSpec, served: Served) -> WorkPrices | None:
-    """Return prices for computing a request's least GPU time. For a real server, return None."""
+    """Return prices for computing requests' least GPU time, or None for a real server."""
     if served.timing_profile is None or not is_known(served.timing_profile):
         return None
     profile = load_profile(served.timing_profile)
@@ -208,7 +206,7 @@ def _service_bound(spec: ExperimentSpec, served: Served) -> tuple[ServiceBound |
 
 
 def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
-    """Set each metric that needs data which the server did not report to null, with a reason."""
+    """Set metrics to null, with a reason, if the server did not report the data that they need."""
     answered = [request for request in records.requests if request.first_token_s is not None]
     if any(request.admitted_s is None for request in answered):
         forget_needing(metrics, Needs.ADMISSION, NO_ADMISSION)
@@ -228,7 +226,7 @@ def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
 
 
 def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
-    """Return the notes that a reader needs to interpret the numbers of the run."""
+    """Return notes that readers need to interpret the numbers of the run."""
     remarks: dict[str, str] = {}
     late_ms = statistic_of("p99", lateness_ms(records.requests))
     if late_ms > LATE_MS and spec.request_rate != inf:
@@ -290,9 +288,8 @@ def outcome(
     """Return the result of a run, computed from the records in ``folder``.
 
     ``ended`` are the names of the workers that ended during the run. ``broken`` is the reason why
-    the run had to end early, or "". If a worker ended, if ``broken`` is not "", or if no request
-    succeeded, the run is marked as incomplete, and a note says why. ``remarks`` are further notes,
-    by key.
+    the run had to end early, or "". In either case, or if no request succeeded, the run is marked
+    as incomplete, and a note says why. ``remarks`` are further notes, by key.
     """
     records = read_records(folder)
     tables = tables_of(records, [plan.client for plan in spec.client_plans()])

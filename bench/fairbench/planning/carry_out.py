@@ -1,4 +1,4 @@
-"""The execution of a capacity plan: a search for each scheduler and GPU, with stored runs."""
+"""Execution of a capacity plan: one search per scheduler and GPU, whose runs are stored."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ QUESTION, ANSWER = "plan.json", "answer.json"
 
 
 class _Walk:
-    """A search for the size of one choice (scheduler and GPU).
+    """A search in progress for the cluster size of one choice (scheduler and GPU).
 
-    ``wanted`` are the sizes to simulate next, and ``found`` is the result.
+    ``wanted`` lists the sizes to simulate next; ``found`` is the result.
     """
 
     def __init__(self, choice: PlanChoice, search: Search) -> None:
@@ -43,7 +43,7 @@ class _Walk:
         self.wanted = next(search)
 
     def continue_with(self, enough: Mapping[int, bool]) -> None:
-        """Continue the search; ``enough`` says for each wanted size whether it is sufficient."""
+        """Continue the search; ``enough`` says whether each wanted size meets the targets."""
         try:
             self.wanted = self._search.send(enough)
         except StopIteration as end:
@@ -53,7 +53,7 @@ class _Walk:
 def begin_plan(question: PlanQuestion, parent: Path) -> SweepStore:
     """Create a directory in ``parent`` for the runs of a capacity plan.
 
-    Raises UsageError if no plan can answer the question, because its parts do not fit together.
+    Raises UsageError if the inputs of ``question`` contradict each other.
     """
     clusters = Clusters(question)
     size = clusters.first_size if question.most else question.high
@@ -80,10 +80,10 @@ def question_of(store: SweepStore) -> PlanQuestion:
 def carry_out(
     store: SweepStore, context: RunContext, recorded: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Run the missing simulations of a stored plan. The answer is stored and returned.
+    """Run the missing simulations of a stored plan; store and return the answer.
 
-    ``recorded`` is a function that compares waits in a trace and in its replay
-    (``diagnosis.recorded_waits``); unless it is None, the answer has this comparison.
+    If ``recorded`` is given, the answer includes this comparison of waits in a trace and in its
+    replay (``diagnosis.recorded_waits``).
 
     Raises RunFailed if a run failed, Interrupted after a signal, and UsageError while another
     process carries out the plan.
@@ -119,7 +119,7 @@ def _search(clusters: Clusters, choice: PlanChoice) -> Search:
 
 
 class _Runs:
-    """The completed runs of a plan, by choice (scheduler, GPU and load) and number of replicas."""
+    """The completed runs of a plan, by choice (scheduler, GPU, load) and cluster size."""
 
     def __init__(self, clusters: Clusters, store: SweepStore, context: RunContext) -> None:
         self._clusters, self._store, self._context = clusters, store, context
@@ -130,11 +130,10 @@ class _Runs:
     def run_points(
         self, points: Iterable[tuple[PlanChoice, int]], *, with_alone: bool = False
     ) -> None:
-        """Run the missing points.
+        """Run the points that have not been run yet.
 
-        A point is a choice (scheduler, GPU and load) with a number of replicas. A run that several
-        points need is executed once. If ``with_alone`` is True, each client is also simulated
-        alone.
+        A point is a choice (scheduler, GPU, load) with a number of replicas. If several points need
+        the same run, it is executed once. With ``with_alone``, each client is also simulated alone.
         """
         new: dict[str, ExperimentSpec] = {}
         for choice, dp in points:
@@ -165,7 +164,7 @@ class _Runs:
         return [self._found[one] for one in self._of[choice, dp]]
 
     def verdicts(self, choice: PlanChoice, dp: int) -> list[JudgedTarget]:
-        """Return for each target whether the simulated cluster meets the target."""
+        """Return the verdict on each target for ``dp`` replicas."""
         return [judge(slo, self.summaries(choice, dp)) for slo in self._clusters.targets]
 
     def is_enough(self, choice: PlanChoice, dp: int) -> bool:
@@ -175,6 +174,6 @@ class _Runs:
 
 
 def _sweep(specs: Sequence[ExperimentSpec]) -> Sweep:
-    """Return a sweep of given runs, so that commands for sweeps can read a plan's directory."""
+    """Return the runs as a sweep, so that commands for sweeps can read a plan's directory."""
     grid = [grid_of(spec) | {"seed": [spec.seed]} for spec in specs]
     return make_sweep({"name": "plan", "grid": grid})

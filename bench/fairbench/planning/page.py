@@ -65,10 +65,9 @@ def plan_page(path: Path) -> page.Page:
 
 
 def plan_title(answer: Row) -> str:
-    """Return a plan's answer in one line.
+    """Return a plan's answer in one line: the replicas that each scheduler needs.
 
-    The answer states the replicas that each scheduler needs, and the savings of the first
-    scheduler.
+    The line also says how many replicas the first scheduler saves.
     """
     load = answer["choices"][0]["load"]
     if size_of(answer) == USERS:
@@ -83,8 +82,8 @@ def plan_title(answer: Row) -> str:
 def _saved(first: Row, others: Sequence[Row]) -> str:
     """Return a text on the replicas that the first choice (scheduler and GPU) saves.
 
-    The first choice is compared with the most expensive choice. If the first choice is the most
-    expensive, it is compared with the cheapest choice.
+    The first choice is compared with the most expensive choice or, if it is the most expensive
+    itself, with the cheapest.
     """
     if first["replicas"] is None:
         return ""
@@ -170,7 +169,7 @@ def _curve(target: Row, series: Sequence[PointSeries], size: str) -> page.Figure
 
 
 def _series(answer: Row, place: int) -> Iterator[PointSeries]:
-    """Yield the points of each choice (scheduler, GPU, load) for the target number ``place``."""
+    """Yield the chart points of each choice (scheduler, GPU, load) for target number ``place``."""
     rows = answer["choices"]
     loads = len({row["load"] for row in rows}) > 1
     names = [_choice(row, answer) + (f" {row['load']:g} x" if loads else "") for row in rows]

@@ -1,4 +1,4 @@
-"""The question of a capacity plan: targets such as ``ttft_p99<2s``, schedulers, and load."""
+"""Inputs of a capacity plan: targets such as ``ttft_p99<2s``, schedulers, and load."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ WRITE = "write METRIC<LIMIT or METRIC>LIMIT, such as ttft_p99<2s or min_share>80
 LATENCY = re.compile(r"(ttft|tpot|e2el)_(p[1-9][0-9]?|mean|median)")
 SHARING = re.compile(r"sharing_(p50|p95|p99)")
 RANKED = re.compile(r"(?:victim_)?p([1-9][0-9]?)_\w+")
-MOST_NAMED = 5  # The message for an unknown metric has at most this number of names.
-USUAL_RANKS = (50, 99)  # Every summary has these percentiles of latency.
+MOST_NAMED = 5  # most metric names in the message for an unknown metric
+USUAL_RANKS = (50, 99)  # latency percentiles that every summary has
 
-# ``UNITS`` maps the unit of a metric and the unit of a target to the factor that converts the
-# target.
+# factors that convert a target, by the metric's unit and the target's unit
 UNITS = {("ms", "s"): 1000.0, ("ms", "ms"): 1.0, ("s", "s"): 1.0, ("s", "ms"): 0.001}
 
 
 class Slo(NamedTuple):
     """A target, such as ``ttft_p99<2s``: a metric and its limit.
 
-    If ``below`` is True, the metric must be below the limit, or else above the limit. If
-    ``inclusive`` is True, a value that equals the limit meets the target. ``text`` is the target as
-    the user wrote it; ``metric`` is the key in the summary.
+    The metric must lie below the limit if ``below`` is True, or else above it. If ``inclusive`` is
+    True, a value that equals the limit meets the target. ``text`` is the target as the user wrote
+    it; ``metric`` is the key in the summary.
     """
 
     text: str
@@ -62,7 +61,7 @@ class Slo(NamedTuple):
 
     @property
     def rank(self) -> int | None:
-        """The percentile that the metric is, or None for a metric without a percentile."""
+        """The rank of a percentile metric, such as 99, or None for other metrics."""
         match = RANKED.fullmatch(self.metric.rpartition(".")[2])
         return int(match[1]) if match and int(match[1]) not in USUAL_RANKS else None
 
@@ -78,7 +77,7 @@ class Slo(NamedTuple):
         return value < self.limit if self.below else value > self.limit
 
     def margin(self, value: float) -> float | None:
-        """Return by which fraction of the limit a value meets the target; None for a limit of 0."""
+        """Return the distance to the limit as a fraction of the limit; None for limit 0."""
         if not self.limit:
             return None
         left = self.limit - value if self.below else value - self.limit
@@ -99,10 +98,10 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
 def parse_slo(text: str) -> Slo:
     """Parse a target: ``METRIC<LIMIT`` or, for metrics that should be large, ``METRIC>LIMIT``.
 
-    A metric is a key of a run's summary, ``clients.NAME.KEY``, ``min_share`` or ``on_time``. A
-    metric may also have a name in the style of other tools, such as ``ttft_p99``; its limit then
-    needs a unit. Raises UsageError for a wrong form, sign, metric or unit, and for a limit that no
-    value can meet.
+    A metric is a key of a run's summary, ``clients.NAME.KEY``, ``min_share`` or ``on_time``. Names
+    in the style of other tools, such as ``ttft_p99``, are allowed too; their limits need a unit.
+    Raises UsageError for a wrong form, sign, metric or unit, and for a limit that no value can
+    meet.
     """
     match = SHAPE.fullmatch(text.strip())
     if match is None:
@@ -165,7 +164,7 @@ def _in_unit_of(entry: Metric, unit: str | None, text: str) -> float:
 
 
 def _is_of_a_run(entry: Metric) -> bool:
-    """Return whether a metric has a better direction and exists for a single run."""
+    """Return whether a metric exists for a single run and is better when higher or lower."""
     beside_others = entry.of_comparison and not entry.key.startswith("sharing_incentive")
     return entry.better is not Better.NEITHER and not beside_others
 
@@ -185,12 +184,11 @@ def _unknown_metric(name: str) -> UsageError:
 
 
 USERS, REPLICAS = "users", "replicas"
-"""The two sizes that a plan can seek: the most users of a cluster, or the fewest replicas."""
-# A plan for the largest number of users tries at most ``MOST_TIMES`` times the experiment's number
-# of clients.
+"""A plan seeks either the most users of a cluster or the fewest replicas."""
+# limit on the users that a plan tries, as a multiple of the experiment's number of clients
 MOST_TIMES = 64
 
-NUM_RUNS = 3  # Each cluster is simulated with this number of seeds by default.
+NUM_RUNS = 3  # default number of seeds with which each cluster is simulated
 
 
 class PlanChoice(NamedTuple):
@@ -206,19 +204,19 @@ class PlanQuestion:
     """The question that a capacity plan answers, with all inputs.
 
     - ``slos`` are the targets of ``--slo`` as text.
-    - ``schedulers`` and ``gpus`` are the compared ones; the plan is for the first of both, and the
-      others are alternatives.
-    - ``low`` and ``high`` are the smallest and the largest number of replicas that is considered.
+    - ``schedulers`` and ``gpus`` are compared; the plan is for the first of each, and the others
+      are alternatives.
+    - ``low`` and ``high`` are the smallest and the largest number of replicas to consider.
     - ``flags`` and ``settings`` describe the experiment.
-    - ``loads`` are factors of the experiment's load, which is ``request_rate``, the speed of the
-      trace, or the workload's own rate for one replica of the first GPU.
+    - ``loads`` multiply the experiment's load. This load is ``request_rate``, the speed of the
+      trace, or the workload's default rate for one replica of the first GPU.
     - ``prices`` are prices of one GPU for one hour.
     - ``num_runs`` is the number of seeds with which each size is simulated.
     - ``certain`` demands that the whole 95% interval of a metric meets the target.
     - ``every`` makes the plan test every number of replicas.
     - ``sharing`` also simulates each client alone, on the cluster that the plan finds.
-    - ``most`` is USERS if the plan seeks the most users (clients) of ``low`` replicas; ``high``
-      then equals ``low``. If ``most`` is empty, the plan seeks the smallest number of replicas.
+    - ``most`` is USERS if the plan seeks the most users (clients) for ``low`` replicas; then
+      ``high`` equals ``low``. If ``most`` is empty, the plan seeks the fewest replicas.
     """
 
     slos: Sequence[str]
@@ -253,7 +251,7 @@ class PlanQuestion:
 
     @property
     def size(self) -> str:
-        """Return whether the plan looks for a number of users or of replicas."""
+        """The kind of size that the plan seeks: USERS or REPLICAS."""
         return USERS if self.most else REPLICAS
 
     @property
@@ -268,7 +266,7 @@ class PlanQuestion:
 
 
 class FixedLoad(NamedTuple):
-    """The load of a plan, which does not depend on the number of replicas.
+    """The fixed load of a plan, independent of the number of replicas.
 
     ``rate`` is in programs/s of each well-behaved client; for a trace, ``rate`` is None. ``usual``
     is True if the rate is the workload's own rate for one replica.
@@ -282,9 +280,9 @@ class Clusters:
     """The experiments of a plan, for every choice (scheduler, GPU, load) and every size."""
 
     def __init__(self, question: PlanQuestion) -> None:
-        """Prepare a plan.
+        """Check the question and prepare the experiments of a plan.
 
-        Raises UsageError if no plan can answer the question, because its parts do not fit together.
+        Raises UsageError if the inputs of ``question`` contradict each other.
         """
         self.question = question
         self.targets = question.targets
@@ -300,7 +298,7 @@ class Clusters:
         for slo in self.targets:
             if reason := why_missing(slo.metric, smallest):
                 raise UsageError(f"--slo {slo.text}: {reason}")
-        # A question that no plan can answer is refused before the first run.
+        # Build every experiment once, so that contradictions are found before the first run.
         for choice in question.choices:
             self.spec(choice, self.last_size)
 
@@ -315,7 +313,7 @@ class Clusters:
         return usual, min(MAX_CLIENTS, MOST_TIMES * usual)
 
     def is_possible(self, choice: PlanChoice, size: int) -> bool:
-        """Return whether an experiment of this size exists. A workload may need more users."""
+        """Return whether the workload allows this size; it may need a minimum number of users."""
         try:
             self.spec(choice, size)
         except UsageError:

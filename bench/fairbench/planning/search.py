@@ -1,4 +1,4 @@
-"""The search of ``fairbench plan`` for replicas or users, and ``answer.json``."""
+"""The search of ``fairbench plan`` for the number of replicas or users, and ``answer.json``."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ never yields an empty list.
 class SmallestSize(NamedTuple):
     """The smallest cluster size that meets the targets, or None if no size does.
 
-    ``monotone`` is True if no tested size above a sufficient size is insufficient. If ``monotone``
-    is True, the untested sizes above a sufficient size are assumed to be sufficient. If
-    ``monotone`` is False, every size below the smallest sufficient size was simulated. ``tried``
-    says for each simulated size whether the size meets the targets.
+    ``monotone`` is True if every tested size above a sufficient size is sufficient, too; untested
+    larger sizes are then assumed to be sufficient. Otherwise, every size below the smallest
+    sufficient one was simulated. ``tried`` says whether each simulated size meets the targets.
     """
 
     smallest: int | None
@@ -40,10 +39,9 @@ class SmallestSize(NamedTuple):
 def bisected(low: int, high: int) -> Search:
     """Find the smallest sufficient size from ``low`` to ``high`` by bisection.
 
-    The search also tests the sizes next to the size that it finds. If a larger size fails where a
-    smaller size passes, every size below the smallest sufficient size is tested. If the largest
-    size is insufficient, smaller sizes are tested before the search reports that no size is
-    sufficient.
+    The neighbours of the found size are tested as well. If a larger size fails where a smaller size
+    passes, every size below the smallest sufficient size is tested. If ``high`` is insufficient,
+    smaller sizes are tested before the search reports that no size is sufficient.
     """
     tried = dict((yield [high]))
     below, above = low - 1, high
@@ -67,9 +65,9 @@ def bisected(low: int, high: int) -> Search:
 def largest(first: int, last: int, is_possible: Callable[[int], bool]) -> Search:
     """Find the largest sufficient size by doubling from ``first`` to ``last``, then bisection.
 
-    Sizes for which ``is_possible`` is False are not tested; they are smaller than all possible
-    sizes. The search also tests the two sizes above the size that it finds. The search for the
-    largest size puts the size that it finds into the field ``smallest``.
+    Sizes for which ``is_possible`` is False are skipped; they are smaller than all possible sizes.
+    The two sizes above the found size are tested as well. The found size is returned in the field
+    ``smallest``.
     """
     tried = dict((yield [first]))
     size = first
@@ -91,7 +89,7 @@ def largest(first: int, last: int, is_possible: Callable[[int], bool]) -> Search
 
 
 def _halves(low: int, high: int) -> list[int]:
-    """Return sizes from ``high`` down to ``low``, each halfway between ``low`` and the previous."""
+    """Return sizes from ``high`` down to ``low``, each halfway from the last one to ``low``."""
     found = []
     while high > low:
         high = (low + high) // 2
@@ -110,7 +108,7 @@ def _smallest_size(tried: dict[int, bool]) -> SmallestSize:
 
 
 def is_monotone(tried: Mapping[int, bool]) -> bool:
-    """Return whether no tested size above a sufficient size is insufficient."""
+    """Return whether all tested sizes above a sufficient size are sufficient."""
     enough = [tried[one] for one in sorted(tried)]
     return enough == sorted(enough)
 
@@ -175,7 +173,7 @@ def judge(slo: Slo, summaries: Sequence[Mapping[str, Any]]) -> JudgedTarget:
 def _value(slo: Slo, summary: Mapping[str, Any]) -> Value:
     """Return the target's metric.
 
-    If the metric leaves out unfinished requests, the result is a lower bound.
+    The value is a lower bound if unfinished requests could change the metric.
     """
     value = value_of(summary, slo.metric)
     if value.is_number and not value.bound and _is_among_undone(slo, summary):
@@ -184,7 +182,7 @@ def _value(slo: Slo, summary: Mapping[str, Any]) -> Value:
 
 
 def _is_among_undone(slo: Slo, summary: Mapping[str, Any]) -> bool:
-    """Return whether unfinished requests could change the metric, a latency percentile.
+    """Return whether unfinished requests could change a latency percentile.
 
     A percentile of the completed requests is meaningless if too many requests did not complete.
     """
@@ -197,7 +195,7 @@ def _is_among_undone(slo: Slo, summary: Mapping[str, Any]) -> bool:
 
 
 def _knows(slo: Slo, value: Value) -> bool:
-    """Return whether a value, which may be only a bound, decides if the target is met."""
+    """Return whether a value decides if the target is met, although it may be only a bound."""
     return value.bound != (">" if slo.below else "<")
 
 
@@ -209,8 +207,7 @@ def _kept(slo: Slo, value: Value, number: Any) -> bool:
     return value.is_number and _knows(slo, value) and slo.met_by(number)
 
 
-# ``SHARED`` lists the keys of a run's summary that are copied to the file ``answer.json`` of a
-# plan.
+# keys of a run's summary that are copied to the plan's ``answer.json``
 SHARED = ("simulated", "timing_profile", "engine", "timing_error_pct", "trace", "synthetic")
 
 Judge = Callable[[PlanChoice, int], Sequence[JudgedTarget]]
@@ -298,7 +295,7 @@ def _row(
 def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
     """Return a table row for each client that was simulated alone.
 
-    The table row has the mean benefit of sharing the cluster (sharing incentive).
+    The row has the client's mean sharing incentive: its benefit from sharing the cluster.
     """
     rows = []
     for clients in zip(*(summary["clients"] for summary in summaries), strict=True):
@@ -316,9 +313,8 @@ def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the indices of rows that are cheaper than the first row with the same load.
 
-    If prices are missing, only rows with the same GPU and model are compared, by their numbers of
-    GPUs. If no size of the first row is sufficient, every row with a sufficient size counts as
-    cheaper.
+    Without prices, only rows with the same GPU and model are compared, by number of GPUs. If the
+    first row has no sufficient size, every row with a sufficient size counts as cheaper.
     """
     found: list[tuple[float, float, int]] = []
     if rows and USERS in rows[0]:

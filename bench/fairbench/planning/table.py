@@ -19,7 +19,7 @@ from fairbench.results.intervals import METHOD
 from fairbench.results.summary import basis, trace_lines
 
 MET, MISSED, DOUBTFUL = "green", "red", "yellow"
-WORST_SHOWN = 10  # The table of sharing incentives has at most this number of clients.
+WORST_SHOWN = 10  # most clients in the table of sharing incentives
 
 Row = Mapping[str, Any]
 
@@ -55,7 +55,7 @@ def head_lines(answer: Row) -> list[str]:
 
 
 def unlike_line(answer: Row) -> str:
-    """Return a warning if the simulated cluster differs from the recorded cluster, or else ""."""
+    """Return a warning if the simulated cluster does not resemble the recorded one, or else ""."""
     recorded = answer.get("recorded")
     if recorded is None or recorded["alike"]:
         return ""
@@ -96,7 +96,7 @@ def size_of(answer: Row) -> str:
 
 
 def _carried_line(answer: Row, targets: str) -> str:
-    """Return a sentence on the number of users that each scheduler serves within the targets."""
+    """Return a sentence on how many users each scheduler serves within the targets."""
     several = len({row["timing_profile"] for row in answer["choices"]}) > 1
     carried: list[str] = []
     for row in answer["choices"]:
@@ -122,7 +122,7 @@ def said_target(target: Row, *, programs: bool) -> str:
 
 
 def load_line(answer: Row) -> str:
-    """Return a line on the load of the plan, which is equal for every number of replicas."""
+    """Return a line on the plan's load, which is the same for every number of replicas."""
     what = f"workload {answer['workload']}, scenario {answer['scenario']}"
     if answer["rate"] is None:
         return f"{what}: the load of the trace, fixed"
@@ -135,9 +135,9 @@ def load_line(answer: Row) -> str:
 
 
 def _choices(answer: Row) -> Table:
-    """Return the table of schedulers and GPUs.
+    """Return the table of compared schedulers and GPUs.
 
-    Each has a second row for the next smaller cluster, or for more users.
+    A second row shows the next smaller cluster or, if users are sought, more users.
     """
     rows, size = answer["choices"], size_of(answer)
     priced = any(row["cost"] is not None for row in rows)
@@ -170,7 +170,7 @@ def _choices(answer: Row) -> Table:
 
 
 def _judged(targets: Sequence[Row], seeds: int) -> list[Text]:
-    """Return a table cell for each target, and a cell with the seeds that meet all targets."""
+    """Return a table cell for each target, and one that counts the seeds meeting all targets."""
     cells = [_cell(one) for one in targets]
     return [*cells, Text(f"{min(one['seeds_met'] for one in targets)}/{seeds}")]
 
@@ -224,7 +224,7 @@ def _sharing_title(answer: Row, row: Row) -> str:
 def _sharing(rows: Sequence[Row]) -> Table:
     """Return the table of each client's benefit from sharing.
 
-    Of many clients, only the highest P99s are shown.
+    If there are many clients, only those with the highest P99 are shown.
     """
     table = plain_table("client", "P50", "P95", "P99")
     worst = sorted(rows, key=lambda row: -(row["p99"] or 0.0))

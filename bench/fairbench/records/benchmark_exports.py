@@ -1,8 +1,7 @@
 """The formats of files that benchmark tools export.
 
-To add a benchmark tool, write a layout (a description of its format) here and add it to ``TOOLS``.
-All layouts convert the times of a file to seconds. Each tool's file, and the source that documents
-the fields of the file, are listed below:
+To add a tool, write a layout (a description of its format) here and add it to ``TOOLS``. All
+layouts convert times to seconds. The tools' files, and the sources that document their fields:
 
 - aiperf (0.3 to 0.13): ``profile_export.jsonl``. Each line of the file has ``metadata`` (epoch
   nanoseconds, client and times), ``metrics`` (each a value with its unit) and ``error``, as
@@ -58,7 +57,7 @@ def layout(
 ) -> Layout:
     """Return the layout of a benchmark's export.
 
-    The function ``runs`` makes its requests with ``request``.
+    ``runs`` must create its requests with ``request``.
     """
     own = {field: field for field in (*FIELDS, *OPTIONAL)}
     units = dict.fromkeys(("start", "ttft", "latency", "gaps"), "s")
@@ -68,9 +67,8 @@ def layout(
 def request(more: Mapping[str, Any], **fields: Any) -> Object:
     """Return a request with fairbench's field names, and with times in seconds.
 
-    If the time to the first token is unknown, all tokens of an answer count as arriving at the end
-    of the answer. Lists and objects in ``more`` are dropped, and fields that are not given are
-    None.
+    Without a time to the first token, all tokens of an answer arrive at its end. Lists and objects
+    in ``more`` are dropped; missing fields are None.
     """
     kept = {key: value for key, value in more.items() if not isinstance(value, list | dict)}
     made = kept | dict.fromkeys((*FIELDS, *OPTIONAL)) | fields
@@ -78,7 +76,7 @@ def request(more: Mapping[str, Any], **fields: Any) -> Object:
 
 
 def first_of(value: Any, *keys: str) -> Any:
-    """Return the first value that is not None among those of several keys, or None."""
+    """Return the value of the first key whose value is not None, or else None."""
     return next((value[key] for key in keys if inner(value, key) is not None), None)
 
 
@@ -105,9 +103,8 @@ def scaled(value: Any, factor: float) -> Any:
 
 UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0}
 START = "request_start_ns"
-TIMES = ("time_to_first_token", "request_latency")  # names of aiperf's metrics that are times
-# ``COUNTS`` maps each count of tokens to the names of metrics that may contain the count, the best
-# name first.
+TIMES = ("time_to_first_token", "request_latency")  # metrics of aiperf that are times
+# metrics that may contain each token count, the best first
 COUNTS = {
     "input_sequence_length": ("input_sequence_length", "error_isl"),
     "output_sequence_length": ("output_sequence_length", "output_token_count"),
@@ -122,7 +119,7 @@ def is_aiperf(item: Record) -> bool:
 
 
 def _measured_requests(item: Record, where: str) -> Iterator[Object]:
-    """Yield the request in a record of aiperf, or nothing for a record of the warm-up.
+    """Yield the request in a record of aiperf, but none for a record of the warm-up.
 
     Raises DataError, which names the line, if the object is not a record of aiperf.
     """
@@ -133,7 +130,7 @@ def _measured_requests(item: Record, where: str) -> Iterator[Object]:
 
 
 def _flat_record(item: Record, where: str) -> Object:
-    """Return the metadata, metrics and failure of a record of aiperf as a flat object."""
+    """Merge the metadata, metrics and failure of a record of aiperf into a flat object."""
     metadata, metrics = item["metadata"], item["metrics"] or {}
     if not isinstance(metrics, dict):
         raise DataError(f"{where}: metrics must be a JSON object")
@@ -152,8 +149,7 @@ def _flat_record(item: Record, where: str) -> Object:
     if flat["time_to_first_token"] is None:
         flat["time_to_first_token"] = flat["request_latency"]
     read, cached = flat["input_sequence_length"], flat["cached_tokens"]
-    # The count of cached tokens may exceed the count of input tokens, because aiperf counts the
-    # input tokens, and the server counts the cached tokens.
+    # aiperf counts the input tokens but the server the cached tokens, which may therefore be more.
     if isinstance(read, int) and isinstance(cached, int):
         flat["cached_tokens"] = min(cached, read)
     return flat
@@ -226,7 +222,7 @@ def _genai_perf_request(row: Object) -> Object:
     moments = numbers_in(row.get("response_timestamps"))
     outputs = row.get("response_outputs")
     answers = [_answer_object(one) for one in outputs] if isinstance(outputs, list) else []
-    if len(answers) == len(moments):  # The last response of a stream may have no text.
+    if len(answers) == len(moments):  # the last response of a stream may have no text
         kept = [moment for moment, one in zip(moments, answers, strict=True) if _has_text(one)]
         moments = kept or moments
     usage = next((one for answer in answers if (one := inner(answer, "usage"))), None)
@@ -248,10 +244,7 @@ def _genai_perf_request(row: Object) -> Object:
 
 
 def _answer_object(output: Any) -> Any:
-    """Return a response as an object.
-
-    The response is a chunk of OpenAI's API or an answer of Triton.
-    """
+    """Return a response as an object: a chunk of OpenAI's API or an answer of Triton."""
     text = inner(output, "response")
     if not isinstance(text, str):
         return output
@@ -354,7 +347,7 @@ def _inference_perf_request(row: Object) -> Object:
     read = inner(info, "request_metrics", "text", "input_tokens")
     start = row.get("start_time")
     known = info if isinstance(info, dict) else {}
-    texts = {"request", "response"}  # Fields with long texts are dropped from a record.
+    texts = {"request", "response"}  # fields with long texts, which are dropped
     return request(
         {**known, **{key: value for key, value in row.items() if key not in texts}},
         start=start,
@@ -381,7 +374,7 @@ MOST_USERS = 100_000
 def _untimed_request(row: Object, ttft: str, latency: str, count: str) -> Object:
     """Return a request of LLMPerf or genai-bench.
 
-    The arguments name the fields that hold its values.
+    ``ttft``, ``latency`` and ``count`` name the fields that hold its values.
     """
     return request(
         row,
@@ -411,13 +404,12 @@ def _genai_bench(item: Object) -> Run:
 
 
 def _with_closed_loop_starts(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
-    """Set missing start times, in place, as in closed loops.
+    """Guess missing start times, in place: users send requests in closed loops.
 
-    The function returns a remark that start times were guessed. If any request has a start, nothing
-    is changed and () is returned. If no request has a start, each of the ``users`` is assumed to
-    send a request as soon as the previous request of the same user has been answered. The user who
-    is free first sends the next request of the file. A request of unknown duration is assumed to
-    take no time.
+    Each of the ``users`` sends a request as soon as its previous request has been answered; the
+    user who is free first sends the file's next request. A request of unknown duration takes no
+    time. Return a remark for the user, or () if some request has a start, so that nothing is
+    guessed.
     """
     if any(one["start"] is not None for one in requests):
         return ()

@@ -1,4 +1,4 @@
-"""The usual names of columns in users' files, and hints about unrecognised columns."""
+"""Usual names of columns in users' files, and hints about unrecognised columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairbench.files.formats import parsed
 from fairbench.records.layout import MAPPED
 
 OWN = "="
-"""The prefix of keys for fields that fairbench computes while it reads a file."""
+"""The prefix of fields that fairbench computes while it reads a file."""
 
 MOMENTS = ("start", "first_token", "end", "admitted")
 """The fields of a request record that are points in time."""
@@ -28,8 +28,7 @@ LABELS = ("client", "session", "request_id")
 FIRST = ("first_token", "ttft")  # fields that tell when the first token of an answer arrived
 LAST = ("end", "latency", "itls")  # fields that tell when the last token of an answer arrived
 
-# ``NAMES`` maps each field to the usual names of its column, the best name first, in the form that
-# ``plain`` returns.
+# usual column names of each field, the best first, in the form that ``plain`` returns
 NAMES: Mapping[str, tuple[str, ...]] = {
     "start": (
         *("start", "time", "timestamp", "t", "ts", "arrival", "arrivaltime", "arrivaltimestamp"),
@@ -127,20 +126,20 @@ FLAT = (
     *("delay", "gaps", "admitted", "worker", "status", "error", "hash_ids", "text", "block_size"),
     *("branch", "synthetic"),
 )
-"""Fields for which nested objects are not searched, because the usual names are too common."""
+"""Fields that are not sought in nested objects, because their usual names are too common."""
 
 SYNONYMS = {"time": "start", "program": "session", "id": "request_id"}
-"""Additional names of fields that ``--map`` accepts."""
+"""Further field names that ``--map`` accepts."""
 TIMES = (*MOMENTS, *LENGTHS, "itls", "gaps")
 
-LONGEST = 200  # A column's name with more characters is not compared with the usual names.
+LONGEST = 200  # longer column names are not compared with the usual names
 _NAMED_UNITS = {**{unit: unit for unit in cells.UNITS}, "sec": "s", "secs": "s", "seconds": "s"}
 _NAMED_UNITS |= {"millis": "ms", "msec": "ms", "milliseconds": "ms", "microseconds": "us"}
 _NAMED_UNITS |= {"micros": "us", "nanoseconds": "ns", "nanos": "ns", "nano": "ns"}
 _NAMED_UNITS |= {"minutes": "min", "minute": "min", "mins": "min", "hours": "h", "hour": "h"}
 _MARKS = re.compile(r"[^A-Za-z0-9]")
 _HUMP = re.compile(r"(?<=[^\WA-Z_])(?=[A-Z])", re.ASCII)
-# A column whose name ends in a word of ``_NO_TIME`` contains neither times nor durations.
+# last words in names of columns that contain neither times nor durations
 _NO_TIME = {"id", "ids", "idx", "index", "reason", "type", "name", "count", "number", "no", "model"}
 _NO_TIME |= {"tokens", "status", "code", "version", "url", "path", "size", "bytes", "cost"}
 _NO_TIME |= {"min", "max", "mean", "avg", "median", "p50", "p90", "p95", "p99"}
@@ -178,7 +177,7 @@ def plain(name: str) -> str:
 
 
 def can_hold(field: str, value: Any) -> bool:
-    """Return whether a value has a type and a size that are possible for a field."""
+    """Return whether a value's type and size are possible for a field."""
     if field in MOMENTS:
         return cells.is_moment(value)
     if field in LENGTHS:
@@ -219,7 +218,7 @@ def recognised(
 def _without_durations(
     columns: list[FieldColumn], names: Iterable[str], values: Mapping[str, list[Any]]
 ) -> list[FieldColumn]:
-    """Return ``columns`` without durations, such as ``request_time`` beside a column of dates."""
+    """Drop columns of durations, such as ``request_time`` beside a column of dates."""
     seen = (value for name in names for value in values.get(name, [])[:1])
     texts = any(
         isinstance(one, str) and cells.is_calendar(one) and cells.is_moment(one) for one in seen
@@ -274,8 +273,8 @@ def nearest(field: str, values: Mapping[str, list[Any]], taken: Iterable[str]) -
 def parse_map(texts: Iterable[str], needed: Iterable[str] = ()) -> dict[str, str]:
     """Parse the texts ``FIELD=COLUMN`` of ``--map``.
 
-    Raises UsageError for a text of a wrong form or for an unknown field. The text ``FIELD=``
-    without a column states that the file lacks the field, which is an error for ``needed`` fields.
+    Raises UsageError for a text of a wrong form or for an unknown field. ``FIELD=`` without a
+    column states that the file lacks the field, an error for ``needed`` fields.
     """
     names = {}
     for text in texts:
@@ -333,8 +332,8 @@ def first_columns(names: Iterable[str]) -> str:
 def no_such_column(name: str, record: Mapping[str, Any], where: str) -> DataError:
     """Return the error that the file lacks a column that the user named.
 
-    The message lists existing columns. If an object in ``record`` is named like the part of
-    ``name`` before the first dot, the message lists the keys of the object.
+    The message lists existing columns or, if ``name`` has a dot and leads into an object of
+    ``record``, the keys of this object.
     """
     outer = name.partition(".")[0]
     inside = outer != name and isinstance(record.get(outer), Mapping)
@@ -343,7 +342,7 @@ def no_such_column(name: str, record: Mapping[str, Any], where: str) -> DataErro
     return DataError(f"{where}: {printable(str(missing))}")
 
 
-MAX_LEAVES = 500  # limit on the number of names that are collected from a nested object
+MAX_LEAVES = 500  # most names that are collected from a nested object
 
 
 def leaves(value: Mapping[str, Any], before: str = "") -> Iterator[str]:
@@ -379,8 +378,7 @@ def cell_of(record: Mapping[str, Any], name: str) -> Any:
 def object_of(value: Any) -> Any:
     """Parse a text that contains a JSON object or list, and return other values unchanged.
 
-    In CSV files, nested objects are stored as texts. If the text is not valid JSON, the result is
-    None.
+    CSV files store nested objects as texts. Text that is not valid JSON gives None.
     """
     if isinstance(value, str) and value.startswith(("{", "[{")):
         try:

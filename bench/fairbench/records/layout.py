@@ -1,4 +1,4 @@
-"""The description of a format of request records, and functions for texts of prompts."""
+"""A description of formats of request records, and functions for prompt texts."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Spread = Callable[[Record, str], Iterable[Object]]
 class Run(NamedTuple):
     """The requests of one run of a benchmark, and what the file says about the run.
 
-    ``completed`` is the number of successful requests that the file states, or None. ``remarks``
-    tell the user which information the file lacks.
+    ``completed`` is the file's own count of successful requests, or None. ``remarks`` tell the user
+    which information the file lacks.
     """
 
     requests: list[Object]
@@ -38,28 +38,25 @@ class Layout:
 
     Attributes:
         name: Name of the format that commands show and accept.
-        fits: Function that returns whether a record, usually the first record of a file, has this
-            format.
+        fits: Function that tests whether a record, usually the first of a file, has this format.
         fields: Names of columns by field, best first; a dot in a name leads into a nested object.
             Fields that ``fields`` does not list are found by the usual names of columns, unless
             ``exact`` is True.
         units: Units of times by field, for columns whose names contain no unit.
-        unit: Unit of all times for which neither the column's name nor ``units`` gives a unit.
+        unit: Unit of all other times whose column's name contains no unit.
         spread: Function that returns a ``Spread`` for a file with nested records.
-        runs: Function that returns the runs of a file in which each record is a run or a part of a
-            run. The returned list may contain functions that make a run, instead of runs.
+        runs: Function that returns the runs of a file whose records are runs or parts of runs. The
+            list may contain functions that make a run, instead of runs.
         keep: Function that returns whether a record is a request that reached a server.
-        exact: Whether fields that ``fields`` does not list are absent.
+        exact: Whether the file has only the fields in ``fields``.
         events: Whether records without token counts are skipped, because they are events and not
             requests.
         block_size: Number of tokens in a block of ``hash_ids``.
         own_units: Whether the file states all units, so that a unit given by the user is refused.
         at_once: Whether all requests start at time 0, because the file has no start times.
         uncached: Whether the server has no prefix cache.
-        keeps_clock: Whether times already count from the start of the run, so that they are not
-            shifted.
-        refuses: Whether the server refused a request that has no end; if False, such a request
-            failed.
+        keeps_clock: Whether times already count from the start of the run and are not shifted.
+        refuses: Whether a request without an end was refused by the server; if False, it failed.
         nothing: The message for a file that contains no requests.
     """
 

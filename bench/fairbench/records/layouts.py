@@ -1,4 +1,4 @@
-"""The known formats of request records, in the order in which a file is compared with them.
+"""The known formats of request records, in the order in which files are compared with them.
 
 This module also defines the formats that have one record per request, and the formats of runs that
 have one list per field.
@@ -26,15 +26,16 @@ from fairbench.records.layout import (
 )
 from fairbench.records.service_logs import EXPORTS
 
-# The constants below hold the columns of measured runs by field: ``VTC`` for VTC-artifact's
-# ``run_exp.py`` (Ying1123/VTC-artifact at 192c2e2), ``VLLM`` for ``vllm bench serve --save-result
-# --save-detailed`` (vllm/benchmarks/serve.py) and for sglang.bench_serving, which exports no start
-# times, and ``SERVING`` for ``fairbench validate``.
+# Columns of measured runs by field: ``VTC`` for VTC-artifact's ``run_exp.py``
+# (Ying1123/VTC-artifact
+# at 192c2e2), ``VLLM`` for ``vllm bench serve --save-result --save-detailed``
+# (vllm/benchmarks/serve.py) and for sglang.bench_serving, which exports no start times, and
+# ``SERVING`` for ``fairbench validate``.
 VTC = {"client": "client", "start": "req_time", "ttft": "first_token_latency"}
 VTC |= {"latency": "request_latency", "input_tokens": "prompt_len", "output_tokens": "output_len"}
 VLLM = {"start": "start_times", "input_tokens": "input_lens", "output_tokens": "output_lens"}
 VLLM |= {"ttft": "ttfts", "itls": "itls", "cached_tokens": "cached_tokens", "error": "errors"}
-# An answer that was not streamed has no gaps between tokens, so its duration is used.
+# used for answers that were not streamed, which have no gaps between tokens
 WHOLE = {"latency": "latencies"}
 SERVING = {"start": "submit_s", "client": "client", "input_tokens": "prompt_tokens"}
 SERVING |= {"output_tokens": "output_tokens", "ttft": "ttft_s", "latency": "latency_s"}
@@ -90,7 +91,7 @@ def _columnwise(
 
 
 def _with_session(first: dict[str, str], record: Record, where: str) -> Iterator[Object]:
-    """Yield a turn of a chat; the id of the chat's first turn becomes the session.
+    """Yield a turn of a chat, with the id of the chat's first turn as its session.
 
     If the file lacks the first turn, the session is named after the earliest known ``chat_id``.
     """
@@ -102,11 +103,10 @@ def _with_session(first: dict[str, str], record: Record, where: str) -> Iterator
     yield {**record, f"{OWN}session": first[chat]}
 
 
-# ``BAILIAN`` reads the traces of Alibaba Cloud's Bailian, described in
-# alibaba-edu/qwen-bailian-usagetraces-anon. In Bailian's traces, each turn of a chat has its own
-# ``chat_id``, times are in seconds, and blocks have 16 tokens. A turn without a parent (-1) and all
-# turns that continue it form a program. Bailian's traces name no clients; with ``--clients-from
-# type``, the types of requests count as clients.
+# Traces of Alibaba Cloud's Bailian (alibaba-edu/qwen-bailian-usagetraces-anon). Each turn of a chat
+# has its own ``chat_id``, times are in seconds, and blocks have 16 tokens. A turn without a parent
+# (-1) and all turns that continue it form a program. The traces name no clients; with
+# ``--clients-from type``, the types of requests count as clients.
 BAILIAN = Layout(
     "bailian",
     has_all(
@@ -125,30 +125,29 @@ SINCE_1970_S = 10**9
 def _is_mooncake(first: Record) -> bool:
     at = first.get("timestamp")
     dated = isinstance(at, int | float) and SINCE_1970_S <= at < 100 * SINCE_1970_S
-    # Instead of a time, later turns of a session may state the delay after the previous answer.
+    # Later turns of a session may state a delay after the previous answer instead of a time.
     timed = "timestamp" in first or ("session_id" in first and "time" not in first)
     named = {"input_length", "output_length", "hash_ids"} <= first.keys()
     return timed and named and not dated and not FOREIGN & first.keys()
 
 
 # Mooncake's traces (FAST25-release/traces of kvcache-ai/Mooncake at 3b5a594) have blocks of 512
-# tokens. Each number in ``hash_ids`` identifies a block and all blocks before it. In Mooncake's
-# traces, many requests have equal times; ``--trace-spread`` spreads their times out. Mooncake's
-# traces name no clients.
+# tokens; each number in ``hash_ids`` identifies a block and all blocks before it. Many requests
+# have
+# equal times, which ``--trace-spread`` spreads out. The traces name no clients.
 MOONCAKE = Layout("mooncake", _is_mooncake, unit="ms", block_size=512)
 
-# ``AGENT`` reads sessions of agents in the form of LMCache/lmcache-agent-trace (at 16a14ad) and of
-# Exgentic (inference-sim/inference-sim at c358946). Block ids have the same meaning in all sessions
-# of the file. ``src`` names the collection to which a session belongs, and counts as the client.
-# Sessions were recorded on different days, so the sessions of one source are replayed one after
-# another in recorded order.
+# Sessions of agents in the form of LMCache/lmcache-agent-trace (at 16a14ad) and of Exgentic
+# (inference-sim/inference-sim at c358946). Block ids have the same meaning in all sessions of a
+# file. ``src`` names a session's collection, which counts as its client. Sessions were recorded on
+# different days, so the sessions of a collection are replayed one after another.
 AGENT = Layout(
     "agent",
     has_all("t", "session", "step", "input_length", "output_length", "hash_ids"),
     {"client": "src"},
     block_size=16,
 )
-# ``ARENA`` reads the trace of Chatbot Arena that VTC-artifact samples ([VTC] §5.3); each model is a
+# The trace of Chatbot Arena that VTC-artifact samples ([VTC] §5.3), in which each model is a
 # client. Arrivals of kind ``trace`` use the same trace.
 ARENA = Layout("arena", has_all("t", "client", "prompt_len", "output_len"), unit="s")
 
@@ -175,7 +174,7 @@ def _answers(record: Record, where: str) -> Iterator[Object]:
         texts = [one.get("content") or "" for one in messages]
         answers = [n for n, one in enumerate(messages) if one["role"] == "assistant"]
         if not messages or answers[-1:] != [len(messages) - 1]:
-            answers.append(len(messages))  # The last message of the conversation has no answer.
+            answers.append(len(messages))  # the last message has no answer
         for at in answers:
             yield {
                 **facts,
@@ -193,10 +192,9 @@ def _tokens(text: str) -> int:
 
 SIDES = {"conversation": "model", "conversation_a": "model_a", "conversation_b": "model_b"}
 ROW_FIELDS = ("client", "session", "input_tokens", "output_tokens", "text")
-# ``ARENA_ROWS`` reads rows of lmsys/chatbot_arena_conversations, and of the log of single
-# conversations, in the form of FastChat's fastchat/serve/monitor/clean_battle_data.py and
-# clean_chat_data.py (lm-sys/FastChat). ``tstamp`` is the time at which a log row was written: at a
-# vote, or at the end of the last answer.
+# Rows of lmsys/chatbot_arena_conversations, and of the log of single conversations, as written by
+# FastChat's clean_battle_data.py and clean_chat_data.py (lm-sys/FastChat, fastchat/serve/monitor).
+# ``tstamp`` is the time of a vote, or of the end of the last answer.
 ARENA_ROWS = Layout(
     "arena",
     lambda first: (
@@ -216,20 +214,20 @@ def _has_text_columns(needs: tuple[str, ...]) -> Callable[[Record], bool]:
     return lambda first: has_needed(first) and all(isinstance(one, str) for one in first.values())
 
 
-# ``AZURE`` reads Azure's LLM inference traces of 2023 and 2024 (Azure/AzurePublicDataset at
-# b469a11, AzureLLMInferenceDataset2023.md), which name no clients.
+# Azure's LLM inference traces of 2023 and 2024 (Azure/AzurePublicDataset at b469a11,
+# AzureLLMInferenceDataset2023.md), which name no clients.
 AZURE = Layout("azure", _has_text_columns(("TIMESTAMP", "ContextTokens", "GeneratedTokens")))
-# ``BURSTGPT`` reads traces of the project HPMLL/BurstGPT (releases 1.1 and 2.0). Later releases of
-# BurstGPT have conversations and durations, and failed requests have no response tokens. With
-# ``--clients-from Model``, the two models in BurstGPT count as clients.
+# Traces of HPMLL/BurstGPT (releases 1.1 and 2.0). The later release has conversations and
+# durations. Failed requests have no response tokens. With ``--clients-from Model``, the two models
+# count as clients.
 BURSTGPT = Layout(
     "burstgpt",
     _has_text_columns(("Timestamp", "Request tokens", "Response tokens", "Log Type")),
     {"latency": "Elapsed time"},
     unit="s",
 )
-# ``VTC_COLUMNS`` reads runs measured by VTC-artifact, in files ``all_results*.jsonl``. In a file of
-# VTC-artifact, a request without an answer was refused.
+# Runs measured by VTC-artifact, in files ``all_results*.jsonl``; requests without an answer were
+# refused.
 VTC_COLUMNS = _columnwise("vtc-columns", VTC, uncached=True, refuses=True)
 
 
@@ -257,8 +255,7 @@ VTC_RESPONSES = Layout(
 )
 
 
-# ``SERVING_RUNS`` reads runs measured on real servers, one run per line; ``fairbench validate``
-# reads the same files.
+# Runs measured on real servers, one per line, which ``fairbench validate`` reads, too.
 SERVING_RUNS = _columnwise("serving", SERVING, "columns")
 VLLM_RUNS = _columnwise("vllm", VLLM | WHOLE)
 SGLANG_RUNS = _columnwise("sglang", VLLM | WHOLE, at_once=True)
@@ -267,7 +264,7 @@ _OWN = {"start": "arrival_s", "first_token": "first_token_s", "end": "finish_s"}
 _OWN |= {"admitted": "admitted_s", "session": "program_id", "client": "client"}
 _OWN |= {name: name for name in ("input_tokens", "output_tokens", "worker", "cached_tokens")}
 _OWN |= {"status": "status", "error": "error"}
-# ``FAIRBENCH`` reads the requests of a run that fairbench has stored.
+# Requests of a run that fairbench has stored.
 FAIRBENCH = Layout(
     "fairbench",
     has_all("client", "arrival_s", "first_token_s", "finish_s", "input_tokens", "output_tokens"),
@@ -279,8 +276,7 @@ FAIRBENCH = Layout(
 
 PLAIN = Layout("lines")
 """The format of records whose columns all have usual names."""
-# ``LOOKED_AT`` is the number of records at the beginning of a file in which a format of programs is
-# searched.
+# first records of a file that are tested for a format of programs
 LOOKED_AT = 100
 
 LAYOUTS: tuple[Layout, ...] = (
@@ -299,7 +295,7 @@ def kinds_of(records: Sequence[Record]) -> list[Record]:
 
 
 def _is_ours(record: Record) -> bool:
-    """Return whether a record has fairbench's names of columns, so that no other format fits."""
+    """Return whether a record has fairbench's own column names, which decide the format."""
     first = "first_token" in record or "ttft" in record
     last = "end" in record or "latency" in record or "itls" in record
     return first and last and all(name in record for name in OURS)
@@ -308,10 +304,10 @@ def _is_ours(record: Record) -> bool:
 def layout_of(
     name: str | None, records: Iterable[Record], calls: Mapping[str, str] | None = None
 ) -> Layout:
-    """Return the format with a name, or the first format that fits one of the records.
+    """Return the named format or, without a name, the first that fits one of the records.
 
-    ``calls`` maps names of formats that a command accepts to names in this module. Raises
-    UsageError if the name of the format is unknown.
+    ``calls`` maps format names that a command accepts to names in this module. Raises UsageError if
+    the name of the format is unknown.
     """
     seen = list(records)
     if name is not None:

@@ -1,4 +1,4 @@
-"""The reader of a file's requests, which yields a column of values for each field."""
+"""Reading of a file's requests into a column of values for each field."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from fairbench.records.source import records_of, separator_of
 
 Floats = npt.NDArray[np.float64]
 
-BATCH = 16_384  # number of records that are Python objects at the same time
-# ``ROW_BYTES`` and ``NAME_BYTES`` are upper estimates of memory in bytes for each row, and for each
-# distinct text.
+BATCH = 16_384  # records that are Python objects at the same time
+# upper estimates of memory in bytes for each row, and for each distinct text
 ROW_BYTES, NAME_BYTES = 200, 200
-SAMPLE = 50  # number of values of a column from which its meaning is inferred
-MAX_COLUMNS = 2_000  # limit on the number of columns of a file whose names are read
-SHOWN_ROWS = 100  # number of rows whose keys are kept for error messages
+SAMPLE = 50  # values of a column from which its meaning is inferred
+MAX_COLUMNS = 2_000  # most columns of a file whose names are read
+SHOWN_ROWS = 100  # rows whose keys are kept for error messages
 NUMERIC = frozenset({*naming.COUNTS, *naming.MOMENTS, *naming.LENGTHS})
 WRAPPERS = ("data", "items", "result", "results", "observations", "runs", "logs", "records", "rows")
-"""Keys under which a file that is one object, such as the answer of an API, has records."""
+"""Keys under which a file that is a single object, such as an API's answer, has its records."""
 CONTAINER = {"log", "stream", "time"}
 """The keys of a line in a container log that Docker writes."""
 
@@ -40,9 +39,9 @@ CONTAINER = {"log", "stream", "time"}
 class ColumnValues(NamedTuple):
     """The values of the column that holds a field.
 
-    The column is an array of numbers, or a list of values as in the file. ``name`` is the name of
-    the column in the file. ``unit`` is the unit of times in the column, or None if unknown.
-    ``first`` is the first value in the column that is not missing.
+    Values are an array of numbers, or a list as in the file. ``name`` is the column's name in the
+    file, ``unit`` the unit of its times (None if unknown), and ``first`` its first value that is
+    not missing.
     """
 
     field: str
@@ -61,13 +60,12 @@ class ReadOptions:
         names: Columns that the user named, by field; an empty name means that the file lacks the
             field.
         layout: Name of the file's format (layout), or None to detect the format.
-        calls: Names of layouts by the names of formats that the command accepts.
+        calls: Names of layouts, by the format names that the command accepts.
         line: Number, from 1, of the run in a file with several runs; 0 for the only run.
         line_flag: The flag that sets ``line``, which error messages name.
         signs: Names of columns that state how a request ended, written as ``column_names.plain``
             does.
-        convert: For some fields, a function that converts a value, given the value and its
-            location.
+        convert: Functions that convert a value, given the value and its location, by field.
     """
 
     fields: Collection[str]
@@ -82,20 +80,20 @@ class ReadOptions:
 
 @dataclass
 class FileColumns:
-    """The columns of a file by field, best first, in which row i is request i.
+    """The columns of a file by field; row i of every column is request i.
 
     Attributes:
         file: Name of the file.
         layout: The format (layout) of the file.
         length: Number of requests in the file.
-        fields: The columns, by the fields that the columns hold.
+        fields: The columns of each field, the best first.
         signs: Columns that state how requests ended, in the order of the file.
         places: Location of each request in the file, which is a line number or a text.
         samples: Some values of every column in the file.
         record: A record of the file, which error messages quote.
         first_where: The location of the first record in the file.
         odd: By row, the keys of records that have no column for the time of the last token.
-        unseen: Columns that the user named and that no record has.
+        unseen: Columns that the user named, but no record has.
         answered: Number of requests that a gateway answered from its cache.
         chosen: Columns that the user named, by field.
         completed: Number of successful requests that the file states, or None.
@@ -143,7 +141,7 @@ class FileColumns:
     def field_values(self, name: str) -> list[Any] | None:
         """Return the values of a field, or None if no request has a value.
 
-        If the field's best column lacks a value, the value is taken from the field's next column.
+        A value that the best column lacks is taken from the next column.
         """
         found: list[Any] | None = None
         for column in self.of_fields(name):
@@ -183,7 +181,7 @@ class FileColumns:
 
 
 class RecordError(DataError):
-    """An error about an impossible value in a record, raised after the columns are known."""
+    """A record has an impossible value; raised once the columns are known."""
 
 
 def _column_of_rows(
@@ -224,11 +222,7 @@ def read_columns(path: Path, asked: ReadOptions) -> FileColumns:
 
 
 class Beginning(NamedTuple):
-    """The beginning of a file.
-
-    The fields are the first records, an iterator over all records, and whether all values are texts
-    (CSV).
-    """
+    """The beginning of a file: its first records, all records, and whether they are CSV."""
 
     texts: bool
     head: list[FilePlace]
@@ -248,7 +242,7 @@ def beginning(path: Path) -> Beginning:
 
 
 def _records_inside(place: FilePlace) -> list[FilePlace]:
-    """Return the records in a list inside a file's only object, or [] if there are none."""
+    """Return the list of records inside a file's only object, or [] without such a list."""
     if layout_of(None, [place.value]) is not PLAIN:
         return []
     found = next((place.value[name] for name in WRAPPERS if place.value.get(name)), None)
@@ -268,13 +262,12 @@ def _objects_in_texts(rows: Sequence[Record]) -> tuple[str, ...]:
 
 
 def _with_objects(place: FilePlace, names: tuple[str, ...]) -> FilePlace:
-    """Return a record in which the JSON texts of the columns ``names`` are parsed."""
+    """Parse the JSON texts in the columns ``names`` of a record."""
     if not names:
         return place
     record = {**place.value, **{n: naming.object_of(place.value[n]) for n in names}}
     if record.keys() == CONTAINER and isinstance(record["log"], dict):
-        # The time that stands beside ``log`` is ignored, because Docker writes the line later than
-        # the request.
+        # Docker's own time beside ``log`` is ignored, because it is later than the request.
         record = record["log"]
     return FilePlace(place.where, record)
 
@@ -410,7 +403,7 @@ class _Reader:
     def _note_odd(
         self, rows: Sequence[Record], chosen: Mapping[str, list[naming.FieldColumn]], begin: int
     ) -> None:
-        """Remember the keys of records that have no column for the time of the last token."""
+        """Remember the keys of records without a column for the time of the last token."""
         ends = [column.name for name in naming.LAST for column in chosen.get(name, ())]
         if not ends or any("." in one for one in ends):
             return
@@ -463,7 +456,7 @@ class _Reader:
     ) -> list[naming.FieldColumn]:
         """Return the columns of a field.
 
-        Columns of a field are named by the user or by the format, or have a usual name.
+        A column belongs to a field if the user or the format says so, or if its name is usual.
         """
         named, layout = self._asked.names, self._layout
         if name in named:
@@ -560,7 +553,7 @@ def _sample_values(rows: Sequence[Record], name: str) -> list[Any]:
 
 
 def _only_nested_column(name: str, nested: Mapping[str, list[Any]]) -> list[naming.FieldColumn]:
-    """Return the nested column with a usual name of a field, or [] if several objects have one."""
+    """Return the nested column with a field's usual name, or [] if several objects have one."""
     ends: dict[str, str] = {}
     # A name such as ``user.id`` is recognised in any nested object of a record.
     for parts in (2, 1):
@@ -573,7 +566,7 @@ def _only_nested_column(name: str, nested: Mapping[str, list[Any]]) -> list[nami
 
 
 def as_numbers(values: list[Any]) -> Floats | None:
-    """Return numbers, or texts of numbers, as an array, or None if a value is not a number."""
+    """Return values as an array of numbers, or None if a value or text is not a number."""
     kinds = set(map(type, values))
     try:
         if kinds <= {int, float, type(None)}:

@@ -1,9 +1,9 @@
 """The requests of a file, each of them once, with whole prompt and start time.
 
-Tracing tools also record spans that are not requests: the span of an agent or a chain repeats the
-sum of the calls inside the span. Several lines of a log may describe one request. Some services
-count cached tokens as part of the input; other services count cached tokens separately. This module
-brings the records of all tools into one form.
+Logs differ in three ways, which this module evens out. Tracing tools also record spans that are
+not requests: the span of an agent or a chain repeats the sum of the calls inside it. Several
+lines of a log may describe the same request. Some services count cached tokens as part of the
+input, others separately.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ NO_CALLS = frozenset(
         *("guardrail", "evaluator", "prompt"),
     }
 )
-"""Kinds of spans (lower case) that do not stand for calls of a model."""
+"""Kinds of spans (in lower case) that are not calls of a model."""
 CALLS = frozenset({"llm", "chat", "generation", "completion", "text_completion", "chat_model"})
 NOBODY = frozenset({"default_user_id"})
-"""Texts in the column of clients that stand for a missing client."""
-# Two lines with the same id whose starts differ by less than ``SAME_S`` seconds describe one
-# request.
+"""Texts in the column of clients that mean a missing client."""
+# lines with equal ids describe one request if their starts differ by less than this (s)
 SAME_S = 1e-3
 BESIDE = ("cacheread", "cachecreation", "cachewrite")
 WHOLE_INPUT = ("inputtokens", "inputtokencount", "inputtokenscount", "input")
@@ -66,7 +65,7 @@ class FileRequests:
 
 
 def lacks_counts(requests: FileRequests) -> bool:
-    """Return whether a file has no token counts, not even in a column with a similar name."""
+    """Return whether a file has no token counts, not even under a similar name."""
     columns, fields = requests.columns, ("input_tokens", "output_tokens")
     known = any(
         columns.of_fields(name) or name in columns.layout.fields for name in (*fields, "text")
@@ -75,7 +74,7 @@ def lacks_counts(requests: FileRequests) -> bool:
 
 
 def counted_alike(requests: FileRequests) -> FileRequests:
-    """Return the requests, with each prompt and each answer counted as 1 token long."""
+    """Return the requests with one token for each prompt and each answer."""
     one = np.ones(len(requests))
     return replace(requests, input_tokens=one, output_tokens=one)
 
@@ -124,11 +123,11 @@ def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> Fi
 
 
 SUMS = ("nummodelrequests", "numrequests", "requestcount", "totalrequests", "requestscount")
-"""Names of columns that state how many requests a row sums up, written as ``plain`` does."""
+"""Names of columns with the number of requests in a row, in the form that ``plain`` returns."""
 
 
 def _check_single(columns: FileColumns) -> None:
-    """Raise DataError for a usage report, each row of which sums up several requests."""
+    """Raise DataError for a usage report, whose rows sum up several requests."""
     for name, values in columns.samples.items():
         if plain(name) in SUMS and any((number_of(one) or 0) > 1 for one in values):
             raise DataError(
@@ -181,7 +180,7 @@ NOBODY_AT_ALL: tuple[Any, ...] = ([], {})
 
 
 def _model_calls(columns: FileColumns, counts: Mapping[str, Floats]) -> Flags:
-    """Return, for each record, whether it is a call of a model and not a sum of calls."""
+    """Return whether each record is a call of a model rather than a sum of calls."""
     kept = np.ones(len(columns), dtype=np.bool_)
     counted = ~(np.isnan(counts["input_tokens"]) & np.isnan(counts["output_tokens"]))
     kinds = [str(one).lower() for one in columns.field_values("span_kind") or ()]
@@ -199,7 +198,7 @@ def _model_calls(columns: FileColumns, counts: Mapping[str, Floats]) -> Flags:
 
 
 def _ancestors(row_of: Mapping[str, int], parents: list[Any], rows: list[int]) -> Flags:
-    """Return the rows of spans that are ancestors of the given rows in the tree of spans."""
+    """Return the rows of all ancestors, in the tree of spans, of the given rows."""
     above = np.zeros(len(parents), dtype=np.bool_)
     for row in rows:
         at = row_of.get(str(parents[row]))
@@ -210,10 +209,10 @@ def _ancestors(row_of: Mapping[str, int], parents: list[Any], rows: list[int]) -
 
 
 def _whole_prompts(columns: FileColumns, counts: Mapping[str, Floats]) -> tuple[Floats, Floats]:
-    """Return the token counts of whole prompts, and of the cached parts of the prompts.
+    """Return the token counts of whole prompts and of their cached parts.
 
-    OpenAI and vLLM count cached tokens as part of the input. Anthropic and Bedrock separately count
-    tokens that were read from a cache or written to it.
+    OpenAI and vLLM count cached tokens as part of the input. Anthropic and Bedrock count tokens
+    that were read from or written to a cache separately.
     """
     read, cached, written = (
         counts[name] for name in ("input_tokens", "cached_tokens", "written_tokens")
@@ -228,9 +227,9 @@ def _whole_prompts(columns: FileColumns, counts: Mapping[str, Floats]) -> tuple[
 def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floats) -> bool:
     """Return whether cached tokens are counted separately from the input tokens.
 
-    The counts are separate if a column's name suggests so and some request has more cached tokens
-    than input tokens. If no column's name suggests separate counts, the column of total tokens
-    decides. If the total tokens do not decide, the names of the columns do.
+    They are if a column's name suggests so and some request has more cached tokens than input
+    tokens. Otherwise, the total tokens decide or, if these are missing or unclear, the columns'
+    names.
     """
     names = [one.name for one in columns.of_fields("cached_tokens", "written_tokens")]
     leaves = [plain(name.rpartition(".")[2]) for name in names]
@@ -251,9 +250,8 @@ def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floa
 def _without_repetitions(made: FileRequests) -> FileRequests:
     """Return the requests without lines that describe an earlier request again.
 
-    A repetition is equal to another line in id, client, session and prompt, and also in the start
-    if durations are recorded. Of all lines of a request, the largest number of output tokens and
-    the earliest start are kept.
+    A repetition has the id, client, session and prompt of another line, and also its start if
+    durations are recorded. The largest number of output tokens and the earliest start are kept.
     """
     columns = made.columns
     ids = columns.field_values("request_id")
@@ -301,6 +299,6 @@ def _without_repetitions(made: FileRequests) -> FileRequests:
 
 
 def _are_ids(columns: FileColumns, ids: list[Any]) -> bool:
-    """Return whether the values identify requests and not, for example, users."""
+    """Return whether the values identify requests rather than, for example, users."""
     name = plain(columns.of_fields("request_id")[0].name.rpartition(".")[2])
     return name != "id" or any(isinstance(one, str) and not one.isdigit() for one in ids)

@@ -1,6 +1,6 @@
 """Logs and exports of gateways, tracing tools and servers.
 
-Each layout (format) lists the columns that a tool writes. Fields that a layout does not list are
+Each layout describes the format of one tool by its columns. Fields that a layout does not list are
 found by the usual names of columns.
 """
 
@@ -40,15 +40,14 @@ def _first_value(record: Mapping[str, Any], *names: str) -> Any:
 def _uncached(record: Record) -> bool:
     """Return whether an answer came from a server, and not from the gateway's cache."""
     hit = _first_value(record, "cache_hit", "cached", "cacheHit")
-    # ``copied`` is Helicone's id of the request whose stored answer was sent again.
+    # Helicone's id of the request whose stored answer was sent again
     copied = record.get("cache_reference_id")
     return str(hit).strip().lower() not in ("true", "hit", "1", "yes") and cells.is_missing(copied)
 
 
-# ``LITELLM`` reads LiteLLM's standard payload (docs.litellm.ai, "StandardLoggingPayload
-# Specification") and LiteLLM's table LiteLLM_SpendLogs. In LiteLLM's logs, the client is the end
-# user if known, or else the user, the team or the key. In LiteLLM's logs, the user
-# ``default_user_id`` means that the client is unknown.
+# LiteLLM's standard payload (docs.litellm.ai, "StandardLoggingPayload Specification") and its table
+# LiteLLM_SpendLogs. The client is the end user if known, or else the user, the team or the key. The
+# user ``default_user_id`` means an unknown client.
 LITELLM = Layout(
     "litellm",
     has_all("startTime", "endTime", "prompt_tokens", "completion_tokens", "call_type"),
@@ -65,8 +64,7 @@ LITELLM = Layout(
     keep=_uncached,
 )
 
-# ``LANGSMITH`` reads runs of LangSmith. In LangSmith, the ``session_id`` of a run identifies a
-# project, not a conversation.
+# Runs of LangSmith. A run's ``session_id`` identifies a project, not a conversation.
 LANGSMITH = Layout(
     "langsmith",
     lambda first: "run_type" in first and {"start_time", "end_time"} <= first.keys(),
@@ -103,8 +101,8 @@ def _observations(record: Record, where: str) -> Iterator[Object]:
         yield {**one, "trace": record}
 
 
-# ``LANGFUSE`` reads observations of the tracing service Langfuse, exported alone or inside traces.
-# In Langfuse, observations of type GENERATION are requests.
+# Observations of the tracing service Langfuse, exported alone or inside traces. Observations of
+# type GENERATION are requests.
 LANGFUSE = Layout(
     "langfuse",
     _is_langfuse,
@@ -150,8 +148,8 @@ HELICONE = Layout(
 )
 
 _GENERATION = frozenset({"generation_time", "generation_time_ms"})
-# ``OPENROUTER`` reads OpenRouter's activity log. Token counts by the model's own tokenizer are
-# preferred to normalized counts.
+# OpenRouter's activity log. Token counts by the model's own tokenizer are preferred to normalized
+# counts.
 OPENROUTER = Layout(
     "openrouter",
     lambda first: (
@@ -172,8 +170,8 @@ OPENROUTER = Layout(
     {"latency": "ms"},
 )
 
-# ``CLOUDFLARE`` reads logs of Cloudflare's AI Gateway. If the gateway answered a request from its
-# own cache, the request did not reach a server.
+# Logs of Cloudflare's AI Gateway. Requests that the gateway answered from its own cache did not
+# reach a server.
 CLOUDFLARE = Layout(
     "cloudflare",
     has_all("created_at", "duration", "tokens_in", "tokens_out"),
@@ -188,7 +186,7 @@ CLOUDFLARE = Layout(
 
 
 def _with_start(record: Record, end: Any, length: Any) -> Object:
-    """Return a record that was logged at its request's end, with start and end added.
+    """Add the start and end to a record that was logged at the end of its request.
 
     ``length`` is the duration of the request: seconds, or a text with units.
     """
@@ -199,8 +197,7 @@ def _with_start(record: Record, end: Any, length: Any) -> Object:
 def _start_and_end(end: Any, length: Any) -> tuple[Any, Any]:
     """Return the start and the end of a request, given its end and its duration.
 
-    If a time is unreadable, the unreadable end is returned as start and end, so that a later check
-    reports it.
+    An unreadable end is returned as both, so that a later check reports it.
     """
     told_s, number = cells.duration_s(length), cells.number_of(length)
     length_s = told_s if told_s is not None else number
@@ -228,7 +225,7 @@ def _is_nginx(first: Record) -> bool:
 
 
 def _logged_at_end(times: tuple[str, ...], length: str) -> Callable[[], Spread]:
-    """Return a ``Spread`` for requests that are logged at their end with a duration (s)."""
+    """Return a ``Spread`` for requests that are logged at their end with a duration in seconds."""
 
     def spread_one(record: Record, where: str) -> Iterator[Object]:
         yield _with_start(record, _first_value(record, *times), record.get(length))
@@ -240,8 +237,7 @@ NGINX = Layout(
     "nginx", _is_nginx, _known("start", "end"), spread=_logged_at_end(_NGINX_TIMES, "request_time")
 )
 
-# ``ENVOY`` reads the access log of the proxy Envoy, with %START_TIME% and %DURATION%
-# (milliseconds).
+# The access log of the proxy Envoy, with %START_TIME% and %DURATION% (milliseconds).
 ENVOY = Layout(
     "envoy",
     lambda first: (
@@ -277,7 +273,7 @@ AGENTGATEWAY = Layout(
 
 
 def _vidur_runs(objects: list[Object], where: str) -> list[Run]:
-    """Return the requests of Vidur. A request's arrival is the sum of the delays up to the request.
+    """Return the requests of Vidur, whose arrivals are sums of the delays between requests.
 
     Vidur writes the requests in the order of their ends.
     """
@@ -291,7 +287,7 @@ def _vidur_runs(objects: list[Object], where: str) -> list[Run]:
     return [Run(rows)]
 
 
-# ``VIDUR`` reads the file request_metrics.csv of the simulator Vidur, with times in seconds.
+# The file request_metrics.csv of the simulator Vidur, with times in seconds.
 VIDUR = Layout(
     "vidur",
     has_all("request_e2e_time", "request_num_prefill_tokens", "request_num_decode_tokens"),
@@ -305,7 +301,7 @@ VIDUR = Layout(
     runs=_vidur_runs,
 )
 
-# ``BEDROCK`` reads the log of model invocations in Amazon Bedrock.
+# Amazon Bedrock's log of model invocations.
 BEDROCK = Layout(
     "bedrock",
     has_all("timestamp", "requestId", "modelId", "input", "output"),
@@ -319,8 +315,8 @@ BEDROCK = Layout(
     {"latency": "ms"},
 )
 
-# ``TRANSCRIPT`` reads transcripts that coding agents write. In a transcript, each line is a part of
-# an answer, and repeats the token counts of the whole answer.
+# Transcripts of coding agents. Each line is a part of an answer and repeats the token counts of the
+# whole answer.
 TRANSCRIPT = Layout(
     "transcript",
     lambda first: (
@@ -340,7 +336,7 @@ TRANSCRIPT = Layout(
 def _attributes(value: Any) -> Object:
     """Return a span's attributes as a dictionary.
 
-    The attributes are an object, or OTLP's list of typed values.
+    They are stored as an object, or as OTLP's list of typed values.
     """
     if isinstance(value, Mapping):
         return {str(key): one for key, one in value.items()}
@@ -441,8 +437,7 @@ OTEL = Layout(
 )
 
 _PHOENIX = ("attributes.openinference.span.kind", "attributes.llm.token_count.prompt")
-# ``OPENINFERENCE`` reads spans of OpenInference in the form that Phoenix exports, with nested
-# attributes or dotted names.
+# Spans of OpenInference as Phoenix exports them, with nested attributes or dotted names.
 OPENINFERENCE = Layout(
     "openinference",
     lambda first: any(cell_of(first, name) is not None for name in _PHOENIX),
@@ -465,9 +460,9 @@ def _sglang_requests(record: Record, where: str) -> Iterator[Object]:
 
     Lines with the event ``request.finished`` (srt/utils/request_logger.py of sgl-project/sglang,
     01bb912) are requests. A request started ``out.meta_info.e2e_latency`` seconds before the time
-    of its line. From log level 2 on, lines contain the text of prompts. Level 2 shortens the texts,
-    so that only level 3 shows shared prefixes. ``--clients-from`` names the field with the client,
-    such as ``obj.custom_labels.tenant``.
+    of its line. From log level 2 on, lines contain prompt texts, but level 2 shortens them, so only
+    level 3 shows shared prefixes. ``--clients-from`` names the field with the client, such as
+    ``obj.custom_labels.tenant``.
     """
     if record.get("event") == "request.finished":
         latency = inner(record, "out", "meta_info", "e2e_latency")
@@ -490,8 +485,7 @@ SGLANG = Layout(
     exact=True,
 )
 
-# ``WILDCHAT`` reads conversations of WildChat. In WildChat, the hash identifies a conversation, and
-# ``conversation`` lists its turns.
+# Conversations of WildChat. The hash identifies a conversation, whose turns ``conversation`` lists.
 WILDCHAT = Layout(
     "wildchat",
     lambda first: "conversation_hash" in first and isinstance(first.get("conversation"), list),

@@ -15,7 +15,7 @@ from fairbench.files import formats
 from fairbench.files.reader import ReadMemory, opened
 from fairbench.files.times import FIRST_DATE_S, is_moment, is_number, number_of
 
-PEEKED = 4096  # number of bytes at the beginning of a file from which its format is inferred
+PEEKED = 4096  # bytes at the beginning of a file from which its format is inferred
 NO_TEXT = {
     b"\x1f\x8b": "is compressed with gzip; rename it so that it ends in .gz",
     b"PK\x03\x04": "is a spreadsheet or a zip archive: save it as CSV",
@@ -25,9 +25,8 @@ NO_TEXT = {
 }
 """First bytes of files that users mistake for CSV, each with advice for the user."""
 
-MAX_KEYS = 10_000  # limit on the number of keys of a record
-# ``OBJECT_BYTES`` and ``VALUE_BYTES`` are upper estimates of memory in bytes for each row and for
-# each value.
+MAX_KEYS = 10_000  # most keys of a record
+# upper estimates of memory in bytes for each row and for each value
 OBJECT_BYTES, VALUE_BYTES = 200, 100
 
 
@@ -44,7 +43,7 @@ _BY_NAME = {".csv": FileKind.CSV, ".tsv": FileKind.CSV}
 
 
 def kind_of(path: Path, shown: str) -> FileKind:
-    """Return the form of a file, from the file's name or else from its first bytes.
+    """Return the form of a file, judged by its name or else by its first bytes.
 
     Raises DataError if the file is unreadable or not text.
     """
@@ -116,7 +115,7 @@ def _csv_records(path: Path, *, streamed: bool, stripped: bool) -> Iterator[form
 
 
 def _check_header(names: list[str], shown: str) -> None:
-    """Raise DataError if the first line is a record instead of the names of columns."""
+    """Raise DataError if the first line is a record instead of column names."""
     prose = len(names) == 1 and names[0].count(" ") >= 3
     if prose or any(_is_time(name) for name in names):
         raise DataError(
@@ -127,7 +126,7 @@ def _check_header(names: list[str], shown: str) -> None:
 
 
 def _is_time(name: str) -> bool:
-    """Return whether a column's name is a time or a fraction, and must therefore be a value."""
+    """Return whether a column's name is a time or a fraction, and therefore really a value."""
     number = number_of(name)
     if number is not None:
         return number % 1 != 0 or number >= FIRST_DATE_S

@@ -1,4 +1,4 @@
-"""The conversion of the times and counts of requests to numbers, and the search for units."""
+"""Conversion of requests' times and counts to numbers, and inference of units."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ Flags = npt.NDArray[np.bool_]
 NS = cells.UNITS["s"]
 DIGITS = list("0123456789")
 NEVER_NS = -(2**63)
-"""The number of nanoseconds that stands for a missing time."""
+"""The value in nanoseconds that stands for a missing time."""
 LARGEST_NS = 2**62
 
-# Times in seconds above ``DATED_S`` are dates (after March 1973), because no run lasts so long.
+# larger times in seconds are dates (after March 1973), because no run lasts so long
 DATED_S = 1e8
-APART = 100  # Two times whose ratio is at least this factor are in different units.
+APART = 100  # two times with at least this ratio are in different units
 
-SLOWEST_TOKEN_S = 2.0  # Fast answers of every server take fewer seconds per token.
-# Fast answers of one token take less than ``SLOWEST_ANSWER_S`` seconds on every server.
+SLOWEST_TOKEN_S = 2.0  # fast answers take fewer seconds per token on every server
+# fast answers of one token take fewer seconds on every server
 SLOWEST_ANSWER_S = 20.0
-FASTEST_TOKEN_S = 2e-5  # Slow answers of every server take more seconds per token.
-# The durations at the percentiles ``FAST_PERCENT`` and ``SLOW_PERCENT`` count as the durations of
-# fast and of slow answers.
+FASTEST_TOKEN_S = 2e-5  # slow answers take more seconds per token on every server
+# percentiles of durations that count as those of fast and of slow answers
 FAST_PERCENT, SLOW_PERCENT = 10, 90
-# Whole numbers without a unit may be milliseconds if their 10th percentile exceeds ``LEAST_MS`` and
-# their median exceeds ``WHOLE_FROM``.
+# Whole numbers without a unit may be milliseconds if their 10th percentile exceeds the first value
+# and their median the second.
 LEAST_MS, WHOLE_FROM = 20.0, 50.0
-NEVER = -1  # VTC-artifact writes this duration, in any unit, for an event that did not happen
+NEVER = -1  # VTC-artifact's duration, in any unit, for an event that did not happen
 
 
 class Moments(NamedTuple):
@@ -53,18 +52,17 @@ class Moments(NamedTuple):
 class Times:
     """A reader for the times in a file of records.
 
-    A Unix time that is too large for seconds is read as ms, us or ns according to its size, unless
-    the user states a unit other than seconds. A duration without a unit has the unit in the name of
-    the column of start times, or else seconds. Raises DataError if an inferred unit implies
-    implausible times per output token.
+    A Unix time too large for seconds is read as ms, us or ns by its size, unless the user states a
+    unit other than seconds. A duration without a unit has the unit named by the column of start
+    times, or else seconds. Raises DataError if an inferred unit implies implausible times per
+    output token.
     """
 
     def __init__(self, columns: FileColumns, unit: str | None, output_tokens: Floats) -> None:
         self._columns, self._asked, self._output = columns, unit, output_tokens
-        # ``_stated`` is the unit of start times, if the name of their column states the unit.
+        # unit of start times that the name of their column states, if any
         self._stated: str | None = None
-        # ``_guessed`` is the unit of start times, if the unit was inferred from the size of the
-        # times.
+        # unit of start times that was inferred from their size, if any
         self._guessed: str | None = None
         self.said, self.zone = "", "UTC"
         self._comma = _has_decimal_comma(columns)
@@ -75,7 +73,7 @@ class Times:
         return self
 
     def moments(self, *fields: str, skipped: Flags | None = None) -> Moments:
-        """Return, for each request, the first known time among the given fields."""
+        """Return the first known time of each request among the given fields."""
         length = len(self._columns)
         found = Moments(np.full(length, np.nan), np.full(length, NEVER_NS))
         for column in self._columns.of_fields(*fields):
@@ -259,8 +257,8 @@ class Times:
 
         Args:
             lengths: The durations of the field, in seconds.
-            before_s: Time to the first token in seconds, or NaN if unknown. field: ``latency`` or
-            ``ttft``.
+            before_s: Time to the first token in seconds, or NaN if unknown.
+            field: ``latency`` or ``ttft``.
         """
         known = self._asked or self._columns.layout.unit
         for column in self._columns.of_fields(field):
@@ -308,7 +306,7 @@ class Times:
     def _unknown_unit(
         self, column: ColumnValues, why: str, other: str = "ms", *, said: bool = False
     ) -> DataError:
-        """Return the error that a column's unit is unknown, with the flags that state a unit."""
+        """Return the error that a column's unit is unknown, which names the flags for units."""
         field, name = column.field, column.name
         field = "itls" if field == "gaps" else field
         other = "ms" if other == "s" else other
@@ -320,7 +318,7 @@ class Times:
 
 
 class RecordUnit(DataError):
-    """An error about durations whose unit cannot be inferred."""
+    """The unit of durations cannot be inferred."""
 
 
 def _with_missing(found: Moments, more: Moments) -> Moments:
@@ -341,7 +339,7 @@ def _in_ns(values: Floats, unit: str) -> Ints:
 
 
 def _are_exact(values: Sequence[Any], found: Floats) -> bool:
-    """Return whether the times are integers that are too large for an exact float."""
+    """Return whether times are integers too large to be exact as floats."""
     if any(isinstance(one, cells.Nanoseconds) for one in values):
         return True
     large = np.flatnonzero(np.abs(found) > 2**53).tolist()
@@ -411,9 +409,8 @@ def numbers(columns: FileColumns, column: ColumnValues) -> Floats:
 def _has_decimal_comma(columns: FileColumns) -> bool:
     """Return whether a comma in the file's times is the decimal separator.
 
-    A comma before three digits is ambiguous, because it may separate decimals or thousands.
-    Ambiguous commas count as decimal separators if the file contains an unambiguous decimal comma,
-    or if semicolons separate the columns.
+    A comma before three digits may also separate thousands. It counts as decimal if the file
+    contains another comma that is certainly decimal, or if semicolons separate the columns.
     """
     timed = columns.of_fields(*LENGTHS, *MOMENTS)
     texts = [
@@ -428,7 +425,7 @@ def _has_decimal_comma(columns: FileColumns) -> bool:
 
 
 def check_one_clock(columns: FileColumns, start: Floats, column: ColumnValues) -> None:
-    """Raise DataError if start times mix dates with numbers, or mix several units."""
+    """Raise DataError if start times mix dates with numbers, or several units."""
     known = np.flatnonzero(np.isfinite(start))
     if not len(known):
         return
@@ -450,7 +447,7 @@ def check_moments(
 ) -> None:
     """Raise DataError for times that are not on the same clock as their request's start.
 
-    This error usually means that a column of durations was read as points in time.
+    Usually, a column of durations was read as points in time.
     """
     way = {"end": "latency", "first_token": "ttft"}.get(column.field)
     wrong = (of_other_clock(moments, start) & (moments <= cells.MAX_TIME_S)) | (moments < start)
@@ -468,7 +465,7 @@ def check_moments(
 
 
 def of_other_clock(times: Floats, others: Floats) -> Flags:
-    """Return, for each time, whether its clock or unit differs from that of ``others``."""
+    """Return a mask of the times whose clock or unit differs from that of ``others``."""
     least, most = np.minimum(abs(times), abs(others)), np.maximum(abs(times), abs(others))
     apart: Flags = (most >= DATED_S) & (most >= APART * least) & np.isfinite(most)
     return apart

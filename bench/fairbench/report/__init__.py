@@ -1,6 +1,6 @@
 """Reports: tables and pages of stored results.
 
-The package neither runs experiments nor stores results.
+This package neither runs experiments nor stores results.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,6 @@
 """A run's summary as one JSON line, for tools that read the output of sglang.bench_serving.
 
-The JSON line has the keys of sglang.bench_serving first, then all keys of the summary. In the JSON
-line, missing values are null.
+The keys of sglang.bench_serving come first, then all keys of the summary; missing values are null.
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ def bench_line(summary: Summary) -> dict[str, Any]:
 def bench_details(requests: Requests) -> dict[str, list[Any]]:
     """Return the fields that ``--output-details`` adds, with one entry per request.
 
-    The gaps between a request's tokens are given as equal, because only their sum is known. As in
-    SGLang's and vLLM's benchmarks, an unfinished request has an error and no tokens.
+    All gaps between a request's tokens are equal, because only their sum is known. As in SGLang's
+    and vLLM's benchmarks, an unfinished request has an error and no tokens.
     """
     done = requests.status == FINISHED
     ttft = np.where(done, requests.first_token_s - requests.arrival_s, 0.0)

@@ -35,7 +35,7 @@ LAYOUTS = tuple((label, ends) for ends in (True, False) for label in (34, 27, 20
 MARKS = {Decision.BETTER: "+", Decision.WORSE: "!", None: " "}
 NOISE = "="
 STYLES = {"+": "green", "!": "red", NOISE: "dim"}
-# A message names at most ``MOST_NAMED`` undefined values or missing runs.
+# most undefined values or missing runs that a message names
 MOST_NAMED = 12
 SHARING = (
     "Sharing incentive: latency of the worst-off well-behaved client, divided by its "
@@ -98,9 +98,9 @@ def board_heading(board: Board) -> str:
 
 
 def _rank_table(board: Board, label: int, *, ends: bool) -> Table:
-    """Return the table of ranks.
+    """Return the leaderboard's table of ranks and values.
 
-    Names are cut to ``label`` characters, and ``ends`` adds the ends of intervals.
+    Names are cut to ``label`` characters; ``ends`` adds the ends of intervals.
     """
     found = plain_table(gap=1)
     found.add_column("rank", no_wrap=True)
@@ -136,9 +136,9 @@ def _metric_cell(row: BoardRow, metric: BoardMetric, board: Board) -> str:
 
 
 def mark_of(one: Score, row: BoardRow, board: Board) -> str:
-    """Return the mark for a significant difference from the baseline.
+    """Return the mark of a significant difference from the baseline, or "".
 
-    For the baseline itself, return "".
+    The baseline itself has no mark.
     """
     return " " if row.name == board.baseline else MARKS.get(one.against, NOISE)
 
@@ -146,7 +146,7 @@ def mark_of(one: Score, row: BoardRow, board: Board) -> str:
 def value_text(one: Score, metric: BoardMetric) -> str:
     """Return a value as text in the metric's format.
 
-    Ratios have two decimals, and a lower bound is ``> x``.
+    Ratios have two decimals; a lower bound is written ``> x``.
     """
     if not one.bound:
         return _metric_number(one.value, metric)
@@ -210,7 +210,7 @@ def _folds(board: Board) -> Iterator[str]:
 
 
 def _holes(board: Board) -> Iterator[str]:
-    """Yield the undefined numbers with their reasons, and the runs that are missing."""
+    """Yield sentences on undefined numbers, with their reasons, and on missing runs."""
     undefined: dict[tuple[str, str], list[str]] = {}
     for row in board.rows:
         for key, one in row.scores.items():
@@ -236,17 +236,15 @@ def _some(lines: list[str]) -> Iterator[str]:
         yield f"{lines[0].partition(':')[0]}: {len(lines) - MOST_NAMED} more."
 
 
-# The table shows ``SHOWN`` metrics, because more columns do not fit on a phone's screen.
+# metrics in the table, because more columns do not fit on a phone's screen
 SHOWN = 3
-# At most ``MOST_CARDS`` of the best schedulers have a card on the page, not counting the baseline.
+# most schedulers with a card on the page, besides the baseline
 MOST_CARDS = 5
-MOST_LEADERS = 3  # The title of a leaderboard's page names at most this number of schedulers.
-# If the picture has more than ``MOST_LABELLED`` rows, it shows numbers instead of names; longer
-# names than ``LABEL_CHARACTERS`` are cut.
+MOST_LEADERS = 3  # most schedulers in the title of a leaderboard's page
+# most rows for which a picture shows names instead of numbers, and most characters of a name
 MOST_LABELLED, LABEL_CHARACTERS = 8, 16
 FEWEST_FOR_QUARTILES = 8
-# The picture of a leaderboard leaves out a value that is more than ``FAR`` interquartile ranges
-# from the quartiles.
+# A picture leaves out values that are more interquartile ranges than this outside the quartiles.
 FAR = 3.0
 MARKED_AS = {"+": "best", "!": "worst"}
 
@@ -274,7 +272,7 @@ def board_page(board: Board) -> page.Page:
 
 
 def board_title(board: Board) -> str:
-    """Return a line that names the schedulers that may have rank 1."""
+    """Return one line that names the schedulers that may have rank 1."""
     first = board.metrics[0]
     entry = CATALOGUE[first.key]
     what = f"{'highest' if entry.better is Better.MORE else 'lowest'} {entry.heading}"
@@ -291,7 +289,7 @@ def board_title(board: Board) -> str:
 
 
 def _board_cards(board: Board) -> Iterator[page.Headline]:
-    """Yield a card (name and main values) for each of the best rows, and for the baseline."""
+    """Yield a card with name and main values for each of the best rows, and for the baseline."""
     shown = list(enumerate(board.rows, 1))
     cards = [one for one in shown if one[0] <= MOST_CARDS or one[1].name == board.baseline]
     for number, row in cards:
@@ -370,9 +368,9 @@ class _Row(NamedTuple):
 
 
 def _pictures(board: Board) -> Iterator[page.Figure]:
-    """Yield two pictures with a mark per row.
+    """Yield two pictures in which each row of the leaderboard is a mark.
 
-    The pictures show the first metric against the second and against the third.
+    They show the first metric against the second and against the third.
     """
     first = board.metrics[0]
     for other in board.metrics[1:SHOWN]:
@@ -388,7 +386,7 @@ def _pictures(board: Board) -> Iterator[page.Figure]:
 
 
 def _row_label(row: _Row, rows: int) -> str:
-    """Return the name of a row, or its number if the picture has too many rows for names."""
+    """Return a row's name, or its number if the picture has too many rows for names."""
     return cut_middle(row.name, LABEL_CHARACTERS) if rows <= MOST_LABELLED else f"{row.number}"
 
 
@@ -403,7 +401,7 @@ def _axis(board: Board, metric: BoardMetric) -> PlotAxis:
 def _picture_rows(
     board: Board, first: BoardMetric, other: BoardMetric
 ) -> tuple[list[_Row], list[str]]:
-    """Return the rows of a picture, and the names of the rows that the picture leaves out."""
+    """Return the rows of a picture, and the names of rows that the picture leaves out."""
     by_x, by_y = [CATALOGUE[one.key] for one in (other, first)]
     across, up = by_x.form.factor, by_y.form.factor
     known = []
@@ -421,7 +419,7 @@ def _picture_rows(
 
 
 def _far(values: Sequence[float]) -> set[int]:
-    """Return the indices of outliers, which are far outside the quartiles (see ``FAR``)."""
+    """Return the indices of outliers, far outside the quartiles (see ``FAR``)."""
     if len(values) < FEWEST_FOR_QUARTILES:
         return set()
     low, _, high = quantiles(values)
@@ -449,13 +447,12 @@ def _caption(
 
 TOP, PLOT_PX, BELOW_PX = 24, 330, 44
 RADIUS = 3.0
-MARGIN = 0.06  # An axis extends beyond the values by this fraction of the range, at both ends.
-# On a phone, a letter of a label is at most ``LETTER_PX`` pixels wide and ``TEXT_PX`` pixels high.
+MARGIN = 0.06  # extension of an axis beyond the values, at both ends, as a fraction of their range
+# largest width and height in pixels of a label's letters on a phone
 LETTER_PX, TEXT_PX = 8.8, 13.0
-# The distance of a label from its mark grows by ``STEP_PX`` pixels up to ``MOST_STEPS`` times.
+# A label moves away from its mark in steps of this size in pixels, up to this number of times.
 STEP_PX, MOST_STEPS = 4.0, 16
-# In the picture of a leaderboard, a line joins a label to its mark if they are at least
-# ``LEADER_FROM`` steps apart.
+# steps between a label and its mark from which on a line joins them
 LEADER_FROM = 2
 
 
@@ -493,9 +490,9 @@ class Box(NamedTuple):
 
 
 def rank_chart(title: str, marks: Sequence[Labelled], x_axis: PlotAxis, y_axis: PlotAxis) -> str:
-    """Draw the marks, and move their labels until no labels overlap.
+    """Draw a chart of marks, and move their labels until none overlap.
 
-    The chart must have at least one mark.
+    There must be at least one mark.
     """
     bottom = TOP + PLOT_PX
     across = chart.Scale(

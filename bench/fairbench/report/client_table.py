@@ -1,4 +1,4 @@
-"""The clients of a summary, in a table with a row per client or as a distribution."""
+"""The clients of a summary, as a table with a row per client or as a distribution."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from fairbench.report.numbers import latency, number, written
 from fairbench.report.table import cut_apart, plain_table, stacked
 from fairbench.results.store import Summary
 
-# The table of clients cuts a name to ``NAME_WIDTH`` characters; files contain the whole name.
+# most characters of a name in the table of clients; files contain the whole name
 NAME_WIDTH = 16
-# With ``CROWD`` clients or more, the table shows distributions instead of one row per client.
+# clients from which on the table shows distributions instead of one row per client
 CROWD = 30
-FEW = "?"  # This mark follows a percentile that was computed from too few latencies.
+FEW = "?"  # mark of a percentile that was computed from too few latencies
 
 
 def client_columns(summary: Summary, beside: int = 0) -> list[Column]:
     """Return the columns of the table of clients.
 
-    ``beside`` are further columns, and the high percentile is one that the data support.
+    The high percentile is P99 or, with too few latencies, P95. ``beside`` is a second one to show,
+    or 0.
     """
     tail, chosen = shown_client_tail([summary]), chosen_percentiles(summary)
     columns = columns_of(Display.CLIENTS, tail, chosen, beside=beside)
@@ -51,7 +52,7 @@ def is_weighted(summary: Summary) -> bool:
 
 
 def described(name: str, client: Mapping[str, Any]) -> str:
-    """Return a client's name. "heavy" marks a heavy client, and a weight other than 1 is added."""
+    """Return a client's name, with "heavy" for a heavy client and any weight other than 1."""
     special = ["heavy"] if client["misbehaving"] else []
     if weight := client.get("weight"):
         special.append(f"weight {number(weight['mean'])}")
@@ -101,7 +102,7 @@ def _client_table(
 
 
 def _mark(row: Mapping[str, Any], column: Column) -> str:
-    """Return the mark of a high percentile that is from too few latencies, or else ""."""
+    """Return the mark of a percentile that was computed from too few latencies, or else ""."""
     metric = CATALOGUE.get(column.key)
     tail = metric.tail if metric else 0
     few = tail and row.get("latency_n") and not is_carried(row["latency_n"], tail)
@@ -118,7 +119,7 @@ The last range has no end.
 
 
 class Lorenz(NamedTuple):
-    """A Lorenz curve: cumulated fractions of clients (smallest first), and of their service."""
+    """A Lorenz curve: cumulative fractions of clients (smallest first) and of their service."""
 
     clients: list[float]
     service: list[float]
@@ -182,10 +183,10 @@ def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
 def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
     """Return the worst-off well-behaved clients.
 
-    The smallest fair share comes first, then the highest P99 latency. The compared values are means
-    if several runs are combined. Below saturation, where shares are undefined, only the P99 latency
-    decides. A client whose P99 is unknown, because programs did not finish, precedes clients with a
-    known P99. If the workload has no heavy client, clients that flood come last.
+    The client with the smallest fair share comes first; equal or undefined shares (below
+    saturation) are ordered by the highest P99 latency, an unknown P99 (unfinished programs) first.
+    Values are means if several runs are combined. If the workload has no heavy client, clients that
+    flood come last.
     """
     rows = summary["clients"]
     good = [row for row in rows if not row["misbehaving"] and row["programs"]]
@@ -214,7 +215,7 @@ def number_or_mean(value: Any) -> float | None:
 def shown_clients(combined: Summary) -> tuple[list[dict[str, Any]], str]:
     """Return the clients that get a row in the table, and a text on how they were chosen.
 
-    The text is "" for all clients.
+    The text is "" if all clients get a row.
     """
     rows = combined["clients"]
     if not is_crowd(combined):
@@ -224,7 +225,7 @@ def shown_clients(combined: Summary) -> tuple[list[dict[str, Any]], str]:
 
 
 def crowd_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield lines that describe many clients together; each line is a label and a text."""
+    """Yield lines (label, text) that describe many clients together."""
     wrong = sum(row["misbehaving"] for row in summary["clients"])
     total = len(summary["clients"])
     yield "clients", f"{total:,}" + (f", {wrong:,} of them heavy" if wrong else "")
@@ -244,7 +245,7 @@ def crowd_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def ratio_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield a histogram, with bars, of clients by the fraction of their fair share."""
+    """Yield a histogram of clients by the fraction of their fair share that they received."""
     ratios = share_ratios(summary)
     for position, (label, count) in enumerate(counts_by_ratio(ratios) if ratios else ()):
         bar = "#" * round(40 * count / len(ratios)) or ("." if count else "")
@@ -253,7 +254,7 @@ def ratio_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def many_keys(keys: Sequence[str], summary: Summary) -> list[str]:
-    """Return a summary's keys in order, with the keys ``CLIENT.KEY`` of several clients merged."""
+    """Merge the keys ``CLIENT.KEY`` of several clients in a list of a summary's keys."""
     names = {row["client"] for row in summary["clients"]}
     clients: dict[str, int] = {}
     for key in keys:

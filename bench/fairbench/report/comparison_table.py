@@ -1,4 +1,4 @@
-"""A table with a row per scheduler and configuration, in which best and worst are marked."""
+"""A table of schedulers by configuration, with the best and worst values marked."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from fairbench.results.comparison import SchedulerResults, by_place
 from fairbench.results.intervals import METHOD, Decision, difference, log_ratio, mean_value
 from fairbench.results.summary import Value, bases, value_of
 
-# In the table, a scheduler's name with its parameters is cut to ``LABEL_WIDTH`` characters.
+# most characters of a scheduler's name with its parameters in the table
 LABEL_WIDTH = 30
 LIMITED = "~"
 RATE = "service_rate_tok_s"
-MAX_NAMED = 4  # A remark below the table names at most this number of schedulers.
+MAX_NAMED = 4  # most schedulers that a remark below the table names
 BEST, WORST, NEITHER = "*", "!", " "
 STYLES = {BEST: "green", WORST: "red"}
 SHARING = (
@@ -84,7 +84,7 @@ def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> Rendera
 
     For several seeds, confidence intervals stand below means.
     """
-    # Only simulated runs have values of the metrics of the sharing incentive.
+    # Only simulated runs have a sharing incentive.
     sharing = any(cell.combined["simulated"] for cell in cells)
     columns = comparison_columns(cells)
     known = [one for one in columns if sharing or not one.key.startswith("sharing")]
@@ -115,12 +115,12 @@ def _hidden(cells: Iterable[SchedulerResults]) -> Iterator[str]:
 
 
 def any_limited(cells: Iterable[SchedulerResults]) -> bool:
-    """Return whether a run's throughput reflects the clients' demand and not the capacity."""
+    """Return whether some run's throughput reflects the clients' demand instead of the capacity."""
     return any(cell.demand_limited for cell in cells)
 
 
 def provenance(cells: Sequence[SchedulerResults]) -> str:
-    """Return where the numbers come from: simulated or measured, hardware and seeds."""
+    """Return a text on the origin of the numbers: simulated or measured, hardware and seeds."""
     where = bases(cell.combined for cell in cells)
     seeds = sorted({seed for cell in cells for seed in cell.combined["seeds"]})
     if len(seeds) == 1:
@@ -137,7 +137,7 @@ class ShownValue(NamedTuple):
 
 
 def shown(interval: Interval | None, column: Column, runs: int, mark: str = "") -> ShownValue:
-    """Return the text, mark and interval of a metric that combines ``runs`` runs."""
+    """Return how a metric that combines ``runs`` runs is shown: text, mark and interval."""
     if interval is None:
         return ShownValue(UNDEFINED, mark, "")
     return ShownValue(bounded(interval, column), mark, ends_of(interval, column, runs))
@@ -181,8 +181,8 @@ def _value_cell(value: ShownValue) -> Text:
 def ends_of(interval: Interval, column: Column, runs: int) -> str:
     """Return an interval as ``low-high``.
 
-    If some of the ``runs`` have no value, the number of runs with a value is added. The result is
-    "" for an interval of length 0, which a replayed trace has for any number of seeds.
+    The number of runs with a value is added if some of ``runs`` have none. The result is "" for an
+    interval of length 0, as in replays of a trace.
     """
     ends = ""
     if interval["low"] is not None:
@@ -197,7 +197,7 @@ def bounded(interval: Interval, column: Column) -> str:
 
 
 class Compared(NamedTuple):
-    """The schedulers of one configuration, and the best of them, which is None if undecided."""
+    """The schedulers of one configuration, and the best of them (None if undecided)."""
 
     place: str
     cells: tuple[SchedulerResults, ...]
@@ -207,8 +207,8 @@ class Compared(NamedTuple):
 def compared(cells: Sequence[SchedulerResults]) -> list[Compared]:
     """Return the configurations, each with its best scheduler.
 
-    The best scheduler has a lower latency than every other scheduler: significantly lower over
-    several seeds, or lower by any amount in an exact replay.
+    The best scheduler has the lowest latency: significantly over several seeds, or by any amount in
+    an exact replay.
     """
     column = latency_column(cells)
     found = []
@@ -254,7 +254,7 @@ def _most_wins(what: str, winners: Sequence[str], places: int) -> str:
 
 
 def _of_one(cells: Sequence[SchedulerResults], places: int, what: str) -> str:
-    """Return a sentence with the lowest and highest latency of a sweep's only scheduler."""
+    """Return a sentence on the lowest and highest latency of a sweep's only scheduler."""
     column, name = latency_column(cells), cells[0].scheduler
     known = [cell for cell in cells if mean_of(cell, column.key) is not None]
     where = "1 configuration" if places == 1 else f"{places} configurations"
@@ -303,11 +303,10 @@ Sample = Mapping[int, Value]
 def cell_marks(
     cells: Sequence[SchedulerResults], columns: Sequence[Column]
 ) -> list[tuple[str, ...]]:
-    """Return each scheduler's mark in each column: best, worst, or ``NEITHER``.
+    """Return the mark of each scheduler in each column: best, worst, or ``NEITHER``.
 
-    A scheduler without a significant difference gets ``NEITHER``. With one seed, no difference is
-    significant, unless the simulator replays a trace, which is exact. A metric for which neither
-    direction is better has neither a best nor a worst value.
+    Only significant differences are marked. A single seed shows none, unless it replays a trace,
+    which is exact. A metric without a better direction gets no marks.
     """
     if not can_tell(cells):
         return [(NEITHER,) * len(columns)] * len(cells)
@@ -334,13 +333,13 @@ def can_tell(cells: Iterable[SchedulerResults]) -> bool:
 
 
 def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = False) -> list[str]:
-    """Return for each sample (a scheduler's values) ``BEST``, ``WORST`` or ``NEITHER``.
+    """Mark each sample (a scheduler's values) as ``BEST``, ``WORST`` or ``NEITHER``.
 
-    A sample is best or worst if every other sample differs significantly. With several seeds, the
-    confidence interval of the paired differences decides; with one seed, the values decide. Times
+    A sample is best or worst if all others are significantly worse or better. With several seeds,
+    the confidence interval of paired differences decides; with one seed, the values do. Times
     (``in_seconds``) are compared by their logarithms, as in ``compare``. Values that agree in three
-    digits count as equal. If all samples are equal, none is marked. If a value may be arbitrarily
-    bad, its scheduler is marked as worst.
+    digits count as equal, and nothing is marked if all samples are equal. A scheduler whose value
+    may be arbitrarily bad is worst.
     """
     if better is Better.NEITHER:
         return [NEITHER] * len(samples)
@@ -380,7 +379,7 @@ def _digits(values: Sequence[Value]) -> str:
 
 
 def _badness(sample: Sample, better: Better) -> tuple[float, float]:
-    """Return the least and the largest value of a sample, negated if larger values are better."""
+    """Return the smallest and largest value of a sample, negated if larger values are better."""
     (value,) = sample.values()
     turned = float(f"{value.raw:.3g}") * (-1 if better is Better.MORE else 1)
     return -inf if value.bound == "<" else turned, inf if value.bound == ">" else turned

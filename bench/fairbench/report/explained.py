@@ -14,10 +14,9 @@ from fairbench.report.numbers import latency, number, percent, whole, written
 from fairbench.report.result_lines import ALL_SERVED, is_mostly_empty, is_of_failures, time_to
 from fairbench.results.store import Summary
 
-# Two allocations count as equally even if their values of Jain's index differ by at most ``EQUAL``.
+# largest difference of Jain's index between two allocations that count as equally even
 EQUAL = 0.01
-# A client counts as fairly served if it receives more than the fraction ``CLEAR`` of its fair
-# share.
+# fraction of its fair share above which a client counts as fairly served
 CLEAR = 0.95
 
 
@@ -50,9 +49,9 @@ def explanations(summary: Summary) -> Iterator[tuple[str, list[str]]]:
 
 
 def _explain_clients(summary: Summary) -> Iterator[str]:
-    """Yield sentences on the table's columns, with a well-behaved client's values as examples.
+    """Yield sentences on the table's columns, with one client's values as examples.
 
-    The client is the one that is worst off.
+    The example is the well-behaved client that is worst off.
     """
     yield (
         "Service is input tokens plus two times output tokens; computed service leaves out input "
@@ -78,7 +77,7 @@ def _explain_clients(summary: Summary) -> Iterator[str]:
 
 
 def _worst_off(summary: Summary) -> Mapping[str, Any] | None:
-    """Return the well-behaved client with the lowest share or, without shares, the highest P95."""
+    """Return the well-behaved client with the lowest share or, without shares, highest P95."""
     rows: list[Mapping[str, Any]] = [row for row in summary["clients"] if not row["misbehaving"]]
     judged = [row for row in rows if row.get("entitlement_ratio") is not None]
     if judged:

@@ -1,4 +1,4 @@
-"""Sentences on a run's limit: the highest service that is possible, and causes of lost GPU time."""
+"""Sentences on a run's limit (the highest possible service) and on causes of lost GPU time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LOSSES = {
     "idle_waiting": "idle while others waited",
     "idle": "idle",
 }
-"""The kinds of lost GPU time, each with the words for it in a sentence about the limit."""
-LEAST_LOSS = 0.005  # A loss of GPU time is named if it is at least this fraction of the GPU time.
+"""Words for the kinds of lost GPU time in a sentence about the limit, by key."""
+LEAST_LOSS = 0.005  # smallest loss that is named, as a fraction of the GPU time
 
 
 NEEDED = (
@@ -26,7 +26,7 @@ NEEDED = (
     *(f"time_{key}_ratio" for key in ("prefill", "decode", "small_prefill", "small_decode")),
     *(f"time_{key}_ratio" for key in LOSSES if key != "small_batches"),
 )
-"""The metrics that a run must have for a line about its limit."""
+"""The metrics that a line about the limit needs."""
 
 
 def has_limit(summary: Summary) -> bool:
@@ -35,7 +35,7 @@ def has_limit(summary: Summary) -> bool:
 
 
 def mean_limit(summaries: Sequence[Summary]) -> Summary | None:
-    """Return the means over seeds of the metrics about the limit, or None if a run has none."""
+    """Return means over seeds of the metrics about the limit, or None if a run lacks them."""
     if not summaries or not all(map(has_limit, summaries)):
         return None
     first = {key: summaries[0].get(key) for key in ("dp", "limit_cause")}
@@ -43,7 +43,7 @@ def mean_limit(summaries: Sequence[Summary]) -> Summary | None:
 
 
 def losses(summary: Summary) -> dict[str, float]:
-    """Return the fractions of GPU time that were lost, by key of ``LOSSES``, largest first."""
+    """Return the lost fractions of GPU time by key of ``LOSSES``, the largest first."""
     small = summary["time_small_prefill_ratio"] + summary["time_small_decode_ratio"]
     found = {"small_batches": small} | {
         key: summary[f"time_{key}_ratio"] for key in LOSSES if key != "small_batches"
@@ -52,10 +52,10 @@ def losses(summary: Summary) -> dict[str, float]:
 
 
 def limit_line(summary: Summary) -> str:
-    """Return a line on how near a run came to the limit, with the causes of lost GPU time."""
+    """Return a line on how close a run came to the limit, and why GPU time was lost."""
     replicas = f"{number(summary['dp'])} replica" + "s" * (summary["dp"] != 1)
     least = f"{number(summary['least_makespan_s'])} s"
-    if not has_limit(summary):  # In a run on real servers, the GPU time is unknown.
+    if not has_limit(summary):  # the GPU time is unknown on real servers
         return f"{percent(summary['limit_ratio'])} of the least time, {least} on {replicas}"
     lost = _named_losses(list(losses(summary).items()))
     if summary.get("limit_cause", WORK) != WORK:
@@ -68,7 +68,7 @@ def limit_line(summary: Summary) -> str:
 def limit_lines(summary: Summary) -> Iterator[str]:
     """Yield lines on a run's limit, or on why it is unknown.
 
-    For runs of old versions, nothing is yielded.
+    Runs of old versions yield nothing.
     """
     if summary.get("complete") is False and "limit_cause" in summary:
         yield "unknown, because the run is incomplete"
@@ -81,7 +81,7 @@ def limit_lines(summary: Summary) -> Iterator[str]:
 
 
 def replay_line(scheduler: str, summary: Summary) -> Iterator[str]:
-    """Yield a line on how near to the limit the replay of a log came, if known."""
+    """Yield a line on how close the replay of a log came to the limit, if known."""
     if not has_limit(summary):
         return
     line = limit_line(summary)
@@ -91,10 +91,10 @@ def replay_line(scheduler: str, summary: Summary) -> Iterator[str]:
 
 
 def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: list[str]) -> str:
-    """Return which of two schedulers loses more GPU time, with causes. If neither does, return "".
+    """Return a text on which of two schedulers loses more GPU time and why, or "" if neither.
 
-    ``first`` and ``second`` have one summary per seed, of runs with equal loads. All numbers are
-    means over the seeds, in percent of the GPU time; the causes add up to the whole loss.
+    ``first`` and ``second`` have one summary per seed, of runs with equal loads. Numbers are means
+    over the seeds, in percent of the GPU time; the causes add up to the whole loss.
     """
     if not all(map(has_limit, (*first, *second))):
         return ""
@@ -117,7 +117,7 @@ def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: lis
 
 
 def _memory_line(summary: Summary) -> str:
-    """Return a text on the share of the limit that KV memory and the order of requests allow."""
+    """Return a text on how much of the limit the KV memory allows in this order of requests."""
     hits = " and ".join(
         f"{percent(summary[key])} {words}"
         for key, words in (("limit_hit_rate", "at most"), ("cache_hit_rate", "here"))

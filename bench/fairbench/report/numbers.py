@@ -1,4 +1,4 @@
-"""Formats of numbers. Formats of numbers; an undefined number (None) is shown as a dash."""
+"""Formats of numbers; an undefined number (None) is shown as a dash."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ UNDEFINED = "-"
 
 
 def number(value: float | None) -> str:
-    """Format an amount with separated thousands. A float gets at least three digits."""
+    """Format an amount with separated thousands; floats get at least three digits."""
     if value is None:
         return UNDEFINED
     return f"{value:,.{_decimals(value)}f}"
 
 
 def with_unit(value: float | None, unit: str) -> str:
-    """Format an amount with its unit. An undefined amount becomes a dash without a unit."""
+    """Format an amount with its unit; an undefined amount is a dash without a unit."""
     return UNDEFINED if value is None else f"{number(value)} {unit}"
 
 
@@ -50,7 +50,7 @@ def index(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Format a share as a percentage. The share 1 becomes 100%."""
+    """Format a share as a percentage; the share 1 becomes 100%."""
     return UNDEFINED if value is None else f"{value:.1%}"
 
 
@@ -75,7 +75,7 @@ WRITERS: Mapping[Form, Callable[[float | None], str]] = {
 
 
 def bounded(value: float | None, bound: str, form: Form, digits: int | None = None) -> str:
-    """Format a value, which as a bound becomes ``> x`` or ``< x`` with ``digits`` decimals."""
+    """Format a value; a bound becomes ``> x`` or ``< x`` with ``digits`` decimals."""
     if value is None or not bound:
         return WRITERS[form](value)
     return (more_than if bound == ">" else less_than)(value, digits)
@@ -87,7 +87,7 @@ def bound_of(interval: Mapping[str, Any]) -> str:
 
 
 def written(row: Mapping[str, Any], key: str, form: Form | None = None) -> str:
-    """Format the metric ``key`` of a summary or of a client's row, as the catalogue says."""
+    """Format the metric ``key`` of a summary or a client's row as the catalogue says."""
     return WRITERS[form or CATALOGUE[key].form](row.get(key))
 
 

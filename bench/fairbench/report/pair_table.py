@@ -1,4 +1,4 @@
-"""Differences between two schedulers as a table: both means, the difference, the verdict."""
+"""A table of two schedulers' differences: both means, the difference, the verdict."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ STYLES: dict[str, str] = {
     Decision.WORSE: "red",
     Decision.INCONCLUSIVE: "yellow",
 }
-NAME_WIDTH = 12  # The heading of a column cuts a scheduler's name to this number of characters.
-MOST_ROWS = 8  # Without the flag --all, a comparison shows at most this number of metrics.
+NAME_WIDTH = 12  # most characters of a scheduler's name in a column's heading
+MOST_ROWS = 8  # most metrics of a comparison without the flag --all
 LIMIT = "limit_ratio"
-# The table of a comparison shows the metric ``REFERENCE`` beside Jain's index of service.
+# a metric that is shown beside Jain's index of service
 REFERENCE = "jain_index_maxmin"
 LEGEND = (
     "Differences are paired by seed, with 95% confidence intervals (Student's t); times "
@@ -72,7 +72,7 @@ def main_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
 
 
 def _limits_differ(summaries: Iterable[Summary]) -> bool:
-    """Return whether, for any seed, two schedulers reach clearly different shares of the limit."""
+    """Return whether two schedulers come clearly differently close to the limit for some seed."""
     found: dict[int, list[float]] = {}
     for summary in summaries:
         if summary.get(LIMIT) is not None:
@@ -83,7 +83,7 @@ def _limits_differ(summaries: Iterable[Summary]) -> bool:
 def shown_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
     """Return the metrics that ``--all`` shows.
 
-    Metrics of comparisons come first, then metrics of repeated runs.
+    First come metrics of comparisons, then metrics of repeated runs.
     """
     summaries = [run.summary for side in sides for run in side.runs]
     tail = shown_tail(summaries)
@@ -121,7 +121,7 @@ def render_pairs(contrasts: Sequence[Contrast], width: int = MAX_WIDTH) -> Rende
 
 
 def answers(contrasts: Sequence[Contrast]) -> Iterator[str]:
-    """Yield, for each pair of schedulers, a sentence on the metrics that differ significantly."""
+    """Yield a sentence for each pair of schedulers on the metrics that differ significantly."""
     places = {one.baseline.place for one in contrasts}
     for one in contrasts:
         where = f"{one.baseline.place}: " if len(places) > 1 else ""
@@ -129,7 +129,7 @@ def answers(contrasts: Sequence[Contrast]) -> Iterator[str]:
 
 
 def _contrast_answer(one: Contrast) -> str:
-    """Return a sentence on two schedulers' differences: better, worse, then other metrics."""
+    """Return a sentence on two schedulers: which metrics are better, worse, and neither."""
     name, against, total = one.other.scheduler, one.baseline.scheduler, len(one.metrics)
     metrics = "1 metric" if total == 1 else f"{total} metrics"
     found: dict[str, list[str]] = {}
@@ -185,8 +185,7 @@ def _changed(row: MetricContrast) -> str:
     return f"{f'{client}: ' if client else ''}{entry.heading} is {least}{much}{way}"
 
 
-# A ratio of two means above ``TIMES`` is written as a multiple, and a smaller ratio as a
-# percentage.
+# ratio of two means above which it is written as a multiple instead of a percentage
 TIMES = 2.0
 
 
@@ -218,9 +217,9 @@ def _remarks(one: Contrast) -> Iterator[str]:
 
 
 def lost_between(first: SchedulerResults, second: SchedulerResults) -> str:
-    """Return which of two schedulers loses more GPU time, with causes.
+    """Return a text on which of two schedulers loses more GPU time and why.
 
-    If neither does, return "".
+    The text is "" if neither does.
     """
     if not (seeds := first.by_seed.keys() & second.by_seed.keys()):
         return ""
@@ -229,7 +228,7 @@ def lost_between(first: SchedulerResults, second: SchedulerResults) -> str:
 
 
 def _is_drawn(side: SchedulerResults) -> bool:
-    """Return whether runs depend on the seed, which the replay of a trace does not."""
+    """Return whether runs depend on the seed, unlike the replay of a trace."""
     found = [
         {key: one.raw for key, one in values_of(run.summary).items() if key != "seed"}
         for run in side.runs
@@ -282,7 +281,7 @@ def _metric_row(row: MetricContrast, layout: PairLayout) -> Iterator[Text]:
 
 
 def _verdict(row: MetricContrast) -> str:
-    """Return the verdict as text; for a metric without a better direction, "more" or "less"."""
+    """Return the verdict as text: "more" or "less" for a metric without a better direction."""
     entry, decision = _entry(row.metric), row.decision
     judged = entry.verdict and entry.better is not Better.NEITHER
     if judged or decision not in (Decision.BETTER, Decision.WORSE):
@@ -293,7 +292,7 @@ def _verdict(row: MetricContrast) -> str:
 def _deciding_interval(row: MetricContrast, form: Form) -> str:
     """Return the interval on which the verdict rests.
 
-    For times, the deciding interval is that of the ratios of the times.
+    For times, it is the interval of their ratios.
     """
     found = row.ratios
     if row.difference.exact:

@@ -1,7 +1,6 @@
 """Colours, marks and dashes of schedulers in all figures and pages.
 
-Colours remain distinct for colour-blind readers (after Okabe and Ito), and marks and dashes remain
-distinct in grey print.
+Colours are distinct for colour-blind readers (after Okabe and Ito), marks and dashes in grey print.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ BROWN = Swatch(
 )
 
 SERIES = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, BLACK, VIOLET, BROWN)
-"""All series (colours with marks), in the order in which clients and other names get them."""
+"""All colours with marks, in the order in which clients and other names get them."""
 
 SCHEDULERS = {
     "lpm": VERMILION,

@@ -25,14 +25,13 @@ if TYPE_CHECKING:
 
 SHOWN_CLIENTS = 4
 LINE_WIDTH = 80
-# The remaining time is estimated only after a run has lasted for ``SETTLED_S`` seconds and has
-# passed the second limit, too.
+# limits that a run must have passed before its remaining time is estimated
 SETTLED_S = 5.0
 SETTLED_PART = 0.001
 
 
 def progress_line(state: Any, elapsed_s: float = 0.0) -> str:
-    """Return a line that shows how far a run is (see ``execute.tasks.Progress.update``).
+    """Return a line on the progress of a run; ``ProgressReceiver.update`` lists the states.
 
     ``elapsed_s`` is the time since the start of the run. After some seconds, the line of a
     simulation includes the estimated remaining time.
@@ -58,8 +57,7 @@ def _time_left(progress: Simulated, elapsed_s: float) -> str:
 def _simulated(progress: Simulated, elapsed_s: float) -> str:
     """Return a line on a simulation's progress.
 
-    The line on the progress has the time, the finished programs and, if they fit, the shares of the
-    service.
+    It has the time, the finished programs and, if they fit, the clients' shares of the service.
     """
     if progress.measuring:
         return f"computing metrics of {progress.programs_started:,} programs"
@@ -86,7 +84,7 @@ def _shares(shares: list[float]) -> str:
 def _live(progress: Any) -> str:
     """Return a line on the progress of a run on real servers.
 
-    The line on the progress has the ready servers, then finished programs and throughput.
+    At first it counts the ready servers, later finished programs and throughput.
     """
     # The import is local, because the module needs the packages of the extra "live".
     from fairbench.live.processes.servers import ServersProgress
@@ -117,7 +115,7 @@ def shown_progress() -> ProgressReceiver:
 
 
 def _tell_large(costs: Sequence[float]) -> None:
-    """If the run has many requests, print the expected duration and the size of the records."""
+    """Print the expected duration and the size of the records if there are many requests."""
     from fairbench.execute.simulations import estimate
 
     if (whole := estimate(costs)).large:
@@ -136,7 +134,7 @@ class LineProgress(Silent):
         self._begun_s = monotonic()
 
     def tasks(self, costs: Sequence[float]) -> AbstractContextManager[Callable[[int], None]]:
-        """If there is much work, print the expected duration."""
+        """Print the expected duration if there is much work."""
         _tell_large(costs)
         return super().tasks(costs)
 
@@ -147,7 +145,7 @@ class LineProgress(Silent):
 
 
 class TerminalProgress:
-    """A progress line or bar, which is erased at the end because the summary follows."""
+    """A progress line or bar that is erased at the end, because the summary follows."""
 
     def __init__(self) -> None:
         self._live: Live | None = None
@@ -155,7 +153,7 @@ class TerminalProgress:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Show the progress line while the block of code runs."""
+        """Show the progress line while the ``with`` block runs."""
         console = Console(stderr=True)
         self._begun_s = monotonic()
         with Live(console=console, transient=True, refresh_per_second=8) as self._live:
@@ -170,7 +168,7 @@ class TerminalProgress:
 
     @contextmanager
     def tasks(self, costs: Sequence[float]) -> Iterator[Callable[[int], None]]:
-        """Show a bar with the estimated remaining time of tasks that have these relative costs."""
+        """Show a bar with the remaining time of tasks, estimated from their relative ``costs``."""
         _tell_large(costs)
         columns = [
             TextColumn("{task.fields[done]}/{task.fields[count]}"),

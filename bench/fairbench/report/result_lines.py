@@ -1,4 +1,4 @@
-"""Lines of a run's summary, one per topic, with numbers over all clients, and notes."""
+"""Lines of a run's summary: one per topic, with numbers over all clients, and notes."""
 
 from __future__ import annotations
 
@@ -35,13 +35,12 @@ from fairbench.report.numbers import (
 from fairbench.report.traffic_lines import Shortfall, window
 from fairbench.results.store import Summary
 
-# At most ``MOST_TENANTS`` tenants are printed, one per line; tenants with the smallest shares come
-# first.
+# most tenants to print, one per line, those with the smallest shares first
 MOST_TENANTS = 10
 
 
 def tenant_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield the label and the text of each line on tenants."""
+    """Yield lines (label, text) on tenants."""
     yield (
         "tenants",
         f"minimum fair share among siblings {written(summary, 'tree_worst_share')}; Jain "
@@ -63,7 +62,7 @@ def tenant_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def goodput_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield the label and the text of each line on goodput."""
+    """Yield lines (label, text) on goodput."""
     yield (
         "goodput",
         f"{written(summary, 'goodput_ratio')} of the requests met their targets (worst "
@@ -88,17 +87,15 @@ def goodput_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 ALL_SERVED = "every client that had to wait received at least its max-min fair share"
 HEADLINE = "min_share_60s"
-# A client counts as fairly served if it receives more than the fraction ``NEAR_ALL`` of its fair
-# share.
+# fraction of its fair share above which a client counts as fairly served
 NEAR_ALL = 0.9
 
 
 def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield a line on the worst time window.
+    """Yield a line on the worst time window, and a warning if the whole run hides it.
 
-    If shares of the whole run hide the low shares of that window, also yield a warning. The longest
-    window is used, because in a shorter window some client looks worse under every scheduler.
-    Summaries of older versions of fairbench contain no windows.
+    The longest window length is used, because in shorter windows some client looks bad under every
+    scheduler. Summaries of older versions contain no windows.
     """
     clock = read_clock(summary.get("began"), summary.get("window_end_s") or 0.0)
     for row in summary["worst_windows"][:1]:
@@ -133,7 +130,7 @@ def is_hidden_burst(summary: Summary) -> bool:
 
 
 def shortfall_of(summary: Summary) -> Shortfall | None:
-    """Return the worst window, if a client received less than its fair share in it."""
+    """Return the worst window if a client received less than its fair share in it."""
     heavy = {row["client"] for row in summary["clients"] if row["misbehaving"]}
     rows = summary["worst_windows"][:1]
     if not rows or rows[0]["share"] >= NEAR_ALL or is_of_failures(summary):
@@ -142,13 +139,12 @@ def shortfall_of(summary: Summary) -> Shortfall | None:
     return Shortfall(f"{client} (heavy)" if client in heavy else client, *rest)
 
 
-# If queues are empty for at least the fraction ``IDLE`` of the time, no client delayed another
-# client.
+# fraction of time with empty queues from which on no client delayed another
 IDLE = 0.99
 
 
 def is_of_failures(summary: Summary) -> bool:
-    """Return whether failed requests, and not waiting, lowered the shares of clients."""
+    """Return whether failed requests, rather than waiting, lowered the shares of clients."""
     lost = summary.get("failed", 0) + summary.get("refused", 0)
     return bool(lost) and (summary.get("queue_empty_share") or 0) >= IDLE
 
@@ -160,8 +156,7 @@ def _cause(row: dict[str, object], summary: Summary) -> str:
     return f"; {heavy} had the most above its own share" if heavy else ""
 
 
-# At most ``MOST_PAIRS`` pairs of clients are printed, one per line; pairs with the most tokens come
-# first.
+# most pairs of clients to print, one per line, those with the most tokens first
 MOST_PAIRS = 6
 
 
@@ -187,7 +182,7 @@ def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _pins(audit: Mapping[str, float]) -> str:
-    """Return a sentence on whether the assumption behind guaranteed memory shares held."""
+    """Return a sentence on whether the assumption of guaranteed memory shares held."""
     allocations = int(audit["allocations"])
     if not audit["beyond"]:
         return (
@@ -223,11 +218,11 @@ def stall_line(summary: Summary) -> str:
     )
 
 
-MOST_CAUSES = 3  # At most this number of prompts that caused stalls is printed, one per line.
+MOST_CAUSES = 3  # most prompts that caused stalls to print, one per line
 
 
 def cause_lines(summary: Summary, clock: ClockTime | None) -> Iterator[str]:
-    """Yield a sentence on each of the longest recorded stalls: who waited, for which prompt."""
+    """Yield a sentence on each of the longest stalls: who waited, and for which prompt."""
     for row in summary.get("stall_causes", ())[:MOST_CAUSES]:
         waited = (
             f"request {printable(row['request'])} of {printable(row['client'])} waited "
@@ -296,7 +291,7 @@ def session_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield the label and the text of each line about all clients together."""
+    """Yield lines (label, text) about all clients together."""
     by_weight = " over weight" if is_weighted(summary) else ""
     yield "throughput", _throughput(summary)
     yield (
@@ -304,7 +299,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         f"{written(summary, 'jain_index')} of service{by_weight} "
         f"(max-min fair allocation: {written(summary, 'jain_index_maxmin')})",
     )
-    # Summaries of older versions of fairbench do not contain the worst windows.
+    # Summaries of older versions contain no worst windows.
     if summary.get("worst_windows"):
         yield from window_lines(summary)
     yield "whole run", _worst(summary)
@@ -399,7 +394,7 @@ def _throughput(summary: Summary) -> str:
 
 
 def empty_queues(summary: Summary) -> str:
-    """Return for how long no request waited, and whether throughput reflects the demand."""
+    """Return a text on how long no request waited, and whether shares reflect the demand."""
     empty = summary.get("queue_empty_share")
     if empty is None:
         return "waits of requests are not known; shares may reflect demand"
@@ -407,8 +402,7 @@ def empty_queues(summary: Summary) -> str:
     return f"no request waited for {percent(empty)} of the window; shares {partly}reflect demand"
 
 
-# If queues are empty for at least the fraction ``MOSTLY`` of the time, the load limits the
-# throughput.
+# fraction of time with empty queues from which on the load limits the throughput
 MOSTLY = 0.5
 
 
@@ -430,7 +424,7 @@ def _moment(value: float | None) -> str:
 def _victims(summary: Summary) -> str:
     """Return the well-behaved clients' latency percentiles.
 
-    A mark shows that a percentile is from too few latencies.
+    A percentile from too few latencies has a mark.
     """
     censored, n = set(summary.get("censored", ())), summary.get("victim_n")
     ranks = chosen_percentiles(summary) or (50, P95, P99)
@@ -449,18 +443,18 @@ def _victims(summary: Summary) -> str:
     return f"{text} (n = {n:,}{f'; {FEW} needs {needed}' if few else ''})"
 
 
-# A factor of at least ``TWICE`` is written as a multiple, and a smaller factor as a percentage.
+# factor from which on a multiple is written instead of a percentage
 TWICE = 1.5
 
 
 def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield the value of ``--duration`` with which a P99 would have enough latencies."""
+    """Yield advice on the ``--duration`` that gives enough latencies for a P99."""
     n, end_s = summary.get("victim_n"), summary.get("window_end_s")
     if not n or is_carried(n, P99) or not end_s or not summary.get("simulated"):
         return
     if summary.get("trace") or chosen_percentiles(summary) or summary.get("complete") is False:
         return
-    # All programs fit into the window, so a longer duration would not add latencies of programs.
+    # All programs fit into the window, so a longer duration would add no latencies.
     if isclose(end_s, summary.get("duration") or 0.0):
         return
     # If the arrivals end between two whole seconds, --num-programs ended the arrivals.
@@ -473,7 +467,7 @@ def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _of_requests(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield percentiles of the requests' latencies, if the user chose percentiles."""
+    """Yield lines on the latency percentiles of requests if the user chose percentiles."""
     ranks = chosen_percentiles(summary)
     for name in REQUEST_LATENCIES if ranks else ():
         keys = {rank: f"p{rank}_{name}_ms" for rank in ranks}
@@ -482,7 +476,7 @@ def _of_requests(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def latency_kind(summary: Summary) -> str:
-    """Return what the latencies measure, and whether they include think time."""
+    """Return a phrase on what the latencies measure, and whether they include think time."""
     kind = {"ttft": " to the first token", "program": " for a program"}
     text = kind.get(summary.get("latency", ""), "")
     if summary.get("latency") == "program" and summary.get("think_time") is not None:
@@ -542,17 +536,17 @@ def time_to(summary: Summary, part: int) -> str:
 
 NUMBER = re.compile(r"\d[\d,.]*")
 SUCH = ", for example"
-# If the values of the keys in ``WITH_LINES`` are undefined, other lines print the reasons.
+# keys whose lines print themselves why their values are undefined
 WITH_LINES = ("limit", "limit_memory_ratio", "limit_hit_rate", "stalls")
-# ``OF_THE_BOUND`` lists the keys of a summary that the line "service gap" prints.
+# keys of a summary that the line "service gap" prints
 OF_THE_BOUND = ("service_gap_bound", "service_gap_bound_s", "bound_source")
 
 
 def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield lines (label, text) with the reason why values of the summary are undefined.
 
-    Values that are undefined for the same reason share one line. A reason is only in the summary's
-    JSON if no line of the text shows the value.
+    Values with the same reason share a line. Reasons for values that the text does not show are
+    left out.
     """
     by_reason: dict[str, list[str]] = {}
     for key, reason in summary.get("notes", {}).items():
@@ -577,7 +571,7 @@ def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _alike(by_reason: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Merge reasons that differ only in numbers. All their keys get the first of the reasons."""
+    """Merge reasons that differ only in numbers; their keys get the first of them."""
     found: dict[str, tuple[str, list[str]]] = {}
     for reason, keys in by_reason.items():
         first, others = found.setdefault(NUMBER.sub("#", reason), (reason, []))

@@ -78,7 +78,7 @@ def build_run_summary(
 def scored_text(
     summary: Summary, paths: str, *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return the summary of records without programs, as text like ``summary_text``."""
+    """Return the summary of scored records as text, like ``summary_text``."""
     heading = summary.get("layout")
     first = _verdict_lines(summary)
     title = f"scored from records ({heading})" if heading else cluster_line(summary)
@@ -88,7 +88,7 @@ def scored_text(
 
 
 def _verdict_lines(summary: Summary, reference: Reference | None = None) -> list[Text]:
-    """Return the verdict and an empty line. For an incomplete run, return no lines."""
+    """Return the verdict and an empty line, or no lines for an incomplete run."""
     text = verdict(summary, reference)
     return [Text(text, style="bold"), Text()] if text else []
 
@@ -115,7 +115,7 @@ def _client_blocks(summary: Summary, width: int) -> Iterator[RenderableType]:
 
 
 SHARE_DIGITS = 1
-MAX_LABEL = 48  # In a table of runs, a label is cut to this number of characters.
+MAX_LABEL = 48  # most characters of a label in a table of runs
 
 
 def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
@@ -161,7 +161,7 @@ def results_of_repeats(combined: Summary, tail: int = P99) -> Iterator[tuple[str
 
 
 def show(interval: Summary | None, digits: int, *, share: bool = False) -> str:
-    """Return ``mean [low, high]``, with > or < for bounds. If no run has a value, return -.
+    """Return ``mean [low, high]``, with > or < for bounds, or - if no run has a value.
 
     The mean of a single run has no interval.
     """

@@ -1,4 +1,4 @@
-"""Tables of text without borders that fit into a width, and names shortened to a width."""
+"""Text tables without borders, fitted into a width, and names shortened to a width."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def printed(renderable: RenderableType, *, colour: bool, width: int) -> str:
 def plain_table(*headings: str, gap: int = 2) -> Table:
     """Return a table without rows and borders.
 
-    The first column is left-aligned, and the others are right-aligned. ``gap`` is the number of
-    spaces between columns. If ``headings`` is empty, the table has no columns.
+    The first column is left-aligned, the others right-aligned, with ``gap`` spaces between columns.
+    Without ``headings``, the table has no columns.
     """
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for number, heading in enumerate(headings):
@@ -54,8 +54,8 @@ def stacked(
 ) -> RenderableType:
     """Return all columns as one table or several tables of at most ``width`` characters each.
 
-    ``make`` builds a table of the given columns, and adds the labels of the rows. If a table is too
-    wide, columns with the lowest ``Column.dropped`` move to the next table.
+    ``make`` builds a table of the given columns with row labels. If it is too wide, columns with
+    the lowest ``Column.dropped`` move to the next table.
     """
 
     def fits(shown: Sequence[Column]) -> bool:
@@ -89,7 +89,7 @@ def _is_within(table: Table, width: int) -> bool:
 def _fitting_columns(
     columns: list[Column], fits: Callable[[Sequence[Column]], bool]
 ) -> list[Column]:
-    """Return the columns that fit into one table, which are at least one."""
+    """Return the columns that fit into one table, at least one."""
     for shown in fitting(columns):
         if shown and fits(shown):
             return shown
@@ -105,8 +105,8 @@ CUT = "…"
 def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
     """Shorten each name to at most ``width`` characters, in the middle.
 
-    If shortened names coincide, all names are cut at the start instead; if names still coincide,
-    all are cut at the end. Names that differ only in the middle may be equal after shortening.
+    If shortened names coincide, all names are cut at the start instead or, if that fails too, at
+    the end. Names that differ only in the middle may still coincide.
     """
     given = tuple(dict.fromkeys(names))
     tried = [
@@ -123,14 +123,14 @@ def _cut(name: str, head: int, width: int) -> str:
 
 
 def cut_middle(name: str, width: int) -> str:
-    """Return a name in at most ``width`` characters. A longer name loses its middle."""
+    """Shorten a name to at most ``width`` characters by cutting its middle."""
     return _cut(name, (width - 1) // 2, width)
 
 
 def folded_name(name: str, width: int) -> str:
-    """Return a name in lines of at most ``width`` characters. Lines end after a space, + or slash.
+    """Fold a name into lines of at most ``width`` characters, after a space, + or slash.
 
-    A part of the name that is longer than a line is cut at the end of the line.
+    A word that is longer than a line is broken at the end of the line.
     """
     lines, line = [], ""
     for part in re.split(r"(?<=[ +/])", name):

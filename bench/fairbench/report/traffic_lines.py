@@ -11,21 +11,20 @@ from fairbench.metrics.floods import Flood, Harm, floods, harm_of
 from fairbench.metrics.traffic import Overload, Traffic
 from fairbench.report.numbers import number, percent
 
-MANY = 1000.0  # A ratio above this value is printed as "over 1,000".
-# A sentence mentions larger floods only if they change the client's share of the load by at least
-# the fraction ``LEAST_REST``.
+MANY = 1000.0  # largest ratio that is printed; larger ones are "over 1,000"
+# least change of a client's share of the load for which a sentence mentions larger floods
 LEAST_REST = 0.005
-NAMED = 3  # A sentence about a flood names at most this number of delayed clients.
+NAMED = 3  # most delayed clients that a sentence names
 TTFT = "time to first token"
 
 
 def flood_line(traffic: Traffic, flood: Flood, verb: str = "floods") -> str:
     """Return a sentence on a flood of a client.
 
-    The sentence on a flood has the client, ``verb`` ("floods" or "bursts"), the time and the size.
-    The sentence gives the flood's share of all load during the flood, so that shares of
-    simultaneous floods add up. During larger floods, the sentence also gives the share of the load
-    that remains without the larger floods.
+    It has the client, ``verb`` ("floods" or "bursts"), the time and the size. The size is the
+    flood's
+    share of all load in that time, so that shares of simultaneous floods add up. During larger
+    floods, the sentence also gives the share of the load that remains without them.
     """
     name = printable(traffic.clients[flood.client])
     when = "throughout"
@@ -42,8 +41,7 @@ def flood_line(traffic: Traffic, flood: Flood, verb: str = "floods") -> str:
 def harm_line(traffic: Traffic, harm: Harm, heavy: int, measured: str, basis: str) -> str:
     """Return a sentence on the delayed clients.
 
-    The sentence has the number of delayed clients, the period, the median wait and the longest
-    delay.
+    It has the number of delayed clients, the period, and their median and usual waits.
 
     Args:
         heavy: The number of clients that flood.
@@ -66,7 +64,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 class Shortfall(NamedTuple):
-    """The minute in which a client received the smallest fraction of its fair share.
+    """The period in which a client received the smallest fraction of its fair share.
 
     ``share`` is the fraction of its fair share that the client received.
     """
@@ -78,7 +76,7 @@ class Shortfall(NamedTuple):
 
 
 class JudgedTraffic(NamedTuple):
-    """Traffic with all floods, the delays that floods cause, and the names of ``heavy`` clients.
+    """Traffic with its floods, the delays that they cause, and the names of ``heavy`` clients.
 
     ``bursts`` are floods of clients that the workload declares to be well-behaved. ``shortfall`` is
     the worst minute of a run, if a client received much less than its fair share in it.
@@ -95,7 +93,7 @@ class JudgedTraffic(NamedTuple):
 def judged(
     traffic: Traffic, well_behaved: Collection[str] = (), shortfall: Shortfall | None = None
 ) -> JudgedTraffic:
-    """Return the traffic with its floods and with the delays that they cause.
+    """Find the floods in traffic, and the delays that they cause.
 
     A flood of a client in ``well_behaved`` is called a burst.
     """
@@ -107,7 +105,7 @@ def judged(
 
 
 def traffic_lines(found: JudgedTraffic, basis: str, measured: str = TTFT) -> Iterator[str]:
-    """Yield a sentence for each flood, burst and delay. Without floods, nothing is yielded."""
+    """Yield a sentence for each flood, burst and delay; traffic without floods yields nothing."""
     yield from (flood_line(found.traffic, one) for one in found.floods)
     yield from (flood_line(found.traffic, one, "bursts") for one in found.bursts)
     if found.harm is not None:
@@ -120,7 +118,7 @@ def traffic_lines(found: JudgedTraffic, basis: str, measured: str = TTFT) -> Ite
 
 
 def shortfall_line(found: Shortfall, clock: ClockTime | None) -> str:
-    """Return a sentence that says which client received how much of its fair share, and when."""
+    """Return a sentence on which client received how much of its fair share, and when."""
     when = window(found.start_s, found.end_s, clock)
     return (
         f"{printable(found.client)} received {percent(found.share)} of its fair share from {when}."

@@ -1,4 +1,4 @@
-"""The verdict on a run in one line: the lowest fraction that a client got of its fair share."""
+"""The verdict on a run in one line: the lowest share that a client got of its fair share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHOLE_RUN = "min_entitlement_ratio"
 
 
 def verdict(summary: Summary, reference: Reference | None = None) -> str:
-    """Return the verdict on one run, and the lowest shares under a reference scheduler."""
+    """Return the verdict on a run, with the lowest shares under a reference scheduler."""
     if not summary["num_programs"]:
         return ""
     shown = _of_run(summary)
@@ -35,7 +35,7 @@ def repeats_verdict(combined: Summary) -> str:
 class _Shares(NamedTuple):
     """The lowest shares of any client, over the run and in the worst window.
 
-    An undefined share is None.
+    Undefined shares are None.
     """
 
     whole_run: float | None

@@ -1,4 +1,4 @@
-"""A workload's expected load, or a trace's contents, as text of at most 100 columns."""
+"""A workload's expected load, or the contents of a trace, as text."""
 
 from __future__ import annotations
 
@@ -77,13 +77,11 @@ def _rate_range(row: Mapping[str, Any], duration_s: float | None) -> str:
     return low if low == high else f"{low}-{high}"
 
 
-LEAST = 1e-9  # A value below this number is the rounding error of a sum that should be 0.
-# If more than the fraction ``BATCHED`` of the requests have equal times, the equality is no
-# coincidence.
+LEAST = 1e-9  # smaller values are rounding errors of a sum that should be 0
+# fraction of requests with equal times above which this is no coincidence
 BATCHED = 0.05
-NAME_WIDTH = 24  # The table of a workload cuts a client's name to this number of characters.
-# The table of a workload lists at most ``SHOWN`` clients; clients with the most requests come
-# first.
+NAME_WIDTH = 24  # most characters of a client's name in the table of a workload
+# most clients in the table, those with the most requests first
 SHOWN = 20
 
 

@@ -38,8 +38,8 @@ class Fold(Enum):
 class Score(NamedTuple):
     """A scheduler's value of a metric, with interval and paired difference from the baseline.
 
-    ``bound`` has the meaning that ``Value.bound`` has: ``>`` or ``<`` for a lower or upper bound.
-    If ``value`` is None, ``reason`` says why.
+    ``bound`` is ``>`` or ``<`` if the value is only a lower or upper bound, as in ``Value``. If
+    ``value`` is None, ``reason`` says why.
     """
 
     value: float | None
@@ -51,14 +51,14 @@ class Score(NamedTuple):
 
 
 def fold_of(metric: Metric, places: int) -> Fold:
-    """Return by which mean the values of a metric in ``places`` configurations are combined."""
+    """Return the kind of mean that combines a metric's values in ``places`` configurations."""
     if places == 1 or metric.form.is_share or metric.form is Form.INDEX:
         return Fold.MEAN
     return Fold.RATIO if metric.unit else Fold.GEOMETRIC
 
 
 def folded(values: Sequence[Value], fold: Fold) -> Value:
-    """Combine the values of one seed in all configurations to an arithmetic or geometric mean.
+    """Combine a seed's values in all configurations to an arithmetic or geometric mean.
 
     The mean is undefined if a value is undefined, or if lower and upper bounds both occur.
     """
@@ -108,18 +108,18 @@ def _score_of_interval(
     bound: str,
     against: intervals.Decision | None,
 ) -> Score:
-    """Convert an interval to a score in the metric's unit. The interval of a bound has one end."""
+    """Convert an interval to a score in the metric's unit; a bound's interval has only one end."""
     low = None if interval.low is None or bound == "<" else back(interval.low)
     high = None if interval.high is None or bound == ">" else back(interval.high)
     return Score(back(interval.mean), low, high, bound, against)
 
 
 Sample = Sequence[Value]
-"""The values of a leaderboard row, one per seed. All rows have the same seeds in the same order."""
+"""The values of a row of the leaderboard, one per seed; all rows have the same order of seeds."""
 
 
 class Ranks(NamedTuple):
-    """A scheduler's rank (from 1), and the best and the worst rank that the noise allows."""
+    """A scheduler's rank (from 1), and the best and worst rank that noise allows."""
 
     rank: int
     first: int
@@ -127,12 +127,11 @@ class Ranks(NamedTuple):
 
 
 def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
-    """Return the rank range of each row. The rows are ordered from best to worst.
+    """Return the rank range of each row; rows must be ordered from best to worst.
 
-    ``first`` is the rank directly after all significantly better rows; ``last`` is the rank
-    directly before all significantly worse rows. Every pair of rows is compared at 95% confidence,
-    without a correction for the number of pairs. Therefore, among 20 pairs of equal schedulers,
-    about one pair is reported as different.
+    ``first`` counts only significantly better rows as ahead, and ``last`` only significantly worse
+    rows as behind. Pairs of rows are compared at 95% confidence, without a correction for their
+    number, so about one of 20 pairs of equal schedulers is reported as different.
     """
     ahead, behind = [0] * len(samples), [0] * len(samples)
     for one in range(len(samples)):
@@ -149,8 +148,7 @@ def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
     ]
 
 
-# The file metrics.csv of a sweep has the columns ``LABELS``: ``place`` is the configuration, and
-# ``cell`` is the scheduler.
+# first columns of a sweep's metrics.csv: ``place`` is the configuration, ``cell`` the scheduler
 LABELS = ("place", "cell", "seed")
 KEPT = (
     *("timing_profile", "timing_error_pct", "engine", "served", "emulated", "simulated", "dp"),
@@ -176,7 +174,7 @@ class BoardLine:
 
 
 def lines_csv(lines: Iterable[BoardLine]) -> str:
-    """Return the lines as CSV. Numbers have all their digits, so that ``read_lines`` is exact."""
+    """Return the lines as CSV, with all digits of numbers, so that ``read_lines`` is exact."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow((*LABELS, *KEPT))
@@ -240,7 +238,7 @@ def _line(row: Mapping[str | None, Any], where: str) -> BoardLine:
 
 
 def _value(key: str, text: str, where: str) -> Any:
-    """Parse a value of a summary. An empty text means an undefined value."""
+    """Parse a value of a summary; an empty text means an undefined value."""
     if not text or key in TEXTS:
         return text or None
     if text in FLAGS:
@@ -258,25 +256,25 @@ UNFINISHED = "not finished"
 
 
 class Missing(NamedTuple):
-    """A configuration, scheduler and seed of a sweep for which no run finished, and the reason."""
+    """A run of a sweep that did not finish (configuration, scheduler, seed), and the reason."""
 
     point: str
     reason: str
 
 
 class Stored(NamedTuple):
-    """The finished runs of sweeps as lines of a leaderboard, and the missing runs."""
+    """The finished runs of sweeps, as lines of a leaderboard, and the missing runs."""
 
     lines: list[BoardLine]
     missing: list[Missing]
 
 
 def read_stored(paths: Sequence[Path]) -> Stored:
-    """Read sweep directories or CSV files, all of whose runs are compared together.
+    """Read the runs of sweep directories or CSV files, to compare them all together.
 
-    Raises DataError for a path that is unreadable, or that is neither a sweep nor a CSV file.
-    DataError is also raised if two directories have different runs of the same experiment and seed,
-    or if two files have the same seed of a configuration.
+    Raises DataError for a path that is unreadable or neither a sweep nor a CSV file, for different
+    runs of the same experiment and seed in two directories, and for the same seed of a
+    configuration in two files.
     """
     files = [path for path in paths if path.suffix == ".csv"]
     if files and len(files) < len(paths):
@@ -314,7 +312,7 @@ def read_stored(paths: Sequence[Path]) -> Stored:
 
 
 def _lines(files: Sequence[Path]) -> list[BoardLine]:
-    """Read CSV files whose seeds differ, because the best total is over the runs of one file."""
+    """Read CSV files with different seeds; each file computed its own best total."""
     lines: list[BoardLine] = []
     seen: dict[tuple[str, int], Path] = {}
     for file in files:
@@ -338,9 +336,9 @@ def _missing(store: SweepStore, finished: Collection[str]) -> Iterator[Missing]:
             yield Missing(point["name"], reason)
 
 
-MOST_PLACES = 3  # A message names at most this number of missing runs for a scheduler.
+MOST_PLACES = 3  # most missing runs of a scheduler that a message names
 MIN_SHARE = "min_entitlement_best_ratio"
-LIMIT = "limit_ratio"  # CSV files of older versions of fairbench lack this metric.
+LIMIT = "limit_ratio"  # a metric that CSV files of older versions lack
 
 Table = Mapping[str, Mapping[tuple[str, int], BoardLine]]
 """The runs of the leaderboard by scheduler, and then by (configuration, seed)."""
@@ -348,7 +346,7 @@ Table = Mapping[str, Mapping[tuple[str, int], BoardLine]]
 
 @dataclass(frozen=True, slots=True)
 class BoardMetric:
-    """A metric of the leaderboard, how it is combined, and the configurations without a value."""
+    """A metric of the leaderboard: how it is combined, and the configurations without a value."""
 
     key: str
     fold: Fold
@@ -358,7 +356,7 @@ class BoardMetric:
 
 @dataclass(frozen=True, slots=True)
 class BoardRow:
-    """A scheduler's row.
+    """A scheduler's row of the leaderboard.
 
     ``ranks`` is None if the scheduler's value of the sort metric is undefined.
     """
@@ -380,10 +378,9 @@ class Board:
     incomplete: Mapping[str, str]
     missing: tuple[Missing, ...]
     demand_limited: tuple[str, ...]
-    # In every run, each well-behaved client has at least ``fewest`` latencies; the number is None
-    # if unknown.
+    # fewest latencies of a well-behaved client in any run, None if unknown
     fewest: int | None
-    summary: Mapping[str, Any]  # The summary of a run that describes the hardware of the row.
+    summary: Mapping[str, Any]  # a run's summary, which describes the hardware
 
 
 def chosen(
@@ -470,7 +467,7 @@ def _lines_by_row(lines: Iterable[BoardLine]) -> Table:
 
 
 def _lacks(runs: Collection[tuple[str, int]], places: Iterable[str], seeds: Sequence[int]) -> str:
-    """Return the configurations and seeds without a run as text, or "" if no run is missing."""
+    """Return a text that lists configurations and seeds without a run, or ""."""
     gaps = {place: [seed for seed in seeds if (place, seed) not in runs] for place in places}
     texts = [f"{place} {seed_text(gap)}" for place, gap in gaps.items() if gap]
     more = f"; and {len(texts) - MOST_PLACES} more" if len(texts) > MOST_PLACES else ""
@@ -507,7 +504,7 @@ def _metric(key: str, table: Table, places: Iterable[str], seeds: Sequence[int])
 def _ranked_rows(
     table: Table, base: str, metrics: Sequence[BoardMetric], seeds: Sequence[int]
 ) -> list[BoardRow]:
-    """Return the rows, the best first. Rows without a value of the first metric come last."""
+    """Return the rows, the best first and those without a value of the first metric last."""
     samples = {
         metric.key: {name: _sample(runs, metric, seeds) for name, runs in table.items()}
         for metric in metrics

@@ -51,7 +51,7 @@ from fairbench.results.summary import (
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """A stored run, its experiment, and its summary with metrics that a comparison adds."""
+    """A stored run, its experiment, and its summary with the metrics that a comparison adds."""
 
     run: StoredRun
     experiment: Experiment
@@ -62,7 +62,7 @@ class ComparedRun:
 class SchedulerResults:
     """The runs of one scheduler in one configuration, and the names of both.
 
-    ``known`` is the combined summary of the runs, used if the runs are no longer stored.
+    ``known`` is their combined summary, used if the runs are no longer stored.
     """
 
     place: str
@@ -88,7 +88,7 @@ class SchedulerResults:
 
     @property
     def demand_limited(self) -> bool:
-        """Return whether the queues of any run were partly empty, so that rates show the demand."""
+        """Return whether any run had empty queues for some time, so that rates show the demand."""
         return any(one.summary["demand_limited"] for one in self.runs)
 
 
@@ -101,9 +101,9 @@ def compare_sweep(path: Path) -> list[SchedulerResults]:
 def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[SchedulerResults]:
     """Group finished runs by configuration and scheduler, in order of first appearance.
 
-    ``alone`` has, by ``alone_key``, the latencies of clients that were simulated alone; the sharing
-    incentive of other clients is undefined. Raises DataError if a run's experiment cannot be read,
-    or if runs with the same Python environment used different code of an engine.
+    ``alone`` holds the latencies of clients that were simulated alone, by ``alone_key``; other
+    clients have no sharing incentive. Raises DataError if a run's experiment cannot be read, or if
+    runs with the same Python environment used different code of an engine.
     """
     read = [(run, experiment_of(run)) for run in runs]
     _check_one_code([ComparedRun(run, one, run.summary) for run, one in read])
@@ -163,17 +163,21 @@ def alone_key(experiment: Experiment) -> str:
 def compared_summary(
     summary: Summary, best: float, alone: AloneRows, *, contended: bool = True
 ) -> dict[str, Any]:
-    """Return a summary to which the metrics are added that only a comparison can provide.
+    """Add the metrics to a summary that only a comparison can provide.
 
     ``best_service_rate_tok_s`` is ``best``: the largest service rate (tokens/s) of any scheduler in
     the same configuration and with the same seed. ``min_entitlement_best_ratio`` is the lowest
-    ratio of a client's service to the client's max-min fair share of ``best``.
-    ``sharing_incentive_p50``, ``_p95`` and ``_p99`` are the sharing incentives of the worst-off
-    well-behaved client. The row of each client gets ``entitlement_best_tok_s``,
-    ``entitlement_best_ratio`` and the client's sharing incentives. Ratios to fair shares are
-    undefined unless some scheduler saturated the configuration (``contended``). ``upper_bounds``
-    lists incentives that are upper bounds, ``censored`` lists those that are lower bounds, and
-    ``notes`` has the reasons for null values.
+    ratio
+    of a client's service to its max-min fair share of ``best``; it is undefined unless some
+    scheduler
+    saturated the configuration (``contended``). ``sharing_incentive_p50``, ``_p95`` and ``_p99``
+    are
+    the sharing incentives of the worst-off well-behaved client.
+
+    Rows of clients get ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and their sharing
+    incentives. ``upper_bounds`` lists incentives that are only upper bounds, ``censored`` those
+    that
+    are only lower bounds, and ``notes`` has the reasons for null values.
     """
     beside = RunBeside(summary, best, alone, contended=contended)
     notes, censored = dict(summary["notes"]), list(summary["censored"])
@@ -223,7 +227,7 @@ def runs_below(path: Path) -> Iterator[ComparedRun]:
 
 
 def checked_runs(runs: Iterable[ComparedRun]) -> Iterator[ComparedRun]:
-    """Yield the given runs after a check.
+    """Yield the given runs, and check each before.
 
     Raises DataError if a run is incomplete or cannot be read.
     """
@@ -242,8 +246,7 @@ def checked_runs(runs: Iterable[ComparedRun]) -> Iterator[ComparedRun]:
         yield run
 
 
-# A change by less than the fraction ``LEAST_CHANGE`` of the baseline counts as neither better nor
-# worse.
+# a smaller change, as a fraction of the baseline, counts as neither better nor worse
 LEAST_CHANGE = 0.0005
 
 
@@ -251,10 +254,9 @@ LEAST_CHANGE = 0.0005
 class MetricContrast:
     """The means of a metric under two schedulers over their common seeds, and the difference.
 
-    ``more_seeds`` is the number of additional seeds that would probably make the difference
-    significant. ``more_seeds`` is None if no further seeds are needed, if too many are needed, or
-    if more seeds would not help. ``ratios`` is the difference of logarithms; if it is defined, it
-    decides whether times differ significantly.
+    ``more_seeds`` estimates how many more seeds would make the difference significant; it is None
+    if none are needed, too many are needed, or more would not help. ``ratios`` is the difference of
+    logarithms, which decides about times if it is defined.
     """
 
     metric: str
@@ -269,8 +271,8 @@ class MetricContrast:
     def ratio(self) -> float | None:
         """The compared scheduler's mean divided by the baseline's mean.
 
-        The ratio is None for bounds and for means of 0. For times, the ratio is the geometric mean
-        of the ratios of all seeds.
+        None for bounds and for means of 0. For times, this is the geometric mean of the seeds'
+        ratios.
         """
         if self.ratios is not None and self.ratios.mean is not None:
             return exp(self.ratios.mean)
@@ -314,7 +316,7 @@ def sides_of(runs: Iterable[ComparedRun]) -> list[SchedulerResults]:
 
 
 def _check_one_code(runs: Iterable[ComparedRun]) -> None:
-    """Raise DataError if different code of an engine ran in one Python environment."""
+    """Raise DataError if one Python environment ran different code of an engine over time."""
     first: dict[tuple[Any, Any], ComparedRun] = {}
     for run in runs:
         code = run.summary.get(ENGINE_CODE)

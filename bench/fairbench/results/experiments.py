@@ -1,11 +1,10 @@
 """Stored experiments: the names of a sweep's experiments, and differences between them.
 
-A stored experiment contains every value, both chosen values and defaults. If a default changes
-between two versions, the runs of one command differ in the changed default. Runs that differ only
-in a changed default belong to one experiment; the changed default explains why their numbers
-differ. A manifest lists under ``chosen`` the values that the user chose (the table ``given`` of the
-experiment). If a manifest lacks the list ``chosen``, a value counts as chosen unless it equals the
-workload's value, a present default or a default in ``FORMER``.
+A stored experiment contains every value, chosen or default. If a default changes between two
+versions, runs of the same command differ in that default but still count as one experiment; the
+changed default then explains different numbers. A manifest lists under ``chosen`` the values that
+the user chose (the table ``given`` of the experiment). Without this list, a value counts as
+chosen unless it equals the workload's value, a present default or a default in ``FORMER``.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ SCHEDULER_KEYS = frozenset(
     {"scheduler", "router", "local", "gateway", "saturation", "routers"}
     | {"eviction", "memory_records", "engine_code", "charge_pass"}
 )
-OWN_POLICY = "schedule_policy"  # This field of a backend's settings names a scheduling policy.
+OWN_POLICY = "schedule_policy"  # the key of the scheduling policy among a backend's settings
 OF_THE_PLACE = frozenset(
     {"engine", "vllm", "lightllm", DISAGGREGATION}
-)  # These tables of an experiment do not hold parameters of schedulers.
+)  # tables of an experiment without parameters of schedulers
 
 OF_THE_REPORT = frozenset({"tag", "percentiles", "preset", GIVEN})
 
-DEFAULT = "default"  # This text is shown instead of a value that an experiment omits.
+DEFAULT = "default"  # shown for a value that an experiment omits
 
 Experiment = Mapping[str, Any]
-"""The tables in a file ``experiment.toml``."""
+"""The tables of a file ``experiment.toml``."""
 
 
 def place_of(experiment: Experiment) -> dict[str, Any]:
-    """Return an experiment without its scheduler, the scheduler's parameters and report options.
+    """Return an experiment's configuration: everything but its scheduler and report options.
 
-    Experiments for which this function returns equal tables are compared with each other.
+    Experiments with equal configurations are compared with each other.
     """
     kept = {k: v for k, v in experiment.items() if k not in SCHEDULER_KEYS | OF_THE_REPORT}
     if "backend" in kept:
@@ -57,7 +56,7 @@ def place_of(experiment: Experiment) -> dict[str, Any]:
 def scheduler_of(experiment: Experiment) -> dict[str, Any]:
     """Return the values of an experiment that belong to its scheduler.
 
-    The values are the scheduler, router and local scheduler with their parameters, and the engine's
+    These are the scheduler, router and local scheduler with their parameters, and the engine's
     policy.
     """
     kept = {k: v for k, v in experiment.items() if k in SCHEDULER_KEYS}
@@ -68,7 +67,7 @@ def scheduler_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def key_of(part: Mapping[str, Any]) -> str:
-    """Return a hash of tables, which is equal for equal tables."""
+    """Return a hash of tables; equal tables have equal hashes."""
     return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()
 
 
@@ -80,12 +79,10 @@ class Label(NamedTuple):
 
 
 def grid_labels(experiments: Sequence[Experiment]) -> list[Label]:
-    """Return, for each experiment, the names of its configuration and of its scheduler.
+    """Return the names of each experiment's configuration and scheduler.
 
-    Configurations have names like ``tot s1 dp 4``; if two names are equal, the keys that
-    distinguish the configurations are added. If two names of schedulers are equal, the parameters
-    that distinguish the schedulers are added. Names do not contain seeds; therefore a configuration
-    has one name for all seeds.
+    Configurations have names like ``tot s1 dp 4``, without the seed. Equal names of configurations
+    or schedulers are extended by the keys in which they differ.
     """
     names = [f"{e['workload']['name']} {e['scenario']} {cluster_name(e)}" for e in experiments]
     places = _told_apart(names, [{**place_of(e), "seed": None} for e in experiments])
@@ -109,7 +106,7 @@ def point_names(specs: Sequence[ExperimentSpec]) -> list[str]:
 
 
 def _told_apart(names: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Add ``KEY=VALUE`` to equal names for every key that differs between their tables."""
+    """Extend equal names by ``KEY=VALUE`` for each key in which their tables differ."""
     texts = [as_toml(table) for table in tables]
     alike: dict[str, list[dict[str, str]]] = {}
     for name, row in zip(names, texts, strict=True):
@@ -135,19 +132,18 @@ def differences(one: Experiment, other: Experiment) -> list[str]:
     ]
 
 
-CHOSEN = "chosen"  # Under this key, a manifest lists the values that the user chose.
+CHOSEN = "chosen"  # the manifest's key for the values that the user chose
 WHERE = "CHANGELOG.md"
 WORKLOAD = "workload."
 GIVEN_AGAIN = {*OF_THE_WORKLOAD, "client_weights", "settings"}
-# The flag ``--set`` can change workload values whose keys contain one of the parts in
-# ``SET_BY_FLAG``.
+# ``--set`` can change workload values whose keys contain one of these
 SET_BY_FLAG = (".params.", ".misbehaving")
 
 FORMER: Mapping[str, Collection[str]] = {
     PROFILE: {"tp1/sglang-0.5.10"},
     "engine.max_running_requests": {"2048"},
 }
-"""Defaults of versions whose manifests did not list chosen values, as TOML text by key."""
+"""Defaults, as TOML text by key, of versions whose manifests did not list chosen values."""
 
 
 class SpecChanges(NamedTuple):
@@ -183,7 +179,7 @@ def chosen_keys(file: Mapping[str, Any]) -> list[str]:
 def old_defaults(spec: ExperimentSpec) -> list[str]:
     """Return ``KEY OLD -> NEW`` for each default that differs from the present default.
 
-    When a stored experiment runs again, it keeps the old defaults.
+    A stored experiment keeps the old defaults when it runs again.
     """
     today = resolve({}, {}, file_tables(spec), new_defaults=True)
     tables = experiment_tables(spec), experiment_tables(today)
@@ -195,8 +191,8 @@ def spec_changes(
 ) -> SpecChanges:
     """Return how two experiments differ.
 
-    The keys that the user chose are given, as listed in the manifests. Values that affect the
-    records of neither experiment, such as the rate of another scenario, are not compared.
+    ``chosen_before`` and ``chosen_after`` are the keys that the user chose, from the manifests.
+    Values that affect neither experiment, such as another scenario's rate, are not compared.
     """
     sides = used_values(before), used_values(after)
     chosen = _chosen(before, chosen_before) | _chosen(after, chosen_after)
@@ -207,7 +203,7 @@ def spec_changes(
         if old == new or (key.endswith(".rate") and replaced):
             continue
         if DEFAULT in (old, new) and key.partition(".")[0] in apart:
-            # Only one of the two experiments uses the scheduler to which the parameter belongs.
+            # only one of the experiments uses the scheduler with this parameter
             continue
         whole = key.startswith(WORKLOAD) and "workload" in chosen
         if _has_default(key) and key not in chosen and not whole:
@@ -243,9 +239,9 @@ def used_values(experiment: Experiment) -> dict[str, str]:
 
 
 def _chosen(experiment: Experiment, told: Any) -> set[str]:
-    """Return the keys that the user chose, from the manifest.
+    """Return the keys that the user chose; ``told`` is the manifest's list, if any.
 
-    In older runs, they are guessed from the values.
+    Without a list, as in older runs, they are guessed from the values.
     """
     if isinstance(told, list):
         return {str(key) for key in told}

@@ -1,4 +1,4 @@
-"""Confidence intervals of means and of paired differences over seeds, and significance."""
+"""Confidence intervals and significance of means and paired differences over seeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairbench.metrics.metric import Better
 from fairbench.results.store import Summary
 from fairbench.results.summary import Value
 
-# Starting from 90 degrees, ``HALVINGS`` bisection steps are enough for all digits of a float.
+# bisection steps from 90 degrees that are enough for all digits of a float
 HALVINGS = 60
 
 
@@ -29,8 +29,8 @@ def central(t: float, degrees: int) -> float:
 def two_sided_p(t: float, degrees: int) -> float:
     """Return the probability that a Student t variable is at least as far from 0 as ``t``.
 
-    The series that is summed is finite for whole degrees of freedom (Abramowitz and Stegun
-    26.7.3-4). numpy has no t distribution, and scipy would be the largest dependency of fairbench.
+    For whole degrees of freedom, it is a finite sum (Abramowitz and Stegun 26.7.3-4). numpy has no
+    t distribution, and scipy would be fairbench's largest dependency.
     """
     return max(0.0, 1.0 - central(t, degrees))
 
@@ -45,7 +45,7 @@ def quantile(probability: float, degrees: int) -> float:
         raise ValueError(f"probability {probability}: must be at least 0.5 and less than 1")
     wanted = 2 * probability - 1
     low, high = 0.0, pi / 2
-    central(0.0, degrees)  # ``central`` raises ValueError for less than one degree of freedom.
+    central(0.0, degrees)  # raises ValueError for less than one degree of freedom
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         if _central(middle, degrees) < wanted:
@@ -67,14 +67,14 @@ def _central(angle: float, degrees: int) -> float:
     return (angle + sin(angle) * total) * 2 / pi if odd else sin(angle) * total
 
 
-INTERVALS_FILE = "intervals.json"  # A directory of repeated runs contains a file of this name.
+INTERVALS_FILE = "intervals.json"  # a file in the directory of repeated runs
 LEVEL = 0.95
-# ``METHOD`` describes how means and intervals were computed.
+# how means and intervals are computed, for captions
 METHOD = "mean and 95% interval (Student's t)"
 
 
 class MeanInterval(NamedTuple):
-    """A mean with its confidence interval. The mean of a single value has no interval."""
+    """A mean with its confidence interval; the mean of a single value has no interval."""
 
     mean: float
     low: float | None
@@ -106,13 +106,12 @@ def deviation(values: Sequence[float]) -> float:
 
 
 def combine_summaries(summaries: Sequence[Summary]) -> dict[str, Any]:
-    """Combine the summaries of runs. Every metric becomes ``{mean, low, high, runs}`` or null.
+    """Combine the summaries of runs: each metric becomes ``{mean, low, high, runs}`` or null.
 
     ``runs`` is the number of runs that define the metric; for a single run ``low`` and ``high`` are
-    null. ``lower_bound`` is True if some values are lower bounds, so that the true mean may exceed
-    ``high``. ``upper_bound`` is True if some values are upper bounds. A metric that has both kinds
-    of bounds becomes null. Values that are equal in all runs, such as the scheduler's name, are
-    kept unchanged.
+    null. ``lower_bound`` or ``upper_bound`` is True if some values are only bounds; with lower
+    bounds, the true mean may exceed ``high``. A metric with both kinds of bounds becomes null.
+    Values that are equal in all runs, such as the scheduler's name, are kept.
     """
     bounds = {
         "lower_bound": {key for summary in summaries for key in summary["censored"]},
@@ -160,15 +159,12 @@ def _metric_interval(
     return interval | {"runs": len(defined)} | dict.fromkeys(bounds, True)
 
 
-# Relative differences below ``ROUNDING`` are ignored, because processors add numbers in different
-# orders.
+# smaller relative differences are ignored, because processors add numbers in different orders
 ROUNDING = 1e-12
-# The number of further seeds is chosen so that the comparison is decided with the probability
-# ``POWER``.
+# probability with which the estimated number of further seeds gives a significant difference
 POWER = 0.8
 MIXED = "some values are only lower bounds, others only upper bounds"
-# A difference that needs more than ``MOST_SEEDS`` seeds to become significant is too small to
-# matter.
+# a difference that needs more seeds to become significant is too small to matter
 MOST_SEEDS = 1000
 
 
@@ -187,10 +183,9 @@ class Difference:
 
     ``runs`` is the number of seeds in which both schedulers have a value; ``undefined`` is the
     number of seeds in which a value is missing. ``low`` and ``high`` are the ends of the confidence
-    interval of ``mean``, or None if unknown. ``deviation`` is the standard deviation of the
-    differences of single seeds; ``p`` is the two-sided p-value of the hypothesis that there is no
-    difference. With fewer than two differences, ``deviation`` and ``p`` are None; for bounds, ``p``
-    is None.
+    interval of ``mean``, or None if unknown. ``deviation`` is the standard deviation over seeds;
+    ``p`` is the two-sided p-value of no difference. Both are None for fewer than two seeds, and
+    ``p`` also for bounds.
     """
 
     runs: int
@@ -218,13 +213,13 @@ class Difference:
 
     @property
     def exact(self) -> bool:
-        """Return whether the difference is not 0 and is equal in all seeds, up to rounding."""
+        """Return whether all seeds have the same difference, up to rounding, and it is not 0."""
         if not self.mean or self.deviation is None:
             return False
         return self.deviation <= ROUNDING * abs(self.mean)
 
     def decision(self, better: Better) -> Decision:
-        """Return the conclusion for a metric, for which ``better`` is the better direction."""
+        """Return the conclusion for a metric whose better direction is ``better``."""
         sign = self.decisive
         if sign is None:
             return Decision.INCONCLUSIVE
@@ -234,7 +229,7 @@ class Difference:
 
     @property
     def obstacle(self) -> str:
-        """Why more seeds would not make a difference significant, or "" if they might."""
+        """The reason why more seeds would not give significance, or "" if they might."""
         if self.undefined:
             return f"undefined in {self.undefined} of {self.runs + self.undefined} seeds"
         known = self.high if self.mean is not None and self.mean < 0 else self.low
@@ -243,8 +238,8 @@ class Difference:
     def more_seeds(self, level: float = LEVEL) -> int | None:
         """Estimate how many more seeds are needed for a significant difference.
 
-        If too many are needed, return None. The estimate rests on the mean and the spread of a few
-        seeds, so that it is only a rough guide.
+        Return None if too many are needed. The estimate is only a rough guide, because it rests on
+        the mean and spread of a few seeds.
         """
         if self.deviation is None or self.mean is None or self.obstacle:
             return None
@@ -257,8 +252,8 @@ def difference(
 ) -> Difference:
     """Return the paired difference of two schedulers' values, given in the same order of seeds.
 
-    Values are between 0 and ``most``; therefore differences are between -``most`` and ``most``.
-    Raises DataError for a value that is not a number, and ValueError for unequal numbers of values.
+    Values must be between 0 and ``most``. Raises DataError for a value that is not a number, and
+    ValueError for unequal numbers of values.
     """
     pairs = list(zip(first, second, strict=True))
     defined = [pair for pair in pairs if pair[0].raw is not None and pair[1].raw is not None]
@@ -286,9 +281,9 @@ def difference(
 def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | None:
     """Return the paired difference of logarithms, for metrics that differ by factors.
 
-    If any value is unknown, the result is None. Logarithms make relative changes comparable. For
-    example, if a wait falls to a tenth in every seed, the differences in seconds vary with the wait
-    and may be inconclusive.
+    Logarithms make relative changes comparable: if a wait falls to a tenth in every seed, the
+    differences in seconds still vary and may be inconclusive. The result is None if a value is
+    unknown.
     """
     both = [*first, *second]
     if any(one.raw is None or one.bound or not _finite_number(one) > 0 for one in both):
@@ -301,8 +296,7 @@ def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | No
     """Return how many seeds are needed to detect a mean difference with the power ``POWER``.
 
     ``spread`` is the standard deviation of the differences of single seeds. The number follows from
-    the quantiles of Student's t distribution. If more than ``MOST_SEEDS`` seeds are needed, the
-    result is None.
+    quantiles of Student's t distribution; it is None above ``MOST_SEEDS``.
     """
 
     def enough(seeds: int) -> bool:
@@ -311,8 +305,7 @@ def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | No
 
     if effect == 0 or not enough(MOST_SEEDS):
         return None
-    # The binary search keeps this invariant: ``low`` seeds are too few, and ``high`` seeds are
-    # enough.
+    # Invariant of the search: ``low`` seeds are too few, and ``high`` seeds are enough.
     low, high = 1, MOST_SEEDS
     while high - low > 1:
         middle = (low + high) // 2
@@ -331,7 +324,7 @@ def _finite_number(value: Value) -> float:
 
 
 def bound_of_difference(first: Sequence[Value], second: Sequence[Value]) -> str | None:
-    """Return whether the differences (second minus first) are only bounds of the true differences.
+    """Return how the differences (second minus first) bound the true differences.
 
     The result is ``>`` for lower bounds, ``<`` for upper bounds, "" for exact differences, and None
     if lower and upper bounds both occur.
@@ -348,7 +341,7 @@ def _p(average: float, spread: float, runs: int) -> float:
 
 
 def mean_value(values: Sequence[Value]) -> Value:
-    """Return the mean of numeric values. If some value is a bound, the mean is a bound.
+    """Return the mean of numeric values, which is a bound if some value is a bound.
 
     The mean is undefined if there are no values, or if lower and upper bounds both occur.
     """

@@ -32,7 +32,7 @@ LIBRARIES = ("numpy", "pyarrow", "pydantic", "sortedcontainers")
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """A stopwatch, started on three clocks: date and time, elapsed time, and CPU time (s)."""
+    """A stopwatch with three clocks: date and time, elapsed seconds, and CPU seconds."""
 
     started: datetime
     wall_s: float
@@ -70,7 +70,7 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
         "git": git_state(DIRECTORY),
         "python": platform.python_version(),
         **_router(spec),
-        # The CPU time of admission passes is measured, so it differs between runs.
+        # The measured CPU time of scheduling passes differs between runs.
         **({"reproducible": False} if spec.charge_pass else {}),
         **_own_files("scheduler_files", user_files()),
         **_own_files("program_files", program_files()),
@@ -135,9 +135,8 @@ def library_version(library: str) -> str | None:
 
 
 TIMEOUT_S = 20.0
-MAX_VERSION = 200  # The version of a package is cut to this number of characters.
-# The Python interpreter beside a script executes the program ``OWNER``, which prints the
-# distribution that installed the script.
+MAX_VERSION = 200  # most characters of a package's version
+# a program for the Python beside a script, which prints the distribution that installed it
 OWNER = """
 import sys
 from importlib.metadata import entry_points
@@ -160,7 +159,7 @@ def program_version(program: str) -> str | None:
     return said.splitlines()[0][:MAX_VERSION] if said else None
 
 
-# Files of fairbench's code with the suffixes ``OWN_CODE`` can change results.
+# suffixes of fairbench's files that can change results
 OWN_CODE = (".py", ".json", ".toml")
 
 

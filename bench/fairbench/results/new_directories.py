@@ -48,7 +48,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def removing_new_folders(parent: Path) -> Iterator[None]:
-    """Create ``parent`` and its parent folders, and remove them if the block fails.
+    """Create ``parent`` and its parent folders; remove them if the ``with`` block fails.
 
     Only new, empty folders are removed. Raises UsageError if a folder cannot be created.
     """
@@ -62,7 +62,7 @@ def removing_new_folders(parent: Path) -> Iterator[None]:
         yield
     except BaseException:
         for path in reversed(new):
-            # The folder cannot be removed if another run has written into it in the meantime.
+            # Another run may have written into the folder in the meantime.
             with suppress(OSError):
                 path.rmdir()
         raise
@@ -102,20 +102,19 @@ def renamed_to_fresh(hidden: Path, wanted: Path) -> Path:
             try:
                 return hidden.rename(target)
             except OSError:
-                # In the meantime, another run may have created a directory with the name of the
-                # target that is not empty.
+                # Another run may have taken the name in the meantime.
                 if not target.exists():
                     raise
     raise AssertionError("names never end")
 
 
-FOLDER = "live"  # While a live run is in progress, its records are in a subdirectory of this name.
+FOLDER = "live"  # subdirectory for the records of a live run in progress
 LOCK_FILE = ".lock"
 
 
 @contextmanager
 def run_folder(directory: Path, name: str = FOLDER) -> Iterator[Path]:
-    """Open the folder of a run in progress, for one process at a time. A missing folder is created.
+    """Lock the folder of a run in progress for this process; create it if missing.
 
     Raises UsageError if another process has locked the folder. When the process that locked the
     folder dies, the system releases the lock.

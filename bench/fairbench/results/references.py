@@ -1,4 +1,4 @@
-"""Stored fair shares of bundled experiments under FCFS, with which a run is compared."""
+"""Stored fair shares of bundled experiments under FCFS, for comparison with a run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fairbench.errors import DataError, UsageError
 from fairbench.results.experiments import Experiment, key_of, place_of
 from fairbench.results.store import StoredRun
 
-FILE = "references.csv"  # The command `python studies references` writes this file.
+FILE = "references.csv"  # written by `python studies references`
 SCHEDULER = "fcfs"
 SHARES = ("min_entitlement_ratio", "min_share_60s", "min_share_10s")
-KEY_LENGTH = 16  # The hash of a configuration is cut to this number of characters.
+KEY_LENGTH = 16  # characters that are kept of a configuration's hash
 
 
 class Reference(NamedTuple):
@@ -38,7 +38,7 @@ def reference_of(summary: Mapping[str, Any]) -> Reference:
 def reference_spec(
     spec: ExperimentSpec, scheduler: str, settings: Mapping[str, Any], *, single: bool
 ) -> ExperimentSpec:
-    """Return the spec's experiment under another scheduler, with the given ``settings``.
+    """Return the experiment under another scheduler, with the given ``settings``.
 
     Raises UsageError for an unknown scheduler, for an experiment on real servers, and unless the
     command is a ``single`` run that prints a verdict.
@@ -69,7 +69,7 @@ def reference_for(run: StoredRun) -> Reference | None:
 def stored_reference(experiment: Experiment) -> Reference | None:
     """Return the stored shares under FCFS.
 
-    For FCFS itself, and for experiments without stored shares, return None.
+    The result is None for FCFS itself, and for experiments without stored shares.
     """
     if experiment.get("scheduler") == SCHEDULER or "backend" in experiment:
         return None

@@ -1,4 +1,4 @@
-"""The data of a run from which metrics are computed: window, bound, costs and tables."""
+"""Data from which a run's metrics are computed: window, proven bound, costs and tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fairbench.engine.contract import EngineContract
 
 
-SESSION = "session"  # A program of this kind is a recorded session.
+SESSION = "session"  # program kind of recorded sessions
 
 
 def run_facts(
@@ -51,7 +51,7 @@ def run_facts(
     lone: records.LoneStep | None = None,
     prices: records.WorkPrices | None = None,
 ) -> records.Facts:
-    """Return the data for metrics of a run that ended at ``end_s`` seconds.
+    """Return the data for the metrics of a run that ended at ``end_s`` seconds.
 
     If ``pool_tokens`` is 0, the size of the KV memory is unknown.
     """
@@ -167,10 +167,9 @@ def work_prices(
 
     Args:
         profile: The iteration times of the GPU and model.
-        pass_tokens: Limit on the tokens of a prefill pass, or of a mixed step.
-        pass_tokens: Largest number of tokens in a prefill pass, or in a step with prompts and
-            decode.
-        mixed: Whether one step of the engine can contain both prompt tokens and decoded tokens.
+        pass_tokens: Largest number of tokens in a prefill pass, or in a mixed step.
+        batch: Largest number of requests that decode together.
+        mixed: Whether a step of the engine can contain both prompt tokens and decoded tokens.
     """
     c = profile.coefficients_ms
 
@@ -211,13 +210,14 @@ def costs_of(profile_id: str | None) -> ProfileCosts | None:
 
 
 def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> records.Window:
-    """Return the window of the metrics, from the end of the warm-up to the end of arrivals.
+    """Return the window of the metrics: from the end of the warm-up to the end of arrivals.
 
     The window is the whole run if the experiment says so, or if hardly any window would remain.
-    Hardly any window remains if a fixed number of programs ends within the warm-up, if all programs
-    of a trace arrive at once, or if the run is interrupted early. A window of the whole run
-    includes the time ``now_s`` at which the run ends, because the last tokens come at exactly this
-    time.
+    This
+    happens if a fixed number of programs ends within the warm-up, if all programs of a trace arrive
+    at once, or if the run is interrupted early. The whole run includes its end ``now_s``, because
+    the
+    last tokens come at exactly this time.
     """
     whole = records.Window(0.0, nextafter(now_s, inf))
     end_s = spec.duration_s
@@ -244,7 +244,7 @@ def cluster_bound(
     *,
     disaggregated: bool = False,
 ) -> tuple[ServiceBound | None, str]:
-    """Return the proven bound of the service gap under a scheduler, or None and the reason."""
+    """Return the proven bound on a scheduler's service differences, or None and the reason."""
     bound = NoBound(DISAGGREGATED) if disaggregated else local.service_bound()
     if isinstance(bound, NoBound):
         return None, bound.reason
@@ -267,10 +267,9 @@ def cluster_bound(
 
 SomeTable = TypeVar("SomeTable", bound=records.Table)
 MAX_COUNT = 2**53
-# The number of a worker is limited, because metrics have an entry for every worker up to the
-# largest number.
+# limit on worker numbers, because metrics have an entry for every worker up to the largest number
 MAX_WORKER = 2**16 - 1
-RANGES = {  # ``RANGES`` maps integer columns to the range in which their values must lie.
+RANGES = {  # allowed range of integer columns
     "worker": (-1, MAX_WORKER),
     "by": (NOBODY, MAX_COUNT),
     "change": (-MAX_COUNT, MAX_COUNT),
@@ -344,7 +343,7 @@ def _check_values(table: records.Table, where: str) -> None:
 
 
 def _numpy_columns(table: pa.Table, codes: dict[str, dict[str, int]], where: str) -> dict[str, Any]:
-    """Return the columns as numpy arrays, with numbers in place of clients' and states' names."""
+    """Return the columns as numpy arrays; names of clients and states become numbers."""
     import pyarrow.compute as pc
 
     columns: dict[str, Any] = {}
@@ -395,7 +394,7 @@ def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], optio
 def why_missing(key: str, spec: ExperimentSpec) -> str:
     """Return why an experiment cannot have a value of a metric, or "" if it can.
 
-    If a metric depends on the course of the run, its value counts as possible.
+    A value that depends on how the run goes counts as possible.
     """
     name, key = catalogue.metric_name(catalogue.key_of(key)), catalogue.key_of(key)
     plans = spec.client_plans()
@@ -447,7 +446,7 @@ def _has_tenants(plans: Sequence[ClientPlan]) -> bool:
 
 
 def _instead_of(name: str, spec: ExperimentSpec) -> str:
-    """Return a hint at a metric of the time to first token that needs no sessions, or ""."""
+    """Return a hint at a time-to-first-token metric that needs no sessions, or ""."""
     plain = name.replace("_ttft_", "_").replace("ttft_", "")
     same = "ttft_" in name and spec.workload.latency == "ttft" and plain in catalogue.CATALOGUE
     return f"; {catalogue.short_of(plain)} is the time to first token here" if same else ""

@@ -61,15 +61,15 @@ def check_manifest(manifest: Mapping[str, Any], path: Path) -> None:
         _Manifest.model_validate(manifest)
 
 
-# ``SCHEMA_VERSION`` is the version of the schema of stored runs; readers refuse an unknown version.
-# Version 1 has the tables requests, programs and service, the summary, the spec and the manifest.
+# version of the schema of stored runs; readers refuse an unknown version. Version 1 has the tables
+# requests, programs and service, the summary, the spec and the manifest.
 SCHEMA_VERSION = 1
 
 TABLES = ("requests", "programs", "service")
-MEMORY_TABLE = "memory"  # A run has this table if it recorded which clients hold KV memory.
+MEMORY_TABLE = "memory"  # present if the run recorded which clients hold KV memory
 LOG = ".log"
 EXPERIMENT, SUMMARY = "experiment.toml", "summary.json"
-MANIFEST = "manifest.json"  # A directory of a run contains a file of this name.
+MANIFEST = "manifest.json"  # file in the directory of a run
 ROWS_PER_GROUP = 65_536
 # File systems limit names to 255 bytes, and fairbench may add an ending such as ".2".
 MAX_RUN_NAME = 200
@@ -81,7 +81,7 @@ Summary = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A stored run, with its directory, summary and manifest (the contents of JSON files)."""
+    """A stored run: its directory, and the contents of its summary and manifest."""
 
     path: Path
     summary: dict[str, Any]
@@ -137,7 +137,7 @@ def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
 
 @contextmanager
 def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
-    """Create the directory of a run. If the run fails before its first record, remove it again.
+    """Create the directory of a run; remove it if the run fails before its first record.
 
     The directory is also removed after a UsageError, which means that the run could not start.
     """
@@ -152,14 +152,14 @@ def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
 
 
 def has_begun(path: Path) -> bool:
-    """Return whether a run's directory holds records. The experiment file and logs do not count."""
+    """Return whether a run's directory holds records, besides the experiment file and logs."""
     return any(file.suffix != LOG for file in path.glob("*/[!.]*"))
 
 
 def without_logs(path: Path) -> Path | None:
-    """Remove the directory of a run that has no records.
+    """Remove the directory of a run without records, but keep its logs elsewhere.
 
-    Return the new folder of the logs, or None.
+    Return the new folder of the logs, or None without logs.
     """
     logs = sorted(path.glob(f"*/[!.]*{LOG}"))
     kept = Path(mkdtemp(prefix="fairbench-logs-")) if logs else None
@@ -188,7 +188,7 @@ def write_run(
 ) -> None:
     """Write the files of a run into its directory.
 
-    The manifest is written last; therefore a directory with a manifest contains a complete run.
+    The manifest is written last, so a directory with a manifest contains all files.
 
     Raises RunFailed if the files cannot be written.
     """
@@ -217,7 +217,7 @@ def _write_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _row_groups(table: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield a table in memory as a whole, or a table on disk in groups of rows."""
+    """Yield a table in groups of rows if it is on disk, or else as a whole."""
     return table.parts(ROWS_PER_GROUP) if isinstance(table, FiledColumns) else iter([table])
 
 
@@ -253,9 +253,9 @@ def read_run(path: Path) -> StoredRun:
 
 
 def _in_present_terms(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return a stored summary with its keys renamed to those of this version.
+    """Convert a stored summary of an older version to present keys.
 
-    Older versions of fairbench counted unfinished requests as failed.
+    Older versions counted unfinished requests as failed.
     """
     if "unfinished" in summary or "failed" not in summary:
         return summary
@@ -308,7 +308,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file completely or not at all. Until then, the file keeps its old content."""
+    """Write a file completely or not at all; an old file stays until then."""
     hidden = path.with_name(f".{path.name}.part")
     try:
         with new_directories.naming(path):
@@ -320,7 +320,7 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
-SWEEP_FILE = "sweep.toml"  # A directory of a sweep contains a file of this name.
+SWEEP_FILE = "sweep.toml"  # file in the directory of a sweep
 
 AloneRows = Sequence[Mapping[str, Any]]
 """The latencies of clients that were simulated alone, one row per client."""
@@ -328,7 +328,7 @@ AloneRows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class SweepStore:
-    """The directory of a sweep, which methods create, read and extend."""
+    """The directory of a sweep, with methods that create, read and extend it."""
 
     path: Path
 

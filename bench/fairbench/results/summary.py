@@ -1,4 +1,4 @@
-"""The keys of a summary: header, values for comparisons, and schema of a stored summary."""
+"""Summaries of runs: header, values for comparisons, and the schema of the stored file."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def cluster_name(described: Mapping[str, Any]) -> str:
 
 
 def scheduler_name(described: Mapping[str, Any], *, detector: bool = False) -> str:
-    """Return the name of an experiment's or summary's scheduler, with that of any gateway.
+    """Return the scheduler's name in an experiment or summary, with that of any gateway.
 
     If ``detector`` is true, the name of the gateway's saturation detector is added.
     """
@@ -125,7 +125,7 @@ def decided_by(summary: Mapping[str, Any]) -> str:
 
 
 def code_name(code: Mapping[str, Any]) -> str:
-    """Return a short text on an engine's own code: engine, version, commit and digest."""
+    """Return a short text on an engine's installed code: engine, version, commit and digest."""
     changed = len(code["changed"])
     files = f", {changed} changed file{'s' * (changed != 1)}" if changed else ""
     at = f" at {code['commit'][:8]}" if code["commit"] else ""
@@ -133,7 +133,7 @@ def code_name(code: Mapping[str, Any]) -> str:
 
 
 def is_same_code(code: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two runs used the same code of an engine: engine, version and files.
+    """Return whether two runs used the same engine code, by engine, version and files.
 
     The commits are not compared, because different commits may contain equal scheduler files.
     """
@@ -141,7 +141,7 @@ def is_same_code(code: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def bases(summaries: Iterable[Mapping[str, Any]]) -> str:
-    """Return the different results of ``basis`` for several summaries, as one text."""
+    """Return the distinct results of ``basis`` for several summaries as one text."""
     return "; ".join(dict.fromkeys(map(basis, summaries)))
 
 
@@ -165,7 +165,7 @@ def trace_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def details_line(summary: Mapping[str, Any]) -> str:
-    """Return in one line the details of a run."""
+    """Return one line on router, local scheduler, workload and memory of a run."""
     before = f"admission {summary['admission']}, " if "admission" in summary else ""
     if "gateway" in summary:
         before += f"gateway {summary['gateway']} (saturation {summary['saturation']}), "
@@ -257,9 +257,8 @@ def value_of(summary: Mapping[str, Any], key: str) -> Value:
 def more_is_better(metric: str, known: Collection[str]) -> bool:
     """Return whether a higher value of a metric is better.
 
-    Raises UsageError if the metric is unknown, or if neither direction is better.
-
-    ``known`` contains the keys of all summaries that are compared.
+    ``known`` contains the keys of all summaries that are compared. Raises UsageError if the metric
+    is unknown, or if neither direction is better.
     """
     if metric not in known:
         ours = metric.startswith(CLIENTS)
@@ -419,7 +418,7 @@ def check_summary(summary: Mapping[str, Any], path: Path) -> None:
 
 
 def check_whole(summary: Mapping[str, Any], path: Path) -> None:
-    """Raise DataError unless the summary has every key that reports and new scores need."""
+    """Raise DataError unless the summary has every key that reports and ``score`` need."""
     schemas = _schemas(_ranks(summary, path))
     with of_file(f"{path}"):
         schemas.shown.model_validate(summary)

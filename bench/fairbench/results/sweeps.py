@@ -13,8 +13,8 @@ from fairbench.results.comparison import SchedulerResults, by_place
 
 KEY = re.compile(r" (?:(\S+)=(\S+)|(dp|prefill|decode) (\d+))(?= |$)")
 NUMBER = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?")
-MOST_TICKS = 12  # An axis with evenly spaced values has at most this number of labelled ticks.
-# An axis is logarithmic if its largest value exceeds ``LOG_FROM`` times its smallest value.
+MOST_TICKS = 12  # most labelled ticks of an axis with evenly spaced values
+# ratio of the largest to the smallest value above which an axis is logarithmic
 LOG_FROM = 8.0
 LABELS = {"dp": "replicas (dp)", "request_rate": "programs/s per client"}
 
@@ -31,7 +31,7 @@ class SweepLine(NamedTuple):
 
 
 class SweepAxis(NamedTuple):
-    """A swept parameter with at least two numeric values, and lines of results over the values."""
+    """A swept parameter with at least two numeric values, and the lines of results over it."""
 
     name: str
     lines: tuple[SweepLine, ...]
@@ -74,7 +74,7 @@ class SweepAxis(NamedTuple):
 
 
 class _Named(NamedTuple):
-    """The results of a scheduler in a configuration, with the keys and values in both names."""
+    """A scheduler's results in a configuration, with the keys and values in the names of both."""
 
     cell: SchedulerResults
     keys: Mapping[str, str]
@@ -110,7 +110,7 @@ def _keys(name: str) -> dict[str, str]:
 
 
 def _padded(scheduler: str) -> str:
-    """Return the scheduler's name with a leading space, which the pattern ``KEY`` needs."""
+    """Add the leading space to a scheduler's name that the pattern ``KEY`` needs."""
     return f" {scheduler}"
 
 
@@ -119,7 +119,7 @@ def _without(name: str, keys: Iterable[str]) -> str:
 
 
 def _followers(key: str, named: Sequence[_Named]) -> set[str]:
-    """Return the other keys whose values vary and are determined by the value of ``key``."""
+    """Return the other keys whose values vary and depend only on the value of ``key``."""
     mine = [one for one in named if key in one.keys]
     several = {
         other
@@ -148,7 +148,7 @@ def _lines(key: str, together: Iterable[str], named: Sequence[_Named]) -> list[S
 
 
 def _constant(key: str, lines: Sequence[SweepLine], named: Sequence[_Named]) -> list[SweepLine]:
-    """Return, in each configuration, a constant line per scheduler that lacks the parameter."""
+    """Return constant lines for schedulers that lack the parameter, in each configuration."""
     places = by_place(one.cell for one in named)
     found = []
     for place in dict.fromkeys(line.place for line in lines):
@@ -176,7 +176,7 @@ def write_metrics(folder: Path, cells: Sequence[SchedulerResults]) -> None:
 
     for name, rows in (("metrics", metric_rows(cells)), ("clients", client_rows(cells))):
         listed = list(rows)
-        # Summaries of runs on real servers have more keys than summaries of simulations.
+        # summaries of live runs have more keys than those of simulations
         nothing = dict.fromkeys(key for row in listed for key in row)
         table = pa.Table.from_pylist([{**nothing, **row} for row in listed])
         with (folder / f"{name}.csv").open("wb") as file:

@@ -1,4 +1,4 @@
-"""Scores of requests that other tools recorded, and of stored runs."""
+"""Metrics of requests that other tools recorded, and of stored runs."""
 
 from typing import TYPE_CHECKING
 

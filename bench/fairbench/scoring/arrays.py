@@ -1,4 +1,4 @@
-"""Conversion of other tools' records into checked arrays of numbers, a column per field."""
+"""Conversion of other tools' records into checked arrays, one per field."""
 
 from __future__ import annotations
 
@@ -54,10 +54,9 @@ def arrays_of(
     Args:
         requests: The requests that were read from the file.
         client: Name of the client that all requests get if the file names no clients.
-        part: The number of the file, which keeps the programs of several files apart.
+        part: The number of the file, so that programs of different files stay distinct.
         mended: Numbers of corrected requests by reason, which the function increases.
-        per_client: Whether each program belongs to a single client, because two clients may use the
-            same session numbers.
+        per_client: Whether equal session numbers of two clients are different programs.
     """
     columns, length = requests.columns, len(requests)
     made: dict[str, Any] = {field: getattr(requests, field) for field in TOKENS}
@@ -118,7 +117,7 @@ def _missing(columns: FileColumns, *, counted: bool = True) -> dict[str, tuple[s
         for name, found in columns.fields.items()
         if any(
             one.first is not None
-            # A column counts as known even if it contains no values.
+            # An empty column counts as known.
             or (one.name not in columns.unseen and not one.name.startswith(OWN))
             for one in found
         )
@@ -135,7 +134,7 @@ def _missing(columns: FileColumns, *, counted: bool = True) -> dict[str, tuple[s
 
 
 def has_waits(columns: FileColumns, *, counted: bool = True) -> bool:
-    """Return whether the records have times of first tokens, so that waits are known.
+    """Return whether waits are known, because the records have times of first tokens.
 
     A request without a recorded end counts as ended at its first token. ``counted`` says whether
     token counts are needed, too.
@@ -164,7 +163,7 @@ def check_needed(columns: FileColumns) -> None:
 
 
 def _states(columns: FileColumns, mended: Mended) -> tuple[Any, Flags]:
-    """Return the state in each record, and a mask of the records that report an error."""
+    """Return each request's state, and a mask of the records that report an error."""
     said = columns.field_values("status")
     signs = signed(columns.signs)
     if signs is not None:
@@ -184,7 +183,7 @@ def _states(columns: FileColumns, mended: Mended) -> tuple[Any, Flags]:
 
 
 def _clients(requests: FileRequests, client: str, mended: Mended) -> list[str]:
-    """Return the client of each request, which is ``client`` if the file names no clients."""
+    """Return the client of each request, or always ``client`` if the file names no clients."""
     if "client" not in requests.columns.fields:
         return [client] * len(requests)
     names = requests.labels("client")
@@ -197,10 +196,10 @@ NO_CLIENT = "all"
 
 
 def _check_ends(requests: FileRequests, states: Any) -> None:
-    """Raise DataError if a request seems successful but the file has no known end times.
+    """Raise DataError if a request seems successful but has no field for its end time.
 
-    A request seems successful if its record has output tokens, and no field that reports a failure.
-    The error is raised only if the record has no field for the end time, not even an empty one.
+    A request seems successful if its record has output tokens and reports no failure. An empty
+    field for the end time is no error.
     """
     columns = requests.columns
     for row, keys in columns.odd.items():
@@ -222,7 +221,7 @@ def _check_ends(requests: FileRequests, states: Any) -> None:
 def _ends_of(requests: FileRequests, nothing: Flags) -> tuple[Floats, Floats, Any]:
     """Return the times of first and last tokens in seconds, and the gaps between tokens if known.
 
-    ``nothing`` is a mask of failed requests, whose times have no meaning.
+    ``nothing`` is a mask of requests without an answer, whose times have no meaning.
     """
     columns, times, start = requests.columns, requests.times, requests.start.seconds
     length = len(start)
@@ -268,8 +267,8 @@ def _sums(gaps: list[Floats]) -> Floats:
 def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
     """Return the columns ``status`` (as in the table of requests) and ``failed``.
 
-    A request whose state is not recorded has finished if it has an end. A request without an end
-    was refused if ``refuses`` is true for the file's format, and has failed otherwise.
+    If no state is recorded, a request with an end has finished. A request without an end was
+    refused if ``refuses`` is true for the file's format, or else has failed.
     """
     unsaid, ended = states == UNSAID, ~np.isnan(last)
     unended = REFUSED if refuses else FAILED
@@ -277,7 +276,7 @@ def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
     return {"status": np.where(states == FAILED, REFUSED, states), "failed": states == FAILED}
 
 
-NAMED = "/id "  # The name of a program consists of this text and the name of a session.
+NAMED = "/id "  # the prefix of a program's name, which a session's name follows
 
 
 def _programs(requests: FileRequests, clients: Any, part: int, *, per_client: bool) -> Any:
@@ -328,7 +327,7 @@ def _check_values(made: Mapping[str, Any], columns: FileColumns) -> None:
 
 
 def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
-    """Return, for each message about an impossible value, a mask of the requests that have it."""
+    """Return a mask of the affected requests for each kind of impossible value, by its message."""
     start, first, last = made["start"], made["first"], made["last"]
     ended = ~np.isnan(last)
     return {

@@ -37,14 +37,14 @@ from fairbench.scoring.states import SIGNS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """Request records as tables, with the names of clients and facts about the records.
+    """Request records as tables, with client names and facts about the records.
 
     - ``last_token_s`` is the time of each request's last token in seconds, or NaN if unknown.
-    - ``knows_admission`` and ``knows_cached`` say whether all answered requests have an admission
+    - ``knows_admission`` and ``knows_cached`` say whether every answered request has an admission
       time and a number of cached tokens.
     - ``layouts`` are the names of the files' formats.
-    - ``gaps_s`` are all gaps between tokens of the finished requests in seconds, and ``token_gaps``
-      are the gaps of all requests; both are None if the records have no gaps.
+    - ``gaps_s`` are the seconds between the tokens of finished requests, and ``token_gaps`` those
+      of all requests; both are None if the records have no gaps.
     - ``failed`` is the number of requests that broke off, not counting refused requests.
     - ``remarks`` are sentences about records that were corrected.
     - ``clock`` converts times to timestamps, or is None if the records have no timestamps.
@@ -82,7 +82,7 @@ def read_scored(
     unit_s: float | None = None,
     registered: Sequence[str] = (),
 ) -> Scored:
-    """Read files as tables. All files must be records of one run with one clock.
+    """Read files as tables; all files must be records of one run with one clock.
 
     Time 0 is the first start of a request, unless the records have the run's own clock. Raises
     DataError, which names file, request and field, and UsageError for a wrong layout.
@@ -112,7 +112,7 @@ def read_scored(
 def score_asked(
     names: Mapping[str, FieldColumn], layout: str | None = None, line: int | None = None
 ) -> ReadOptions:
-    """Return the options for reading the request records of a file whose metrics are computed.
+    """Return the options for reading a file of request records for ``fairbench score``.
 
     ``names`` maps fields to the columns that the user named, ``layout`` is the name of the file's
     layout, and ``line`` is the number of the run in a file with several runs.
@@ -124,7 +124,7 @@ def score_asked(
 def scored_of(
     parts: Sequence[Records], paths: Sequence[Path], registered: Sequence[str] = ()
 ) -> Scored:
-    """Return the requests of several files as tables. All files must be of one run with one clock.
+    """Return the requests of several files as tables; all must be of one run with one clock.
 
     ``parts`` are the requests of each file in ``paths``, and ``registered`` are clients that exist
     even if they sent no request.
@@ -199,7 +199,7 @@ def _worker_numbers(workers: Any) -> Any:
 
 
 def _stems(paths: Sequence[Path]) -> list[str]:
-    """Return a name for each file: its stem, or the folder's name if all file names are equal."""
+    """Return a name for each file: its stem, or its folder if all file names are equal."""
     stems = [path.name.removesuffix(".gz").rpartition(".")[0] or path.name for path in paths]
     folders = [path.absolute().parent.name for path in paths]
     alike = len(set(stems)) == 1 and len(set(folders)) == len(paths) > 1
@@ -340,7 +340,7 @@ def read_answers(path: Path) -> tuple[Floats, Floats, Floats, Floats, Floats]:
 
 
 def _start_times(columns: FileColumns, latency_s: Floats, start_s: Floats) -> Floats:
-    """Return the start time of each request in seconds. Missing times are estimated.
+    """Return the start time of each request in seconds, estimated if it is missing.
 
     Files of SGLang's ``bench_serving`` have no start times. If the file states a request rate,
     requests are assumed to start at even intervals. If the file states a limit on concurrency, each

@@ -15,9 +15,9 @@ from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
 from fairbench.records.column_names import plain
 from fairbench.records.log_reader import ColumnValues, FileColumns
 
-UNSAID = -1  # The record of a request in this state does not tell the state.
-UNKNOWN = -2  # The record of a request in this state contains an unknown word instead of a state.
-FAILED = 3  # A request in this state ended early; metrics count it as refused.
+UNSAID = -1  # the record does not state how the request ended
+UNKNOWN = -2  # the record describes the end by an unknown word
+FAILED = 3  # the request ended early; metrics count it as refused
 FINISHED_WORD, FAILED_WORD = "finished", "failed"
 
 WORDS = {
@@ -41,9 +41,8 @@ def states_of(values: Iterable[Any], columns: FileColumns, unknown: Counter[str]
     """Return the state that each value means. An empty value or unknown word means ``UNSAID``.
 
     Numbers are HTTP status codes, also in texts such as ``HTTP 200`` and ``200 OK``: 2xx means
-    finished, 4xx means refused, and any other code from 100 to 599 means failed. ``unknown`` is
-    increased by the words that mean no known state. Raises DataError, which names the request, for
-    a list or an object.
+    finished, 4xx refused, and any other code from 100 to 599 failed. ``unknown`` counts the words
+    that mean no known state. Raises DataError, which names the request, for a list or an object.
     """
     known: dict[tuple[type, Any], int] = {}
     found = []
@@ -115,7 +114,7 @@ def _state(value: Any) -> Any:
 
 
 def _switch(value: Any) -> str | None:
-    """Return the state that a success flag means. The flag is true or false in any spelling."""
+    """Return the state that a success flag means: true or false, in any spelling."""
     word = str(value).strip().lower()
     if word in _YES:
         return FINISHED_WORD
@@ -123,9 +122,9 @@ def _switch(value: Any) -> str | None:
 
 
 def _reason(value: Any) -> str | None:
-    """Return "failed" if the reason for an answer's end is a failure, or else None.
+    """Return "failed" if an answer ended because of a failure, or else None.
 
-    An answer that ends at its limit of output tokens has not failed.
+    An answer that reached its limit of output tokens has not failed.
     """
     state = _state(value) if isinstance(value, str) else None
     return FAILED_WORD if state is not None and state_of(state) == FAILED else None
@@ -155,7 +154,7 @@ SIGNS: Mapping[str, Callable[[Any], Any]] = {
 def signed(columns: Sequence[ColumnValues]) -> list[Any] | None:
     """Return, for each record, the state that follows from the columns in ``SIGNS``.
 
-    The result is None for a record without any of these columns.
+    A record without any of these columns has the state None.
     """
     said: list[Any] | None = None
     order = list(SIGNS)

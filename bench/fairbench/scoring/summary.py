@@ -1,4 +1,4 @@
-"""Summaries, for a time window, of other tools' records and of stored runs."""
+"""Summaries of other tools' records and of stored runs, over a time window."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def scored_summary(
     latency: Literal["program", "ttft"] = "program",
     percentiles: tuple[int, ...] = (),
 ) -> dict[str, Any]:
-    """Return every metric that the records allow. ``notes`` has the reasons for missing values.
+    """Return every metric that the records allow; ``notes`` explains missing values.
 
     Raises UsageError for an unknown client, an invalid weight, or a target that is a multiple of
     the latency of a request alone.
@@ -61,7 +61,7 @@ def scored_summary(
         misbehaving: Names of the heavy clients.
         weights: Weights by name of a client or tenant; the default weight is 1.
         goodput: Latency targets by LATENCY or CLIENT.LATENCY.
-        latency: The reported latency, which is that of whole programs or of first tokens.
+        latency: The latency to report, of whole programs or of first tokens.
         percentiles: Percentiles that replace the usual percentiles; () keeps the usual ones.
     """
     weights = checked_weights(weights or {})
@@ -121,10 +121,10 @@ def scored_summary(
     }
 
 
-# The measured window ends with the last arrival only if the arrivals last for more than the
-# fraction ``LEAST_SHARE`` of the records' time. A client whose first request comes within the same
-# fraction before the last arrival must also be served before the last arrival. Otherwise the window
-# could contain no service of the client.
+# The window ends with the last arrival only if two conditions hold. Arrivals must span more than
+# this fraction of the records' time. A client whose first request comes within the same fraction
+# before the last arrival must be served before the last arrival, or the window would contain none
+# of its service.
 LEAST_SHARE = 0.1
 
 ASKED = "as requested"
@@ -138,7 +138,7 @@ LATE = "at the last answer, because a client came too late to be served before t
 
 
 class ScoredWindow(NamedTuple):
-    """A window of time, and a text for the reader on why the window ends where it does."""
+    """A time window, and a text on why it ends where it does."""
 
     window: records.Window
     reason: str
@@ -151,10 +151,10 @@ def scored_window(
     start_s: float | None,
     end_s: float | None,
 ) -> ScoredWindow:
-    """Return the window that the user requested, with defaults for a missing start or end.
+    """Return the window for metrics, with defaults if the user gave no start or end.
 
-    A window includes its start time but not its end time. The default end is just after the last
-    arrival or just after the last answer, so that the window contains it.
+    The window excludes its end time, so the default end is just after the last arrival or the last
+    answer.
 
     Args:
         requests: All requests in the records.
@@ -184,8 +184,8 @@ def scored_window(
 def _came_too_late(requests: records.Requests, last_s: float, least_s: float) -> bool:
     """Return whether a client arrived so late that it was first served after the last arrival.
 
-    ``last_s`` is the time of the last arrival (s); a client is late if it arrives less than
-    ``least_s`` seconds before then. The requests are sorted by arrival.
+    ``last_s`` is the last arrival in seconds. Only clients that arrive less than ``least_s``
+    seconds before it are considered. Requests must be sorted by arrival.
     """
     _, first = np.unique(requests.client, return_index=True)
     late = requests.client[first][requests.arrival_s[first] > last_s - least_s]
@@ -219,7 +219,7 @@ def score_page(scored: Scored, summary: dict[str, Any], names: Sequence[str]) ->
 def score_run(
     path: Path, start_s: float | None, end_s: float | None, percentiles: tuple[int, ...] = ()
 ) -> tuple[dict[str, Any], records.Requests]:
-    """Return the summary of a stored run for a window, and the run's requests.
+    """Compute the summary of a stored run for another window; return it with the run's requests.
 
     Facts that the tables lack, such as the workload, are copied from the stored summary. Raises
     DataError if the directory is not a run, or if its files were changed.
@@ -247,7 +247,7 @@ def score_run(
         if (key not in scored and not key.startswith("clients."))
     }
     notes = {**scored["notes"], **remarks}
-    # The summary keeps the stored value, which cannot be computed from the tables alone.
+    # Keep the stored value, which cannot be computed from the tables alone.
     if "limit_ratio" in stored:
         notes.pop("limit", None)
     return {**stored, **scored, "notes": notes}, tables.requests

@@ -1,4 +1,4 @@
-"""Workloads: the programs that clients send, arrival processes, workload files and data sets.
+"""Workloads: programs that clients send, arrival processes, workload files and data sets.
 
 ``spec.load_workload`` reads a workload file, ``clients.plan_clients`` plans the clients of a run,
 and ``plan.program_stream`` yields the programs of a client.

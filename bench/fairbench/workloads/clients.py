@@ -1,4 +1,4 @@
-"""Plans of the clients of a run: programs, arrivals and latency targets."""
+"""Planning of a run's clients: programs, arrivals and latency targets."""
 
 from __future__ import annotations
 
@@ -47,9 +47,8 @@ def plan_clients(
 ) -> tuple[ClientPlan, ...]:
     """Plan the clients of a run; an argument of None means the value in the workload file.
 
-    A client with m times the usual rate, or m times the usual size, sends m times ``num_programs``
-    programs. When ``request_rate`` changes, clients that run another kind of program keep the ratio
-    of their rate to the workload's rate.
+    A client with twice the usual rate or size sends twice ``num_programs`` programs. If
+    ``request_rate`` changes, rates of clients with another kind of program change in proportion.
 
     Args:
         spec: The workload.
@@ -106,7 +105,7 @@ def plan_clients(
     run = _Run(spec, chosen, load, shared)
     for index, changes in (*run.sized(len(names)), *run.misbehaving_arrivals(), *run.others()):
         plans[index] = replace(plans[index], **changes)
-    # Disguises are applied last, because a disguised client may copy the prompts of any client.
+    # Disguises come last, because a disguised client may copy the prompts of any client.
     for wrong in chosen.misbehaving:
         for index in wrong.numbers:
             plans[index] = _with_disguise(plans[index], wrong, plans)
@@ -114,11 +113,11 @@ def plan_clients(
 
 
 Changed = Iterator[tuple[int, dict[str, Any]]]
-"""Pairs of a client's number and the fields of ``ClientPlan`` to change in that client's plan."""
+"""Pairs of a client's number and the fields to change in its ``ClientPlan``."""
 
 
 class _Run(NamedTuple):
-    """The values that all clients of a run share; ``params`` are those of well-behaved clients."""
+    """The values that all clients of a run share; ``params`` are for well-behaved clients."""
 
     spec: WorkloadSpec
     scenario: Scenario
@@ -126,7 +125,7 @@ class _Run(NamedTuple):
     params: dict[str, Value]
 
     def sized(self, count: int) -> Changed:
-        """Yield new arrivals for each client whose rate is scaled by the scenario's ``sizes``."""
+        """Yield the arrivals of each client whose rate the scenario's ``sizes`` scale."""
         traffic = self.spec.traffic()
         for index, multiple in _sizes_of_plain_clients(self.scenario, count):
             load = _load_of_size(self.load._replace(client=index), multiple)
@@ -165,7 +164,7 @@ class _Run(NamedTuple):
 
 
 def _sizes_of_plain_clients(scenario: Scenario, count: int) -> list[tuple[int, float]]:
-    """Return (number, relative size) of well-behaved clients; [] if the scenario has no sizes."""
+    """Return each well-behaved client's number and relative size; [] without sizes."""
     if scenario.sizes is None:
         return []
     groups: tuple[Group, ...] = (*scenario.misbehaving, *(scenario.others or ()))
@@ -178,10 +177,9 @@ def _sizes_of_plain_clients(scenario: Scenario, count: int) -> list[tuple[int, f
 
 
 def _load_of_size(load: TrafficLoad, multiple: float) -> TrafficLoad:
-    """Return the load of a client whose load is ``multiple`` times the average client's.
+    """Return the load of a client with ``multiple`` times the average load.
 
-    ``load`` is the load of a client of average size. The request rate and the number of programs
-    are multiplied by ``multiple``.
+    ``load`` is the average client's; its request rate and number of programs are multiplied.
     """
     if multiple == 1:
         return load
@@ -273,7 +271,7 @@ def client_targets(
     """Return the latency targets of each client of a run, by client name.
 
     ``given`` (see ``named_targets``) overrides the targets of a client's class, which override the
-    targets of the workload. Raises UsageError.
+    targets of the workload. Raises UsageError for an unknown name or an invalid target.
     """
     if not (given or spec.targets or spec.classes):
         return dict.fromkeys(names, NO_TARGETS)

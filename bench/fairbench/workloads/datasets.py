@@ -1,8 +1,8 @@
 """Real input for programs: token lengths of the records of files and Hugging Face data sets.
 
-Each ``Schema`` describes one layout of records. The ``read`` function of a schema takes a decoded
-JSON record and returns the record's texts. The function raises ValueError naming the wrong field.
-A layout is the same for local files and for data sets of the Hugging Face hub.
+Each ``Schema`` describes one layout of records, in local files and on the hub alike. Its function
+``read`` returns the texts of a decoded JSON record, or raises ValueError, which names the wrong
+field.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from fairbench.workloads.tokens import TokenCounter, load_counter
 
 MAX_LITERAL = (
     2**20
-    # The length of a Python literal in characters is limited, because its parsed tree takes 100
-    # times the memory.
+    # limit on the characters of a Python literal, because its parsed tree takes 100 times the
+    # memory
 )
-INPUT = "input"  # name of the field with the input of an instruction
-# ``OUTPUTS`` lists the fields that may hold the answer to a prompt.
+INPUT = "input"  # field with the input of an instruction
+# fields that may hold the answer to a prompt
 OUTPUTS = ("output", "response", "completion", "answer")
 
 
@@ -52,8 +52,8 @@ OUTPUTS = ("output", "response", "completion", "answer")
 class Texts:
     """The texts of a record: a main text (see ``Item``), and (question, answer) pairs.
 
-    ``text_tokens`` is the token count of content other than text, such as a video, or None. If
-    ``text_tokens`` is given, ``text`` serves only to identify the content.
+    ``text_tokens`` is the token count of content other than text, such as a video, or None. If it
+    is given, ``text`` only identifies the content.
     """
 
     text: str
@@ -65,8 +65,8 @@ class Texts:
 class Schema:
     """A layout of records that give input for programs of one ``kind``.
 
-    ``shape`` is the name of the layout in messages. A record has the layout of a schema if the
-    record has all fields in ``marks``. ``read`` is a function that returns the texts of a record.
+    A record has this layout if it has all fields in ``marks``; ``read`` then returns its texts.
+    ``shape`` describes the layout in messages.
     """
 
     kind: str
@@ -76,7 +76,7 @@ class Schema:
 
 
 def schema_of(record: Mapping[str, Any], kind: str) -> Schema | None:
-    """Return the first layout whose identifying fields the record has, or None if no layout fits.
+    """Return the first layout that fits a record, or None.
 
     For programs of kind ``single``, the layouts of this kind are tried before all other layouts.
     """
@@ -85,7 +85,7 @@ def schema_of(record: Mapping[str, Any], kind: str) -> Schema | None:
 
 
 def nearest_schema(record: Mapping[str, Any], kind: str) -> Schema:
-    """Return the layout of a program kind whose identifying fields match a record best."""
+    """Return the layout of a program kind that fits a record best."""
     return max(schemas_for(kind), key=lambda s: sum(mark in record for mark in s.marks))
 
 
@@ -165,7 +165,7 @@ def _pairs(record: Mapping[str, Any], field: str, ask: str, reply: str) -> Texts
 
 
 def _only(field: str) -> Callable[[Mapping[str, Any]], Texts]:
-    """Return a ``Schema.read`` function for records with a single text field."""
+    """Return a ``Schema.read`` function for records with a single text, in ``field``."""
     return lambda record: Texts(_text_field(record, field))
 
 
@@ -180,7 +180,7 @@ def _instruction(record: Mapping[str, Any]) -> Texts:
 
 
 def _answer_pair(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the record's answer as an exchange with an empty question; () if no answer exists."""
+    """Return the record's answer as an exchange with an empty question, or () without an answer."""
     field = next((name for name in OUTPUTS if record.get(name)), None)
     return () if field is None else (("", _string_field(record, field)),)
 
@@ -198,7 +198,7 @@ def _document_qa_pairs(record: Mapping[str, Any]) -> Texts:
 
 
 def _arena(record: Mapping[str, Any]) -> Texts:
-    """Return pairs of a user message and the assistant message that follows the user message."""
+    """Return the pairs of a user message and the assistant message that follows it."""
     field = "conversation_a"
     messages = [
         (
@@ -265,8 +265,8 @@ def _react(record: Mapping[str, Any]) -> Texts:
     return Texts(task.strip(), tuple(exchanges))
 
 
-# ``schema_of`` chooses the first layout whose marks (fields) a record contains. A layout with more
-# marks therefore comes before a layout with fewer marks.
+# ``schema_of`` chooses the first layout whose fields (``marks``) a record contains, so layouts with
+# more fields come first.
 SCHEMAS: tuple[Schema, ...] = (
     Schema(
         *(LongQA.kind, "{video, frame_count, question, answer, a0, ..., a4}"),
@@ -290,7 +290,7 @@ SCHEMAS: tuple[Schema, ...] = (
     ),
     Schema(Chat.kind, "{conversation_a: [{role, content}]}", ("conversation_a",), _arena),
     Schema(TreeOfThought.kind, "{question}", ("question",), _only("question")),
-    Schema(  # The input is a query of the data set ToolBench, after the description of its tools.
+    Schema(  # ToolBench: the input is a query, after the description of the tools.
         *(ToolUse.kind, "{query, tools, final}", ("query", "tools", "final")),
         lambda record: Texts(
             json.dumps(list(_records(record, "tools"))),
@@ -314,15 +314,14 @@ SCHEMAS: tuple[Schema, ...] = (
 
 
 MERGED = (LongQA.kind, ToolUse.kind)
-"""Program kinds whose data sets repeat a text for several questions; equal texts are merged."""
+"""Program kinds whose data sets repeat a text for each question, so equal texts are merged."""
 
 NAMED = "; --dataset-map FIELD=NAME names another field of the file"
 
 JUDGE_ARTICLE_TOKENS = 2677
-"""Target length in tokens of the articles that are joined to one input of the judge workload.
+"""Length in tokens to which articles are joined as one input of the judge workload.
 
-Articles of the data set have 705 tokens on average, and inputs of the paper have 2,701 tokens on
-average.
+Articles of the data set have 705 tokens on average, but the paper's inputs have 2,701.
 """
 
 
@@ -346,9 +345,9 @@ class Source:
     def item(self, seed: int, number: int) -> Item:
         """Return item ``number`` in the random order that ``seed`` determines.
 
-        A run that needs more items than the data set has passes over the data set repeatedly, each
-        time in a new order. From the second pass on, each item gets a new content key, so its
-        tokens do not hit the KV cache entries of an earlier pass.
+        A run may need more items than the data set has; it then passes over the data set again, in
+        a new order. Items of later passes get new content keys, so that they do not hit KV cache
+        entries of earlier passes.
         """
         turn, position = divmod(number, len(self._texts))
         item = self._item(_order(seed, turn, len(self._texts))[position])
@@ -377,7 +376,7 @@ class Source:
         return self._counter.count(text) if text else 0
 
     def _joined_tokens(self, index: int) -> int:
-        """Return the token counts of successive articles whose sum is nearest to the target length.
+        """Return the total tokens of successive articles that comes closest to the target.
 
         Each joined text begins with a different article, so no two joined texts share a prefix.
         """
@@ -454,7 +453,7 @@ def _fitting(record: dict[str, Any], kind: str) -> Schema:
     Raises ValueError if the record fits no layout of ``kind``.
     """
     schema = schema_of(record, kind)
-    # A record that contains only a text fits the layouts of several program kinds.
+    # A record with only a text fits several program kinds.
     if list(record) == ["text"]:
         schema = next((s for s in schemas_for(kind) if s.marks == ("text",)), schema)
     if schema is not None and schema.kind == kind:
@@ -499,8 +498,7 @@ def _file_records(path: str) -> Iterator[tuple[str, Any]]:
 HUB_PREFIX = "hf:"
 INSTALL = 'pip install ".[hub]"'
 
-# ``HUB_DATASETS`` holds the configuration and the split to read, for each known data set on the
-# Hugging Face hub.
+# configuration and split to read of each known data set on the Hugging Face hub
 HUB_DATASETS: dict[str, tuple[str | None, str]] = {
     "bigai-nlco/LooGLE": ("longdep_qa", "test"),
     "openai/gsm8k": ("main", "train"),
@@ -512,10 +510,10 @@ def _needs_package(ref: str) -> str:
     return f"{ref} needs the package datasets: in a clone of fairbench, {INSTALL}"
 
 
-# Unless the environment variable ``HUB_OFFLINE`` is 1, the hub's library retries for half a minute
-# before it reports an error.
+# If this environment variable is not 1, the hub's library retries for half a minute before an
+# error.
 HUB_OFFLINE = "HF_HUB_OFFLINE"
-# The wait is longer than a second, after which the connection sends a lost packet again.
+# longer than a second, after which a lost packet is sent again
 HUB_PATIENCE_S = 1.5
 
 
@@ -527,8 +525,7 @@ def hub_host() -> str:
 def reaches_hub() -> bool:
     """Return whether the hub accepts a connection within ``HUB_PATIENCE_S``; True behind a proxy.
 
-    The connection to the hub is tried in a separate thread, because the resolution of the host name
-    has no timeout.
+    A separate thread tries the connection, because host name resolution has no timeout.
     """
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
         return True
@@ -585,7 +582,7 @@ def hub_records(ref: str) -> Iterator[tuple[str, Any]]:
     configuration, split = HUB_DATASETS[name]
     try:
         rows = load_dataset(name, configuration, split=split)
-    # The hub's library raises many types of errors for faults of the network or the hub.
+    # The hub's library raises many types of errors if the network or the hub fails.
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         raise UsageError(

@@ -1,9 +1,9 @@
 """Disguises of heavy clients (changed calls), and reactions to the ends of their requests.
 
-A disguise keeps the useful text of a program and the number of calls. A client that sends the
-unchanged programs is the honest twin of the disguised client. A reaction uses only facts that a
-client of a server observes. A client observes the start and end of a request, and the number of
-cached prompt tokens, which servers report at the end of an answer.
+A disguise keeps a program's useful text and number of calls. The honest twin of a disguised
+client sends the unchanged programs. A reaction uses only facts that clients of a server observe:
+when a request starts and ends, and how many prompt tokens were cached, which servers report with
+the answer.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from typing import Any, NamedTuple, TypeAlias
 from fairbench.core import LLM, Demand, Prompt, Segment
 from fairbench.workloads.programs.base import Job, Program
 
-# A disguised client waits ``KEEP_ALIVE_S`` seconds before each request whose only purpose is to
-# keep a program's padding in the KV cache.
+# seconds before each request that only keeps a program's padding in the KV cache
 KEEP_ALIVE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Disguise:
-    """The changes to the calls of a heavy client: padding, longer answers and false claims.
+    """The changes to a heavy client's calls: padding, longer answers and false claims.
 
-    ``padding_tokens`` tokens of useless text, the padding, precede each prompt. The padding begins
-    with a copy of the first prompt of another client's latest program, if the disguise copies a
-    client. The padding continues with text that no other client sends. If ``fresh`` is set, the
-    part of the padding that is no copy is new for each call. After the last call of a program, the
-    client sends the padding alone ``keep_alive`` times, with an answer of one token, so that the
-    whole padding stays in the KV cache. An answer is ``output_multiple`` times as long as the
-    honest client's answer, and later prompts contain only the honest part of earlier answers.
-    ``max_new_multiple`` multiplies the output limit that a request claims; the limit is at least
-    the real output length.
+    The padding is ``padding_tokens`` tokens of useless text in front of each prompt. If the
+    disguise
+    copies a client, the padding begins with the first prompt of that client's latest program. The
+    rest is text that no other client sends; with ``fresh``, it is new for each call. After a
+    program's last call, the padding is sent alone ``keep_alive`` times, with an answer of one
+    token,
+    so that it stays in the KV cache.
+
+    Answers are ``output_multiple`` times as long as honest ones; later prompts contain only the
+    honest part. ``max_new_multiple`` multiplies the output limit that a request claims, which is at
+    least the real output length.
     """
 
     owner: str
@@ -44,11 +45,11 @@ class Disguise:
     keep_alive: int = 0
 
     def dress(self, program: Program, copied: Program | None) -> Job:
-        """Return the disguised program; its padding begins like the first prompt of ``copied``."""
+        """Disguise a program; its padding begins like the first prompt of ``copied``."""
         return _Disguised(program, self, first_prompt(copied) if copied is not None else ())
 
     def padding(self, copied: Prompt, name: str) -> Prompt:
-        """Return padding: the beginning of ``copied``, then text that only the owner sends."""
+        """Return padding: the beginning of ``copied``, then text that only this client sends."""
         own = Segment(f"{self.owner}/padding{name}", self.padding_tokens)
         return first_tokens((*copied, own), self.padding_tokens)
 
@@ -80,7 +81,7 @@ def first_prompt(program: Job) -> Prompt:
 
 
 class _Latest:
-    """A search for the latest program; the times of successive queries must not decrease."""
+    """A search for the latest program at a time; successive times must not decrease."""
 
     def __init__(self, arrivals: Iterator[tuple[float, Program]]) -> None:
         self._arrivals = arrivals
@@ -146,7 +147,7 @@ class _PaddedLLM:
         return Segment(answer.key, min(answer.length, output_tokens))
 
     async def send_padding(self, name: str, turn: int) -> None:
-        """Send the padding ``name`` as a prompt once more, with an answer of one token."""
+        """Send the padding alone once more, as a prompt with an answer of one token."""
         padding, name = self.paddings[name], f"keep-alive-{turn}{name}"
         await self._llm.generate(padding, name=name, output_tokens=1, max_new_tokens=1, depth=0)
 
@@ -164,11 +165,11 @@ class _PaddedLLM:
 
 
 class _FirstCallMadeError(Exception):
-    """An exception that ends a program when its first prompt is known."""
+    """The first prompt of a program is known, so the program can end."""
 
 
 class _Probe:
-    """A ``core.LLM`` that records the first prompt and then ends the program."""
+    """A ``core.LLM`` that records a program's first prompt and then ends the program."""
 
     def __init__(self) -> None:
         self.prompt: Prompt = ()
@@ -189,10 +190,10 @@ class _Probe:
         return [await first]
 
 
-# A client assumes that a request waited in a queue if its TTFT exceeds ``LONG_S`` seconds.
+# TTFT in seconds above which a client assumes that its request waited in a queue
 LONG_S = 1.0
-# A client assumes that its prefix was evicted if the cached part of a prompt falls below the
-# fraction ``LOST`` of the highest cached part so far.
+# A client assumes an eviction if the cached part of a prompt falls below this fraction of its
+# highest value so far.
 LOST = 0.5
 
 
@@ -205,21 +206,21 @@ class EndedRequest(NamedTuple):
 
 
 Reaction: TypeAlias = Callable[[EndedRequest], bool]
-"""A function that is called when a request of a client ends; the function may keep state.
+"""A function that is called when a client's request ends; it may keep state.
 
-If a reaction returns True, all waiting programs of the client start.
+If it returns True, all waiting programs of the client start.
 """
 
 
 class AtRefill:
-    """A reaction that starts programs after a request waited: the client may have new credit."""
+    """A reaction that starts programs once a request waited: the client may have new credit."""
 
     def __call__(self, ended: EndedRequest) -> bool:
         return ended.ttft_s >= LONG_S
 
 
 class AtEviction:
-    """A reaction that starts programs when an evicted prefix lowers a prompt's cached part."""
+    """A reaction that starts programs when the client's prefix seems to have been evicted."""
 
     def __init__(self) -> None:
         self._best = 0.0

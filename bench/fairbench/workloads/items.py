@@ -1,4 +1,4 @@
-"""Real input of programs: token lengths of a data set's item, and calls of recorded programs."""
+"""Real input of programs: the token lengths of a data set's items, and recorded calls."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Item:
     """The token lengths of one item of a data set.
 
     ``text_tokens`` is the length in tokens of a question, article or document (0 if there is no
-    text); ``exchanges`` are the lengths of the (question, answer) pairs in order. Items with equal
-    ``key`` have the same content, and items with equal ``text_key`` have the same text, such as a
-    system prompt. ``turn`` is the position of the program in the trace file, or None (see ``Job``).
+    text); ``exchanges`` are the lengths of the (question, answer) pairs in order. Equal ``key``
+    means equal content, and equal ``text_key`` means equal text, such as a system prompt. ``turn``
+    is the position of the program in the trace file, or None (see ``Job``).
     """
 
     key: str
@@ -29,10 +29,9 @@ class Item:
 class RecordedCall(NamedTuple):
     """A call of a program as a trace recorded it.
 
-    The next call of the program begins ``think_s`` seconds after the answer to this call, and at
-    least ``gap_s`` seconds after the start of this call. ``branches`` are the sub-agents that start
-    when this call has ended. The first ``shared_tokens`` tokens of the prompt may also occur in
-    other sessions.
+    The next call begins ``think_s`` seconds after the answer to this call, and at least ``gap_s``
+    seconds after its start. ``branches`` are the sub-agents that start when this call has ended.
+    The first ``shared_tokens`` tokens of the prompt may also occur in other sessions.
     """
 
     prompt: Prompt
@@ -45,11 +44,10 @@ class RecordedCall(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """A sub-agent: calls that run in parallel with the program that started the sub-agent.
+    """A sub-agent: calls that run in parallel with the program that started it.
 
-    The sub-agent begins ``delay_s`` seconds after the answer to the call that started the
-    sub-agent. Call number ``until`` of the program starts only after the sub-agent has ended. The
-    program ends only when all of its sub-agents have ended.
+    The sub-agent begins ``delay_s`` seconds after the answer to the call that started it. The
+    program's call number ``until`` waits for its end, and so does the end of the program.
     """
 
     delay_s: float
@@ -65,7 +63,7 @@ class Recorded(Item):
 
 
 def all_calls(calls: Iterable[RecordedCall]) -> Iterator[RecordedCall]:
-    """Yield the given calls, and all calls of the sub-agents that the given calls start."""
+    """Yield the given calls, and all calls of the sub-agents that they start."""
     for call in calls:
         yield call
         for branch in call.branches:

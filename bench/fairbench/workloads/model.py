@@ -1,8 +1,7 @@
-"""The model of a workload file: the tables of the file, inheritance between files, and checks.
+"""The model of a workload file: its tables, inheritance between files, and checks.
 
-A file with ``workload = "judge"`` inherits the keys of workload ``judge``, unless the file sets a
-key itself. The reader copies all inherited keys, so a stored experiment does not depend on other
-workload files.
+A file with ``workload = "judge"`` inherits all keys of workload ``judge`` that it does not set
+itself. Inherited keys are copied, so a stored experiment depends on no other workload file.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from fairbench.workloads.traffic import DEFAULT, traffic_kind
 from fairbench.workloads.traffic.source import Arrival, ArrivalSource, TrafficKind
 
 INHERITED = "workload"
-# A longer chain of workload files that inherit from each other is taken for a cycle.
+# longest chain of inheriting workload files; a longer chain counts as a cycle
 MAX_DEPTH = 8
 NOT_INHERITED = ("name", "description")
 _PACKED, _CHECKOUT = files(__package__) / "specs", Path(__file__).parents[3] / "workloads"
-# An installed wheel contains a copy of the folder with workloads; a checkout does not.
+# only an installed wheel contains a copy of the folder with workloads
 SPECS = _PACKED if _PACKED.is_dir() else _CHECKOUT
 
 
@@ -50,12 +49,12 @@ def rebased(data: Any, folder: Path) -> Any:
 
 
 def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
-    """Return a workload's tables, merged key by key with the tables that the workload inherits.
+    """Return a workload's tables, merged key by key with the inherited tables.
 
-    The tables ``params`` and ``settings`` are also merged key by key. If the program kind differs,
-    parameters are not inherited. A scenario replaces the inherited scenario with an equal name; a
-    workload without scenarios inherits all scenarios. Raises UsageError if a key ``workload`` has
-    no valid name, or if files inherit in a circle.
+    Keys inside ``params`` and ``settings`` are merged, too; parameters are inherited only for the
+    same program kind. A scenario replaces the inherited one of that name; a workload without
+    scenarios inherits all. Raises UsageError if a key ``workload`` has no valid name, or if files
+    inherit in a circle.
     """
     own = dict(data)
     base = _inherited_tables(own.pop(INHERITED), depth)
@@ -73,10 +72,9 @@ def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
 def whole_client(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return an entry of ``others``, completed from the workload that the entry names.
 
-    An entry of ``others`` describes clients that run another kind of program. The entry inherits
-    the program, rate, parameters and arrivals of the named workload's well-behaved clients in
-    scenario ``s1``, or in the first scenario if ``s1`` is missing. Raises UsageError if the entry
-    names no workload.
+    An entry of ``others`` describes clients that run another kind of program. It inherits program,
+    rate, parameters and arrivals from the named workload's well-behaved clients in scenario ``s1``
+    or, without it, the first scenario. Raises UsageError if the entry names no workload.
     """
     own = dict(data)
     base = _inherited_tables(own.pop(INHERITED), 0)
@@ -128,10 +126,10 @@ class FileTable(BaseModel):
 
 
 class Group(FileTable):
-    """A group of ``count`` consecutive clients, the first of which has the number ``client``."""
+    """A group of ``count`` consecutive clients, starting with client number ``client``."""
 
     client: Annotated[int, Field(ge=0, lt=MAX_CLIENTS)]
-    # If the number of clients is None, there is one client.
+    # None: one client
     count: Annotated[int, Field(ge=1, le=MAX_CLIENTS)] | None = None
 
     @property
@@ -141,11 +139,11 @@ class Group(FileTable):
 
 
 class Sizes(FileTable):
-    """The relative rates of clients: by Zipf's law, or a given share of the load for some clients.
+    """The relative rates of clients, by Zipf's law or by a share of the load for some clients.
 
-    With ``zipf``, the rate of client number r (r = 1, 2, ...) is proportional to r to the power of
-    minus ``zipf``; if ``zipf`` is 0, all clients have equal rates. Without ``zipf``, the first
-    ``heavy`` clients together send the fraction ``heavy_share`` of all programs.
+    With ``zipf``, the rate of the client in position r is proportional to r to the power of
+    -``zipf``; 0 gives equal rates. Otherwise, the first ``heavy`` clients together send the
+    fraction ``heavy_share`` of all programs.
     """
 
     zipf: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -161,7 +159,7 @@ class Sizes(FileTable):
         return self
 
     def multiples(self, count: int) -> list[float]:
-        """Return a factor on the rate of each client; the mean of the factors is 1.
+        """Return a factor for the rate of each client; the mean factor is 1.
 
         Raises ValueError if ``heavy`` is not below ``count``.
         """
@@ -180,7 +178,7 @@ def multiples(sizes: Sizes | None, count: int) -> list[float]:
     return [1.0] * count if sizes is None else sizes.multiples(count)
 
 
-# The lower limit in seconds prevents millions of intervals in which a client is present.
+# The limit of 1 ms prevents millions of intervals.
 Mean = Annotated[Positive, Field(ge=0.001)]
 Interval = Annotated[tuple[NotNegative, Positive], Field(strict=False)]
 
@@ -188,11 +186,10 @@ Interval = Annotated[tuple[NotNegative, Positive], Field(strict=False)]
 class ClientPresence(FileTable):
     """The times at which a client is present: fixed ``windows``, or random intervals.
 
-    If intervals are random, a client alternates between present and absent. The lengths of the
-    random intervals are exponential with the means ``stay_s`` and ``away_s`` in seconds,
-    independently for each client. The process of random intervals is stationary, so a client is
-    present at the beginning with probability ``stay_s`` / (``stay_s`` + ``away_s``). Programs that
-    would arrive while a client is absent are not sent.
+    With random intervals, each client alternates independently between present and absent, for
+    exponential times with the means ``stay_s`` and ``away_s`` in seconds. The process is
+    stationary: a client is present at the start with probability ``stay_s`` / (``stay_s`` +
+    ``away_s``). Programs that would arrive while a client is absent are not sent.
     """
 
     windows: Annotated[tuple[Interval, ...] | None, Field(strict=False, min_length=1)] = None
@@ -213,10 +210,10 @@ class ClientPresence(FileTable):
         return self
 
     def intervals(self, rng: random.Random) -> Iterator[tuple[float, float]]:
-        """Yield in order the intervals of a client's presence; random intervals have no end.
+        """Yield the intervals of a client's presence in order, without end if they are random.
 
-        ``rng`` is the random stream for the presence of this client and must be new for each call,
-        so that equal seeds give equal intervals.
+        ``rng`` is the random stream for this client's presence, new for each call, so that equal
+        seeds give equal intervals.
         """
         if self.stay_s is None or self.away_s is None:
             yield from self.windows or ()
@@ -287,7 +284,7 @@ CALM = "none"
 """The scenario in which every client is well-behaved; every workload has this scenario."""
 
 MAX_NAME = (
-    # limit on the characters of a workload's name, which becomes part of a directory's name
+    # most characters of a workload's name, which becomes part of a directory's name
     64
 )
 
@@ -315,7 +312,7 @@ def _client_name(name: str) -> str:
 
 
 Weight = Annotated[float, Field(ge=LIGHTEST, le=HEAVIEST)]
-"""The weight of a client: the fair share of the client relative to other clients."""
+"""The weight of a client: its fair share relative to other clients."""
 ClientName = Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_client_name)]
 
 
@@ -332,7 +329,7 @@ Owners = Annotated[dict[str, Annotated[str, AfterValidator(_checked_name)]], _By
 def _with_inherited(data: Any, inherit: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Any:
     """Return the table, completed by ``inherit`` if the table has the key ``INHERITED``.
 
-    Raises ValueError.
+    Raises ValueError if the inherited workload is unknown or invalid.
     """
     try:
         return inherit(data) if isinstance(data, Mapping) and INHERITED in data else data
@@ -365,21 +362,20 @@ class ServiceClass(FileTable):
 class Misbehaving(Group):
     """A group of heavy clients, and how they differ from well-behaved clients.
 
-    ``rate_multiple`` multiplies the program rate during the first fraction ``until_fraction`` of
-    the run, or during the whole run if ``until_fraction`` is not given. ``arrivals`` and
-    ``presence`` replace the arrivals and the presence that the workload and the scenario define.
+    ``rate_multiple`` multiplies the program rate, during the first fraction ``until_fraction`` of
+    the run or, by default, the whole run. ``arrivals`` and ``presence`` replace those of the
+    workload and the scenario.
 
-    Each prompt begins with ``padding_tokens`` tokens of padding. ``padding_of`` is the number of
-    another client: the padding begins like the first prompt of that client's latest program and
-    ends with text that no other client sends. If ``padding_fresh`` is set, the uncopied text of the
-    padding is new for each call. After its last call, a program sends the padding alone
-    ``keep_alive`` times.
+    Each prompt begins with ``padding_tokens`` tokens of padding. If ``padding_of`` is the number of
+    another client, the padding begins like the first prompt of that client's latest program. The
+    rest is text that no other client sends; with ``padding_fresh``, it is new for each call. After
+    its last call, a program sends the padding alone ``keep_alive`` times.
 
     ``max_new_multiple`` multiplies the output limit that requests claim. ``output_multiple``
-    multiplies the real output length; the additional tokens are not useful. A program waits while
-    ``in_flight`` programs of the client are running. With ``reaction``, a program waits until the
-    reaction to the end of one of the client's requests starts the program. ``targets`` and
-    ``weight`` are the latency targets and the weight that the client claims.
+    multiplies the real output length; the additional tokens are not useful. At most ``in_flight``
+    programs of the client run at once. With ``reaction``, waiting programs start when this reaction
+    to the end of one of the client's requests says so. ``targets`` and ``weight`` are the latency
+    targets and the weight that the client claims.
     """
 
     params: dict[str, Value] = Field(default_factory=dict)
@@ -403,9 +399,8 @@ class Other(Group):
     """Well-behaved clients that run another kind of program, with all ``params`` of that kind.
 
     ``rate`` is in programs/s per client and GPU; with ``sizes``, ``rate`` is the mean over the
-    clients. ``arrivals`` and ``presence`` replace the arrivals and the presence that the workload
-    and the scenario define. The values that a table inherits from another ``workload`` are copied
-    when the table is read.
+    clients. ``arrivals`` and ``presence`` replace those of the workload and the scenario. Values
+    inherited from another ``workload`` are copied when the table is read.
     """
 
     workload: str | None = None
@@ -425,11 +420,11 @@ class Other(Group):
 class Scenario(FileTable):
     """A scenario: the rates of clients, heavy clients, and differences from the workload.
 
-    ``rate`` is in programs/s per well-behaved client and GPU. ``rates`` replace ``rate`` on some
-    machines; each key is a prefix of a timing profile's id. ``params`` and ``settings`` override
-    the values of the workload. ``clients`` is the number of clients that send programs (None: all
+    ``rate`` is in programs/s per well-behaved client and GPU. ``rates`` replaces ``rate`` on some
+    machines; its keys are prefixes of timing profile ids. ``params`` and ``settings`` override the
+    values of the workload. ``clients`` is the number of clients that send programs (None: all
     clients of the workload). ``others`` are clients that run another kind of program; a changed
-    ``rate`` changes their rates in proportion. ``sizes`` set relative rates of the remaining
+    ``rate`` changes their rates in proportion. ``sizes`` sets the relative rates of the remaining
     well-behaved clients. ``presence`` says when clients are present.
     """
 
@@ -453,18 +448,22 @@ class Scenario(FileTable):
 
 
 class WorkloadSpec(FileTable):
-    """The content of a workload file, after all checks.
+    """The content of a workload file, after all checks; times are in seconds.
 
-    ``params`` are the parameters of well-behaved clients. Values that the file inherits from
-    another ``workload`` are copied when the file is read. ``settings`` are scheduler parameters
-    that suit the workload (``"dlpm.quantum" = 10000``). ``latency`` selects the latency that tables
-    show: the duration of a program, or the TTFT of a request. ``client_names`` name the first
-    clients, optionally below tenants (``org/team/user``); all remaining clients are called
-    ``client-N``. ``client_weights`` map names of clients to weights (default 1); the name of a
-    tenant ends in ``/``. ``client_owners`` map clients to owners; an owner may itself be a client.
-    ``targets`` are the latencies promised to every client, and ``classes`` are groups of clients
-    with targets of their own. ``arrivals`` is the arrival process (default: Gamma). ``machine`` is
-    the default GPU, model and engine. Times in a workload are in seconds.
+    ``params`` are the parameters of well-behaved clients. ``settings`` are scheduler parameters
+    that
+    suit the workload (``"dlpm.quantum" = 10000``). ``arrivals`` is the arrival process (default:
+    Gamma). ``machine`` is the default GPU, model and engine. ``latency`` selects the latency that
+    tables show: the duration of a program, or the TTFT of a request. Values inherited from another
+    ``workload`` are copied when the file is read.
+
+    ``client_names`` names the first clients, optionally below tenants (``org/team/user``); the
+    other
+    clients are called ``client-N``. ``client_weights`` maps names to weights (default 1); the name
+    of a tenant ends in ``/``. ``client_owners`` maps clients to owners, which may be clients
+    themselves. ``targets`` are the latencies promised to every client, and ``classes`` are groups
+    of
+    clients with targets of their own.
     """
 
     name: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_checked_name)]
@@ -530,8 +529,9 @@ class WorkloadSpec(FileTable):
     def scenario(self, name: str) -> Scenario:
         """Return the scenario with this name.
 
-        The scenario ``none`` is ``s1``, or else the first scenario, with the heavy clients made
-        well-behaved.
+        In scenario ``none``, every client is well-behaved; otherwise it equals ``s1`` or, without
+        it,
+        the first scenario.
 
         Raises UsageError for an unknown name.
         """
@@ -558,7 +558,7 @@ def _errors_at(where: str = "") -> Iterator[None]:
 
 
 def check_workload(spec: WorkloadSpec) -> None:
-    """Raise ValueError naming the key if values of a workload contradict each other."""
+    """Raise ValueError, which names the key, if values of a workload contradict each other."""
     if spec.warmup_s >= spec.duration_s:
         raise ValueError(f"warmup_s = {spec.warmup_s}: must be below duration_s")
     with _errors_at():

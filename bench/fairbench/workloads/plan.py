@@ -1,4 +1,4 @@
-"""The stream of programs of each client of a run, and users in closed loops."""
+"""The stream of programs of each client in a run, and users in closed loops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fairbench.workloads.traffic.source import Arrival, ArrivalSource, ClosedArr
 
 PROGRAMS_PER_CLIENT = 10**7
 """The maximum number of programs of a client; ids of client i begin at i x this number."""
-MADE_AHEAD = 8  # number of programs that ``made_ahead`` creates in advance
+MADE_AHEAD = 8  # programs that ``made_ahead`` creates in advance
 
 
 class ItemSource(Protocol):
@@ -32,18 +32,18 @@ class ItemSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClientPlan:
-    """The plan of a client: the ``kind`` and ``params`` of programs, and the arrival times.
+    """The plan of a client: the ``kind`` and ``params`` of its programs, and its arrival times.
 
-    ``client`` is the client's name, and ``index`` is its position among the ``clients`` clients of
-    the run. ``weight`` is the client's fair share relative to other clients. ``targets`` are the
-    latencies promised to each request of the client. ``service_class`` names the class that defines
-    the targets ("" if the client has no class). ``owner`` names the owner of the client: by default
-    the outermost tenant in the client's name, or the client itself. ``disguise`` changes the
-    client's programs. The padding of a disguise begins like the latest program of client number
-    ``copied``, unless ``copied`` is None. ``in_flight`` limits the number of the client's running
-    programs. With ``reaction``, waiting programs start when the function ``reaction`` returns True
-    for an ended request of the client. ``presence`` defines when the client is present; None means
-    always.
+    ``client`` is the client's name, and ``index`` its position among the ``clients`` clients of the
+    run. ``weight`` is its fair share relative to other clients. ``targets`` are the latencies
+    promised to each of its requests, and ``service_class`` names the class that defines them ("":
+    no class). ``owner`` is by default the outermost tenant in the client's name, or the client
+    itself. ``presence`` defines when the client is present (None: always).
+
+    ``disguise`` changes the client's programs; its padding begins like the latest program of client
+    number ``copied``, unless that is None. ``in_flight`` limits the client's running programs. With
+    ``reaction``, waiting programs start when this function returns True for an ended request of the
+    client.
     """
 
     index: int
@@ -77,7 +77,7 @@ def weights_of(plans: Iterable[ClientPlan]) -> dict[str, float]:
 
 
 def tenant_paths_of(plans: Iterable[ClientPlan]) -> dict[str, str]:
-    """Return, by client name, the paths of tenants that the names of clients do not contain."""
+    """Return the tenant paths of clients whose names do not contain them, by client name."""
     places = named_below({plan.client: plan.owner for plan in plans})
     return {client: place for client, place in places.items() if place != client}
 
@@ -94,8 +94,7 @@ def program_stream(
 ) -> Iterator[ProgramArrival]:
     """Yield a client's programs in order of time, created on demand.
 
-    Each program has a separate random stream, so the content of a program does not depend on
-    decisions of the scheduler.
+    Each program has its own random stream, so its content does not depend on the scheduler.
     """
     if plan.disguise is None:
         for at_s, program in _undisguised_programs(plan, seed, source):
@@ -107,9 +106,9 @@ def program_stream(
 
 
 def made_ahead(programs: Iterator[ProgramArrival]) -> Iterator[ProgramArrival]:
-    """Yield the given programs in order, but create ``MADE_AHEAD`` programs at a time.
+    """Yield programs in order, but create ``MADE_AHEAD`` of them at a time.
 
-    Creating several programs at a time keeps code and data in the processor's caches.
+    This keeps code and data in the processor's caches.
     """
     while some := list(islice(programs, MADE_AHEAD)):
         yield from some
@@ -161,13 +160,13 @@ def _arrival_stream(plan: ClientPlan, seed: int) -> random.Random:
     return stream(seed, f"{plan.client}/arrivals")
 
 
-# Two programs of a user begin at least ``LEAST_GAP_S`` seconds apart. Without the minimum
-# ``LEAST_GAP_S``, a user whose programs are refused would start programs without end.
+# least seconds between two programs of a user; without it, a user whose programs are refused would
+# start programs without end
 LEAST_GAP_S = 0.01
 
 
 def waits_for_earlier(plan: ClientPlan) -> bool:
-    """Return whether new programs of the client wait for earlier programs or requests to end."""
+    """Return whether a client's programs wait until its earlier programs or requests end."""
     closed = isinstance(plan.arrivals, ClosedArrivals)
     return closed or plan.in_flight is not None or plan.reaction is not None
 
@@ -182,9 +181,9 @@ def users_of(plan: ClientPlan, *, seed: int, source: ItemSource | None = None) -
 
 
 class User:
-    """A closed-loop user; with n users, user k runs the client's programs k, k + n, k + 2n, ...
+    """A closed-loop user, who runs every n-th program of a client with n users.
 
-    Before each program, including the first, the user thinks and waits until the client is present.
+    Before each program, even the first, the user thinks and waits until the client is present.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The loader of workload files, and ``--set``, which changes parameters of a workload."""
+"""Loading of workload files, and changes of their parameters by ``--set``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def settable_params(spec: WorkloadSpec) -> list[str]:
 
 
 def with_settings(spec: WorkloadSpec, overrides: Mapping[str, Any]) -> WorkloadSpec:
-    """Return a copy of the workload with changed parameters, as ``--set tot.branches=3`` does.
+    """Return a copy of the workload with changed parameters, as for ``--set tot.branches=3``.
 
     ``PARAM`` changes a parameter of all clients, except heavy clients that set this parameter
     themselves. ``misbehaving.PARAM`` changes a parameter of heavy clients only. Raises UsageError
@@ -88,8 +88,8 @@ def _override(scenario: dict[str, Any], plain: Mapping[str, Any], wrong: Mapping
 def _check_keys(data: Any, model: type[BaseModel], where: str = "") -> None:
     """Raise UsageError for an unknown key in any table, with the nearest known key.
 
-    The function does not check types, because pydantic reports wrong types. ``where`` is the path
-    of the table in the file, or "" for the whole file.
+    Wrong types are left to pydantic. ``where`` is the path of the table in the file, or "" for the
+    whole file.
     """
     for one in data if isinstance(data, list) else ():
         _check_keys(one, model, where)
@@ -111,7 +111,7 @@ def _check_keys(data: Any, model: type[BaseModel], where: str = "") -> None:
 
 
 class _Tables(NamedTuple):
-    """The model class of the tables in a field, and whether the field maps names to tables."""
+    """The model class of a field's tables, and whether the field maps names to tables."""
 
     model: type[FileTable]
     by_name: bool

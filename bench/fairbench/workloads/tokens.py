@@ -1,4 +1,4 @@
-"""Token counts of texts: exact with a Hugging Face tokenizer file, approximate without a file."""
+"""Token counts of texts: exact with a Hugging Face tokenizer file, otherwise approximate."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fairbench.errors import DataError, UsageError
 from fairbench.files.reader import MissingFile, decoded, read_whole
 from fairbench.records.layout import estimated_tokens
 
-PANIC = "PanicException"  # name of an exception class that Rust packages raise but do not export
-TRIED = "A word, and 3 more."  # A loaded tokenizer must be able to split this text.
+PANIC = "PanicException"  # an exception class that Rust packages raise but do not export
+TRIED = "A word, and 3 more."  # a text that every tokenizer must be able to split
 
 
 class TokenCounter(Protocol):
-    """A token counter; the summary of a run shows the text ``method`` of the counter."""
+    """A token counter; ``method`` describes it in the summary of a run."""
 
     @property
     def method(self) -> str: ...
@@ -77,7 +77,7 @@ def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
         ) from None
     with tokenizer_errors(tokenizer_path, "not a tokenizer.json"):
         tokenizer = Tokenizer.from_str(text)
-    # A tokenizer file may demand a billion padding tokens, which are not part of any text.
+    # A tokenizer file may ask for a billion padding tokens.
     tokenizer.no_padding()
     tokenizer.no_truncation()
     with tokenizer_errors(tokenizer_path):

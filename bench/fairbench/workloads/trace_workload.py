@@ -1,4 +1,4 @@
-"""Workloads that replay a trace: clients, duration and programs come from the trace file."""
+"""Workloads that replay a trace, with its clients, duration and programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairbench.workloads.traces.programs import FileTraffic
 from fairbench.workloads.traces.read import MAX_CLIENTS, TraceParams, check_params, read_trace
 from fairbench.workloads.traffic.recorded import ReplayTraffic
 
-KIND = "replay"  # name of the kind of arrivals, and of the kind of programs, that replay a trace
+KIND = "replay"  # the kind of arrivals and of programs that replay a trace
 SCENARIO = "recorded"
 SYNTHETIC = "synthetic"
 MAX_DRAIN_S = 600.0
@@ -24,8 +24,7 @@ WARMUP_SHARE, LONGEST_WARMUP_S = 0.1, 60.0
 def trace_workload(params: TraceParams) -> WorkloadSpec:
     """Return the workload that replays a trace, with the SHA-256 digest of the trace file.
 
-    If parts of the traffic are synthetic, the workload's name ends in ``-synthetic``, which all
-    outputs show.
+    If any of the traffic is synthetic, the workload's name ends in ``-synthetic``.
     """
     check_params(params)
     read = read_trace(params)
@@ -58,10 +57,10 @@ def trace_workload(params: TraceParams) -> WorkloadSpec:
 
 
 def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
-    """Return a trace's workload in which the named clients are heavy. Raises UsageError.
+    """Mark the named clients of a trace's workload as heavy.
 
-    Heavy clients also replay the trace unchanged. Metrics of well-behaved clients leave out the
-    heavy clients.
+    They still replay the trace unchanged, but metrics of well-behaved clients omit them. Raises
+    UsageError for an unknown client.
     """
     if not names:
         return workload
@@ -75,7 +74,7 @@ def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
 
 
 def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
-    """Return the facts ``trace`` and ``synthetic`` about a workload's trace; {} if it has none."""
+    """Return ``trace`` and ``synthetic``, facts about a workload's trace; {} without a trace."""
     params = params_of(workload)
     if params is None:
         return {}
@@ -91,7 +90,7 @@ def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
 
 
 def trace_manifest(workload: WorkloadSpec) -> dict[str, str]:
-    """Return a manifest's facts on the trace, with ``trace_sha256`` and the renamed clients."""
+    """Return facts on the trace for the manifest, such as ``trace_sha256`` and renamed clients."""
     params = params_of(workload)
     if params is None:
         return {}
@@ -116,10 +115,10 @@ def params_of(workload: WorkloadSpec) -> TraceParams | None:
 
 
 def plain_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names, changed so that a workload file allows all of them, and without duplicates.
+    """Change names so that a workload file allows them, without duplicates.
 
-    Allowed names consist of letters, digits, - and _, and are not changed. In names that are not
-    allowed, forbidden characters become _, and a repeated name gets a number.
+    Names of letters, digits, - and _ stay. Other characters become _, and a repeated name gets a
+    number.
     """
     given = tuple(names)
     kept = {name for name in given if _plain_name(name) == name}

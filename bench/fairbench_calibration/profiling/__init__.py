@@ -1,4 +1,4 @@
-"""Functions that make timing profiles from a model's config, from runs, or from a server."""
+"""Making of timing profiles from a model's config, a benchmark, or a server."""
 
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,7 @@
-"""The calibration of a derived profile with the output of one benchmark.
+"""Calibration of a derived profile with the output of one benchmark.
 
-Three coefficients are fitted to the times per token of the requests: the rate of memory reads, the
-cost of another sequence in a step, and the launch cost of a step. All other coefficients keep the
-values of the derived profile.
+Three coefficients are fitted to the requests' times per token: the rate of memory reads, the cost
+of another sequence in a step, and the launch cost of a step. All others stay as derived.
 """
 
 from __future__ import annotations
@@ -22,20 +21,19 @@ from fairbench_calibration.profiling.fit import (
     softened,
 )
 
-# The id of a calibrated timing profile ends in ``CALIBRATED``.
+# end of the id of a calibrated timing profile
 CALIBRATED = "calibrated"
-# A fit uses the times of at most ``MOST_REQUESTS`` requests.
+# most requests whose times a fit uses
 MOST_REQUESTS = 400
-# Prompts whose first tokens arrive within ``TOGETHER_S`` seconds were computed in one iteration.
+# seconds within which first tokens of prompts of the same iteration arrive
 TOGETHER_S = 1e-3
-# ``_LEAST_C_ND`` is the minimum of the coefficient c_nd in ms, because operator tables do not
-# include sampling.
+# minimum of the coefficient c_nd in ms, because operator tables do not include sampling
 _LEAST_C_ND = 0.002
-# ``_PRIORS`` holds the usual deviations of the logarithms of the three fitted numbers.
+# usual deviations of the logarithms of the three fitted numbers
 _PRIORS = np.array([0.15, 0.7, 0.7])
-# In the fit, all requests together have at most the weight of ``_WEIGHT`` requests.
+# most weight of all requests together in the fit, in requests
 _WEIGHT = 100
-# The fit changes the logarithm of each of the three fitted numbers by at most ``_BOUND``.
+# most change of the logarithm of each fitted number
 _BOUND = np.log(4.0)
 
 
@@ -47,8 +45,8 @@ class Decoded(NamedTuple):
         took_ms: Time from the first token to the last token, in milliseconds.
         decodes: Mean number of sequences in a decode step, including the request itself.
         context: Mean number of context tokens of the sequences in a decode step.
-        iterations: Number of iterations, during the decode, that prefilled other prompts.
-        tokens: Mean number of new prompt tokens in the iterations that prefilled other prompts.
+        iterations: Number of iterations during the decode that prefilled other prompts.
+        tokens: Mean number of new prompt tokens in these iterations.
     """
 
     steps: Column
@@ -59,7 +57,7 @@ class Decoded(NamedTuple):
     tokens: Column
 
     def predicted_ms(self, costs: Mapping[str, float], *, mixed: bool) -> Column:
-        """Return the predicted decode times. With ``mixed``, one step both prefills and decodes."""
+        """Return the predicted decode times; with ``mixed``, a step both prefills and decodes."""
         none = np.zeros(len(self.steps))
         step = Iterations(none, none, none, self.decodes, self.context)
         decode_ms = predicted_ms(costs, step)
@@ -109,7 +107,7 @@ def calibrated(seen: Decoded, start: TimingProfile, *, mixed: bool) -> TimingPro
     Args:
         seen: The requests of the benchmark.
         start: The derived profile from which the fit starts.
-        mixed: Whether one step of the engine both prefills and decodes, as in vLLM.
+        mixed: Whether a step of the engine both prefills and decodes, as in vLLM.
     """
 
     def costs(logs: Column) -> dict[str, float]:
@@ -144,9 +142,9 @@ def calibrated(seen: Decoded, start: TimingProfile, *, mixed: bool) -> TimingPro
 def _scaled(
     start: TimingProfile, memory: float, sequence: float, launch: float
 ) -> dict[str, float]:
-    """Return the coefficients of ``start`` with three of them multiplied by factors.
+    """Return the coefficients of ``start`` with the three fitted factors applied.
 
-    The launch cost includes the time of the host.
+    The launch cost includes the host's time.
     """
     costs = dict(start.coefficients_ms)
     for name in {"c_w", "c_e", "c_K"} & costs.keys():

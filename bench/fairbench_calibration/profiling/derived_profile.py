@@ -1,4 +1,4 @@
-"""The derivation of a timing profile from a model's config and a GPU, without measurements."""
+"""Derivation of a timing profile from a model's config and a GPU, without measurements."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MOST_BYTES = 1 << 20
 
 
 class ModelConfig(NamedTuple):
-    """A model's name in profiles, its ``config.json``, and where the config comes from."""
+    """A model's name in profiles, its ``config.json``, and the source of the config."""
 
     name: str
     config: Mapping[str, Any]
@@ -99,17 +99,15 @@ def _from_hub(model: str) -> ModelConfig:
     return ModelConfig(canonical_model(model, model_configs()), config, url)
 
 
-# The fit draws ``ITERATIONS`` random iterations with the seed ``SEED``, and keeps ``HELD_OUT`` of
-# them for a test.
+# random iterations for the fit, how many of them are held out for a test, and their seed
 ITERATIONS, HELD_OUT, SEED = 900, 270, 0
-# Random iterations for the fit have batches of at most ``LARGEST_BATCH`` sequences.
+# most sequences in a batch of a random iteration for the fit
 LARGEST_BATCH = 400
-# The id of a timing profile that was computed from a data sheet ends in ``ROOFLINE``.
+# end of the id of a timing profile that was computed from a data sheet
 ROOFLINE = "roofline"
-# ``HOST_MS`` is the time of the host in an iteration, which operator tables do not include.
+# the host's time in an iteration, which operator tables do not include
 HOST_MS = 0.5
-# On SGLang, launching the prefill kernels of a layer was measured to take ``LEAST_LAYER_MS``
-# milliseconds.
+# measured time in ms for launching a layer's prefill kernels on SGLang
 LEAST_LAYER_MS = 15 / 36
 
 FRONTENDS = {
@@ -124,10 +122,10 @@ class Derived(NamedTuple):
 
     Attributes:
         profile: The timing profile that was derived.
-        source: Text that says where the times come from.
+        source: The origin of the times, as text.
         note: The reason why no better source was used, or "" if there is no better one.
-        error_pct: Errors of the fit, in percent, on iterations that the fit did not use.
-        held: The iterations that the fit did not use.
+        error_pct: Errors of the fit in percent, on iterations that it did not use.
+        held: The iterations that were held out of the fit.
         times_ms: Times in ms of the iterations in ``held``, without the host's time, shape
             (n_iterations,).
     """
@@ -141,7 +139,7 @@ class Derived(NamedTuple):
 
 
 class _Estimate(NamedTuple):
-    """Estimated times of iterations, with their source and the grade of the estimate."""
+    """Estimated times of iterations, with their source and grade."""
 
     times_ms: fit.Column
     kind: str
@@ -161,8 +159,8 @@ def derive(
         gpu: The GPU, or its name.
         tp: Number of GPUs that share the model.
         dtype: Data type of the weights, or None for the data type of the published weights.
-        engine: ``sglang`` or ``vllm``, whose kernels the tables contain.
-        roofline: Whether the roofline model is used in place of the operator tables.
+        engine: The engine whose kernels are assumed, ``sglang`` or ``vllm``.
+        roofline: Whether to use the roofline model instead of the operator tables.
         kv_dtype: Data type of the KV cache, ``fp16`` or ``fp8``.
 
     Raises UsageError for an unknown name, and for a model that is too large for the GPUs.
@@ -201,7 +199,7 @@ def derive(
 
 
 def _better_profiles(place: str) -> str:
-    """Return a text that names bundled profiles that are better than a roofline, or ""."""
+    """Return a text that names bundled profiles better than a roofline, or ""."""
     names = [name for name in profile_ids() if name.startswith(place) and "roofline" not in name]
     return f". Bundled, and better: --gpu {' or '.join(names)}" if names else ""
 
@@ -260,10 +258,9 @@ def measured_grade() -> str:
     )
 
 
-# The command prints the decode times of ``BATCHES`` sequences, each with a context of ``CONTEXT``
-# tokens.
+# batch sizes whose decode times are printed, and the context of each sequence in tokens
 BATCHES, CONTEXT = (1, 8, 64), 1_000
-# The command prints prefill times of prompts with ``PROMPTS`` tokens.
+# tokens of prompts whose prefill times are printed
 PROMPTS = (128, 1_024, 8_192)
 
 
@@ -299,5 +296,5 @@ def described(
 
 
 def prefill_ms(profile: TimingProfile, tokens: int) -> float:
-    """Return how long an iteration takes that prefills one prompt, in milliseconds."""
+    """Return the milliseconds of an iteration that prefills a single prompt."""
     return profile.prefill_ps([(0, tokens)]) / 1e9

@@ -1,13 +1,12 @@
-"""Estimated times of iterations: from tables of measured operators, or from a roofline.
+"""Estimated times of iterations, from tables of measured operators or a roofline model.
 
 The operator tables come with the optional package ``aiconfigurator-core``. NVIDIA measured the
 operators on the named GPU; the package models how their times add up to the time of an iteration.
 
 The roofline model uses the numbers in a GPU's data sheet and the shape of a model. In an iteration,
-the GPU reads the weights and the KV cache once, and computes matrix products. The layers of the
-model run one after another. Within a layer, matrix products and memory reads overlap only partly.
-The fractions of peak speed that kernels reach are typical values, which were not measured on the
-given GPU.
+the GPU reads weights and KV cache once, and computes matrix products. Layers run one after another;
+within a layer, products and memory reads overlap only partly. The fractions of peak speed that
+kernels reach are typical values, not measured on the given GPU.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _WEIGHTS = {
 
 
 class NoTable(Exception):
-    """An error because the tables lack the GPU, or an operator of the model on the GPU."""
+    """The tables lack the GPU, or an operator of the model on it."""
 
 
 def operators_ms(
@@ -52,12 +51,13 @@ def operators_ms(
     Args:
         config: The model's ``config.json``.
         gpu: The GPU that runs the iterations.
-        tp: Number of GPUs that share the model. engine: ``sglang`` or ``vllm``.
+        tp: Number of GPUs that share the model.
+        engine: ``sglang`` or ``vllm``.
         dtype: Data type of the weights, or None for the data type in the config.
         it: The iterations whose times are estimated.
         kv_dtype: Data type of the KV cache, ``fp16`` or ``fp8``.
 
-    Raises NoTable.
+    Raises NoTable if the tables lack the GPU or an operator.
     """
     if find_spec(PACKAGE) is None:
         raise NoTable("aiconfigurator-core is not installed: pip install '.[profile]'")
@@ -77,12 +77,12 @@ def operators_ms(
         given |= {"model_path": folder, "model_name": folder}
         given |= {"system": gpu.system, "system_name": gpu.system} | chosen
         missing = ""
-        # The operator tables of some GPUs have latent attention only with the default data types.
+        # Tables of some GPUs have latent attention only with the default data types.
         for kv in (_KV[kv_dtype], {}):
             try:
                 model = RustForwardPassPerfModel.from_native(given | kv)
                 times = [_estimated_ms(model, row) for row in zip(*it, strict=True)]
-            # The package aiconfigurator has no exception class of its own.
+            # aiconfigurator has no exception class of its own
             except Exception as error:
                 missing = missing or " ".join(str(error).split()).partition(" at /")[0]
                 continue
@@ -106,7 +106,7 @@ def _estimated_ms(model: Any, row: tuple[float, ...]) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the messages in which the package ``aiconfigurator-core`` reports fallbacks."""
+    """Silence the messages in which ``aiconfigurator-core`` reports fallbacks."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -115,23 +115,19 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-ATTENTION_SHARE = 0.50  # matrix products of attention reach this fraction of the GPU's peak
-# ``OVERLAP`` is the median of the coefficient p in operator fits of Llama-3.1-8B on five GPUs; p =
-# 1 is a plain sum.
+ATTENTION_SHARE = 0.50  # fraction of the GPU's peak that matrix products of attention reach
+# median of the coefficient p in operator fits of Llama-3.1-8B on five GPUs; 1 is a plain sum
 OVERLAP = 1.9
-# The coefficients c0 and c_nd of a step were measured with SGLang on an A10G (Llama-3.1-8B and
-# 3.2-3B). Norms, activations and sampling read and write memory, so their times on other GPUs scale
-# with the memory bandwidth. The two constants below are the memory bandwidth and the vocabulary of
-# the measurement.
+# Memory bandwidth and vocabulary in the measurement of c0 and c_nd, with SGLang on an A10G
+# (Llama-3.1-8B and 3.2-3B). Norms, activations and sampling read and write memory, so their times
+# scale with the bandwidth.
 MEASURED_GB_S, MEASURED_VOCABULARY = 600, 128_256
-# ``LAYER_US`` is the number of microseconds for the norms and activations of a layer (the
-# coefficient c0 divided by 32 layers).
+# microseconds for the norms and activations of a layer (c0 divided by 32 layers)
 LAYER_US = 88.7
-SEQUENCE_US = 50.2  # microseconds for sampling one sequence (the coefficient c_nd)
-# Matrix products of small experts reach the fraction ``EXPERT_SHARE`` of the rate of dense
-# products.
+SEQUENCE_US = 50.2  # microseconds for sampling a sequence (c_nd)
+# rate of matrix products of small experts, as a fraction of that of dense products
 EXPERT_SHARE = 0.86
-LINK_SHARE = 0.80  # transfers between GPUs reach this fraction of the link's bandwidth
+LINK_SHARE = 0.80  # fraction of the link's bandwidth that transfers between GPUs reach
 MS = 1e3
 
 ALL_REDUCE = {
@@ -165,9 +161,9 @@ def _small_kernels_s(shape: ModelShape, gpu: GPU, it: Iterations) -> Column:
 
 
 def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, token_s: float) -> Column:
-    """Return the seconds of attention.
+    """Return the seconds of attention: products of prefills, and reads of KV.
 
-    The seconds contain the products of prefills and the reads of KV.
+    ``token_s`` is the time to read the KV of a token, in seconds.
     """
     full = shape.layers - shape.windowed_layers
     heads, latent = shape.heads / tp, shape.latent
@@ -200,7 +196,7 @@ def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth
         (active, read, WEIGHT_BYTES[dtype], share),
         (shape.output_weights, shape.output_weights, 2.0, 1.0),
     ):
-        # Measured operators of experts take about as long in fp8 as in 16 bits.
+        # Experts take about as long in fp8 as in 16 bits, as measured.
         fast = each == WEIGHT_BYTES["fp8"] and of_dense == 1.0 and gpu.fp8_tflops
         multiply = 2 * weights * tokens / ((fast or gpu.bf16_tflops) * 1e12 * gpu.compute_share)
         multiply /= of_dense
@@ -209,7 +205,7 @@ def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth
 
 
 def _mlp_read(shape: ModelShape, tokens: Column) -> Column:
-    """Return the number of MLP weights that are read, including every expert that a token uses."""
+    """Return how many MLP weights are read, including all experts that any token uses."""
     moe = shape.experts
     assert moe is not None
     none, every = shape.mlp_weights(0), shape.mlp_weights(moe.count)

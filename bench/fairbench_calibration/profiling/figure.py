@@ -24,7 +24,7 @@ class Points(NamedTuple):
 
 
 def draw_profile(points: list[Points], path: Path, title: str) -> None:
-    """Write the figure that shows a timing profile.
+    """Draw a timing profile's measured and predicted times to a file.
 
     Raises UsageError if the figure cannot be drawn or written.
     """

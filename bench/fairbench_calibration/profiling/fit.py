@@ -1,4 +1,4 @@
-"""The formula of a timing profile, and its fit to iterations with known times."""
+"""Fits of a timing profile's formula to iterations with known times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_CONTEXT = 400_000  # largest context of a decode batch in an iteration, in 
 
 
 class Iterations(NamedTuple):
-    """A table of iterations. In each iteration, all sequences of one kind have equal lengths.
+    """A table of iterations, in each of which sequences of a kind have equal lengths.
 
     Attributes:
         prefills: Number of sequences in prefill.
@@ -39,16 +39,16 @@ class Iterations(NamedTuple):
 
     @property
     def attended(self) -> Column:
-        """The number of pairs of a new token and an attended token, per prefill sequence."""
+        """The number of pairs of new and attended tokens, for each prefill sequence."""
         return self.new * (self.prefix + (self.new + 1) / 2)
 
     def selected(self, chosen: slice) -> Iterations:
-        """Return the iterations that the mask ``chosen`` selects."""
+        """Return the iterations in the range ``chosen``."""
         return Iterations(*(column[chosen] for column in self))
 
 
 def drawn(count: int, rng: np.random.Generator, most_context: int = MOST_CONTEXT) -> Iterations:
-    """Draw random iterations. A third only prefills, a third only decodes, and the rest does both.
+    """Draw random iterations: a third only prefills, a third only decodes, a third does both.
 
     Lengths and numbers of sequences are uniform on a logarithmic scale.
 
@@ -90,18 +90,17 @@ TURNS = (
 """Multiples of the estimate from which fits also start, as a fit may end in a local minimum."""
 
 LEAST_P, MOST_P = 1.0, 8.0  # limits on the coefficient p of a timing profile
-NEGLIGIBLE = 1e-4  # A coefficient below this fraction of its starting value becomes 0.
-# A minimisation takes at most ``_STEPS`` steps of length ``_LONGEST`` at most; ``_TRIAL`` is the
-# difference from which slopes are computed.
+NEGLIGIBLE = 1e-4  # a coefficient below this fraction of its starting value becomes 0
+# most steps of a minimisation, the difference from which slopes are computed, and the longest step
 _STEPS, _TRIAL, _LONGEST = 200, 1e-5, 1.0
-# If the relative error exceeds ``_SOFT``, the loss of an iteration is linear instead of squared.
+# relative error above which the loss of an iteration is linear instead of squared
 _SOFT = 0.05
-# A minimisation ends when a step reduces the loss by less than the fraction ``_ENOUGH``.
+# a minimisation ends when a step reduces the loss by less than this fraction
 _ENOUGH = 1e-9
 
 
 def predicted_ms(c: Mapping[str, float], it: Iterations) -> Column:
-    """Return the milliseconds of each iteration by the formula, without the host's time."""
+    """Return the formula's milliseconds for each iteration, without the host's time."""
     weights = c["c_w"] + c.get("c_e", 0.0) * (1 - c.get("q_e", 1.0) ** it.tokens)
     linear = c["c_T"] * it.tokens
     logs = (c["p"] * np.log(np.maximum(1e-12, part)) for part in (weights, linear))
@@ -121,19 +120,19 @@ def fitted(
     start: Mapping[str, float] = START,
     prior: float = 0.0,
 ) -> dict[str, float]:
-    """Return the best non-negative coefficients.
+    """Return the non-negative coefficients that fit the times best.
 
-    The best coefficients minimise the soft-L1 loss of the logarithms.
+    They minimise the soft-L1 loss of the logarithms.
 
     Args:
         it: The composition of each measured iteration.
         times_ms: Times of the iterations in ms, shape (n_iterations,).
         experts_left: Fraction of the experts that a token does not use, 0 for a dense model.
-        waits: How many unknown constant delays each of ``times_ms`` contains, or None if none
-            contains a delay. The result has the fitted delay as ``delay_ms``.
+        waits: How often each of ``times_ms`` contains a constant unknown delay, or None for never.
+            The result has this delay as ``delay_ms``.
         start: The coefficients with which the search begins.
-        prior: Weight of the squared deviation of a coefficient's logarithm from ``start``; an
-            iteration has weight 1.
+        prior: Weight of a coefficient's squared logarithmic deviation from ``start``; an iteration
+            has weight 1.
     """
     names = [name for name in START if experts_left or name != "c_e"]
     names += ["delay_ms"] if waits is not None else []
@@ -180,7 +179,7 @@ def softened(off: Column) -> Column:
 def minimised(
     residuals: Callable[[Column], Column], logs: Column, least: Column, most: Column
 ) -> Column:
-    """Minimise the squared residuals by Levenberg-Marquardt on the logarithms, within bounds."""
+    """Minimise squared residuals by Levenberg-Marquardt on the logarithms, within bounds."""
     damping, left = 1e-2, residuals(logs)
     for _ in range(_STEPS):
         units = _TRIAL * np.eye(len(logs))

@@ -1,10 +1,9 @@
-"""A catalogue of GPUs with data sheet numbers and usable memory, to which files may add GPUs.
+"""A catalogue of GPUs with data sheet numbers and usable memory; files may add GPUs.
 
 Peaks are for dense matrices (without sparsity) with 32-bit accumulation, and come from the vendors'
-data sheets. ``pre_load_avail_gib`` follows logs of SGLang on cards with 80 GB and 24 GB. For other
-cards, the value is an estimate: the memory that the driver reports, minus 0.5 GiB.
-``mem_fraction_static`` and ``chunked_prefill_size`` are the values that SGLang 0.5.23 chooses for a
-card's memory.
+data sheets. ``pre_load_avail_gib`` follows logs of SGLang on cards with 80 GB and 24 GB. For others
+it is an estimate: the memory that the driver reports, minus 0.5 GiB. ``mem_fraction_static`` and
+``chunked_prefill_size`` are the values that SGLang 0.5.23 chooses for a card's memory.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ from fairbench.files.formats import json_file, read_toml
 class Interconnect(StrEnum):
     """The path over which the GPUs of a node exchange data.
 
-    ``pcie`` needs peer access, by which a GPU reads the memory of another GPU. GeForce drivers and
-    most virtual machines lack peer access, so that data pass through the host's memory
-    (``pcie-host``).
+    ``pcie`` needs peer access, by which GPUs read each other's memory. GeForce drivers and most
+    virtual machines lack it, so that data pass through the host's memory (``pcie-host``).
     """
 
     NVLINK = "nvlink"
@@ -74,7 +72,7 @@ class GPU(NamedTuple):
     memory_share: float = 0.80
 
     def with_link(self, interconnect: Interconnect) -> GPU:
-        """Return the GPU with the given path to other GPUs, and with the path's usual bandwidth."""
+        """Return the GPU with another path to other GPUs, at the path's usual bandwidth."""
         changed = (interconnect == Interconnect.NVLINK) != (
             self.interconnect == Interconnect.NVLINK
         )
@@ -83,10 +81,10 @@ class GPU(NamedTuple):
 
 
 _HOST = Interconnect.PCIE_HOST
-# A GeForce accumulates in 32 bits at half rate, so power does not limit its products: cuBLAS
-# reaches 92% of the peak on the similar L20, and layers reach 85% of cuBLAS, as on an A100. A
-# GeForce lacks error correction, which takes a sixteenth of the memory bandwidth of an A10G (share
-# 0.80). The fraction of the peak that an MI300X reaches is an estimate.
+# GeForce cards accumulate in 32 bits at half rate, so power does not limit their products: cuBLAS
+# reaches 92% of the peak on the similar L20, and layers 85% of cuBLAS, as on an A100. They lack
+# error correction, which takes a sixteenth of an A10G's memory bandwidth (share 0.80). The MI300X's
+# fraction of the peak is an estimate.
 _GEFORCE = (_HOST, 0.78, 0.85)
 _MI300X_SHARE = 0.50
 _ALL = (
@@ -115,7 +113,7 @@ _MAKERS = ("nvidia", "amd", "instinct", "geforce", "tesla")
 
 
 def find_gpu(text: str) -> GPU:
-    """Return the GPU with this name or unique prefix, in any case. The memory size may be left out.
+    """Return the GPU with this name or unique prefix; the memory size may be left out.
 
     Words such as ``NVIDIA``, ``GeForce`` and ``SXM5`` are ignored, and ``RTX 4090`` means
     ``rtx4090``. Raises UsageError for an unknown or ambiguous name.
@@ -139,11 +137,11 @@ def find_gpu(text: str) -> GPU:
     return found[0]
 
 
-_DRIVER_GIB = 1.2  # the memory in GiB that the driver and CUDA use on an 80-GB A100
+_DRIVER_GIB = 1.2  # GiB that the driver and CUDA use on an 80-GB A100
 _SIZES = ((35, 2_048, 2_900), (60, 4_096, 7_744), (160, 8_192, 13_888), (inf, 16_384, 26_176))
 """Rows of a GPU's memory in GB, SGLang's ``chunked_prefill_size`` and reserved MiB.
 
-Each row is for GPUs with less memory than the first value of the row.
+Each row applies to GPUs with less memory than its first value.
 """
 
 Positive = Annotated[float, Field(gt=0, lt=1e7)]
@@ -177,7 +175,7 @@ class _Spec(BaseModel):
 
 
 def read_gpu(path: Path) -> GPU:
-    """Return the GPU that a TOML or JSON file describes. Raises DataError if a field is wrong."""
+    """Return the GPU that a TOML or JSON file describes; raise DataError for a wrong field."""
     shown = str(path)
     data: Any = json_file(path, shown) if path.suffix == ".json" else read_toml(path, shown)
     with of_file(shown, _Spec.model_fields):

@@ -1,4 +1,4 @@
-"""The shape of a model, from a Hugging Face ``config.json``, and the memory that vLLM needs."""
+"""The shape of a model from a Hugging Face ``config.json``, and the memory that vLLM needs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fairbench.errors import DataError, UsageError
 from fairbench.hardware.timing import KVPool, VLLMMemory
 
 WEIGHT_BYTES = {"fp16": 2.0, "fp8": 1.0, "int4": 0.53, "mxfp4": 0.53}
-"""The size of a weight in bytes by data type; four bits include the scales of groups."""
+"""Bytes of a weight by data type; four-bit types include the scales of groups."""
 
 _NATIVE = {"fp8": "fp8", "mxfp4": "mxfp4", "awq": "int4", "gptq": "int4"}
 KV_BYTES = {"fp16": 2, "fp8": 1}
-"""The size in bytes of a value in the KV cache, by data type."""
+"""Bytes of a value in the KV cache by data type."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class ModelShape:
         return linear + tables * 2
 
     def kv_bytes(self, tp: int, dtype: str = "fp16") -> int:
-        """Return the size in bytes of the KV cache of one token on each of ``tp`` GPUs.
+        """Return the bytes of a token's KV cache on each of ``tp`` GPUs.
 
         The latent KV cache of MLA models has the same size on every GPU. Layers with a sliding
         window count like other layers.
@@ -127,9 +127,9 @@ class ModelShape:
 
 
 def shape_of(config: Mapping[str, Any], where: str) -> ModelShape:
-    """Return the model shape that a ``config.json`` describes. Error messages begin with ``where``.
+    """Return the model shape that a ``config.json`` describes.
 
-    Raises DataError if a field of the config is missing or wrong.
+    Raises DataError, whose message begins with ``where``, if a field is missing or wrong.
     """
     config = config.get("text_config") or config
     heads = _positive_count(config, "num_attention_heads", where)
@@ -220,9 +220,9 @@ TOTAL_GIB = {
     "h100-80gb": 79.19,
     "h200-141gb": 139.8,
 }
-"""The total memory in GiB that PyTorch reports for a GPU, according to public logs."""
+"""Total memory in GiB that PyTorch reports for a GPU, from public logs."""
 
-_LOGIT_BYTES = 2 + 4 + 4  # A vocabulary entry takes two logits (16 and 32 bits) and a probability.
+_LOGIT_BYTES = 2 + 4 + 4  # two logits (16 and 32 bits) and a probability
 _ACTIVATION_BYTES = 2
 
 
@@ -238,14 +238,14 @@ def vllm_memory(
         pool: The memory of the GPU, and the memory of the weights.
         shape: The model's shape.
         gpu: Name of the GPU.
-        tp: Number of GPUs that share the model. utilization: vLLM's ``gpu_memory_utilization``.
+        tp: Number of GPUs that share the model.
+        utilization: vLLM's ``gpu_memory_utilization``.
     """
     hidden_bytes = shape.hidden * _ACTIVATION_BYTES
     return VLLMMemory(
         total_gib=TOTAL_GIB.get(gpu, pool.pre_load_avail_gib),
         gpu_memory_utilization=utilization,
-        # The activations are two tensors of the hidden size, and the outputs of gate, up and
-        # activation of the MLP.
+        # two tensors of the hidden size, and the outputs of the MLP's gate, up and activation
         forward_bytes=2 * hidden_bytes + 3 * shape.mlp / tp * _ACTIVATION_BYTES,
         hidden_bytes=hidden_bytes,
         logits_bytes=shape.vocabulary * _LOGIT_BYTES,

@@ -1,4 +1,4 @@
-"""Measurements of a running server, and the timing profile that fits them."""
+"""Measurements of a running server, and the fit of a timing profile to them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 BATCH_PROMPT, BATCH_OUTPUT = 128, 129
 LONG_BATCHES, LONG_PROMPT = (8, 32), 2_048
-# The fastest of several measurements counts, because every disturbance adds time. ``REPEATS`` is
-# the number of single prompts that are measured for each length.
+# measured single prompts of each length, of which the fastest counts, because disturbances only add
+# time
 REPEATS = 5
-# The time in which all requests of a batch decode together is divided into ``WINDOWS`` parts.
+# parts of the time in which all requests of a batch decode together
 WINDOWS = 4
-# Prompts of the probe consist of ``TOKEN_IDS``, which nearly all vocabularies contain.
+# token ids of prompts, which nearly all vocabularies contain
 TOKEN_IDS = range(1_000, 30_000)
 SEED = 0
-_WAIT_S = 300.0  # A request to the server fails after this number of seconds.
+_WAIT_S = 300.0  # seconds after which a request to the server fails
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Probed:
-    """All measurements of a probe of a server."""
+    """All measurements of a server."""
 
     prompts: list[PromptTime] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
@@ -63,19 +63,19 @@ class Probed:
 
 @dataclass(frozen=True)
 class _Answer:
-    """The times at which a request was sent and at which each piece of its output arrived."""
+    """The times at which a request was sent and pieces of its output arrived."""
 
     sent_s: float
     pieces_s: list[float]
 
     def tokens_at(self, moment_s: float) -> float:
-        """Return the number of tokens until a time, if all pieces after the first are equal."""
+        """Return the number of tokens until a time, assuming equal pieces after the first."""
         counts = np.linspace(1, BATCH_OUTPUT, len(self.pieces_s))
         return float(np.interp(moment_s, self.pieces_s, counts))
 
 
 class ProbedServer:
-    """An OpenAI-compatible server that is probed in an HTTP session (see ``session_of``)."""
+    """An OpenAI-compatible server that is measured in an HTTP session (see ``session_of``)."""
 
     def __init__(self, session: ClientSession, base_url: str, model: str) -> None:
         self._session = session
@@ -86,9 +86,9 @@ class ProbedServer:
     async def measure(self, chunk: int, say: Callable[[str], None]) -> Probed:
         """Measure single prompts of up to ``chunk`` tokens, and then batches of requests.
 
-        Raises RunFailed.
+        Raises RunFailed if the server gives no usable answer.
         """
-        # The first request is not measured: it lets the server finish one-time work.
+        # The first request is not measured, because the server may do one-time work.
         await self._timed_answer(BATCH_PROMPT, 8)
         probed = Probed()
         for tokens in prompt_lengths(chunk):
@@ -103,7 +103,7 @@ class ProbedServer:
         return probed
 
     async def _batch(self, requests: int, tokens: int) -> Batch:
-        """Measure decode steps during the time in which all requests of a batch decode."""
+        """Measure decode steps while all requests of a batch decode."""
         asked = (self._timed_answer(tokens, BATCH_OUTPUT) for _ in range(requests))
         answers = await asyncio.gather(*asked)
         begin_s = max(one.pieces_s[0] for one in answers)
@@ -118,14 +118,14 @@ class ProbedServer:
         return min(windows, key=lambda one: one.step_s)
 
     def _window(self, answers: list[_Answer], tokens: int, begin_s: float, end_s: float) -> Batch:
-        """Return the mean decode step in a part of the time in which a batch decodes."""
+        """Return the mean decode step of a batch from ``begin_s`` to ``end_s``."""
         made = [(one.tokens_at(begin_s), one.tokens_at(end_s)) for one in answers]
         step_s = float(np.median([(end_s - begin_s) / max(1e-9, b - a) for a, b in made]))
         context = sum(tokens + (a + b) / 2 for a, b in made)
         return Batch(len(answers), context, step_s)
 
     async def _timed_answer(self, tokens: int, output: int) -> _Answer:
-        """Send a prompt of random tokens, and record when each piece of the answer arrives."""
+        """Send a prompt of random tokens; record when each piece of the answer arrives."""
         ids = self._rng.integers(TOKEN_IDS.start, TOKEN_IDS.stop, tokens).tolist()
         body = {
             "model": self._model, "prompt": ids, "max_tokens": output, "temperature": 0,
@@ -197,7 +197,7 @@ async def pool_tokens(session: ClientSession, base_url: str) -> int | None:
 
 
 def prompt_lengths(chunk: int) -> list[int]:
-    """Return four lengths of prompts, each of which one iteration can prefill."""
+    """Return four prompt lengths that a single iteration can prefill."""
     return [chunk // 64, chunk // 8, chunk // 2, chunk]
 
 
@@ -229,20 +229,19 @@ async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Answered]:
                 yield found.answer
 
 
-# In the fit, a coefficient that is wrong by a factor of e has the residual ``PRIOR``; a time that
-# is wrong by 5% has the residual 1.
+# residual in the fit of a coefficient that is wrong by a factor of e; a time that is wrong by 5%
+# has the residual 1
 PRIOR = 0.3
-# The id of a timing profile that was fitted to a probe of a server ends in ``MEASURED``.
+# end of the id of a timing profile that was fitted to a measured server
 MEASURED = "probed"
-# The fit starts without an estimate of p and c_nd, because an estimate would hide how measured step
-# times grow with the batch.
+# start of the fit for p and c_nd, because an estimate would hide how step times grow with the batch
 UNMEASURED = {"p": 8.0, "c_nd": 0.0}
 
 
 def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> TimingProfile:
-    """Return the timing profile that fits a probe.
+    """Return the timing profile that fits a server's measurements.
 
-    Coefficients that a probe hardly determines stay close to ``start``: ``p`` (the cost of another
+    Some coefficients are hardly determined and stay close to ``start``: ``p`` (the cost of another
     prompt in an iteration) and the host's tokenizer.
 
     Args:
@@ -277,9 +276,9 @@ def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> 
 
 
 def observations(probed: Probed) -> tuple[Iterations, Column, Column]:
-    """Return the iterations of a probe, their times in ms, and a mask.
+    """Return the measured iterations, their times in ms, and a mask.
 
-    The mask is 1 for a time that contains a delay.
+    The mask is 1 where a time contains the constant delay.
     """
     prompts, batches = probed.prompts, probed.batches
     none, nought = np.zeros(len(prompts)), np.zeros(len(batches))
@@ -305,7 +304,7 @@ def worst(found: dict[str, float], delay_ms: float, start: TimingProfile, probed
 
 
 def _pool_of_size(start: TimingProfile, tokens: int) -> KVPool:
-    """Return the memory of ``start`` with a memory fraction that gives this KV size in tokens."""
+    """Return the memory of ``start`` with the fraction that gives this KV size in tokens."""
     pool = start.pool
     gib = pool.weights_gib + (tokens + 0.5) * pool.kv_bytes_per_token / 2**30
     fraction = min(1.0, gib / pool.pre_load_avail_gib)

@@ -1,4 +1,4 @@
-"""The simulator compared with runs measured on real servers, and with engines' own code."""
+"""Comparison of the simulator with real servers, and with engines' own code."""
 
 from typing import TYPE_CHECKING
 

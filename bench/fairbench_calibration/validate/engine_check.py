@@ -1,4 +1,4 @@
-"""An installed engine's own code compared with fairbench's model of the engine, on random runs."""
+"""Comparison of an installed engine's own code with fairbench's model, on random runs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from fairbench.named import imported
 from fairbench.sim.run import simulate
 from fairbench.streams import stream
 
-# ``RATES`` maps a workload to the programs per second of a well-behaved client that fill a small
-# pool within seconds.
+# programs/s of a well-behaved client that fill a small pool within seconds, by workload
 RATES = {"chat": 2.5, "judge": 0.68, "tot": 0.44}
 POLICIES = {DEFAULT_ENGINE: ("fcfs", "lpm"), "vllm": ("fcfs",)}
-# ``BLOCK`` is the number of tokens in a KV block of vLLM.
+# tokens of a KV block in vLLM
 BLOCK = 16
-# ``DECIDED`` lists columns of a request in the order in which an engine decides their values.
+# columns of a request, in the order in which an engine decides their values
 DECIDED = (
     *("admitted_s", "cached_tokens", "extend_tokens", "first_token_s", "retractions"),
     *("recompute_tokens", "output_tokens", "finish_s"),
@@ -33,10 +32,9 @@ DECIDED = (
 
 
 class FirstDifference(NamedTuple):
-    """The earliest request for which the model's run differs from the run of the engine's code.
+    """The earliest request for which the model differs from the engine's code.
 
-    ``ours`` is the value of ``column`` under the model, ``theirs`` the value under the engine's
-    code.
+    ``ours`` is the value of ``column`` under the model, ``theirs`` under the engine's code.
     """
 
     request: int
@@ -67,7 +65,7 @@ class CheckedStream:
 
 
 def random_spec(engine: str, seed: int) -> ExperimentSpec:
-    """Return a short random experiment on an engine whose KV memory soon fills."""
+    """Return a short random experiment that soon fills an engine's KV memory."""
     rng = stream(seed, "engine-check")
     workload = rng.choice(sorted(RATES))
     flags = {
@@ -102,7 +100,7 @@ def _vllm_settings(rng: Random) -> dict[str, Any]:
 
 
 def release_settings(engine: str, version: str) -> dict[str, str]:
-    """Return the setting by which the model follows a release, or {} for an unknown release."""
+    """Return the setting that makes the model follow a release, or {} for an unknown release."""
     kind = ENGINES[engine]
     known = get_args(get_type_hints(imported(kind.params))["release"])
     names = {name for part in known for name in get_args(part)}
@@ -119,10 +117,9 @@ def check_engine(
     seeds: range,
     interrupted: Callable[[], bool] | None = None,
 ) -> Iterator[CheckedStream]:
-    """Yield the comparison of the model and the code for each seed.
+    """Yield the comparison of model and code for each seed.
 
-    The model follows the rules of the engine's release, or else of the newest release that it
-    knows.
+    The model follows the engine's release, or else the newest release that it knows.
 
     Args:
         python: Path of the Python that has the engine, as in ``engine_code``.
@@ -143,7 +140,7 @@ def check_engine(
 
 
 def compared(spec: ExperimentSpec, ours: RunResult, theirs: RunResult) -> CheckedStream:
-    """Return the comparison of two runs of one experiment, request by request."""
+    """Compare two runs of one experiment, request by request."""
     numbers, others = (np.asarray(one.requests["request_id"]) for one in (ours, theirs))
     both, at, other = np.intersect1d(numbers, others, return_indices=True)
     differing, first, first_s = len(numbers) + len(others) - 2 * len(both), None, inf
@@ -169,7 +166,7 @@ def _equal(one: Any, two: Any) -> Any:
 
 
 def _decided_s(columns: Mapping[str, Any], name: str, row: int) -> float:
-    """Return the time at which a column of a request was decided, in whichever run was earlier."""
+    """Return when a column of a request was decided, in whichever run was earlier."""
     timed = name if name.endswith("_s") else "admitted_s"
     values = [float(side[row]) for side in columns[timed]]
     return min((value for value in values if value == value), default=inf)

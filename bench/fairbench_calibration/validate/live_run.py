@@ -1,4 +1,4 @@
-"""The comparison of a run on real servers with its simulation, metric by metric."""
+"""Comparison of a run on real servers with its simulation, metric by metric."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fairbench.results.store import EXPERIMENT, StoredRun, Summary
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The values of a metric in the simulation and in the real run. A missing value is NaN."""
+    """The values of a metric in the simulation and in the real run, NaN if missing."""
 
     simulated: float
     measured: float
@@ -38,7 +38,7 @@ class Pair:
         return 100 * (self.simulated / self.measured - 1)
 
     def within(self, percent: float) -> bool:
-        """Return whether the error is defined and at most ``percent`` in size."""
+        """Return whether the error is defined and at most ``percent``, in either direction."""
         return self.error_pct is not None and abs(self.error_pct) <= percent
 
     def as_dict(self) -> dict[str, float | None]:
@@ -73,9 +73,9 @@ class LiveComparison:
 def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> ExperimentSpec:
     """Return the experiment that simulates a run on real servers.
 
-    The simulated experiment has the real run's seed, load, schedulers and KV memory. The simulated
-    engine follows the rules of the SGLang release that served the run. Raises UsageError if
-    fairbench did not start the servers of the run, or if there is no timing profile.
+    It has the run's seed, load, schedulers and KV memory, and follows the rules of the SGLang
+    release that served the run. Raises UsageError if fairbench did not start the servers of the
+    run, or if there is no timing profile.
 
     Args:
         run: The stored run on real servers.
@@ -113,7 +113,7 @@ def _release_setting(served: str) -> dict[str, str]:
 
 
 def compare_live(run: StoredRun, simulated: Summary) -> LiveComparison:
-    """Return the comparison of a run on real servers with the summary of its simulation."""
+    """Compare a run on real servers with the summary of its simulation."""
     live = run.summary
     return LiveComparison(
         kind="emulated" if live["emulated"] else "measured",

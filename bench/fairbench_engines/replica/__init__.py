@@ -1,1 +1,1 @@
-"""Replicas of the simulated cluster in which an installed engine's own code takes each decision."""
+"""Simulated replicas in which an installed engine's own code takes each decision."""

@@ -1,7 +1,7 @@
-"""The base class of replicas in which an engine's own classes take the decisions.
+"""The base class of simulated replicas in which an engine's own code decides.
 
-The base class implements ``fairbench.engine.contract.Replica`` with the simulator's clock, frontend
-and records.
+It implements ``fairbench.engine.contract.Replica`` with the simulator's clock, frontend and
+records.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class RealReplica(ABC):
         )
         self.on_pass: Callable[[], None] | None = None
         self.engine: Any = None
-        # The batch of the interface contains no requests, because ``settle`` counts all outputs.
+        # no requests, because ``settle`` counts all outputs
         self.batch: Any = types.SimpleNamespace(sequences=())
         self._tell_evicted = parts.on_evict
         self._inbox: list[Sequence] = []
-        # ``_sequences`` maps the engine's own name of each unfinished request to the request.
+        # unfinished requests by the engine's own name
         self._sequences: dict[Req, Sequence] = {}
-        self._per_client: dict[str, int] = {}  # number of requests that are decoding, by client
+        self._per_client: dict[str, int] = {}  # decoding requests by client
         self._stretch: Stretch | None = None
-        # ``_first`` maps each client to its decoding requests, and their context in tokens, in the
-        # first step of the present stretch (consecutive decode steps with the same batch).
+        # each client's decoding requests and their context in tokens, in the first step of the
+        # present stretch (consecutive decode steps with the same batch)
         self._first: dict[str, Decoding] = {}
         self._idle = True
 
@@ -62,7 +62,7 @@ class RealReplica(ABC):
 
     @abstractmethod
     def _take_in(self, sequence: Sequence) -> None:
-        """Pass a request that has arrived to the engine."""
+        """Pass an arriving request to the engine."""
 
     @abstractmethod
     def _waiting_count(self) -> int:
@@ -86,7 +86,7 @@ class RealReplica(ABC):
 
     @property
     def room(self) -> None:
-        """The free memory for more requests; None, because the engine reports no free memory."""
+        """The free memory, always None, because the engine does not report it."""
 
     @property
     def running_count(self) -> int:
@@ -117,8 +117,8 @@ class RealReplica(ABC):
     def in_flight(self) -> list[Sequence]:
         return [*self._sequences.values(), *self._inbox, *self.frontend]
 
-    # The scheduling loop. The engine considers an arriving request before its next iteration, as
-    # real engines do.
+    # The scheduling loop. As in real engines, arriving requests are considered before the next
+    # iteration.
 
     def _decide(self) -> None:
         inbox, self._inbox = self._inbox, []
@@ -129,7 +129,7 @@ class RealReplica(ABC):
             self.on_pass()
 
     def _await_end(self, duration_ps: int, complete: Callable[[], list[Req]]) -> None:
-        """Call ``complete`` after ``duration_ps``; the requests that it returns have finished."""
+        """Call ``complete`` after ``duration_ps``, which returns the finished requests."""
 
         def end() -> None:
             self._finish(complete())
@@ -151,7 +151,7 @@ class RealReplica(ABC):
             sequence.on_done(sequence)
 
     def _over(self, sequence: Sequence) -> None:
-        """Do nothing: a subclass may act on each finished request."""
+        """Do nothing; a subclass may act on each finished request."""
 
     def _join(self, sequence: Sequence) -> None:
         """Record that a request's prefill has ended, so that the request has its first token."""
@@ -169,9 +169,9 @@ class RealReplica(ABC):
     # Decoding.
 
     def _decoding(self, contexts: Iterable[tuple[Req, int]]) -> dict[str, Decoding]:
-        """Return each client's decoding requests in a step, and their context in tokens.
+        """Return each client's number of decoding requests, and their context in tokens.
 
-        ``contexts`` holds a pair (request, context in tokens) for each decoding request.
+        ``contexts`` holds each decoding request with its context in tokens.
         """
         sums: dict[str, Decoding] = {}
         for request, tokens in contexts:
@@ -212,11 +212,11 @@ class RealReplica(ABC):
         return finished
 
     def _tail_ps(self, contexts: Iterable[tuple[Req, int]]) -> int:
-        """Return the attention time in picoseconds that the timing profile's formula leaves out."""
+        """Return the attention time in ps that the timing profile's formula leaves out."""
         return 0
 
     def _end_stretch(self) -> None:
-        """Record the stretch of decode steps in the service log, because the batch will change."""
+        """Record the stretch of decode steps in the service log, before the batch changes."""
         if self._stretch is not None and self._stretch.steps:
             batch = InBatch(self.log.index)
             for client, (requests, context) in self._first.items():

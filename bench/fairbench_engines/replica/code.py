@@ -1,4 +1,4 @@
-"""Replicas of a simulation that run an installed engine's own scheduling code."""
+"""Simulated replicas that run an installed engine's own scheduling code."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from fairbench_engines.vllm.release import SUPPORTED as VLLM_RELEASES
 class OwnPolicy(FCFS):
     """A stand-in for the scheduler that runs inside the engine.
 
-    The simulator uses only the scheduler's name and its bound of the service gap, and never its
-    order. ``inside`` is the scheduler of fairbench that decides inside the engine; None means that
-    the engine's own policy decides.
+    The simulator uses its name and its bound on service differences, but never its order.
+    ``inside`` is the scheduler of fairbench that decides inside the engine, or None if the engine's
+    own policy does.
     """
 
     def __init__(self, name: str, inside: LocalScheduler | None = None) -> None:
@@ -53,9 +53,8 @@ def _folder_of(package: str) -> str:
 
 
 FAIRBENCH = "fairbench"
-# ``PACKAGES`` lists, for each engine, the packages that fairbench's plugin needs in the engine's
-# Python, as arguments of ``inside.packages.provide``. The package pydantic is not listed, because
-# every engine installs it.
+# packages that fairbench's plugin needs in an engine's Python, as arguments of
+# ``inside.packages.provide``; pydantic is missing, because every engine installs it
 PACKAGES = {
     "own": {name: str(DOOR.parent) for name in (FAIRBENCH, "fairbench_rivals")},
     "missing": {"sortedcontainers": _folder_of("sortedcontainers")},
@@ -67,11 +66,11 @@ def plugin_of(
 ) -> dict[str, Any]:
     """Return the configuration of a fairbench scheduler, in the form that ``inside.plugin`` reads.
 
-    ``eviction`` is an eviction policy of fairbench; None means that the engine's own code evicts.
-    ``path`` names the class as ``MODULE:CLASS``, or is empty for a class outside fairbench's
-    packages. The engine's Python finds a class with an empty ``path`` in one of the ``files`` of
-    FAIRBENCH_SCHEDULERS or among the installed packages. Raises UsageError if a client has a tenant
-    that the client's name does not contain.
+    ``eviction`` is an eviction policy of fairbench, or None if the engine's own code evicts. In the
+    result, ``path`` is the class as ``MODULE:CLASS``. It is empty for a class outside fairbench's
+    packages, which the engine's Python finds in one of the ``files`` of FAIRBENCH_SCHEDULERS or
+    among its installed packages. Raises UsageError if a client has a tenant that the client's name
+    does not contain.
     """
     if scheduler.setup.tenant_paths:
         raise UsageError(
@@ -95,9 +94,9 @@ def plugin_of(
 
 
 class OwnCode(ABC):
-    """The real code of an engine during one run. The owner must call ``close`` after the run.
+    """An engine's real code during one run, after which the owner must call ``close``.
 
-    ``run`` names the Python in which the engine is installed, and the scheduling policy.
+    ``run`` names the engine's Python, and the scheduling policy.
     """
 
     engine: ClassVar[str]
@@ -128,8 +127,8 @@ class OwnCode(ABC):
     def installed(cls, python: str) -> dict[str, Any]:
         """Return the version and digest of the engine's code in an installation of Python.
 
-        The result has the keys of ``about``, except "policy". The function does not import the
-        engine. Raises UsageError if the engine is not installed in that Python.
+        The result has the keys of ``about``, except "policy". The engine is not imported. Raises
+        UsageError if the engine is not installed in that Python.
         """
         process = EngineProcess(python, cls.engine, cls.releases, only_source=True)
         try:
@@ -142,7 +141,7 @@ class OwnCode(ABC):
         return EngineProcess(self._key[0], self.engine, self.releases)
 
     def worker(self, parts: WorkerParts) -> Replica:
-        """Return a replica in which the code of the engine decides."""
+        """Return a replica in which the engine's code decides."""
         if not self._is_open:
             self._open(parts)
         channel = self._process.add(tells_evicted=parts.on_evict is not None)
@@ -158,7 +157,7 @@ class OwnCode(ABC):
         """Configure the process of the engine for the run.
 
         The process answers whether a fairbench scheduler decides inside the engine. Raises
-        UsageError if the run's eviction policy of fairbench cannot decide.
+        UsageError if the run needs an eviction policy of fairbench that cannot run there.
         """
         eviction, version = self._run.our_eviction, self._process.version
         if eviction and version.partition("+")[0] not in self.evicting:
@@ -191,8 +190,8 @@ class OwnCode(ABC):
     def close(self) -> None:
         """End the run.
 
-        The process is kept for the next run with this Python and engine, unless another idle
-        process is already kept.
+        The process is kept for the next run with this Python and engine, unless one is kept
+        already.
         """
         process = self._process
         if process.is_ready:
@@ -208,8 +207,7 @@ def _about(engine: str, source: Mapping[str, Any]) -> dict[str, Any]:
     return {"engine": engine, **{k: v for k, v in source.items() if k != "is_loaded"}}
 
 
-# ``IDLE`` holds idle processes by Python and engine, which are kept because importing an engine
-# takes seconds.
+# idle processes by Python and engine, kept because importing an engine takes seconds
 IDLE: dict[tuple[str, str], EngineProcess] = {}
 
 

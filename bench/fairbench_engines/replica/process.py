@@ -18,13 +18,12 @@ from typing import Any
 from fairbench.errors import RunFailed, UsageError
 from fairbench_engines.replica.inside.bridge import SOURCE_ONLY
 
-# With --engine-code, the word "installed" means the Python that runs fairbench.
+# the value of --engine-code for the Python that runs fairbench
 INSTALLED = "installed"
 DOOR = Path(__file__).resolve().parents[1]
-# The program ``START`` lets the engine's Python import the running version of
-# ``fairbench_engines``, because that Python may lack the package or have another version. Python's
-# option ``-c`` puts the current folder first on the import path; the program removes the folder, so
-# that no file in the folder is imported.
+# This program lets the engine's Python import the running version of ``fairbench_engines``, which
+# may be missing there or have another version. Python's option ``-c`` puts the current folder first
+# on the import path; it is removed, so that none of its files is imported.
 START = """
 import sys, types
 sys.path[:] = [path for path in sys.path if path]
@@ -61,24 +60,24 @@ class EngineProcess:
         named: The value of ``--engine-code``: the path of a Python, or ``INSTALLED``.
         engine: The name of the engine.
         supported: The supported releases of the engine; the oldest is first.
-        only_source: True if only ``source`` will be called; then, the engine is not imported.
+        only_source: Whether only ``source`` will be called, so that the engine is not imported.
     """
 
     def __init__(
         self, named: str, engine: str, supported: Sequence[str], *, only_source: bool = False
     ) -> None:
         self._named, self._engine, self._supported = named, engine, supported
-        self.version = ""  # release of the engine; ``source`` sets the value
-        self._changed = 0  # number of the engine's changed files; ``source`` sets the value
-        self._is_answered = True  # true if the last message was answered
+        self.version = ""  # the engine's release, set by ``source``
+        self._changed = 0  # number of changed files of the engine, set by ``source``
+        self._is_answered = True  # whether the last message was answered
         python = python_of(named)
-        # Through this socket, fairbench sends the process its end of the socket of each replica.
+        # Through this socket, the process receives its end of each replica's socket.
         self._passing, theirs = socket.socketpair()
         command = [python, "-c", START, str(DOOR), engine, str(theirs.fileno())]
         command += [SOURCE_ONLY] if only_source else []
         self._channels: list[Channel] = []  # one channel for each replica
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # ``close`` closes the file
-        # With a fixed hash seed, sets of strings have the same order in every run.
+        # a fixed hash seed gives sets of strings the same order in every run
         environment = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
         try:
             self._process = subprocess.Popen(
@@ -88,7 +87,7 @@ class EngineProcess:
                 stderr=self._errors,
                 env=environment,
                 pass_fds=[theirs.fileno()],
-                process_group=0,  # Copies of the process belong to the same process group.
+                process_group=0,  # copies of the process join this group
             )
         except OSError as error:
             self._errors.close()
@@ -114,13 +113,13 @@ class EngineProcess:
     def ask(self, *message: Any) -> Any:
         """Send an operation with its arguments, and return the answer.
 
-        Raises RunFailed if the process ends or the engine's code fails, and UsageError if the
-        Python or the configuration is unfit.
+        Raises RunFailed if the process ends or the engine's code fails, and UsageError for an
+        unsuitable Python or configuration.
         """
         process, self._is_answered = self._process, False
         assert process.stdin is not None
         assert process.stdout is not None
-        # Reading the answer raises the error that the process reported.
+        # reading the answer raises the reported error
         with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
             process.stdin.flush()
@@ -132,9 +131,9 @@ class EngineProcess:
         return answer
 
     def read(self, line: bytes) -> Any:
-        """Return the answer that a line contains.
+        """Return the answer that a line contains, or raise the error that it reports.
 
-        If the line reports a failure, the error is raised.
+        The error is the one that ``ask`` documents.
         """
         answer = json.loads(line)
         if isinstance(answer, dict) and "failed" in answer:
@@ -152,11 +151,11 @@ class EngineProcess:
         with theirs:
             socket.send_fds(self._passing, [b"1"], [theirs.fileno()])
             self.ask("add", tells_evicted)
-        channel.receive()  # The answer shows that the engine's scheduler exists.
+        channel.receive()  # wait until the engine's scheduler exists
         return channel
 
     def end(self) -> None:
-        """End the run. Precondition: every message has been answered."""
+        """End the run; every message must have been answered."""
         self._close_channels()
         self.ask("end")
 
@@ -190,14 +189,14 @@ class EngineProcess:
         return self._ended(self.ask("ended", replica))
 
     def _failed(self, told: Mapping[str, Any]) -> Exception:
-        """Return the error for a failure; ``told`` is a result of ``inside.bridge.failure``."""
+        """Return the error for a failure that ``inside.bridge.failure`` described."""
         text = ": ".join(dict.fromkeys((told["type"], told["text"])))
         where = f"{told['file']}, line {told['line']}, in {told['function']}"
         if told["type"] == "ModuleNotFoundError" and not self.version:
             return UsageError(
                 f"engine_code = {self._named!r}: cannot import {self._engine}: {told['text']}"
             )
-        if told["type"] == UsageError.__name__:  # The error comes from fairbench's plugin.
+        if told["type"] == UsageError.__name__:  # raised by fairbench's plugin
             return UsageError(f"engine_code = {self._named!r}: {told['text']}")
         if told["fits"]:
             return RunFailed(f"code of {self._engine}: {where}: {text}")
@@ -224,19 +223,18 @@ class Channel:
     def __init__(self, connection: socket.socket, index: int, process: EngineProcess) -> None:
         self._connection, self._index, self._process = connection, index, process
         self._answers = connection.makefile("rb")
-        # ``unanswered`` is the number of answers that the process still owes; the first answer is
-        # the report of its start.
+        # answers that the process still owes; the first reports its start
         self.unanswered = 1
 
     def send(self, *message: Any) -> None:
         """Send an operation with its arguments, without waiting for the answer."""
         self.unanswered += 1
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
-        with suppress(ConnectionError):  # ``receive`` raises the error that the process reported.
+        with suppress(ConnectionError):  # ``receive`` raises the reported error
             self._connection.sendall(line)
 
     def receive(self) -> Any:
-        """Wait for the answer to the oldest unanswered message, and return the answer.
+        """Wait for the answer to the oldest unanswered message, and return it.
 
         Raises the same errors as ``EngineProcess.ask``.
         """
@@ -253,12 +251,12 @@ class Channel:
     def ask(self, *message: Any) -> Any:
         """Send an operation, and return its answer.
 
-        Precondition: all messages have been answered.
+        All earlier messages must have been answered.
         """
         self.send(*message)
         return self.receive()
 
     def close(self) -> None:
-        """Close the channel. The replica's process ends as soon as no operation is in progress."""
+        """Close the channel, so that the replica's process ends after any operation in progress."""
         self._answers.close()
         self._connection.close()

@@ -24,7 +24,7 @@ class RemoteReplica(RealReplica):
     """A replica whose engine runs in another process, which identifies requests by number.
 
     Args:
-        parts: The parts of a worker; of the scheduler, only the name and the bound are used.
+        parts: The parts of a worker; only the name and the bound of its scheduler are used.
         limits: The limits of the engine on tokens and requests.
         capacity: The size of the KV memory in tokens.
         channel: The connection to the replica's process.
@@ -34,16 +34,14 @@ class RemoteReplica(RealReplica):
         super().__init__(parts, limits)
         self._channel, self._capacity = channel, capacity
         self._numbers = count()
-        # ``_arrivals`` lists the requests that will be sent to the engine with the next operation.
+        # requests to send to the engine with the next operation
         self._arrivals: list[tuple[Any, ...]] = []
-        # ``_outputs`` holds, for each request, the number of output tokens that the engine last
-        # reported.
+        # output tokens of each request, as the engine last reported
         self._outputs: dict[int, int] = {}
         self._state: dict[str, int] = {"waiting": 0, "free": capacity, "evictable": 0}
-        # ``tags_clients`` is true if deadlines are added to a client's name, as in requests to real
-        # servers.
+        # whether deadlines are added to client names, as in requests to real servers
         self.tags_clients = False
-        self.charges_pass = False  # true if the CPU time of an admission pass delays the iteration
+        self.charges_pass = False  # whether the CPU time of an admission pass delays the iteration
 
     @property
     def cache(self) -> Any:
@@ -51,7 +49,7 @@ class RemoteReplica(RealReplica):
             capacity=self._capacity,
             free=self._state["free"],
             evictable=self._state["evictable"],
-            # This process holds no KV cache, because the engine's process holds it.
+            # The KV cache is in the engine's process.
             abandon=lambda: None,
         )
 
@@ -72,7 +70,7 @@ class RemoteReplica(RealReplica):
 
     def settle(self) -> None:
         if is_ahead := bool(self._channel.unanswered):
-            self._channel.receive()  # The engine answers for an iteration that ends after the run.
+            self._channel.receive()  # the answer for an iteration that ends after the run
         self._outputs = dict(self._channel.ask("produced", is_ahead))
         super().settle()
 
@@ -94,10 +92,10 @@ class RemoteReplica(RealReplica):
 
     @abstractmethod
     def _begin(self, answer: Mapping[str, Any]) -> bool:
-        """Begin the iteration in the engine's answer; return False if the engine planned none."""
+        """Begin the iteration that the engine planned; return False if there is none."""
 
     def _note(self, answer: Mapping[str, Any]) -> None:
-        """Record the queue length, free memory, preemptions and evictions in an answer."""
+        """Record queue length, free memory, preemptions and evictions from an answer."""
         self._state = {name: answer[name] for name in ("waiting", "free", "evictable")}
         for number, produced in answer.get("preempted", ()):
             self._end_stretch()
@@ -114,8 +112,8 @@ class RemoteReplica(RealReplica):
         """Record that the engine has preempted a running request."""
 
     def _await_end(self, duration_ps: int, complete: Callable[[], list[int]]) -> None:
-        # The engine computes the end of the batch at once; meanwhile, the simulator continues with
-        # other replicas. No event before the end of a batch can change its result.
+        # The engine computes the end of the batch while the simulator continues with other
+        # replicas, because no event before the end can change its result.
         self._channel.send("complete", self.clock.now_ps + duration_ps)
         super()._await_end(duration_ps, complete)
 

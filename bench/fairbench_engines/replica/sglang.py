@@ -15,7 +15,7 @@ from fairbench_engines.replica.process import Channel
 from fairbench_engines.replica.remote import RemoteReplica
 
 LEAST_RECENT = "lru"  # the default eviction policy of SGLang
-OWN_ORDER = "lpm"  # If the queue is longer than a limit, SGLang with this policy does not sort it.
+OWN_ORDER = "lpm"  # with this policy, SGLang does not sort a queue above a limit
 NO_LIMIT = 10**9
 
 
@@ -50,7 +50,7 @@ class SGLangCodeReplica(RemoteReplica):
         limits = SGLangContract(settings, parts.profile).limits
         super().__init__(parts, limits, limits.pool_tokens, channel)
         self._prefills: list[Prefill] = []  # the requests in the current iteration
-        # ``_prefilling`` holds the requests whose prompts are computed in part.
+        # requests with partly computed prompts
         self._prefilling: set[Sequence] = set()
 
     def fits(self, request: Request) -> bool:
@@ -58,7 +58,7 @@ class SGLangCodeReplica(RemoteReplica):
 
     def settle(self) -> None:
         super().settle()
-        # An iteration that has not ended at the end of the run is undone.
+        # Undo an iteration that has not ended at the end of the run.
         for prefill in self._prefills:
             if prefill.first:
                 prefill.sequence.not_admitted(prefill.cached)
@@ -102,7 +102,7 @@ class SGLangCodeReplica(RemoteReplica):
         self._await_end(self.profile.prefill_ps(chunks), complete)
 
     def _admitted(self, number: int, cached: int, tokens: int, left: int) -> Prefill:
-        """Record a request's part of a prefill, and its admission with its first chunk.
+        """Record a request's part of a prefill and, at its first chunk, its admission.
 
         ``cached`` prompt tokens are cached; of the ``left`` other prompt tokens, this prefill
         computes ``tokens``.

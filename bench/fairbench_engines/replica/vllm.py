@@ -35,13 +35,11 @@ class VLLMCodeReplica(RemoteReplica):
     def __init__(self, parts: WorkerParts, settings: Mapping[str, Any], channel: Channel) -> None:
         limits = VLLMContract(settings, parts.profile).limits
         super().__init__(parts, limits, limits.blocks * limits.block_size, channel)
-        self._prefilling: set[int] = set()  # requests whose prompts are not completely computed
-        # ``_joined`` holds, for each decoding request, its context in tokens at its first decode
-        # step.
+        self._prefilling: set[int] = set()  # requests with partly computed prompts
+        # context in tokens at the first decode step of each decoding request
         self._joined: dict[int, int] = {}
-        # ``_longest`` is the longest context, in tokens, with which one of the decoding requests
-        # began to decode. The value is set when a stretch (consecutive decode steps with the same
-        # batch) begins.
+        # longest context in tokens with which a decoding request began, set at the start of a
+        # stretch (consecutive decode steps with the same batch)
         self._longest = 0
         self._chunks: list[Prefill] = []  # the requests in the current step
         self._booking = Booking()
@@ -52,7 +50,7 @@ class VLLMCodeReplica(RemoteReplica):
 
     def settle(self) -> None:
         super().settle()
-        for chunk in self._chunks:  # A step that has not ended at the end of the run is undone.
+        for chunk in self._chunks:  # undo a step that has not ended at the end of the run
             if chunk.first:
                 self._booking.undo_admission(chunk.sequence, chunk.cached)
 
@@ -87,7 +85,7 @@ class VLLMCodeReplica(RemoteReplica):
         return finished
 
     def _chunk(self, number: int, before: int, tokens: int, first: bool, last: bool) -> Prefill:
-        """Record a chunk of a prompt in a step; the first chunk is the request's admission.
+        """Record a chunk of a prompt in a step; the first one is the request's admission.
 
         The chunk has ``tokens`` tokens and follows ``before`` tokens that are cached or computed.
         """

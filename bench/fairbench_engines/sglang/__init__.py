@@ -1,8 +1,8 @@
 """Fairbench's local schedulers in SGLang: entry point ``fairbench`` of ``sglang.srt.plugins``.
 
-SGLang calls ``register`` in each of its processes. The call has an effect only if the environment
-variable ``FAIRBENCH_LOCAL`` names a local scheduler. A server that cannot run the scheduler in
-``FAIRBENCH_LOCAL`` ends; the server never continues with SGLang's own scheduler.
+SGLang calls ``register`` in each of its processes, which has an effect only if the environment
+variable ``FAIRBENCH_LOCAL`` names a local scheduler. A server that cannot run this scheduler ends;
+it never continues with SGLang's own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The hooks of SGLang's admission pass, which takes every candidate from fairbench's scheduler."""
+"""The hooks of SGLang's admission pass, whose candidates fairbench's scheduler chooses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Original = Callable[..., Any]
 
 @dataclass(eq=False)
 class PluginAdmission:
-    """The admission passes of one SGLang scheduler, for the scheduler of the host ``home``.
+    """The admission passes of an SGLang scheduler, decided by the scheduler of the host ``home``.
 
     A hook receives the original function and its arguments.
     """
@@ -30,17 +30,17 @@ class PluginAdmission:
     home: SGLangHome = field(init=False)
 
     def __post_init__(self) -> None:
-        # ``_scheduler`` is the SGLang scheduler whose admission pass is in progress.
+        # the SGLang scheduler whose admission pass is in progress
         self._scheduler: Any = None
-        # ``_passed_over`` is true if a request did not fit, but the pass tried further requests.
+        # whether the pass went on although a request did not fit
         self._passed_over = False
-        # ``_no_slot`` is the request that the pass skipped because no slot for a request was free.
+        # the request that the pass skipped because no slot was free
         self._no_slot: Req | None = None
-        self._leaves_out = False  # true if ``calc_priority`` is called in place of a pass
-        self.theirs_preempts = False  # true if SGLang itself preempts requests of lower priority
+        self._leaves_out = False  # whether ``calc_priority`` is called in place of a pass
+        self.theirs_preempts = False  # whether SGLang itself preempts requests of lower priority
 
     def admit(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``_get_new_batch_prefill_raw``: order the queue only for an admission pass."""
+        """Wrap ``_get_new_batch_prefill_raw``: order the queue for an admission pass only."""
         self.home.sweep(scheduler.waiting_queue)
         self.home.discover(scheduler.waiting_queue, self.now_s())
         self._scheduler = scheduler
@@ -56,10 +56,10 @@ class PluginAdmission:
         new_batch, running_batch = original(scheduler, *args, **named)
         self.home.end_pass()
         self.home.tell(self.now_s())
-        # SGLang has not iterated over the queue, so it has admitted no request.
+        # SGLang has not iterated over the queue, so no request was admitted.
         if isinstance(scheduler.waiting_queue, ArmedQueue):
             scheduler.waiting_queue = scheduler.waiting_queue[:]
-        # If a pass admits no request, SGLang 0.5.17 would lose the preempted requests.
+        # SGLang 0.5.17 would lose the preempted requests of a pass without admissions.
         for req in self.preemption.taken:
             scheduler._add_request_to_queue(req, is_retracted=True)
         self.preemption.began(scheduler)
@@ -71,8 +71,8 @@ class PluginAdmission:
     def _needs_pass(self, scheduler: Any, batch: Any) -> bool:
         """Return whether a pass may admit or preempt a request.
 
-        In every pass, SGLang marks the prefixes of waiting requests as used. If the pass is left
-        out, ``_needs_pass`` marks the prefixes.
+        In every pass, SGLang marks the prefixes of waiting requests as used; without a pass, this
+        method marks them.
         """
         queue, now_s = scheduler.waiting_queue, self.now_s()
         if not queue or scheduler.chunked_req is not None:
@@ -91,8 +91,7 @@ class PluginAdmission:
     ) -> None:
         """Wrap ``calc_priority``: after this call, SGLang's loop asks fairbench's scheduler.
 
-        On a decode server, there is no admission pass. A decode server sorts requests that have
-        memory by priority.
+        A decode server has no admission pass; it sorts requests that have memory by priority.
         """
         if self._scheduler is None:
             original(policy, waiting_queue, *args, **named)
@@ -107,9 +106,9 @@ class PluginAdmission:
     def add(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> Any:
         """Wrap ``add_one_req``; the list of admitted requests, not the return value, shows success.
 
-        After NO_TOKEN, SGLang's loop ends and the batch counts as full. If the scheduler wants to
-        try another request before the pass ends (``no_room=skip``), the loop continues. If the
-        scheduler has preempted a request for ``req``, SGLang matches and tries ``req`` again.
+        After NO_TOKEN, SGLang's loop ends and the batch counts as full, unless the scheduler wants
+        to try another request (``no_room=skip``). If the scheduler has preempted a request for
+        ``req``, SGLang matches and tries ``req`` again.
         """
         if req is self._no_slot:
             self._no_slot = None
@@ -139,9 +138,9 @@ class PluginAdmission:
 
         Return whether SGLang's loop continues with the candidate that found no slot.
 
-        If requests have classes of priority, SGLang preempts requests of a lower class where
-        possible. If SGLang preempts no request, fairbench's scheduler preempts requests, or names
-        another candidate in place of ``req``.
+        With classes of priority, SGLang preempts requests of a lower class where possible.
+        Otherwise, fairbench's scheduler preempts requests, or names another candidate in place of
+        ``req``.
         """
         if self.theirs_preempts and original(adder, req, *args, **named):
             return True

@@ -1,7 +1,7 @@
-"""Prefill and decode servers of SGLang: the scheduler orders the queues in front of batches.
+"""Prefill and decode servers of SGLang, whose queues the scheduler orders.
 
-A prefill server queues a request as soon as a decode server has memory for the request. A decode
-server gives memory to one request at a time, and the scheduler chooses each next request.
+A prefill server queues a request once a decode server has memory for it. A decode server gives
+memory to one request at a time, which the scheduler chooses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ALLOCATION = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
 class Disaggregation:
     """The hooks of one prefill or decode server; their first argument is the wrapped function.
 
-    ``ready`` contains the requests to which a decode server could give memory.
+    ``ready`` contains the requests to which a decode server can give memory.
     """
 
     now_s: Callable[[], float]
@@ -37,7 +37,7 @@ class Disaggregation:
         return self.ready
 
     def match(self, req: Req) -> int:
-        """Return 0, because a decode server computes no prompt, so no prefix counts as cached."""
+        """Return 0 cached tokens, because a decode server computes no prompts."""
         return 0
 
     def by_target(self) -> dict[str, Hook]:
@@ -55,7 +55,7 @@ class Disaggregation:
         return original(queue, *args, **named)
 
     def _in_turn(self, reqs: list[Req]) -> list[Req]:
-        """Return the requests in order; clients with fewer buffers per weight come first."""
+        """Return the requests, those of clients with fewer buffers per weight first."""
         weights, held = self.home.config.weights, Counter(self.home.clients())
         turn: dict[Req, float] = {}
         for req in reqs:
@@ -74,7 +74,7 @@ class Disaggregation:
         self.home.discover(waiting, now_s)
         self.home.batch.show_batch(queue.scheduler.running_batch, queue.scheduler)
         rest = {one.req.rid for one in queue.queue} - ready.keys()
-        # SGLang drops the requests in the list that it names ``failed``.
+        # SGLang drops the requests in ``failed``.
         allocated, failed = original(queue, rids_to_check=rest)
         held = queue.transfer_queue.queue
         before = len(held)
@@ -82,7 +82,7 @@ class Disaggregation:
             got, lost = original(queue, rids_to_check={req.rid})
             if got:
                 self.home.allocated(req)
-                held += got  # SGLang keeps memory free for each request in ``held``.
+                held += got  # SGLang keeps memory free for each request in ``held``
             failed += lost
         self.home.end_pass()
         allocated += held[before:]
@@ -98,5 +98,5 @@ class Disaggregation:
 
 
 def _ready(waiting: Any) -> bool:
-    """Return whether the prefill server of a request is ready to send KV values."""
+    """Return whether a request's prefill server is ready to send KV values."""
     return bool(waiting.waiting_for_input) and not waiting.req.finished()

@@ -1,8 +1,7 @@
-"""Cache eviction by fairbench's policies inside SGLang, for each request that takes KV memory.
+"""Cache eviction by fairbench's policies inside SGLang.
 
-A tree is SGLang's RadixCache, whose nodes are objects, or SGLang's UnifiedRadixCache, whose nodes
-are numbers. In this module, a *handle* is a node of SGLang's tree, given as an object or as a
-number.
+The tree is SGLang's RadixCache, whose nodes are objects, or its UnifiedRadixCache, whose nodes are
+numbers. A *handle* is such a node, object or number.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ Original = Callable[..., Any]
 
 
 class EvictableTree:
-    """A prefix tree of SGLang with a copy (mirror) whose policy decides what is evicted.
+    """A prefix tree of SGLang, and its copy (mirror), whose policy decides what is evicted.
 
-    ``make_mirror(drop)`` returns a new mirror of the cache. ``evicts(tokens)`` is called where
-    SGLang would choose leaves itself, and returns the number of tokens that became free.
+    ``make_mirror(drop)`` returns a new mirror. ``evicts(tokens)`` is called where SGLang would
+    choose leaves itself; it returns the number of freed tokens.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class EvictableTree:
         self._base = import_module(BASE_MODULE)
         self._key = import_module(RADIX_MODULE).RadixKey
         self._match_theirs = tree.match_prefix
-        # SGLang inserts the prompt again here, so that a tree node ends at the end of the prompt.
+        # whether SGLang inserts a prompt again, so that a node ends at its end
         self._splits = False
         self._in_checkpoint = False
         if is_unified(tree):
@@ -85,7 +84,7 @@ class EvictableTree:
         return found
 
     def touched(self, handle: Hashable) -> None:
-        """Handle a use of the prefix that ends at a node, which SGLang does not report."""
+        """Handle an unreported use of the prefix that ends at a node."""
         self.mirror.touch(self.nodes[handle])
 
     def _matched(self, result: Any, params: Any) -> None:
@@ -97,7 +96,7 @@ class EvictableTree:
 
     def _inserted(self, result: Any, params: Any) -> None:
         prefix, length = _prefix(params.key), len(params.key)
-        # The cached prefix may end in the middle of a tree node.
+        # The cached prefix may end inside a node.
         self.mirror.end_of(prefix, result.prefix_len)
         node = self.mirror.end_of(prefix, length - length % self._tree.page_size)
         self._ends(result.last_device_node, node, used=not self._splits)
@@ -113,7 +112,7 @@ class EvictableTree:
             self.mirror.touch(node)
 
     def _evict(self, params: Any, *_: Any, **__: Any) -> Any:
-        """Evict in the order of the mirror's policy; this method replaces SGLang's own method."""
+        """Evict in the order of the mirror's policy, in place of SGLang's own method."""
         return self._base.EvictResult(num_tokens_evicted=self._evicts(params.num_tokens))
 
     def _drop(self, node: ClaimedNode) -> None:
@@ -130,7 +129,7 @@ class EvictableTree:
         self._tree._evict_device_leaf(handle, dict.fromkeys(self._tree.tree_components, 0))
 
     def _drop_radix(self, handle: Any) -> None:
-        """Call SGLang's ``evict`` so that SGLang sees only the leaf that should be evicted."""
+        """Call SGLang's ``evict`` in such a way that it sees only the leaf to evict."""
         tree = self._tree
         leaves, tree.evictable_leaves = tree.evictable_leaves, {handle}
         self._evict_theirs(self._base.EvictParams(num_tokens=1))
@@ -165,15 +164,14 @@ class SGLangHolding:
 class Eviction:
     """The eviction policy of an SGLang scheduler.
 
-    The hooks wrap methods of SGLang's class ScheduleBatch.
+    Its hooks wrap methods of SGLang's class ScheduleBatch.
     """
 
     def __init__(self, config: PluginConfig, now_s: Callable[[], float]) -> None:
         self._config = config
         self._now_s = now_s
         self._held: dict[Req, SGLangHolding] = {}
-        # ``_decoding`` holds the number of running requests of each client, in the order of the
-        # clients' first requests.
+        # running requests of each client, in the order of the clients' first requests
         self._decoding: dict[str, int] = {}
         self._watching = False
         self._batch: Any = None  # the batch whose requests need KV memory
@@ -261,7 +259,7 @@ class Eviction:
                 del self._decoding[client]
 
     def by_target(self, batch: str) -> dict[str, Hook]:
-        """Return the hooks by the wrapped function of ``batch``, SGLang's class of batches."""
+        """Return the hooks by wrapped function; ``batch`` is SGLang's class of batches."""
         return {
             f"{batch}.prepare_for_extend": Hook(self.extend),
             f"{batch}.prepare_for_decode": Hook(self.decode),

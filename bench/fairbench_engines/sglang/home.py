@@ -1,6 +1,6 @@
-"""The host of a local scheduler in an SGLang scheduler process: requests and admission passes.
+"""The host of a local scheduler in SGLang: its requests and admission passes.
 
-The host makes SGLang iterate over the waiting queue in the scheduler's order.
+It makes SGLang iterate over the waiting queue in the scheduler's order.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Next(Enum):
 class SGLangHome(EngineHome):
     """The interface between the plugin's hooks and the scheduler.
 
-    The functions ``sort(refresh)`` and ``match(req)`` work as in LiveView.
+    ``sort(refresh)`` and ``match(req)`` are as in LiveView.
     """
 
     view: LiveView | KeptView
@@ -59,17 +59,16 @@ class SGLangHome(EngineHome):
     ) -> None:
         super().__init__(config, ledger)
         self._preemption = preemption or Preemption()
-        # ``_running`` holds the requests that SGLang runs, in the order in which it admitted them.
+        # requests that SGLang runs, in order of admission
         self._running: dict[Req, None] = {}
         self.batch = SGLangLiveBatch(self._tracked, self._would_fit)
         self.view = LiveView(sort, match, self.batch, self._tracked, self._ours)
         # the request whose prompt the present pass continues with a further chunk, or None
         self.chunked: Req | None = None
-        self.capped = False  # true if the scheduler's load cap delayed a request in this pass
+        self.capped = False  # whether the scheduler's load cap delayed a request in this pass
         self._selection: Selection
         self._candidate: Request | None = None
-        # ``_answer`` is true if SGLang admitted the present candidate; it is None when the
-        # scheduler has received the answer.
+        # whether SGLang admitted the present candidate, None once the scheduler knows
         self._answer: bool | None = None
 
     @staticmethod
@@ -78,7 +77,7 @@ class SGLangHome(EngineHome):
         return theirs
 
     def accepts(self, req: Req, now_s: float) -> bool:
-        """Return whether the scheduler accepts the request; retracted requests always pass."""
+        """Return whether the scheduler accepts the request, as it does every retracted one."""
         if req in self._tracked:
             return True
         tracked = self._track(req, now_s)
@@ -116,7 +115,7 @@ class SGLangHome(EngineHome):
         self.view.take_in(request)
 
     def kept_view(self, tree: KeptTree, order: MatchOrderHooks) -> None:
-        """Let the scheduler's view of the queue use the matches that were kept."""
+        """Let the scheduler's view of the queue use kept matches."""
         self.view = KeptView(tree, self.batch, order, self._ours)
 
     def gone(self, theirs: Req) -> None:
@@ -124,7 +123,7 @@ class SGLangHome(EngineHome):
         super().gone(theirs)
 
     def sweep(self, waiting: list[Req]) -> None:
-        """Forget requests that SGLang aborted in the queue or between chunks without a call."""
+        """Forget requests that SGLang aborted silently, in the queue or between chunks."""
         dropped = ended_of(self._running)
         if len(waiting) != len(self.view):
             queue, view = set(waiting), self.view
@@ -135,7 +134,7 @@ class SGLangHome(EngineHome):
             self.gone(req)
 
     def discover(self, waiting: list[Req], now_s: float) -> None:
-        """Handle requests that SGLang has queued without calling ``_add_request_to_queue``."""
+        """Handle requests that SGLang queued without calling ``_add_request_to_queue``."""
         if len(waiting) == len(self.view):
             return
         for req in waiting:
@@ -179,7 +178,7 @@ class SGLangHome(EngineHome):
         self._candidate = self._request_of(next_candidate(self._selection, admitted))
 
     def _request_of(self, candidate: Request | Preempt | None) -> Request | None:
-        """Return the next request to try, after the preemptions that precede the request."""
+        """Return the next request to try, after the preemptions that precede it."""
         while candidate is not None:
             if isinstance(candidate, Preempt):
                 answer = self._preempt(candidate)
@@ -193,7 +192,7 @@ class SGLangHome(EngineHome):
     def _preempt(self, wish: Preempt) -> bool:
         """Take the memory from a running request.
 
-        SGLang will compute the tokens of the request again.
+        SGLang will compute its tokens again.
         """
         if wish.swap or not self.scheduler.preempts:
             return False
@@ -221,7 +220,7 @@ class SGLangHome(EngineHome):
         return Next.AGAIN
 
     def admitted(self, req: Req, extend_tokens: int) -> Request:
-        """Report a candidate's admission by SGLang to the scheduler; return fairbench's request."""
+        """Report the admission of a candidate to the scheduler; return fairbench's request."""
         tracked = self._tracked[req]
         self._answer, tracked.loaded = True, loaded_len(req)
         self.view.leave(tracked.request)
@@ -230,7 +229,7 @@ class SGLangHome(EngineHome):
         return tracked.request
 
     def allocated(self, req: Req) -> None:
-        """Report the memory of a prompt and of a first token that a prefill server computes."""
+        """Report the memory that a prefill server takes for a prompt and the first token."""
         self.admitted(req, 0)
         tracked = self._tracked[req]
         tracked.produced = max(tracked.produced, 1)
@@ -244,7 +243,7 @@ class SGLangHome(EngineHome):
     ) -> None:
         """Divide an iteration's time among prompts (request, cached, new tokens) and decodes.
 
-        Call this method before the method ``produced`` receives the results of the iteration.
+        Must be called before ``produced`` receives the iteration's results.
         """
         if self._times is None:
             return
@@ -263,11 +262,11 @@ class SGLangHome(EngineHome):
         return PromptPart(tracked.request, cached, new, complete, load_s)
 
     def loaded(self, reqs: Iterable[Req]) -> int:
-        """Return the tokens that a step loads from the host's memory for these requests."""
+        """Return how many tokens a step loads from host memory for these requests."""
         return sum(self._tracked[req].loaded for req in reqs if req in self._tracked)
 
     def produced(self, reqs: list[Req]) -> None:
-        """Charge a batch's new tokens, which overlap scheduling reports one step late."""
+        """Charge a batch's new tokens, which arrive one step late under overlap scheduling."""
         ended = ended_of(reqs)
         known = list(filter(self._tracked.__contains__, reqs))
         totals = list(map(len, map(OUTPUT_IDS, known)))

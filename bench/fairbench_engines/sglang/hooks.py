@@ -51,7 +51,7 @@ BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
 
 
 class Hooks:
-    """The hooks of one SGLang scheduler; a hook gets the original function and the arguments."""
+    """The hooks of an SGLang scheduler; a hook gets the original function and its arguments."""
 
     def __init__(self, config: PluginConfig, release: str) -> None:
         self._config = config
@@ -59,11 +59,9 @@ class Hooks:
         self.calls: Counter[str] = Counter()
         self._exporter: Exporter | None = None
         self._vocab_size: int | None = None
-        # ``_tree`` holds the stored matches of waiting requests, if the plugin observes changes of
-        # SGLang's prefix tree.
+        # kept matches of waiting requests, if the plugin observes changes of SGLang's prefix tree
         self._tree: KeptTree | None = None
-        # ``_decodes`` is true if this server only decodes, because other servers compute its
-        # prompts.
+        # whether this server only decodes, because other servers compute the prompts
         self._decodes = False
         self.eviction = Eviction(config, self._now_s) if config.eviction else None
         self.preemption = Preemption()
@@ -85,7 +83,7 @@ class Hooks:
         self._look()
 
     def _look(self) -> None:
-        """Let the host use kept matches for the queue, if changes of the tree are observed."""
+        """Let the host use kept matches if changes of the tree are observed."""
         if self._tree is not None:
             self.home.kept_view(self._tree, self.order)
 
@@ -153,8 +151,8 @@ class Hooks:
     def obey(self, arguments: Any) -> None:
         """Configure the host as the arguments of the server require.
 
-        The arguments concern the server's role in disaggregation, classes of priority, and
-        embeddings, which are served in order of arrival.
+        They concern the server's role in disaggregation, classes of priority, and embeddings, which
+        are served in order of arrival.
         """
         if getattr(arguments, "disaggregation_mode", "null") == "decode":
             self._decodes, self.order.cache_aware = True, False
@@ -170,7 +168,7 @@ class Hooks:
     def start(
         self, original: Original, scheduler: Any, server_args: Any, *args: Any, **named: Any
     ) -> None:
-        """Wrap ``__init__``. Raises UsageError if the server is not supported."""
+        """Wrap ``__init__``: configure the host; raise UsageError for an unsupported server."""
         require_applied(self.by_target())
         self._check(arguments := resolved(server_args))
         self.obey(arguments)
@@ -183,7 +181,7 @@ class Hooks:
         self.home.ranks = self._link(scheduler)
 
     def _link(self, scheduler: Any) -> RankLink | None:
-        """Return the link to the server's other ranks, None for a server with one rank."""
+        """Return the link to the server's other ranks, or None without other ranks."""
         folder = os.environ.get(FOLDER)
         if not folder:
             return None
@@ -201,11 +199,11 @@ class Hooks:
     def refuse(
         self, original: Original, scheduler: Any, req: Req, *args: Any, **named: Any
     ) -> bool:
-        """Wrap ``_abort_on_queued_limit``: also refuse requests that the scheduler refuses."""
+        """Wrap ``_abort_on_queued_limit``: refuse also what the scheduler refuses."""
         if req in self.preemption.taken:
-            return False  # SGLang's own limit on the queue decides, as it does without the plugin.
+            return False  # SGLang's own limit on the queue decides, as without the plugin
         if original(scheduler, req, *args, **named):
-            # The refused request may be one that SGLang preempted for a request of higher priority.
+            # SGLang may have preempted the refused request for one of higher priority.
             self.home.gone(req)
             return True
         if self.home.accepts(req, self._now_s()):
@@ -249,7 +247,7 @@ class Hooks:
 
     @staticmethod
     def _observe(home: SGLangHome, costs: FittedCosts, batch: Any, now_s: float) -> None:
-        """Fit the cost model to an iteration's time, which is too long under overlap scheduling."""
+        """Fit the cost model to an iteration's time, which overlap scheduling overstates."""
         started_s = getattr(batch, "launch_ts", None)
         if not started_s or not batch.reqs:
             return
@@ -263,7 +261,7 @@ class Hooks:
             home.took(started_s, now_s, prompts=chunks)
 
     def retract(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``retract_decode``: report aborted requests, which cause no further events."""
+        """Wrap ``retract_decode``: report aborted requests, which no other event reports."""
         self.home.batch.show_batch(batch)
         result = original(batch, *args, **named)
         for req in result[2]:
@@ -273,7 +271,7 @@ class Hooks:
     def order_retraction(
         self, original: Original, reqs: list[Req], *args: Any, **named: Any
     ) -> list[int]:
-        """Wrap ``_get_decode_retraction_order``; its last request loses memory first."""
+        """Wrap ``_get_decode_retraction_order``, whose last request loses memory first."""
         if self.home.scheduler.retraction_order is None:
             return list(original(reqs, *args, **named))
         at = {req: index for index, req in enumerate(reqs)}
@@ -282,8 +280,7 @@ class Hooks:
     def flush(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
         """Wrap ``flush_cache``: an idle server of one rank also gets a new scheduler.
 
-        With several ranks, the scheduler is kept, because the other ranks would still count this
-        rank's charges.
+        With several ranks it is kept, because the others would still count this rank's charges.
         """
         success = original(scheduler, *args, **named)
         self.home.sweep(scheduler.waiting_queue)

@@ -1,9 +1,9 @@
-"""Kept matches: SGLang's prefix tree reports changes, so that few requests are matched again.
+"""Kept matches: few requests are matched again, because SGLang's prefix tree reports changes.
 
-Without the plugin, SGLang matches every waiting request in every pass. The match of a waiting
-request changes only where a prefix was inserted or evicted. A match also counts as a use of the
-prefix for LRU eviction. In each pass, the plugin marks a matched prefix as used once, at the
-position of the last waiting request that matches the prefix.
+Without the plugin, SGLang matches every waiting request in every pass, although matches change only
+where a prefix was inserted or evicted. A match also counts as a use of the prefix for LRU eviction.
+The plugin therefore marks each matched prefix as used once per pass, in the order of the last
+waiting requests that match it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ BATCH_MODULE = "sglang.srt.managers.schedule_batch"
 RADIX_MODULE = "sglang.srt.mem_cache.radix_cache"
 UNIFIED_MODULE = "sglang.srt.mem_cache.unified_radix_cache"
 PARAMS_MODULE = "sglang.srt.mem_cache.base_prefix_cache"
-# Match positions of equal depth are distinguished by ``KNOWN_BY`` tokens before the position.
+# tokens before a match position by which positions of equal depth are distinguished
 KNOWN_BY = 32
 
 
 class KeptTree(KeptMatches):
-    """Kept matches of SGLang's waiting requests; ``find(reqs)`` is SGLang's own matching."""
+    """Kept matches of SGLang's waiting requests; ``find(reqs)`` is SGLang's matching."""
 
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__()
         self.tree = tree
-        # ``ours`` holds the waiting requests, which the queue assigns to the attribute.
+        # the waiting requests, set by the queue
         self.ours: Mapping[Request, Tracked]
-        # ``on_touch`` is a function that is called whenever ``touch`` marks a prefix as used.
+        # called whenever ``touch`` marks a prefix as used
         self.on_touch: Callable[[Hashable], None] | None = None
         self._find = find
         after(tree, "insert", self._inserted)
@@ -57,7 +57,7 @@ class KeptTree(KeptMatches):
             self.stored(_place(key.token_ids, depth, namespace_of(key)))
 
     def match_again(self, waiters: list[Waiter]) -> None:
-        """Match the given waiting requests; refresh the other match positions in queue order."""
+        """Match the given requests, and refresh all other match positions in queue order."""
         refresh = self.refresh_stamp
         turns: list[tuple[tuple[int, int], Waiter | None, Spot | None]]
         turns = [(waiter.touched_at(refresh), waiter, None) for waiter in waiters]
@@ -109,12 +109,12 @@ class KeptUnifiedCache(KeptTree):
     def touch(self, spot: Spot) -> None:
         req = self.ours[next(iter(spot.waiters)).request].theirs
         extra_key, salt = namespace_of(req)
-        # In SGLang 0.5.17, the function has no argument ``cache_salt``.
+        # SGLang 0.5.17 has no argument ``cache_salt``.
         named = {"cache_salt": salt} if salt else {}
         key = self._key(ids_of(req), extra_key, limit=spot.depth, **named)
         if hasattr(self.tree, "touch_prefix"):
             self.tree.touch_prefix(key)
-        else:  # SGLang before release 0.5.22 needs this branch.
+        else:  # SGLang before 0.5.22
             walked = self.tree.tree_core.match_prefix(self._params(key=key))
             self.tree._apply_cache_actions(walked.cache_actions)
 
@@ -122,8 +122,7 @@ class KeptUnifiedCache(KeptTree):
 def kept_tree(policy: Any, chosen: Any, tree: Any) -> KeptTree | None:
     """Return kept matches for an SGLang scheduler, or None if the tree cannot report changes.
 
-    ``policy`` is SGLang's SchedulePolicy, and ``chosen`` is SGLang's policy LPM, whose matching is
-    used.
+    ``policy`` is SGLang's SchedulePolicy, and ``chosen`` is its policy LPM, whose matching is used.
     """
     module = import_module(POLICY_MODULE)
     thresholds = (
@@ -184,7 +183,7 @@ def is_unified(tree: Any) -> bool:
 
 
 def _place(ids: Sequence[int], depth: int, namespace: Hashable) -> Hashable:
-    """Return a name for the token at ``depth`` of a prompt; two prompts rarely share a name."""
+    """Return a name for the token at ``depth`` that two different prefixes rarely share."""
     return depth, array("q", ids[max(0, depth - KNOWN_BY) : depth + 1]).tobytes(), namespace
 
 

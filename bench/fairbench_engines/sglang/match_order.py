@@ -1,4 +1,4 @@
-"""SGLang's own matching and sorting of its waiting queue, run when the scheduler asks for it."""
+"""SGLang's own matching and sorting of its queue, run only when the scheduler asks."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ class MatchOrderHooks:
 
     A hook receives the original function and its arguments.
 
-    In a pass that should sort, SGLang runs its policy lpm, even with more than 128 waiting
-    requests. Without the plugin, SGLang stops sorting above 128 waiting requests. In every other
-    pass, SGLang runs its policy fcfs, which keeps the order.
+    SGLang runs its policy lpm in passes that should sort, even above 128 waiting requests, where it
+    would stop sorting without the plugin. In other passes it runs fcfs, which keeps the order.
     """
 
     def __init__(self, cache_aware: bool) -> None:
         self.cache_aware = cache_aware
         self._sorting = False
-        self._looked = False  # true if the scheduler has looked at the queue in this pass
+        self._looked = False  # whether the scheduler has looked at the queue in this pass
         self._prioritize: Callable[[list[Req]], Any]
         self._queue: list[Req]
 
@@ -48,7 +47,7 @@ class MatchOrderHooks:
     def begin_pass(
         self, original: Original, policy: Any, waiting_queue: list[Req], *args: Any, **named: Any
     ) -> None:
-        """Wrap ``calc_priority``: do not sort yet; a cache-aware scheduler decides this later."""
+        """Wrap ``calc_priority``: do not sort yet, but when a cache-aware scheduler asks."""
         self._policy, self._queue, self._looked = policy, waiting_queue, False
         self._prioritize = lambda queue: original(policy, queue, *args, **named)
         if not self.cache_aware:
@@ -69,7 +68,7 @@ class MatchOrderHooks:
         )
 
     def match(self, req: Req) -> int:
-        """Return the number of cached tokens of a request, at most all tokens except the last."""
-        # SGLang matches the request with the cache in the same way before each attempt to admit it.
+        """Return a request's number of cached tokens, never counting the last token."""
+        # SGLang does the same before each attempt to admit the request.
         req.init_next_round_input(self._policy.tree_cache, cow_mamba=False)
         return cached_len(req)

@@ -1,9 +1,9 @@
-"""Preemption inside SGLang: SGLang's own functions take memory back from running requests.
+"""Preemption inside SGLang, by its own functions for taking memory from running requests.
 
-SGLang preempts in the same way for SGLang's flag ``--enable-priority-scheduling``
-(``PrefillAdder.preempt_to_schedule``, 0.5.17 and 0.5.23). A preempted request returns its part of
-the pass's budget and its memory, and leaves the batch. A preempted request keeps its outputs, and
-is queued again after the pass. A scheduler of fairbench chooses which requests are preempted.
+SGLang preempts in the same way with ``--enable-priority-scheduling``
+(``PrefillAdder.preempt_to_schedule``, 0.5.17 and 0.5.23); here, fairbench's scheduler chooses the
+requests. A preempted request returns its memory and its part of the pass's budget, and leaves the
+batch. It keeps its outputs, and is queued again after the pass.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 from fairbench_engines.sglang.requests import Req, prefix_len
 
-# SGLang reserves memory for at most ``CLIP_MAX_NEW_TOKENS`` output tokens per request.
+# most output tokens of a request for which SGLang reserves memory
 CLIP_MAX_NEW_TOKENS = 4096
 
 
 class Preemption:
-    """The preemptions of one SGLang scheduler; ``began`` must be called before each pass."""
+    """The preemptions of an SGLang scheduler; ``began`` must be called before each pass."""
 
     def __init__(self) -> None:
-        self.taken: list[Req] = []  # the requests that the present pass has preempted
+        self.taken: list[Req] = []  # requests that the present pass has preempted
         self._adder: Any = None
         self._server_args: Any = None
 
@@ -31,20 +31,20 @@ class Preemption:
         self._server_args = getattr(scheduler, "server_args", None)
 
     def adds(self, original: Callable[..., Any], adder: Any, *args: Any, **named: Any) -> None:
-        """Wrap the constructor of PrefillAdder, the object with the token budget of the pass."""
+        """Wrap the constructor of PrefillAdder, which holds the token budget of the pass."""
         original(adder, *args, **named)
         self._adder = adder
 
     @property
     def spent(self) -> bool:
-        """Let SGLang end the pass at the next candidate, because the budget is spent."""
+        """Make SGLang end the pass at the next candidate, because the budget is spent."""
         state = None if self._adder is None else self._adder.budget_state()
         return state is not None and state is type(state).OTHER
 
     def take(self, req: Req) -> bool:
         """Take the memory from a running request.
 
-        Return False for a request that does not run, and outside an admission pass.
+        Return False if the request does not run, and outside an admission pass.
         """
         adder = self._adder
         batch = None if adder is None else adder.running_batch
@@ -55,7 +55,7 @@ class Preemption:
         others = len(batch.reqs) - 1
         if hasattr(adder, "memory_budget"):
             batch.release_req(index, others)
-        else:  # SGLang 0.5.17 needs this branch.
+        else:  # SGLang 0.5.17
             batch.release_req(index, others, self._server_args)
         batch.filter_batch(keep_indices=[i for i in range(others + 1) if i != index])
         batch.batch_is_full = False
@@ -66,15 +66,15 @@ class Preemption:
     def _give_back(adder: Any, tokens: float) -> None:
         if hasattr(adder, "memory_budget"):
             adder.memory_budget.total_offset -= tokens
-        else:  # SGLang 0.5.17 needs this branch.
+        else:  # SGLang 0.5.17
             adder.rem_total_token_offset -= tokens
 
     def would_fit(self, req: Req, without: Iterable[Req]) -> bool:
         """Return whether SGLang could admit ``req`` if the requests ``without`` were released.
 
-        The method repeats SGLang's own test for room (``add_one_req``). If the memory outside of
-        shared prefixes does not suffice, the test unlocks the prefixes of the requests ``without``,
-        so that the memory of the prefixes counts as free.
+        This repeats SGLang's own test for room (``add_one_req``). If the memory outside of shared
+        prefixes does not suffice, the prefixes of ``without`` are unlocked, too, so that they count
+        as free.
         """
         adder, gone = self._adder, list(without)
         if adder is None:
@@ -100,7 +100,7 @@ class Preemption:
     @staticmethod
     def _freed(adder: Any, req: Req) -> float:
         """Return the tokens that a request holds beyond its prefix, plus its reserved tokens."""
-        # In SGLang 0.5.17, the prefix length is stored in the request itself.
+        # SGLang 0.5.17 stores the prefix length in the request itself.
         protected = getattr(req.kv, "cache_protected_len", None)
         protected = req.cache_protected_len if protected is None else protected
         own: float = adder.ceil_paged_tokens(req.kv.kv_allocated_len) - protected
@@ -110,12 +110,12 @@ class Preemption:
 def _unlock(tree_cache: Any, req: Req) -> None:
     if hasattr(req, "lock"):
         tree_cache.unlock(req.lock)
-    else:  # SGLang 0.5.17 needs this branch.
+    else:  # SGLang 0.5.17
         tree_cache.dec_lock_ref(req.last_node)
 
 
 def _lock(tree_cache: Any, req: Req) -> None:
     if hasattr(req, "lock"):
         req.lock = req.lock and tree_cache.lock(req.last_node)
-    else:  # SGLang 0.5.17 needs this branch.
+    else:  # SGLang 0.5.17
         tree_cache.inc_lock_ref(req.last_node)

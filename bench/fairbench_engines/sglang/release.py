@@ -16,14 +16,14 @@ from fairbench.schedulers.eviction.registry import eviction_class
 from fairbench.schedulers.registry import local_class
 from fairbench_engines.rank_accounts import ranks_of
 
-# ``SUPPORTED`` lists the releases of SGLang that the plugin supports; the oldest release is first.
+# releases of SGLang that the plugin supports, the oldest first
 SUPPORTED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")
 EVICTING = ("0.5.23",)  # releases of SGLang in which fairbench's eviction policies work
 DISTRIBUTIONS = ("sglang",)
 
 
 class OffFlag(NamedTuple):
-    """An unsupported feature of SGLang: the value that turns its flag off, and the reason."""
+    """An unsupported feature of SGLang: its flag's value for off, and the reason."""
 
     value: Any
     why: str
@@ -48,7 +48,7 @@ OFF = {
 class Hook(NamedTuple):
     """A hook around one of SGLang's functions, with the names of its first parameters.
 
-    The names do not include ``self``, unless the function is ``static``.
+    ``self`` is left out unless the function is ``static``.
     """
 
     method: Callable[..., Any]
@@ -71,7 +71,7 @@ def check_version() -> str:
 
 
 def check_evicting() -> str:
-    """Return the version of the installed SGLang for use with an eviction policy.
+    """Return the version of the installed SGLang, if it supports eviction policies.
 
     Raises UsageError for a version without support of eviction policies.
     """
@@ -96,12 +96,12 @@ def check_policy(policy: str) -> None:
 
 
 def check_target(target: str, expected: tuple[str, ...]) -> None:
-    """Raise UsageError unless SGLang has the method, with parameters that begin as ``expected``."""
+    """Raise UsageError unless SGLang has the method with the ``expected`` first parameters."""
     check_function("SGLang", target, expected)
 
 
 def require_applied(targets: Iterable[str]) -> None:
-    """Raise RunFailed unless SGLang has wrapped every method, since SGLang only logs failures."""
+    """Raise RunFailed unless SGLang wrapped every method; SGLang itself only logs failures."""
     for target in targets:
         if not hasattr(pkgutil.resolve_name(target), "__wrapped__"):
             raise RunFailed(f"SGLang did not apply fairbench's hook around {target}")
@@ -128,7 +128,7 @@ def resolved(server_args: Any) -> Any:
 def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool = False) -> None:
     """Raise UsageError if an argument of the server is not supported.
 
-    ``measures`` is true if admission depends on the measured times of the server's steps.
+    ``measures`` says whether admission depends on measured step times.
     """
     for name, off in OFF.items():
         value = getattr(server_args, name, off.value)
@@ -143,7 +143,7 @@ def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool 
     refuses = type(scheduler).accepts is not LocalScheduler.accepts
     if (mode := getattr(server_args, "disaggregation_mode", "null")) != "null":
         _check_disaggregated(server_args, mode, scheduler, refuses=refuses)
-    # Tensor-parallel ranks have separate clocks, but must all make the same decisions.
+    # Tensor-parallel ranks have separate clocks but must make the same decisions.
     if refuses or scheduler.preempts or scheduler.reads_clock:
         _one_rank(server_args, f"for {scheduler.name}, which decides by the clock of each rank")
     if measures:
@@ -182,7 +182,7 @@ def _check_disaggregated(
 
 
 def check_eviction(server_args: Any, policy: str | None) -> None:
-    """Raise UsageError if a server cannot evict by a policy, or if its ranks would differ."""
+    """Raise UsageError if a server cannot evict by a policy, or its ranks would disagree."""
     if policy is None:
         return
     for name, why in (
@@ -205,7 +205,7 @@ def _one_rank(server_args: Any, why: str) -> None:
 
 
 def _given(name: str, value: Any) -> str:
-    """Return a flag with its value, in the form in which a user writes a flag."""
+    """Return a flag with its value as users write it."""
     flag = "--" + name.replace("_", "-")
     return flag if value is True else f"{flag} {value}"
 

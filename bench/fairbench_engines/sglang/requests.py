@@ -13,11 +13,11 @@ Req = Any  # SGLang's request
 INPUT_IDS, OUTPUT_IDS, FINISHED_REASON = map(
     attrgetter, ("origin_input_ids", "output_ids", "finished_reason")
 )
-HEALTH_RID = "HEALTH_CHECK"  # The ids of SGLang's own health checks begin with this text.
+HEALTH_RID = "HEALTH_CHECK"  # beginning of the ids of SGLang's own health checks
 
 
 def client_of(req: Req) -> str:
-    """Return the client in a request's tag; SGLang's health checks have a separate client."""
+    """Return the client of a request; SGLang's health checks have a client of their own."""
     if str(getattr(req, "rid", "")).startswith(HEALTH_RID):
         return HEALTH
     return req.routing_key or DEFAULT_CLIENT
@@ -43,7 +43,7 @@ def read_key(
 
 
 def session_of(req: Req) -> str | None:
-    """Return the session in a request; None if the request has no session."""
+    """Return the session of a request, or None."""
     named: str | None = getattr(req, "session_id", None)
     session = getattr(req, "session", None)
     return named or getattr(session, "session_id", None)
@@ -82,8 +82,7 @@ def prefix_len(req: Req) -> int:
 def cached_len(req: Req) -> int:
     """Return the cached tokens of a matched request, on the GPU or in the CPU memory of the host.
 
-    When SGLang admits the request, SGLang loads the tokens from the host and counts the tokens as
-    prefix.
+    At admission, SGLang loads tokens from the host and counts them as prefix.
     """
     return prefix_len(req) + int(getattr(req, "host_hit_length", 0))
 
@@ -91,7 +90,7 @@ def cached_len(req: Req) -> int:
 def loaded_len(req: Req) -> int:
     """Return the prefix tokens that SGLang loads from the host's cache at a request's admission.
 
-    SGLang 0.5.17 counts the tokens that were found in the host's cache.
+    SGLang 0.5.17 only states how many tokens it found there.
     """
     return int(getattr(req, "host_loaded_length", getattr(req, "host_hit_length", 0)))
 
@@ -102,5 +101,5 @@ def ids_of(req: Req) -> Any:
 
 
 def namespace_of(owner: Any) -> tuple[Any, Any]:
-    """Return the key that separates equal tokens in the cache, for a request or a cache key."""
+    """Return the key that separates equal tokens in the cache, of a request or cache key."""
     return getattr(owner, "extra_key", None), getattr(owner, "cache_salt", None) or None

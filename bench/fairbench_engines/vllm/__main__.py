@@ -1,8 +1,8 @@
 """vLLM's API server, whose metrics include the counters of its engine core.
 
-Start the server with ``python -m fairbench_engines.vllm --model MODEL`` and the arguments of ``vllm
-serve``. Server and engine core are separate processes, so the counters need a shared folder. The
-folder of the metrics must be set before either process imports prometheus_client.
+Start it with ``python -m fairbench_engines.vllm --model MODEL`` and the arguments of ``vllm
+serve``. Server and engine core are separate processes, so the counters need a shared folder, which
+must be set before either process imports prometheus_client.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from multiprocessing.process import BaseProcess
 
 SERVER = "vllm.entrypoints.launchers.api_server.entry"
-ORDERLY = (signal.SIGTERM, signal.SIGINT)  # signals with which vLLM ends its own processes
+ORDERLY = (signal.SIGTERM, signal.SIGINT)  # signals by which vLLM ends its own processes
 
 
 class Children:
@@ -31,7 +31,7 @@ class Children:
             start(process)
             started.append(process)
 
-        # mypy forbids this replacement of a method, but vLLM has no hook at the start of a process.
+        # vLLM has no hook at the start of a process, so a method is replaced.
         BaseProcess.start = remembered  # type: ignore[method-assign, assignment]
 
     def killed(self) -> tuple[str, signal.Signals] | None:
@@ -39,7 +39,7 @@ class Children:
         for process in self.started:
             try:
                 code = process.exitcode or 0
-            except ValueError:  # vLLM has already closed the process object.
+            except ValueError:  # vLLM has closed the process object
                 continue
             if code < 0 and -code not in ORDERLY:
                 return process.name, signal.Signals(-code)
@@ -49,8 +49,7 @@ class Children:
 def _server() -> str:
     """Return the module of the API server, which vLLM 0.32 has moved to a new path.
 
-    ``vllm serve`` itself does not start with a CPU build of vLLM, because that build has a
-    different distribution name.
+    ``vllm serve`` does not start with a CPU build, whose distribution has another name.
     """
     with suppress(ModuleNotFoundError):
         if find_spec(SERVER) is not None:
@@ -59,14 +58,14 @@ def _server() -> str:
 
 
 def main() -> None:
-    """Run the server; exit like a shell, with 128 plus a signal's number, if a process was killed.
+    """Run the server; if a process was killed, exit with 128 plus the signal's number.
 
     vLLM itself reports success even if its engine core was killed.
     """
     children = Children()
     try:
         with tempfile.TemporaryDirectory(prefix="fairbench-vllm-") as folder:
-            # Even if the environment already names a folder, this server uses a folder of its own.
+            # a folder of its own, even if the environment names one
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
             runpy.run_module(_server(), run_name="__main__", alter_sys=True)
     finally:

@@ -1,9 +1,8 @@
-"""Cache eviction by fairbench's policies inside vLLM: which cached block is overwritten next.
+"""Cache eviction by fairbench's policies inside vLLM.
 
 vLLM takes new blocks from the head of its queue of free blocks. A copy (mirror) of the block pool
 records each block that is taken, stored, reused or returned. Before vLLM takes blocks, the mirror's
-policy chooses the blocks to overwrite, and the plugin moves the chosen blocks to the head of the
-queue.
+policy chooses those to overwrite, and the plugin moves them to the head of the queue.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from fairbench_engines.vllm.mirrored_blocks import HashNode, MirroredBlocks
 from fairbench_engines.vllm.views import is_plain
 
 POOL, QUEUE = "vllm.v1.core.block_pool.BlockPool", "vllm.v1.core.kv_cache_utils"
-# ``TARGETS`` lists all functions of vLLM that the plugin wraps or calls, with their first
-# parameters after ``self``.
+# functions of vLLM that the plugin wraps or calls, with their first parameters after ``self``
 TARGETS = {
     "vllm.v1.core.kv_cache_manager.KVCacheManager.allocate_slots": ("request",),
     f"{POOL}.get_new_blocks": ("num_blocks",),
@@ -49,7 +47,7 @@ class VLLMHolding:
 
 
 class BlockEviction:
-    """The eviction policy of one vLLM scheduler, which works through vLLM's KV cache manager.
+    """The eviction policy of a vLLM scheduler, through vLLM's KV cache manager.
 
     ``request_of(name)`` returns fairbench's request for the name of a vLLM request, or None.
     """
@@ -80,19 +78,19 @@ class BlockEviction:
         self._start()
 
     def _start(self) -> None:
-        # The number of blocks leaves out one block that vLLM never uses.
+        # vLLM never uses one of the blocks
         config, blocks = self._config, self._pool.num_gpu_blocks - 1
         policy, size = config.build_eviction(), self._size
         policy.prepare(Setup(config.clients, config.weights, blocks * size))
         self.mirror = MirroredBlocks(blocks, size, policy, self._now_s, self._overwrite)
-        # ``_held`` holds the blocks of each vLLM request, by the name of the request.
+        # blocks of each vLLM request, by the request's name
         self._held: dict[str, VLLMHolding] = {}
         self._taking = self._unknown = VLLMHolding(UNKNOWN, self.mirror.root)
 
     def residency(self) -> Mapping[str, float]:
         return held_by_client(self.mirror.residency)
 
-    splits = 0  # A mirrored block is never split.
+    splits = 0  # a mirrored block is never split
 
     def free_tokens(self) -> int:
         """Return the number of tokens in blocks that hold no cached tokens."""
@@ -101,8 +99,8 @@ class BlockEviction:
     def demand(self, theirs: Theirs) -> PromptTokens:
         """Return the memory that a waiting request of vLLM would take.
 
-        vLLM always computes the last token of a prompt. A request may also ask vLLM to compute its
-        whole prompt again.
+        vLLM always computes the last token of a prompt, and the whole prompt if the request says
+        so.
         """
         total, cached, used = theirs.num_tokens, 0, 0
         if not theirs.skip_reading_prefix_cache:
@@ -144,7 +142,7 @@ class BlockEviction:
     def get(self, num_blocks: int) -> list[Theirs]:
         """Wrap ``get_new_blocks``: the policy chooses which cached blocks are overwritten."""
         client = self._taking.request.client
-        # vLLM itself raises an error if too few blocks are free.
+        # vLLM itself raises an error if too few are free
         if num_blocks <= self._pool.get_num_free_blocks():
             self.mirror.make_room(num_blocks, client)
         theirs: list[Theirs] = self._get(num_blocks)
@@ -160,14 +158,14 @@ class BlockEviction:
         *args: Any,
         **named: Any,
     ) -> None:
-        """Wrap ``cache_full_blocks``: record that blocks of the request are full and cached."""
+        """Wrap ``cache_full_blocks``: record full blocks of the request as cached."""
         self._cache_full(request, blocks, num_cached_blocks, num_full_blocks, *args, **named)
         new = slice(num_cached_blocks, num_full_blocks)
         with self._for(request.request_id) as mine:
             mine.node = self.mirror.store(mine.node, request.block_hashes[new], blocks[new])
 
     def free(self, ordered_blocks: Iterable[Theirs]) -> None:
-        """Wrap ``free_blocks``: record that a request no longer needs the freed blocks."""
+        """Wrap ``free_blocks``: record that a request no longer needs the blocks."""
         theirs = list(ordered_blocks)
         self._free(theirs)
         self.mirror.give_back(one for one in theirs if not one.is_null)

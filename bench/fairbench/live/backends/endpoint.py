@@ -1,4 +1,4 @@
-"""The backend for a server that runs already, about which few facts are known."""
+"""The backend for a server that runs already, about which little is known."""
 
 from __future__ import annotations
 
@@ -57,8 +57,7 @@ class EndpointBackend(LiveBackend[Endpoint]):
 def told_by(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
     """Return how a running server describes itself, or {} if it does not.
 
-    An emulator is recognised even behind fairbench's router, because its list of models names
-    fairbench as the owner.
+    Emulators are recognised even behind fairbench's router, by the owner in their list of models.
     """
 
     def ask(path: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""SGLang servers that fairbench's plugin or SGLang's own policy schedules."""
+"""The backend of SGLang servers, with fairbench's plugin or SGLang's own policy."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from fairbench.schedulers.params import make_params
 PYTHON = "FAIRBENCH_SGLANG_PYTHON"
 # SGLang itself loads fairbench's plugin if fairbench is installed in the server's Python.
 SERVER_PYTHON = ServerPython(("sglang", "fairbench"), "sglang==0.5.23", PYTHON, plugin="sglang")
-# ``ENGINE_FLAGS`` lists engine settings that have options of the same names on SGLang's command
-# line.
+# engine settings that are options of the same name on SGLang's command line
 ENGINE_FLAGS = {
     name: f"--{name.replace('_', '-')}"
     for name in (

@@ -1,4 +1,4 @@
-"""vLLM servers that fairbench's plugin or vLLM's own policy schedules."""
+"""The backend of vLLM servers, with fairbench's plugin or vLLM's own policy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fairbench.live.server_facts import PluginReport, get_json, get_text, info_i
 
 PYTHON = "FAIRBENCH_VLLM_PYTHON"
 RELEASE = "vllm==0.32.0"
-# ``POOL_FLAGS`` lists the vLLM flags that override the fraction of GPU memory for the KV cache.
+# vLLM flags that override the fraction of GPU memory for the KV cache
 POOL_FLAGS = ("--num-gpu-blocks-override", "--kv-cache-memory-bytes")
 # vLLM opens its event socket itself if the address contains "*" or is an IPC address. An IPC name
 # that starts with "@" creates no file.
@@ -44,7 +44,7 @@ class VLLMBackend(RealServerBackend[VLLM]):
 
     def recipe(self, number: int, place: ReplicaPlace) -> Recipe:
         server = [place.python, "-m", plugin_of("vllm")]
-        # With this environment variable, vLLM offers an HTTP page that empties its cache.
+        # With this variable, vLLM offers an HTTP page that empties its cache.
         environment = self._plugin() | {"VLLM_SERVER_DEV_MODE": "1"}
         return Recipe(
             name=f"worker-{number}",

@@ -1,7 +1,6 @@
 """The backend of an experiment, checks before a run, and the workers of one or several runs.
 
-The name ``BACKEND`` in ``live/backends/KIND.py`` (or ``KIND/__init__.py``) is the class for the
-kind of backend.
+``BACKEND`` in ``live/backends/KIND.py`` (or ``KIND/__init__.py``) is the class of a kind.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from fairbench.live.server_facts import answers
 
 
 def live_backend(spec: ExperimentSpec) -> LiveBackend[Any]:
-    """Return the backend of an experiment. The experiment must not be simulated."""
+    """Return the backend of an experiment, which must not be simulated."""
     assert spec.backend is not None, "the simulator cannot serve a live run"
     module = import_module(f"{__package__}.{spec.backend.kind}")
     backend: type[LiveBackend[Any]] = module.BACKEND
@@ -37,7 +36,7 @@ def live_backend(spec: ExperimentSpec) -> LiveBackend[Any]:
 def same_workers(one: ExperimentSpec, other: ExperimentSpec) -> bool:
     """Return whether two experiments can use the same servers.
 
-    The result is False for simulated experiments.
+    Simulated experiments use no servers, so the result is False.
     """
     if one.backend is None or other.backend is None:
         return False
@@ -45,7 +44,7 @@ def same_workers(one: ExperimentSpec, other: ExperimentSpec) -> bool:
 
 
 def try_untested(spec: ExperimentSpec) -> None:
-    """Allow an engine release that is newer than those fairbench supports.
+    """Allow an engine release newer than the supported ones.
 
     Raises UsageError if the backend starts no real engine.
     """
@@ -55,7 +54,7 @@ def try_untested(spec: ExperimentSpec) -> None:
 
 
 def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
-    """Raise UsageError if the run is impossible on this machine. Nothing is started or written."""
+    """Raise UsageError if the run is impossible on this machine; nothing is started."""
     check_run_options(
         spec,
         headers=bool(options.headers),
@@ -73,17 +72,16 @@ def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
         options.launcher.check(wanted)
 
 
-# ``FLUSH_TIMEOUT_S`` limits the time in seconds for emptying a server's cache, which SGLang refuses
-# while requests run.
+# limit in seconds for emptying a server's cache, which SGLang refuses while requests run
 FLUSH_TIMEOUT_S = 60.0
 RETRY_S = 0.2  # seconds between two attempts to empty a server's cache
 
 
 class Workers:
-    """Running workers that are ready and have the experiment's local scheduler.
+    """Running workers that are ready and run the experiment's local scheduler.
 
-    Several runs can use the workers one after another if the runs differ only in the router or the
-    load (see ``can_serve``). Between two runs, ``flush_cache`` must be called.
+    Runs that differ only in the router or the load (see ``can_serve``) can use the workers one
+    after another, with ``flush_cache`` between them.
     """
 
     def __init__(self, spec: ExperimentSpec, servers: Sequence[Server]) -> None:
@@ -148,11 +146,11 @@ def running_workers(
     on_ready: OnReady = lambda progress: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Iterator[Workers]:
-    """Start and verify the experiment's workers. After the ``with`` block, all workers are ended.
+    """Start and verify the experiment's workers, and end them after the ``with`` block.
 
-    If a worker ends before the end of the block, it is restarted (see ``supervised``). Raises
-    UsageError if no machine can hold the workers. Raises RunFailed if a worker does not start or
-    runs another scheduler, and KeyboardInterrupt if ``interrupted`` returns true.
+    A worker that ends earlier is restarted (see ``supervised``). Raises UsageError if no machine
+    can hold the workers. Raises RunFailed if a worker does not start or runs another scheduler, and
+    KeyboardInterrupt if ``interrupted`` returns true.
     """
     backend = live_backend(spec)
     patience_s = options.ready_timeout_s

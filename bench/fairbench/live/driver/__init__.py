@@ -1,1 +1,1 @@
-"""The driver, which sends the programs of an experiment to real servers and records the answers."""
+"""The driver: it sends an experiment's programs to real servers and records the answers."""

@@ -1,4 +1,4 @@
-"""The caller, which sends a request, waits for the end of the answer, and records the result."""
+"""Sending of a request, until the end of the answer, with a record of the result."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ from fairbench.sim.program_runner import output_segment
 
 @dataclass(frozen=True, slots=True)
 class ProgramCall:
-    """A call of the model by a program. The call should be sent at time ``due_s``.
+    """A call of the model by a program, to be sent at time ``due_s``.
 
-    ``output_tokens`` is the true length of the answer in tokens; ``max_new_tokens`` is the limit of
-    the length. ``name`` is the name of the call within the program; ``answers`` are earlier answers
-    of the program.
+    ``output_tokens`` is the true length of the answer, and ``max_new_tokens`` its limit. ``name``
+    is the call's name within the program; ``answers`` are the program's earlier answers.
     """
 
     program_id: int
@@ -54,7 +53,7 @@ class ProgramCall:
         return min(self.output_tokens, self.max_new_tokens)
 
     def limits(self, lengths: Lengths) -> tuple[int, int | None]:
-        """Return the request's maximum number of output tokens, and its minimum number or None."""
+        """Return the request's maximum and minimum (or None) number of output tokens."""
         if lengths == "header":
             return self.max_new_tokens, None
         return self.true_tokens, self.true_tokens if lengths == "exact" else None
@@ -64,9 +63,8 @@ class ProgramCall:
 class Attempt:
     """An attempt to send a call to a server, with its result so far.
 
-    ``max_new_tokens`` and ``min_new_tokens`` are the limits in the request. ``held_s`` is the time
-    in seconds for which the request waited in the driver for a free slot. ``submit_s`` is the time
-    at which the request was sent, or None if it was not sent.
+    ``max_new_tokens`` and ``min_new_tokens`` are the limits in the request. ``held_s`` is how long
+    it waited in the driver for a free slot. ``submit_s`` is the time at which it was sent, or None.
     """
 
     request_id: int
@@ -119,7 +117,7 @@ class Attempt:
 
 @dataclass(eq=False)
 class Caller:
-    """A sender of calls to the server, which passes the record of each call to ``on_record``.
+    """A sender of calls; it passes the record of each call to ``on_record``.
 
     ``prefixes`` are the prefixes of all answered prompts, or None if token ids are unknown.
     """
@@ -140,11 +138,11 @@ class Caller:
 
         ``outputs`` holds earlier answers that the prompt contains.
 
-        Raises ProgramFailed if no complete answer arrives. A record is written in each case; a
-        cancelled call is recorded as unfinished.
+        A record is written in any case; a cancelled call is recorded as unfinished. Raises
+        ProgramFailed if no complete answer arrives.
         """
         most, least = call.limits(self.target.lengths)
-        # If the user sets ``min_tokens`` in the body, the user's value takes precedence.
+        # The user's ``min_tokens`` in the body takes precedence.
         if "min_tokens" in self.target.extra_body:
             least = None
         attempt = Attempt(next(self.ids), call, most, least, self._stream())
@@ -166,7 +164,7 @@ class Caller:
         return answer
 
     async def _attempt(self, attempt: Attempt, outputs: Mapping[str, bytes]) -> None:
-        """Send the request of an attempt, and store the result in the attempt.
+        """Send the request of an attempt, and store the result in it.
 
         Raises Disconnected if no connection can be opened.
         """
@@ -198,11 +196,10 @@ class Caller:
             await self._wait_and_ask_again(attempt, request)
 
     async def _wait_and_ask_again(self, attempt: Attempt, request: bytes) -> None:
-        """If the server reports overload (status 429), retry while the driver's settings allow it.
+        """Retry after an answer of overload (status 429), as long as the settings allow.
 
-        The recorded time of sending is the time of the first attempt, so that the pauses before
-        retries count as latency. If the server demands a longer pause than the remaining limit
-        allows, the request fails at once.
+        The recorded time of sending stays that of the first attempt, so pauses count as latency.
+        The request fails at once if the server asks for a longer pause than the limit allows.
         """
         submit_s, loop = attempt.submit_s, asyncio.get_running_loop()
         last_s = loop.time() + self.target.longest_wait_s

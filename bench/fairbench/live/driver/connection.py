@@ -1,8 +1,8 @@
 """HTTP/1.1 connections, streams of answers, and the clock of a run on real servers.
 
-For 16 chunks per stream, this HTTP client takes three quarters of the CPU time of aiohttp's client.
-For each chunk, aiohttp wakes a task, but this HTTP client calls a method of the waiting stream. The
-library httptools parses the HTTP responses.
+This HTTP client calls a method of the waiting stream for each chunk, whereas aiohttp wakes a task.
+For 16 chunks per stream, it takes three quarters of aiohttp's CPU time. The library httptools
+parses the responses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fairbench.live.openai import EventSplitter, data_lines, event_name
 
 
 class RunClock:
-    """A clock that shows seconds of the run, and runs ``scale`` times as fast as real time.
+    """A clock for seconds of the run, ``scale`` times as fast as real time.
 
     The clock reaches zero ``starts_in_s`` seconds (real time) after it is created.
     """
@@ -37,7 +37,7 @@ class RunClock:
         return (self._loop.time() - self._start_s) * self._scale
 
     async def sleep_until(self, at_s: float) -> None:
-        """Wait until time ``at_s`` of this clock. If the time has passed, return at once.
+        """Wait until time ``at_s`` of this clock; return at once if it has passed.
 
         Times are absolute, so that one late event does not delay later events.
         """
@@ -46,18 +46,18 @@ class RunClock:
 
 
 FIRST_FINAL_STATUS = 200
-# ``_LENGTHS`` lists the HTTP headers that determine where a body ends.
+# HTTP headers that determine where a body ends
 _LENGTHS = {b"content-length", b"transfer-encoding"}
 
 
 class Disconnected(Exception):
-    """An error of a connection that could not be opened, broke, or carried invalid HTTP."""
+    """A connection could not be opened, broke, or carried invalid HTTP."""
 
 
 class Listener(Protocol):
-    """The interface of an object that receives an HTTP response.
+    """The interface of receivers of an HTTP response.
 
-    The methods of the listener are called in the order of their definition.
+    The methods are called in the order of their definition.
     """
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
@@ -76,7 +76,7 @@ class Listener(Protocol):
 class Connection(asyncio.Protocol):
     """An HTTP connection, which carries at most one response at a time.
 
-    ``reusable`` is True if the connection is open and carries no response at present.
+    ``reusable`` is True while the connection is open and carries no response.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def send(self, request: bytes, listener: Listener) -> None:
-        """Write a request. The response is passed to the methods of ``listener``."""
+        """Write a request; ``listener`` receives the response."""
         self.reusable = False
         self._listener = listener
         self._headers = {}
@@ -104,13 +104,13 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._listener is None:  # Data that arrive while no request is open are invalid.
+        if self._listener is None:  # data without an open request are invalid
             self.abort()
             return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError:
-            # An error in a callback of the parser is an error of fairbench, not of the server.
+            # An error in a callback is fairbench's fault, not the server's.
             raise
         except httptools.HttpParserError as error:
             self._end_response(Disconnected(f"not HTTP: {error}"))
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
         if listener is not None:
             listener.on_end(error)
 
-    # The HTTP parser httptools calls the methods of this section.
+    # methods that the HTTP parser httptools calls
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.lower()] = value
@@ -154,9 +154,9 @@ class Connection(asyncio.Protocol):
 
 
 class Pool:
-    """A pool of the connections to one server, with one connection for each concurrent request.
+    """A pool of connections to one server, one for each concurrent request.
 
-    The owner of the pool must close the pool.
+    The owner must close the pool.
     """
 
     def __init__(self, base_url: str, connect_timeout_s: float) -> None:
@@ -177,7 +177,7 @@ class Pool:
     def idle(self) -> Connection | None:
         """Return an idle keep-alive connection, or None if there is none.
 
-        The server may already be closing the returned connection.
+        The server may already be closing it.
         """
         while self._idle:
             connection = self._idle.pop()
@@ -211,15 +211,14 @@ class Pool:
         for connection in self._idle:
             connection.abort()
         self._idle.clear()
-        await asyncio.sleep(0)  # The event loop closes an aborted transport in the next iteration.
+        await asyncio.sleep(0)  # an aborted transport is closed in the loop's next iteration
 
 
 OK, TOO_MANY = 200, 429
 END_S = 0.5  # seconds for which a connection may stay open after the end of an answer
-# ``UNSAID_WAIT_S`` is the wait in seconds before a retry without a valid Retry-After header, and
-# ``SHORTEST_WAIT_S`` is the shortest wait.
+# wait in seconds before a retry without a valid Retry-After header, and the shortest wait
 UNSAID_WAIT_S, SHORTEST_WAIT_S = 1.0, 0.1
-MAX_ERROR_BYTES = 500  # limit on the bytes of a response body that an error message quotes
+MAX_ERROR_BYTES = 500  # most bytes of a response body that an error message quotes
 _WORKER = WORKER.encode()
 _WORKER_NUMBER = re.compile(rb"[0-9]{1,9}")
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
@@ -227,9 +226,9 @@ MAX_EVENT_BYTES = 16 * 2**20
 
 
 def waiting_s(retry_after: bytes) -> float:
-    """Return the seconds to wait that a Retry-After header states.
+    """Return how many seconds to wait, as a Retry-After header states.
 
-    For an invalid header, return 1 s.
+    An invalid header means 1 s.
     """
     text = retry_after.decode("latin-1").strip()
     try:
@@ -240,16 +239,15 @@ def waiting_s(retry_after: bytes) -> float:
 
 
 class Stream:
-    """A listener that reads the streamed answer to one request.
+    """A listener that reads the streamed answer to a request.
 
-    ``over`` is a future that is done when no more data will arrive.
+    The future ``over`` is done when no more data will arrive.
 
     - ``chunk_s`` and ``chunk_tokens`` are the times (seconds of the run) and sizes (tokens) of the
       received chunks.
     - ``error`` is the reason why the answer is incomplete, or None.
     - ``untouched`` is True until the server has sent data.
-    - ``unnamed`` is the number of the worker that is assumed if the answer does not name its
-      worker.
+    - ``unnamed`` is the worker number to assume if the answer does not name its worker.
     """
 
     def __init__(
@@ -280,7 +278,7 @@ class Stream:
         connection.send(request, self)
 
     async def wait(self) -> None:
-        """Wait until the response has ended. If the wait is cancelled, the connection is closed."""
+        """Wait until the response has ended; close the connection if the wait is cancelled."""
         try:
             await self.over
         except asyncio.CancelledError:
@@ -298,8 +296,8 @@ class Stream:
         self.untouched = False
         self._status = status
         self._retry_after = headers.get(b"retry-after", b"")
-        # Without a router, the only worker is the server itself. The worker of a refused request
-        # may be unknown, because a router may refuse before it chooses a worker.
+        # Without a router, the server itself is the worker. A router may refuse a request before it
+        # chooses a worker, which is then unknown.
         worker = headers.get(_WORKER, self._unnamed if status == OK else b"")
         self.worker = int(worker) if _WORKER_NUMBER.fullmatch(worker) else -1
 
@@ -339,8 +337,8 @@ class Stream:
         if self._status != OK:
             self._finish(f"HTTP {self._status}: {body}")
             return
-        with suppress(BadEvent):  # The last event of a broken stream may be incomplete.
-            # The last event of a stream may lack the blank line that ends an event.
+        with suppress(BadEvent):  # the last event of a broken stream may be incomplete
+            # The last event may lack the blank line that ends an event.
             self._take_event(self._events.rest())
         fault = self.answer.fault()
         if body and not self._has_events:
@@ -355,10 +353,7 @@ class Stream:
         return waiting_s(self._retry_after) if self._status == TOO_MANY else None
 
     def _check_idle(self) -> None:
-        """Fail the answer if no data came for too long.
-
-        If data came recently, schedule the next check.
-        """
+        """Fail the answer if no data came for too long, or else schedule the next check."""
         left_s = self._heard_s + self._patience_s - self._loop.time()
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._check_idle)

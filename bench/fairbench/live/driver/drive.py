@@ -1,4 +1,4 @@
-"""Execution of programs on real servers. Programs arrive without waiting for earlier answers."""
+"""Execution of programs on real servers, at arrival times that do not depend on answers."""
 
 from __future__ import annotations
 
@@ -27,16 +27,12 @@ from fairbench.sim.program_runner import output_segment
 from fairbench.workloads.plan import User, last_arrival_s, program_stream, users_of
 from fairbench.workloads.programs.base import Job
 
-# ``_due_s`` is the time in seconds since the start at which the next action in this branch of a
-# program is due.
+# seconds since the start at which the next action of this branch of a program is due
 _due_s: ContextVar[float] = ContextVar("due_s")
 
 
 class LiveLLM:
-    """The model, as one running program sees it.
-
-    The model, seen from one running program.
-    """
+    """The model (``core.LLM``) as seen by one running program."""
 
     def __init__(
         self, program_id: int, client: str, arrival_s: float, caller: Caller, clock: RunClock
@@ -79,7 +75,7 @@ class LiveLLM:
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         """Wait for all branches of a program.
 
-        If branches have failed, the first failure is raised.
+        The first failure of a branch, if any, is raised at the end.
         """
         results = await asyncio.gather(*branches, return_exceptions=True)
         _due_s.set(self._clock.now_s())
@@ -87,12 +83,12 @@ class LiveLLM:
         if errors:
             raise min(
                 errors, key=lambda error: isinstance(error, ProgramFailed)
-            )  # An error in fairbench's code takes precedence over failures of the user's program.
+            )  # fairbench's own errors come before failures of the program
         return results
 
 
 class ProgramRunner:
-    """A runner of programs, which counts the programs that have started and ended."""
+    """A runner of programs that counts started and ended programs."""
 
     def __init__(self, caller: Caller, clock: RunClock, journal: records.Journal) -> None:
         self.started = 0
@@ -104,7 +100,7 @@ class ProgramRunner:
     async def run_program(self, program: Job, arrival_s: float) -> None:
         """Run one program, and record how it ended.
 
-        A program that is cancelled is recorded as unfinished.
+        A cancelled program is recorded as unfinished.
         """
         self.started += 1
         llm = LiveLLM(program.program_id, program.client, arrival_s, self._caller, self._clock)
@@ -177,7 +173,7 @@ async def drive(
     on_progress: Callable[[DriveProgress], None] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> DriveResult:
-    """Run the programs of all clients. Records are appended to ``records_dir`` as requests end.
+    """Run the programs of all clients, and append records to ``records_dir``.
 
     The programs and arrival times are the same as in the simulator. The run ends when all programs
     have ended, ``max_drain_s`` seconds after the last arrival, or when ``interrupted`` returns
@@ -199,11 +195,11 @@ async def drive(
     pool = Pool(target.base_url, target.connect_timeout_s)
     with records.Journal(records_dir) as journal:
         clock = RunClock(target.time_scale, starts_in_s())
-        # Each driver assigns request ids that no other driver assigns.
+        # request ids that no other driver uses
         ids = count(shard.number, shard.drivers)
         run = _Run(spec, target, _api(target, vocab), pool, journal, clock, len(streams), ids)
         if target.api == "generate" and shard.drivers == 1:
-            # In other APIs, a chat template adds tokens that fairbench does not know.
+            # In other APIs, a chat template adds unknown tokens.
             run.caller.prefixes = DistinctPrefixes()
         try:
             complete = await run.until_over(streams, on_progress, interrupted)
@@ -216,11 +212,11 @@ async def drive(
 class _Stream:
     """The programs of one client with their arrival times.
 
-    A program must enter ``room`` before it may run.
-
-    ``room`` is a semaphore if the number of programs that the client may run at once is limited. If
-    the client has closed-loop ``users``, the users decide when programs start, and start none from
-    ``until_s`` on. ``recorded`` programs start in the order of their trace, even at equal times.
+    ``room`` is a semaphore that programs must enter before they run, if the client may run only a
+    limited number at once. Closed-loop ``users``, if any, decide when programs start, and start
+    none
+    from ``until_s`` on. ``recorded`` programs start in the order of their trace, even at equal
+    times.
     """
 
     programs: Iterator[tuple[float, Job]]
@@ -233,7 +229,7 @@ class _Stream:
 def _in_turn(stream: _Stream) -> Iterator[tuple[float, int, Job, _Room]]:
     """Yield the programs with their times, in the order in which they start.
 
-    Programs of equal time are numbered, and each comes with its client's ``room``.
+    Programs of equal time are numbered; each comes with its client's ``room``.
     """
     for arrival_s, program in stream.programs:
         yield arrival_s, getattr(program, "turn", None) or 0, program, stream.room
@@ -242,7 +238,7 @@ def _in_turn(stream: _Stream) -> Iterator[tuple[float, int, Job, _Room]]:
 def _streams(spec: ExperimentSpec, shard: records.Shard) -> list[_Stream]:
     """Return the programs and arrival times of each client that this driver serves.
 
-    If the workload has a data set, this function reads the data set.
+    This reads the workload's data set, if any.
     """
     source = spec.source()
     return [
@@ -265,7 +261,7 @@ def _api(target: DriverTarget, vocab: range) -> ServerApi:
 
 
 class _Run:
-    """A run on real servers that is in progress. Creating the object starts the run."""
+    """A run on real servers in progress; creating the object starts the run."""
 
     def __init__(
         self,
@@ -293,7 +289,7 @@ class _Run:
         on_progress: Callable[[DriveProgress], None] | None,
         interrupted: Callable[[], bool],
     ) -> bool:
-        """Run the programs of all clients to their end. Return False if the run was interrupted."""
+        """Run the programs of all clients to their end; return False after an interruption."""
         work = asyncio.create_task(self._run_all(streams))
         try:
             while not work.done():
@@ -322,7 +318,7 @@ class _Run:
             raise errors.exceptions[0] from None
 
     async def _replay(self, group: asyncio.TaskGroup, streams: list[_Stream]) -> None:
-        """Start the programs of all clients at the times, and in the order, of a trace."""
+        """Start the programs of all clients at the times and in the order of a trace."""
         await self.clock.sleep_until(0.0)
         merged = heapq.merge(*map(_in_turn, streams), key=itemgetter(0, 1))
         for arrival_s, _, program, room in merged:
@@ -332,7 +328,7 @@ class _Run:
         self._arrivals_open -= len(streams)
 
     async def _arrivals(self, group: asyncio.TaskGroup, stream: _Stream) -> None:
-        """Start one client's programs. Each program is prepared before its arrival time."""
+        """Start one client's programs, each of which is prepared before its arrival time."""
         # The users' first think time begins when the run begins.
         await self.clock.sleep_until(0.0)
         for arrival_s, program in stream.programs:

@@ -1,4 +1,4 @@
-"""The HTTP APIs of servers, as the driver uses them: prompts, request bodies, answers."""
+"""The HTTP APIs of servers from the driver's side: prompts, request bodies, answers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from fairbench.metrics.records import Ints
 ID_BYTES = 4
 CACHED_BYTES = 64 * 2**20
 
-# ``_WORDS`` holds 128 words. In common vocabularies, each word of the list is a single token if a
-# space stands before the word.
+# 128 words, each of which is a single token in common vocabularies if a space precedes it
 _WORDS = """
  time year people way day man thing woman life child world school state family student group
  country problem hand part place case week company system program question work government number
@@ -45,10 +44,10 @@ WORDS = tuple(_WORDS.split())
 
 
 def token_ids(segment: Segment, vocab: range) -> Ints:
-    """Return the token ids of a segment, which begin an infinite sequence that the key defines.
+    """Return a segment's token ids: the beginning of an infinite sequence that its key defines.
 
-    SHAKE-128 computes the sequence from the key; therefore, of two segments with the same key, the
-    shorter is a prefix of the longer.
+    SHAKE-128 computes the sequence from the key, so the shorter of two segments with the same key
+    is a prefix of the longer.
     """
     stream = shake_128(segment.key.encode()).digest(ID_BYTES * segment.length)
     ids: Ints = np.frombuffer(stream, "<u4").astype(np.int64) % len(vocab) + vocab.start
@@ -56,10 +55,9 @@ def token_ids(segment: Segment, vocab: range) -> Ints:
 
 
 class TokenFragments:
-    """A function object that converts prompt segments to JSON lists of token ids, with a cache.
+    """A callable with a cache that converts prompt segments to JSON lists of token ids.
 
-    The cache saves time: converting a document of 21,000 tokens takes a millisecond, and documents
-    are sent repeatedly.
+    Documents are sent repeatedly, and converting one of 21,000 tokens takes a millisecond.
     """
 
     def __init__(self, vocab: range, cached_bytes: int = CACHED_BYTES) -> None:
@@ -89,15 +87,14 @@ def fragment_of(ids: list[int]) -> bytes:
 def words_of(segment: Segment) -> bytes:
     """Return the text of a segment: one word per token, each after a space.
 
-    Of two segments with the same key, the shorter segment's text begins the longer segment's text.
+    The text of a longer segment with the same key begins with this text.
     """
     stream = shake_128(segment.key.encode()).digest(segment.length)
     return "".join(f" {WORDS[byte % len(WORDS)]}" for byte in stream).encode()
 
 
-# Several requests of a program may send equal prompts. If answers were not drawn at random, equal
-# prompts would get equal answers, and the answers would form a cached prefix that the workload does
-# not have.
+# At temperature 0, equal prompts of a program would get equal answers, which would form a cached
+# prefix that the workload does not have.
 TEMPERATURE = 1.0
 Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
@@ -105,11 +102,11 @@ CUT = "stream cut: it ended without a finish reason and [DONE]"
 
 
 class BadEvent(Exception):
-    """An error of a stream that contained an error event, or data that is not an event."""
+    """A stream contained an error event, or data that is not an event."""
 
 
 class StreamedAnswer(ABC):
-    """The part of an answer that has arrived so far, to which each event of the stream adds.
+    """The part of an answer that has arrived so far; each event of the stream adds to it.
 
     - Token counts are None if the server does not report token counts.
     - ``estimated`` is True while the server has not reported all tokens of the answer.
@@ -131,9 +128,10 @@ class StreamedAnswer(ABC):
         self.done = False
 
     def take_event(self, payload: bytes, event: str = "") -> int:
-        """Read the data of an event named ``event``. Return the number of new output tokens.
+        """Read the data of an event named ``event``; return the number of new output tokens.
 
-        The result is 0 if the event does not report a number of tokens. Raises BadEvent.
+        The result is 0 if the event reports no number of tokens. Raises BadEvent for a faulty
+        event.
         """
         if payload == DONE:
             self.done = True
@@ -141,7 +139,7 @@ class StreamedAnswer(ABC):
             return 0
         found = self._judge.judge_event(payload, event)
         if self.done and found.fault is not None:
-            return 0  # The answer is already complete, so a later fault has no effect.
+            return 0  # the answer is complete, so a later fault has no effect
         if found.answer is None:
             raise BadEvent("the event is not part of the server's API")
         if found.fault is not None:
@@ -158,7 +156,7 @@ class StreamedAnswer(ABC):
         return self._judge.ended or self.done
 
     def fault(self) -> str | None:
-        """Return why an ended stream holds no complete answer, or None if it does."""
+        """Return why an ended stream holds no complete answer, or None if it is complete."""
         if not self.finished:
             return CUT
         if self.output_tokens or (self._judge.may_be_empty and self._judge.end_fault() is None):
@@ -174,15 +172,15 @@ class StreamedAnswer(ABC):
 
     @abstractmethod
     def rendered(self) -> bytes:
-        """Return the output in the form in which later prompts of the same API contain it."""
+        """Return the output in the form that later prompts of the same API contain."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
     """A call of a program, described independently of the API.
 
-    ``outputs`` contains, by segment key, the earlier answers that the prompt contains, in the form
-    of the API. ``min_new_tokens`` is None if the server does not support a minimum length.
+    ``outputs`` holds earlier answers in the prompt by segment key, in the form of the API.
+    ``min_new_tokens`` is None if the server does not support a minimum length.
     """
 
     prompt: Prompt
@@ -193,7 +191,7 @@ class ApiCall:
 
 
 class ServerApi(Protocol):
-    """The interface of an API: the path, the body of a request, and a receiver of the answer."""
+    """The interface of an API: its path, request bodies, and a receiver of the answer."""
 
     path: str
 
@@ -202,9 +200,9 @@ class ServerApi(Protocol):
 
 
 def with_extra(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a body with more fields.
+    """Add fields to a request body.
 
-    New fields replace fields with the same names; a new field with the value null removes a field.
+    New fields replace fields with the same names; null removes a field.
     """
     merged = {**content, **extra}
     return {name: value for name, value in merged.items() if value is not None}
@@ -255,8 +253,8 @@ class _Meta(msgspec.Struct):
 class GenerateAnswer(StreamedAnswer):
     """An answer of SGLang's API ``/generate``.
 
-    Each event of the stream repeats all earlier output of the answer. With incremental streaming of
-    SGLang, an event contains only the new output.
+    Each event repeats all earlier output or, with SGLang's incremental streaming, has only the new
+    output.
     """
 
     def __init__(self) -> None:
@@ -269,7 +267,7 @@ class GenerateAnswer(StreamedAnswer):
         meta = msgspec.convert(answer.meta_info, _Meta)
         ids = msgspec.convert(answer.output_ids or [], list[int])
         self.answer_id = self.answer_id or str(meta.id or "")
-        if self.queue_s is None:  # Later values of the queue time include waits after a retraction.
+        if self.queue_s is None:  # later values include waits after a retraction
             self.queue_s = meta.queue_time
         self.input_tokens, self.cached_tokens = meta.prompt_tokens, meta.cached_tokens
         self.retractions = meta.num_retractions
@@ -290,10 +288,10 @@ class GenerateAnswer(StreamedAnswer):
 
 @dataclass(eq=False)
 class _AskOpenAI:
-    """The common part of OpenAI's completions API and OpenAI's chat API.
+    """The common part of OpenAI's completions and chat APIs.
 
-    ``most`` is the name of the field for the maximum number of output tokens. ``extra`` contains
-    additional fields of the request's body.
+    ``most`` names the field for the maximum number of output tokens; ``extra`` has more fields for
+    request bodies.
     """
 
     model: str | None
@@ -350,16 +348,15 @@ def _prompt_text(segments: Iterable[Segment], outputs: Mapping[str, bytes]) -> s
 class OpenAIAnswer(StreamedAnswer):
     """An answer of OpenAI's APIs.
 
-    Until the server reports the usage, each event with output counts as one token. If an event has
-    several tokens, the time of each single token is unknown. Output includes text, reasoning and
-    tool calls.
+    Output includes text, reasoning and tool calls. Until the server reports the usage, each event
+    with output counts as one token; times of single tokens within an event are unknown.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._texts: list[str] = []
-        self._events = 0  # number of events in the stream that contain output
-        self._told = 0  # number of output tokens that the latest usage of the stream reports
+        self._events = 0  # events of the stream that contain output
+        self._told = 0  # output tokens in the latest usage that the stream reported
 
     def _read_event(self, found: AnswerJudgement, answer: Answered, payload: bytes) -> int:
         if found.output:

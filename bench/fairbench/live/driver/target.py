@@ -13,12 +13,11 @@ from fairbench.config.flags import RUN
 from fairbench.errors import UsageError, unknown_name
 
 Lengths = Literal["exact", "header", "free"]
-# ``LONGEST_WAIT_S`` limits the total time in seconds that a request waits for retries after status
-# 429.
+# limit in seconds on the total wait of a request for retries after status 429
 LONGEST_WAIT_S = float(RUN["longest_wait"].default)
 
 MANAGED_HEADERS = frozenset({"content-length", "transfer-encoding", "connection"})
-# ``_TOKEN`` matches the characters of a header name according to RFC 9110.
+# characters of a header name according to RFC 9110
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -32,15 +31,15 @@ class DriverTarget:
       request only limits the output length from above.
     - ``max_concurrency`` limits the requests in progress; None means no limit.
     - ``idle_timeout_s`` is the number of real seconds without data after which a stream counts as
-      failed. Before the first token, a stream has no timeout, because the benchmark measures
-      starvation.
+      failed. There is no timeout before the first token, because the benchmark measures starvation.
     - ``time_scale`` is the number of emulated seconds in one real second.
-    - ``foreign_router`` means that another project's router stands before the servers. Behind
-      another project's router, the request id repeats fairbench's headers, and a request's worker
-      is known only if the answer names the worker.
-    - ``objectives`` maps a client to the objective that its requests name; fairbench's router knows
+    - ``foreign_router`` means that another project's router stands before the servers. The request
+      id then repeats fairbench's headers, and a request's worker is known only if the answer names
+      it.
+    - ``objectives`` maps clients to the objective that their requests name; fairbench's router
+      knows
       the latency targets of each objective.
-    - ``names`` maps a client to its name in requests, if that name is different.
+    - ``names`` maps clients to their names in requests, if these differ.
     - ``extra_body`` contains fields that are added to each body; ``max_tokens_field`` is the field
       of OpenAI's APIs for the maximum length of an answer.
     - ``rate_limited`` is the reaction to HTTP status 429: ``fail``, or ``wait`` for the time that
@@ -80,7 +79,7 @@ class DriverTarget:
 def check_headers(headers: Mapping[str, str]) -> None:
     """Raise UsageError for a header that would make a request invalid.
 
-    The message of the error does not show the header's value.
+    The error message does not show the header's value.
     """
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name):
@@ -96,7 +95,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
 def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # Reading ``port`` raises ValueError if the port is invalid.
+        _ = parts.port  # reading an invalid port raises ValueError
     except ValueError as error:
         raise UsageError(f"base_url {url}: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -1,4 +1,4 @@
-"""Addresses of workers, functions that compare addresses, and free ports for servers."""
+"""Addresses of workers in one normal form, and free ports for servers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ USUAL_PORTS = {"http": 80, "https": 443}
 class WorkerAddress:
     """A worker's HTTP root URL, and the addresses at which it publishes KV events, if any.
 
-    ``key`` is the API key that the worker expects in each request. The output of fairbench never
-    shows the API key.
+    ``key`` is the API key that the worker expects in each request; no output shows it.
     """
 
-    url: str  # An example is http://127.0.0.1:30000.
-    kv_events: str | None = None  # An example is tcp://127.0.0.1:5557.
+    url: str  # such as http://127.0.0.1:30000
+    kv_events: str | None = None  # such as tcp://127.0.0.1:5557
     kv_replay: str | None = None
     key: str | None = field(default=None, repr=False)
 
@@ -61,7 +60,7 @@ def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
             f"{name} {text}: replay needs kv, because it repeats the KV events that were "
             "missed; give kv, too"
         )
-    # Equal addresses must have equal texts, so addresses are normalised.
+    # Normalise addresses, so that equal ones have equal texts.
     root = urlsplit(url)
     netloc = root.netloc.lower().removesuffix(f":{USUAL_PORTS[root.scheme]}")
     canonical = root._replace(netloc=netloc).geturl().rstrip("/")
@@ -81,7 +80,7 @@ def _is_address(url: str, schemes: Sequence[str]) -> bool:
         port = parts.port
     except ValueError:
         return False
-    # ``urlsplit`` would remove line ends without an error.
+    # ``urlsplit`` would silently remove line ends.
     if not (url.isascii() and url.isprintable()):
         return False
     if parts.scheme not in schemes or not parts.hostname or port == 0:
@@ -94,8 +93,8 @@ def _is_address(url: str, schemes: Sequence[str]) -> bool:
 def free_ports(count: int) -> list[int]:
     """Return ``count`` different ports that are free at present.
 
-    Another process may take a port before the server uses it. Callers must look for an error about
-    a taken port in the server's log, and retry.
+    Another process may take a port before the server does. Callers must retry if the server's log
+    reports a taken port.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]

@@ -15,25 +15,24 @@ from typing import NamedTuple
 from fairbench.doors import plugin_of
 from fairbench.errors import UsageError
 
-# ``VISIBLE`` is the environment variable of NVIDIA's CUDA that names visible GPUs. AMD's HIP reads
-# the same variable unless HIP's own variable is set.
+# CUDA's variable for visible GPUs; AMD's HIP reads it, too, unless HIP's own variable is set
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 HIP, ROCR = "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 
 
 class Gpus(NamedTuple):
-    """The names of GPUs, and the environment ``variables`` that select GPUs by these names."""
+    """The names of GPUs, and the environment ``variables`` that select them by name."""
 
     names: list[str]
     variables: tuple[str, ...] = (VISIBLE,)
 
 
 def found_gpus() -> Gpus:
-    """Return the GPUs that this process may use, and the variables that select GPUs.
+    """Return the GPUs that this process may use, and the variables that select them.
 
-    If the machine has NVIDIA GPUs, its AMD GPUs are ignored. Variables that are set in this process
-    are also set for servers, because vLLM refuses to start if two of the variables contradict each
-    other. ROCm applies ``ROCR_VISIBLE_DEVICES`` first; HIP numbers the remaining GPUs.
+    AMD GPUs are ignored beside NVIDIA GPUs. All variables that are set in this process are set for
+    servers, because vLLM does not start if two of them contradict each other. ROCm applies
+    ``ROCR_VISIBLE_DEVICES`` first; HIP numbers the remaining GPUs.
     """
     cuda, hip = _listed_in(VISIBLE), _listed_in(HIP)
     if cuda is not None and hip is None:
@@ -55,7 +54,7 @@ WITHOUT_GPU = (
 
 
 def server_gpus(*, dp: int, tp: int, share: bool) -> list[dict[str, str]]:
-    """Return, for each of ``dp`` servers, the variables that select its ``tp`` GPUs.
+    """Return the variables that select ``tp`` GPUs for each of ``dp`` servers.
 
     Raises UsageError if the machine has too few GPUs.
     """
@@ -81,8 +80,8 @@ def _of_nvidia() -> list[str]:
 def assign(gpus: list[str], *, dp: int, tp: int, share: bool) -> list[str]:
     """Return the names of the ``tp`` GPUs of each of ``dp`` servers.
 
-    Unless ``share`` is True, no two servers get the same GPU. Raises UsageError if the machine has
-    too few GPUs.
+    Servers share a GPU only if ``share`` is True. Raises UsageError if the machine has too few
+    GPUs.
     """
     needed = tp if share else dp * tp
     if len(gpus) < needed:
@@ -103,9 +102,9 @@ NODES, RENDER = "sys/class/kfd/kfd/topology/nodes", "dev/dri/renderD{minor}"
 def rocm_gpus() -> list[str]:
     """Return HIP's numbers of the AMD GPUs that this process can use, in the order of KFD's nodes.
 
-    KFD (the kernel's driver for AMD GPUs) lists every node (processor or GPU) of the machine, even
-    in a container. Nodes without SIMD units are processors and not GPUs. If a GPU is not passed to
-    this container, the container has no render device of the GPU, and HIP does not count the GPU.
+    KFD (the kernel's driver for AMD GPUs) lists all processors and GPUs of the machine, even in a
+    container. Nodes without SIMD units are processors. A GPU that is not passed to this container
+    has no render device here, and HIP does not count it.
     """
     try:
         nodes = sorted((ROOT / NODES).iterdir(), key=lambda node: int(node.name))
@@ -146,15 +145,14 @@ except UsageError as error:
 
 @dataclass(frozen=True, slots=True)
 class ServerPython:
-    """The requirements on the Python that starts servers of some kind, by default this Python.
+    """Requirements on the Python that starts a kind of server; by default, this process's Python.
 
-    - ``modules`` are the modules that the Python must have; ``install`` is the pip requirement that
-      installs the first of them.
+    - ``modules`` are the modules that it must have; the pip requirement ``install`` installs the
+      first.
     - ``variable`` is the environment variable that names the Python if the user does not.
     - ``for_cpu`` is Python code that prints True if the engine needs no GPU.
-    - ``plugin`` names an engine whose plugin has a function ``check``, which raises UsageError for
-      an unsupported release. The field ``check`` contains the name of a function, followed by its
-      arguments.
+    - ``plugin`` names the engine whose plugin is checked. ``check`` is a function of the plugin
+      that raises UsageError for an unsupported release, followed by its arguments.
     """
 
     modules: tuple[str, ...] = ()
@@ -191,7 +189,7 @@ class ServerPython:
         return python
 
     def needs_no_gpu(self, python: str) -> bool:
-        """Return whether the engine that a Python has is built for CPUs only."""
+        """Return whether a Python's engine is built for CPUs only."""
         return self.for_cpu is not None and ask_python(python, self.for_cpu).strip() == "True"
 
 
@@ -213,7 +211,7 @@ def ask_python(python: str, program: str, *arguments: str) -> str:
     return found.stdout
 
 
-# ``PACKAGES`` lists the modules of the packages that the extra `live` installs.
+# modules of the packages that the extra `live` installs
 PACKAGES = ("aiohttp", "httptools", "msgspec", "prometheus_client", "zmq")
 
 

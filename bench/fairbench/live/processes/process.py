@@ -1,4 +1,4 @@
-"""Server processes: how they start and end, and why one ended according to its log."""
+"""Server processes: their start and end, and the cause of an end in the log."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from fairbench.live.processes.environment import WITHOUT_GPU
 
 TAIL_BYTES = 4_000
 TAIL_LINES = 20
-# The cause of a server's end is searched in the last ``CAUSE_BYTES`` bytes of the server's log.
+# last bytes of a server's log in which the cause of its end is sought
 CAUSE_BYTES = 2**20
-LONGEST = 500  # limit on the characters of a quoted cause in a message
+LONGEST = 500  # most characters of a quoted cause in a message
 
-# ``_BEFORE`` matches the texts that engines write before a log message: a process, a level with a
-# time, a file, a rank.
+# texts that engines write before a log message: a process, a level with a time, a file, a rank
 _BEFORE = re.compile(
     r"(?:\([^()]{1,80}\) |(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d [\d:]{8} |\[[^\[\]]{1,80}\] )"
 )
@@ -32,8 +31,7 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]{0,100}(?:Error|Exception|Exit|Failure): ?\
 _REFUSED = re.compile(r"(?:\S{1,80}: error: |fairbench: )\S")
 _KILLED = re.compile(r"\S.{0,80} (?:was killed by signal|died unexpectedly)")
 
-# If a log message contains one of the texts in ``_ECHOES``, it comes from a process that ended only
-# because another process had ended.
+# texts in messages of processes that ended only because another process had ended
 _ECHOES = (
     *("See root cause above", "Engine core initialization failed", "EngineDeadError"),
     *("CancelledError", "BrokenPipeError", "ConnectionResetError", "EOFError", "SystemExit"),
@@ -44,14 +42,14 @@ GPU_MISSING = (
     *("Failed to infer device type", "No accelerator (CUDA", "Found no NVIDIA driver"),
     *("No CUDA GPUs are available", "not compiled with CUDA", "libcuda.so"),
 )
-"""Parts of messages by which engines report that no GPU exists."""
+"""Texts by which engines report that there is no GPU."""
 
 
 def log_end(path: Path, begin: int, most: int = TAIL_BYTES, lines: int = TAIL_LINES) -> str:
-    """Return the last lines of a log, without the bytes before ``begin``.
+    """Return the last lines of a log, ignoring the bytes before ``begin``.
 
-    The bytes before ``begin`` are from an earlier process. The result has at most ``lines`` lines
-    and ``most`` bytes.
+    Bytes before ``begin`` are from an earlier process. The result has at most ``lines`` lines and
+    ``most`` bytes.
     """
     with path.open("rb") as log:
         size = log.seek(0, os.SEEK_END)
@@ -61,17 +59,16 @@ def log_end(path: Path, begin: int, most: int = TAIL_BYTES, lines: int = TAIL_LI
 
 
 def cause_in(path: Path, begin: int) -> str:
-    """Return why a server ended, by ``cause_of``, from the last MiB of its log after ``begin``."""
+    """Return why a server ended (``cause_of``), from the last MiB of its log after ``begin``."""
     return cause_of(log_end(path, begin, CAUSE_BYTES, lines=CAUSE_BYTES))
 
 
 def cause_of(text: str) -> str:
     """Return the message in a log that explains why a server ended.
 
-    If a GPU is missing, advice is added. The result is the last exception, usage error or kill
-    message in the log that does not follow from an earlier message. If the log has no exception,
-    usage error or kill message, the result is its last line. Characters that cannot be printed are
-    escaped.
+    This is the last exception, usage error or kill message that does not merely follow from an
+    earlier one or, without any, the last line. Advice is added if a GPU is missing. Characters that
+    cannot be printed are escaped.
     """
     plain = [_without_prefix(line) for line in text.splitlines() if line.strip()]
     causes = [
@@ -97,8 +94,8 @@ def _is_cause(line: str) -> bool:
     return any(kind.match(line) for kind in (_RAISED, _REFUSED, _KILLED))
 
 
-GRACE_S = 10.0  # seconds between SIGTERM and SIGKILL when a server is ended
-REAPER_MARGIN_S = 5.0  # seconds after ``GRACE_S`` within which the reaper process must end
+GRACE_S = 10.0  # seconds between SIGTERM and SIGKILL to a server
+REAPER_MARGIN_S = 5.0  # seconds after ``GRACE_S`` within which the reaper must end
 
 
 class Process(Protocol):
@@ -110,7 +107,7 @@ class Process(Protocol):
 
     @property
     def ending(self) -> str:
-        """Return a phrase that says how the process ended. The process must have ended."""
+        """Return a phrase on how the process, which must have ended, did so."""
 
     def log_tail(self) -> str:
         """Return the last lines that the process has printed."""
@@ -126,7 +123,7 @@ class Process(Protocol):
 
 
 class ReplicaPlace(Protocol):
-    """The interface of the place of one replica, which is a machine and some of its GPUs."""
+    """The interface of a replica's place: a machine and some of its GPUs."""
 
     @property
     def host(self) -> str:
@@ -134,7 +131,7 @@ class ReplicaPlace(Protocol):
 
     @property
     def listen(self) -> str:
-        """The address at which servers on this machine listen, and which the place can reach."""
+        """An address for servers on this machine that the place can reach."""
 
     @property
     def python(self) -> str:
@@ -151,7 +148,7 @@ class ReplicaPlace(Protocol):
     def free_ports(self, count: int) -> list[int]:
         """Return ``count`` different ports that are free on the machine of the place.
 
-        Raises RunFailed.
+        Raises RunFailed if the machine cannot be asked.
         """
 
     def start(
@@ -165,7 +162,7 @@ class ReplicaPlace(Protocol):
 
 
 class ServerProcess:
-    """A running command, which ends when ``stop`` is called or this process ends.
+    """A running command that ends when ``stop`` is called or this process ends.
 
     Calling ``stop`` sends SIGTERM and, after ``grace_s`` seconds, SIGKILL.
     """
@@ -189,8 +186,8 @@ class ServerProcess:
         self._grace_s = grace_s
         self._log_start = log_path.stat().st_size if log_path.exists() else 0
         with log_path.open("ab") as log:
-            # The process runs in a session of its own: Ctrl-C at the terminal reaches only
-            # fairbench, which then ends the process.
+            # A session of its own: Ctrl-C at the terminal reaches only fairbench, which then ends
+            # the process.
             self._reaper = subprocess.Popen(
                 [*under, *command],
                 stdin=subprocess.PIPE,
@@ -222,7 +219,7 @@ class ServerProcess:
         self.ask_to_stop()
         try:
             self._reaper.wait(self._grace_s + REAPER_MARGIN_S)
-        # The server survived SIGKILL, so fairbench can end only the reaper process.
+        # The server survived SIGKILL, so only the reaper can be ended.
         except subprocess.TimeoutExpired:
             self._reaper.kill()
             self._reaper.wait()

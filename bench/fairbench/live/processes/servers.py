@@ -1,4 +1,4 @@
-"""The parallel start of servers, the wait until they are ready, and restarts."""
+"""Parallel starts of servers, waiting until they are ready, and restarts."""
 
 from __future__ import annotations
 
@@ -20,19 +20,16 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.1  # seconds between two checks of servers that are not ready yet
 HEALTH_TIMEOUT_S = 5.0  # limit in seconds on the answer of a server's health page
-# If a server's log contains one of the texts in ``TAKEN``, in upper or lower case, the server's
-# port is taken.
+# texts in a server's log, in upper or lower case, if its port is taken
 TAKEN = ("address already in use", "address in use")
-PROBE_BYTES = 2**16  # number of bytes that are written to test whether a disk is full
+PROBE_BYTES = 2**16  # bytes that are written to test whether a disk is full
 TELL_S = 30.0  # seconds between two log lines about servers that are not ready yet
-MAX_STARTS = 5  # limit on the number of starts of a server whose port was taken each time
+MAX_STARTS = 5  # most starts of a server whose port was taken each time
 LOOK_S = 0.5  # seconds between two checks whether servers have ended
-FIRST_PAUSE_S = 1.0  # seconds between the first end of a server and its restart
-# ``LONGEST_PAUSE_S`` limits the pause in seconds before a restart; the pause doubles with each end
-# of the server.
+FIRST_PAUSE_S = 1.0  # seconds from the first end of a server to its restart
+# limit in seconds on the pause before a restart, which doubles with each end of the server
 LONGEST_PAUSE_S = 60.0
-# If a server runs for ``STEADY_S`` seconds without an end, the next pause is ``FIRST_PAUSE_S``
-# again.
+# seconds without an end after which the next pause is ``FIRST_PAUSE_S`` again
 STEADY_S = 60.0
 
 
@@ -50,10 +47,9 @@ OnReady: TypeAlias = Callable[[ServersProgress], None]
 class Recipe:
     """The instructions for starting a server.
 
-    - ``command`` returns the command line, given ``ports`` free ports, of which the first is the
-      HTTP port.
-    - ``health`` and ``ready`` decide when the server is ready: when the page ``health`` answers
-      with success or, if ``ready`` is given, when ``ready`` returns True for the URL.
+    - ``command`` returns the command line for ``ports`` free ports, the first of which is for HTTP.
+    - The server is ready when the page ``health`` answers with success or, if ``ready`` is given,
+      when ``ready`` returns True for the URL.
     - ``kv_events`` is the address of the server's KV cache events, with placeholders for the host
       and the second port.
     - ``place`` is the machine on which the server starts.
@@ -70,18 +66,18 @@ class Recipe:
 
 
 class Server:
-    """A server that is started by a recipe (start instructions) on free ports."""
+    """A server that a recipe (start instructions) starts on free ports."""
 
     def __init__(self, recipe: Recipe, log_dir: Path) -> None:
         self.recipe = recipe
         self._log_path = log_dir / f"{recipe.name}.log"
         self.starts = 0
-        # ``deaths`` counts the exits of the server's process that the supervisor noticed.
+        # ends of the server's process that the supervisor noticed
         self.deaths = 0
         self.start()
 
     def start(self) -> None:
-        """Start the server at new ports. The server must not be running."""
+        """Start the server, which must not be running, on new ports."""
         self.starts += 1
         self.ports = self.recipe.place.free_ports(self.recipe.ports)
         self._launch()
@@ -89,7 +85,7 @@ class Server:
     def start_again(self) -> None:
         """Start the server again on its first ports, which other processes know.
 
-        No process of the server may be running.
+        The server must not be running.
         """
         self.process.stop()
         self._launch()
@@ -135,14 +131,14 @@ class Server:
         return f"{self.recipe.name} (with {place.host})" if place.is_lost else self.recipe.name
 
     def how_it_ended(self) -> str:
-        """Return a line that tells how and why the server ended.
+        """Return a line on how and why the server ended.
 
         The server must have ended.
         """
         return self._shown(f"ended with {self.process.ending}")
 
     def last_words(self) -> str:
-        """Return how the server ended, and the reason. The server must have ended."""
+        """Return how the server, which must have ended, did so, and why."""
         return f"{self.process.ending}{self._cause()}"
 
     def _cause(self) -> str:
@@ -157,9 +153,9 @@ class Server:
         return f"{directory}: cannot be written: {why}, so {shown}" if why else shown
 
     def failed(self, how: str) -> RunFailed:
-        """Return an error whose message has the cause and whose note has the end of the log.
+        """Return an error with the cause as its message and the end of the log as its note.
 
-        Control characters are escaped in the message but not in the note.
+        Control characters are escaped only in the message.
         """
         error = RunFailed(self._shown(how))
         error.add_note(self.process.log_tail())
@@ -193,13 +189,12 @@ def start_all(
 ) -> list[Server]:
     """Start servers, wait until all are ready, and report the progress to ``on_ready``.
 
-    Before an error is raised, all servers are ended. Raises RunFailed if a server ends or is not
+    All servers are ended before an error is raised. Raises RunFailed if a server ends or is not
     ready within ``timeout_s`` seconds, and KeyboardInterrupt if ``interrupted`` returns true.
     """
     servers: list[Server] = []
     try:
-        # Servers are started one by one, so that earlier servers can be stopped if a later start
-        # fails.
+        # Not all at once, so that earlier servers can be stopped if a later start fails.
         servers.extend(Server(recipe, log_dir) for recipe in recipes)
         _wait_ready(servers, time.monotonic() + timeout_s, timeout_s, on_ready, interrupted)
     except BaseException:
@@ -233,12 +228,12 @@ def _wait_ready(
             told = time.monotonic()
             waiting[0].tell_of_waiting(told - begun)
     for server in servers:
-        # A server that was ready may have ended while other servers became ready.
+        # A ready server may have ended while others became ready.
         server.check_running()
 
 
 def stop_all(servers: Sequence[Server]) -> None:
-    """End several servers in parallel. The function returns when all of the servers have ended."""
+    """End several servers in parallel, and wait until all have ended."""
     for server in servers:
         server.process.ask_to_stop()
     for server in servers:
@@ -249,8 +244,8 @@ def stop_all(servers: Sequence[Server]) -> None:
 class _Case:
     """The state of a supervised server process, with times in seconds.
 
-    ``due_s`` is the time of the next restart, or None while the server runs. If ``is_over`` is
-    True, the server cannot be restarted.
+    ``due_s`` is the time of the next restart, or None while the server runs. ``is_over`` is True if
+    the server cannot be restarted.
     """
 
     started_s: float
@@ -260,7 +255,7 @@ class _Case:
 
 
 class Supervisor:
-    """A supervisor, which restarts servers whose process has exited, on their old ports.
+    """A supervisor that restarts servers whose process has exited, on their old ports.
 
     The pauses before the restarts of a server are 1, 2, 4 ... 60 s.
     """

@@ -1,4 +1,4 @@
-"""Charts as inline SVG, which the page's style sheet colours."""
+"""Charts as inline SVG, coloured by the page's style sheet."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ WIDTH = 520
 LEFT, RIGHT = 58, 14
 END = WIDTH - RIGHT
 PLOT_PX = 200
-LINE_PX = 1.8  # The line of a series has this width in pixels, as in the style sheet.
-BELOW_PX = 44  # A horizontal axis with its label has this height in pixels.
-# Each row of a legend has the height ``LEGEND_PX`` in pixels, and ``PER_ROW`` entries.
+LINE_PX = 1.8  # width in pixels of a series' line, as in the style sheet
+BELOW_PX = 44  # height in pixels of a horizontal axis with its label
+# height in pixels of a row in a legend, and its number of entries
 LEGEND_PX, PER_ROW = 18, 3
 
 
@@ -32,7 +32,7 @@ Ticks = Sequence[tuple[float, str]]
 class Scale(NamedTuple):
     """A linear or logarithmic mapping from values in ``[low, high]`` to pixels.
 
-    ``given`` are the scale's ticks with labels; if empty, the ticks are at round values.
+    ``given`` are ticks with labels; if empty, ticks are at round values.
     """
 
     low: float
@@ -43,7 +43,7 @@ class Scale(NamedTuple):
     given: Ticks = ()
 
     def pixel_of(self, value: float) -> float:
-        """Return the pixel of a value. Values outside the range are put at the edge."""
+        """Return the pixel of a value; values outside the range are put at the edge."""
         inside = min(max(value, self.low), self.high)
         if self.log:
             part = log10(inside / self.low) / log10(self.high / self.low)
@@ -66,7 +66,7 @@ class Scale(NamedTuple):
         return [round(n * step, 10) for n in range(ceil(low / step), floor(high / step + 1e-9) + 1)]
 
     def labelled(self) -> Ticks:
-        """Return the ticks of the scale, given or at round values, each with its label."""
+        """Return the ticks with labels, given or at round values."""
         return self.given or [(tick, tick_text(tick)) for tick in self.ticks()]
 
 
@@ -80,7 +80,7 @@ def log_range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def drawing(height: float, title: str, parts: Sequence[str]) -> str:
-    """Return an SVG drawing of the given height (pixels), title and elements."""
+    """Return an SVG drawing with a height in pixels, a title and SVG elements."""
     return (
         f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(title)}">'
         f"{''.join(parts)}</svg>"
@@ -101,12 +101,12 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str, look: str = "") 
 
 
 def rect(x: float, y: float, width: float, height: float, look: str) -> str:
-    """Return an SVG rectangle, for which ``look`` are SVG attributes."""
+    """Return an SVG rectangle with the SVG attributes ``look``."""
     return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" {look}/>'
 
 
 def curve(across: Scale, up: Scale, points: Iterable[tuple[float, float]], look: str) -> str:
-    """Return an SVG polyline through points, for which ``look`` are SVG attributes."""
+    """Return an SVG polyline through points, with the SVG attributes ``look``."""
     return f'<polyline points="{point_coordinates(across, up, points)}" class="series"{look}/>'
 
 
@@ -116,7 +116,7 @@ def point_coordinates(across: Scale, up: Scale, points: Iterable[tuple[float, fl
 
 
 def shade(across: Scale, up: Scale, window: tuple[float, float]) -> str:
-    """Return a range of x as a shaded rectangle over the height of a chart."""
+    """Return a rectangle that shades a range of x over the whole height of a chart."""
     x, end = across.pixel_of(window[0]), across.pixel_of(window[1])
     return rect(x, up.end_px, end - x, up.start_px - up.end_px, 'class="shade"')
 
@@ -127,7 +127,7 @@ def legend_height(entries: int, per_row: int = PER_ROW) -> int:
 
 
 class Key(NamedTuple):
-    """The layout of a legend: the entries per row, and the position and length of labels.
+    """The layout of a legend: entries per row, and position and length of labels.
 
     In pixels, ``left`` is the start of the first entry and ``label_px`` the distance from an
     entry's start to its label; ``most`` is the largest number of characters in a label.
@@ -139,7 +139,7 @@ class Key(NamedTuple):
     left: float = LEFT
 
     def entry(self, number: int, label: str) -> tuple[float, float, str]:
-        """Return the pixel position of entry ``number``'s sample, and the label as SVG text."""
+        """Return the pixel position of an entry's colour sample, and its label as SVG text."""
         row, column = divmod(number, self.per_row)
         x, y = self.left + column * (END - self.left) / self.per_row, 10 + row * LEGEND_PX
         return x, y, text(x + self.label_px, y + 4, cut_middle(label, self.most))
@@ -162,12 +162,12 @@ def scales(
 
 
 def colour(number: int) -> str:
-    """Return the colour of the series that has this number."""
+    """Return the colour of series ``number``."""
     return f"var(--c{number % len(SERIES)})"
 
 
 def stroke(number: int) -> str:
-    """Return the SVG attributes of the line of a data series: colour and dashes."""
+    """Return the SVG attributes of a data series' line: colour and dashes."""
     lengths = SERIES[number % len(SERIES)].dashes
     written = " ".join(f"{length * LINE_PX:.3g}" for length in lengths)
     dashes = f' stroke-dasharray="{written}"' if lengths else ""
@@ -192,7 +192,7 @@ def horizontal_axis(scale: Scale, top: float, bottom: float, label: str) -> list
 
 
 def vertical_axis(scale: Scale, label: str, *, percent: bool = False) -> list[str]:
-    """Return the grid lines and ticks of the axis beside a chart, with the label above them."""
+    """Return the grid lines and ticks of the axis beside a chart, below its label."""
     parts = [text(4, scale.end_px - 10, label)]
     for tick in scale.ticks():
         y = scale.pixel_of(tick)
@@ -204,12 +204,12 @@ def vertical_axis(scale: Scale, label: str, *, percent: bool = False) -> list[st
 def axes(
     across: Scale, up: Scale, x_label: str, y_label: str, *, percent: bool = False
 ) -> list[str]:
-    """Return both axes of a chart. ``percent`` writes the ticks of y as percentages."""
+    """Return both axes of a chart; ``percent`` writes the ticks of y as percentages."""
     beside = vertical_axis(up, y_label, percent=percent)
     return beside + horizontal_axis(across, up.end_px, up.start_px, x_label)
 
 
-# ``LONG_LINE_KEY`` is the legend for labels that are too long for ``LINE_KEY``.
+# legends for short and for long labels
 LINE_KEY, LONG_LINE_KEY = Key(27, 14), Key(27, 22, 2)
 
 
@@ -238,8 +238,7 @@ def line_chart(
     """Draw lines over a common x axis. The y axis begins at 0.
 
     If ``percent`` is true, y values are written as percentages. ``shaded`` is a range of x that is
-    drawn in grey.
-    Some series must have a point, and with ``log_x`` all x must be positive.
+    drawn in grey. At least one series must have a point; with ``log_x``, all x must be positive.
     """
     key = LONG_LINE_KEY if any(len(one.label) > LINE_KEY.most for one in series) else LINE_KEY
     every_x = [x for one in series for x in one.x]
@@ -266,7 +265,7 @@ AREA_KEY = Key(KEY_PX + 5, 15)
 
 
 class Area(NamedTuple):
-    """A layer of a stacked chart: a value per bin, and the number of a colour (None for grey)."""
+    """A layer of a stacked chart: a value per bin, and a series number (None: grey)."""
 
     label: str
     values: Floats
@@ -301,8 +300,7 @@ def area_chart(
     ]
     for one, look in zip(areas, looks, strict=True):
         above = below + one.values
-        # The outline of a layer in a stacked chart is its upper edge, followed by its lower edge
-        # from right to left.
+        # outline of a layer: its upper edge, then its lower edge from right to left
         top = zip(x, np.repeat(above, 2).tolist(), strict=True)
         back = zip(reversed(x), reversed(np.repeat(below, 2).tolist()), strict=True)
         parts.append(f'<polygon points="{point_coordinates(across, up, (*top, *back))}" {look}/>')
@@ -315,19 +313,17 @@ def area_chart(
 
 POINT_KEY = Key(17, 15)
 POINTS_PX = 220
-# The x axis extends beyond the values by the fraction ``MARGIN`` of the range, at both ends.
+# extension of the x axis beyond the values, at both ends, as a fraction of their range
 MARGIN = 0.06
-# The x axis covers at least the fraction ``LEAST_RANGE`` of the largest x, so that small
-# differences look small.
+# least range of the x axis, as a fraction of the largest x, so that small differences look small
 LEAST_RANGE = 0.2
-# An axis of whole numbers covers at least the range ``LEAST_WHOLE``, because a narrower axis would
-# have fractional ticks.
+# least range of an axis of whole numbers; a narrower axis would have fractional ticks
 LEAST_WHOLE = 3.0
 Ends = tuple[float, float] | None
 
 
 class ChartPoint(NamedTuple):
-    """A mark with the ends of its intervals in x and y.
+    """A mark in a chart, with the ends of its intervals in x and y.
 
     A ``hollow`` mark shows a value that is only a bound.
     """
@@ -340,7 +336,7 @@ class ChartPoint(NamedTuple):
 
 
 class PointSeries(NamedTuple):
-    """Marks in the colour of a series of ``palette.SERIES``, which a line may join."""
+    """Marks in the colour of a series of ``palette.SERIES``, optionally joined by a line."""
 
     label: str
     series: int
@@ -364,8 +360,8 @@ def point_chart(
 
     Args:
         series: The series, at least one of which has a point. With ``log_x`` every x is positive,
-            and with ``log_y`` every y is positive. whole_x: Whether x is a count, so that ticks are
-            whole numbers and the axis begins at 0.
+            and with ``log_y`` every y is positive.
+        whole_x: Whether x is a count, so that ticks are whole numbers and the axis begins at 0.
         x_ticks: Ticks of x with labels; if empty, the ticks are at round values.
     """
     points = [point for one in series for point in one.points]
@@ -414,7 +410,7 @@ def _drawn(one: PointSeries, across: Scale, up: Scale) -> list[str]:
 
 
 def series_mark(x: float, y: float, series: int, *, hollow: bool = False, arrow: str = "") -> str:
-    """Return the mark of a series at a position. If the value is a bound, the mark has an arrow."""
+    """Return the mark of a series at a position, with an arrow if the value is a bound."""
     fill = "none" if hollow else colour(series)
     shape = SERIES[series % len(SERIES)].shape + arrow
     return (
@@ -426,11 +422,11 @@ def series_mark(x: float, y: float, series: int, *, hollow: bool = False, arrow:
 CELL_PX, TOP_PX = 17, 24
 CELLS_PX, CELL_CHARACTERS = 128, 14
 KEYS, KEY_STEP_PX = 4, 94
-LEAST = 0.06  # In a heat map, the cell with the lowest value has this opacity.
+LEAST = 0.06  # opacity of the lowest value in a heat map
 
 
 class HeatRow(NamedTuple):
-    """A row of a heat map, with the CSS colour of its cells and a value per bin.
+    """A row of a heat map: the CSS colour of its cells, and a value per bin.
 
     A bin with the value NaN has no cell.
     """
@@ -502,7 +498,7 @@ ARROWS = {">": '<path d="M6 0H13M10-3L13 0L10 3"/>', "<": '<path d="M-6 0H-13M-1
 
 
 class Dot(NamedTuple):
-    """A mark in the dot chart: a positive value, and the number of the series for the colour.
+    """A mark in the dot chart: a positive value, and the number of its series.
 
     If the value is a bound, ``sign`` is > or <.
     """
@@ -513,7 +509,7 @@ class Dot(NamedTuple):
 
 
 class DotRow(NamedTuple):
-    """A row of the dot chart, with a name and several marks."""
+    """A row of the dot chart: a name and several marks."""
 
     label: str
     dots: Sequence[Dot]
@@ -553,7 +549,7 @@ BAR_ROW_PX, BAR_PX, BAR_LABELS_PX, COUNTS_PX = 26, 18, 118, 44
 
 
 class Bar(NamedTuple):
-    """A bar from ``low`` to ``high``, with a text after its end and the number of its colour."""
+    """A bar from ``low`` to ``high``, with a text after its end and a colour number."""
 
     label: str
     low: float
@@ -563,7 +559,7 @@ class Bar(NamedTuple):
 
 
 def bar_chart(title: str, bars: Sequence[Bar], labels_px: float = BAR_LABELS_PX) -> str:
-    """Draw a chart with a row for each bar. The scale goes from 0 to the largest ``high``."""
+    """Draw a chart with a row for each bar, on a scale from 0 to the largest ``high``."""
     across = Scale(0.0, max(bar.high for bar in bars), labels_px, END - COUNTS_PX)
     bottom = 6 + BAR_ROW_PX * len(bars)
     parts = [line(labels_px, 2, labels_px, bottom, "axis")]
@@ -589,7 +585,7 @@ STEPS_S = (
 
 
 class TimeAxis(NamedTuple):
-    """The label and the ticks of a time axis. Without ticks, the axis shows round seconds."""
+    """The label and the ticks of a time axis; without ticks, it shows round seconds."""
 
     label: str
     ticks: Ticks = ()
@@ -609,7 +605,7 @@ def time_axis(
     zone = f" {clock.zone}" if clock.zone else ""
     began = datetime.fromisoformat(clock.iso.removesuffix("Z")).replace(tzinfo=None)
     midnight = began.replace(hour=0, minute=0, second=0, microsecond=0)
-    since_s = (began - midnight).total_seconds()  # seconds between midnight and time 0 of the chart
+    since_s = (began - midnight).total_seconds()  # seconds from midnight to time 0 of the chart
     numbers = range(ceil((start_s + since_s) / step_s), floor((end_s + since_s) / step_s) + 1)
     if len(numbers) < 2:
         return TimeAxis(f"{name}, s since {clock.at(0.0)}")
@@ -625,7 +621,7 @@ def time_axis(
 
 
 def _text(moment: datetime, step_s: int) -> str:
-    """Return the time of day of a moment, or the date if the moment is midnight."""
+    """Return the time of day of a moment, or the date at midnight."""
     if step_s >= DAY_S or (moment.hour, moment.minute, moment.second) == (0, 0, 0):
         return f"{moment:%m-%d}"
     return f"{moment:%H:%M}" if step_s >= MINUTE_S else f"{moment:%H:%M:%S}"

@@ -1,4 +1,4 @@
-"""Conversion of a page to one HTML file, which loads no scripts, fonts or pictures."""
+"""Conversion of a page to one HTML file that loads no scripts, fonts or pictures."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from fairbench.report.pages.page import (
 from fairbench.report.palette import style_sheet
 from fairbench.results.store import write_text
 
-# A phone shows a table with at most ``MOST_COLUMNS`` columns; the rows of a wider table become
-# lists.
+# most columns of a table on a phone; rows of wider tables become lists
 MOST_COLUMNS = 4
 
 
@@ -122,7 +121,7 @@ def _block(block: Block) -> Iterator[str]:
 def _html_name(row: Sequence[Cell], columns: int) -> str:
     """Return the first cell of a row as HTML.
 
-    A cell that is the only one of its row spans the whole table.
+    A row's only cell spans the whole table.
     """
     kind = 'scope="row"' if len(row) > 1 else f'scope="rowgroup" colspan="{columns}"'
     return f"<th {kind}>{escape(row[0].text)}{_detail(row[0])}</th>"
@@ -150,7 +149,7 @@ def check_ending(path: Path, flag: str) -> None:
 def write_page(page: Page, path: Path, flag: str = "--report") -> None:
     """Write a page in the format of the file's suffix.
 
-    Raise UsageError if the file cannot be written.
+    Raises UsageError if the file cannot be written.
     """
     check_ending(path, flag)
     text = page_markdown(page) if path.suffix == ".md" else as_html(page)

@@ -15,7 +15,7 @@ from fairbench.report.pages import page
 from fairbench.report.pages.traffic_figures import flood_headlines, traffic_figures
 from fairbench.report.traffic_lines import TTFT, JudgedTraffic, overload_line, traffic_lines
 
-MOST_ROWS = 30  # largest number of clients in the table of clients
+MOST_ROWS = 30  # most clients in the table of clients
 NOBODY = "There is no flood: no client sends much more than other clients."
 PEAK_S = 60.0
 
@@ -32,8 +32,7 @@ def log_page(
     """Return the page of recorded traffic, with load, waits and clients.
 
     Args:
-        measured: Name of the recorded latency, such as "time to first token", or "" without
-            latencies.
+        measured: Name of the recorded latency, such as "time to first token", or "".
         sections: More sections, which follow the section on clients.
     """
     said = list(traffic_lines(found, "in the log", measured)) or [NOBODY]
@@ -84,7 +83,7 @@ def _log_cards(found: JudgedTraffic, measured: str) -> Iterator[page.Headline]:
 
 
 def _peak(traffic: Traffic) -> float:
-    """Return the load (weighted tokens/s) in the busiest minute, or the mean of a shorter log."""
+    """Return the load (weighted tokens/s) of the busiest minute, or the mean of a shorter log."""
     since_s = traffic.arrival_s - traffic.arrival_s[0]
     tokens = np.bincount((since_s // PEAK_S).astype(np.int64), traffic.tokens)
     return float(tokens.max()) / min(PEAK_S, traffic.span_s)
@@ -116,7 +115,7 @@ def _client_rows(traffic: Traffic, measured: str) -> Iterator[page.Grid | page.P
 
 
 def _wait(wait_s: float | None, unit: str = "") -> str:
-    """Return a wait in seconds as text. An infinite wait means that the request failed."""
+    """Return a wait in seconds as text; an infinite wait means a failed request."""
     return "failed" if wait_s == inf else f"{seconds(wait_s)}{unit}"
 
 

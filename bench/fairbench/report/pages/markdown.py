@@ -1,4 +1,4 @@
-"""Conversion of pages and tables to GitHub's Markdown, with texts escaped and figures left out."""
+"""Conversion of pages and tables to GitHub's Markdown, without figures."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def page_markdown(page: Page) -> str:
 def table(
     headings: Sequence[str], rows: Iterable[Sequence[T]], write: Callable[[T], str]
 ) -> Iterator[str]:
-    """Yield the lines of a Markdown table. The function ``write`` converts a cell to Markdown.
+    """Yield the lines of a Markdown table; ``write`` converts a cell to Markdown.
 
-    Empty cells are added to a row that is too short.
+    Rows that are too short get empty cells.
     """
     yield _markdown_row(map(escaped, headings))
     yield _markdown_row(["---"] * len(headings))
@@ -54,7 +54,7 @@ def _markdown_row(cells: Iterable[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape a text, which may contain any characters, for one line of Markdown."""
+    """Escape a text with any characters for one line of Markdown."""
     plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`*_\[\]|~#>])", r"\\\1", plain)
 

@@ -33,7 +33,7 @@ class Bullets(NamedTuple):
 class Cell(NamedTuple):
     """A cell of a table.
 
-    ``mark`` is "best", "worst" or "", and ``detail`` stands below the text.
+    ``mark`` is "best", "worst" or ""; ``detail`` is written below the text.
     """
 
     text: str
@@ -44,7 +44,7 @@ class Cell(NamedTuple):
 class Grid(NamedTuple):
     """A table in which a row is a name followed by numbers.
 
-    A row that has only one cell is a heading for the rows below.
+    A row with a single cell is a heading for the rows below.
     """
 
     headings: Sequence[str]
@@ -52,7 +52,7 @@ class Grid(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """An SVG drawing and its description. Markdown omits the drawing."""
+    """An SVG drawing and its description; Markdown omits the drawing."""
 
     svg: str
     caption: str
@@ -68,7 +68,7 @@ Block = Paragraph | Definitions | Bullets | Grid | Figure | Code
 
 
 class Section(NamedTuple):
-    """Blocks of a page under a title. If the section is folded, the reader must open it."""
+    """Blocks of a page under a title; a folded section must be opened by the reader."""
 
     title: str
     blocks: Sequence[Block]
@@ -81,7 +81,7 @@ def filled(title: str, blocks: Sequence[Block], *before: Block) -> list[Section]
 
 
 class Headline(NamedTuple):
-    """A card at the top of a page, with a number's name, its value, and how to read it."""
+    """A card at the top of a page: a number's name, its value, and a remark on it."""
 
     label: str
     value: str
@@ -89,9 +89,9 @@ class Headline(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A report page: where the numbers come from, the main results, then the details.
+    """A report page: the origin of the numbers, the main results, then the details.
 
-    ``answer`` is a sentence that answers the question of the page, or "" if the title does.
+    ``answer`` is a sentence that answers the page's question, or "" if the title does.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The report of one experiment over several seeds: numbers with intervals, and floods."""
+"""The report of one experiment over several seeds, with intervals and floods."""
 
 from __future__ import annotations
 

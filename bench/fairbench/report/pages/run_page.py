@@ -73,7 +73,7 @@ from fairbench.results.summary import (
 
 
 def crowd_figures(summary: Summary, tables: Tables, facts: Facts) -> Iterator[page.Figure]:
-    """Yield figures for a run with very many clients, as far as the run has numbers for them."""
+    """Yield the figures for a run with very many clients for which it has numbers."""
     if curve := lorenz_of_service(summary):
         got = fair_shares(tables.requests, tables.programs, tables.service, facts, facts.window)
         fair = lorenz(got.entitlement.tolist(), facts.client_weights.tolist())
@@ -120,17 +120,16 @@ def _ratios(ratios: Sequence[float]) -> page.Figure:
 
 
 BINS = 60
-POINTS = 150  # A distribution is drawn with about this number of points at most.
+POINTS = 150  # approximate limit on the points of a distribution
 BAR_PX = 22
-# ``OF_GROUPS`` gives the lines of heavy and of well-behaved clients their colours, as numbers in
-# ``palette.SERIES``.
+# colours of the lines for heavy and well-behaved clients, as numbers in ``palette.SERIES``
 OF_GROUPS = {"misbehaving": 0, "well-behaved": 1}
 
 
 def run_figures(
     summary: Summary, tables: Tables, facts: Facts, found: JudgedTraffic
 ) -> Iterator[page.Figure]:
-    """Yield the figures for which the run has numbers.
+    """Yield the run's figures, as far as it has the numbers.
 
     A client has the same colour in all figures.
     """
@@ -173,7 +172,7 @@ PURPOSES_PX = 200
 def time_spent_figure(summary: Summary) -> page.Figure:
     """Return a waterfall chart of GPU time.
 
-    The chart begins with the least time for the work, and adds each loss of GPU time.
+    It begins with the least time that the work needs, and adds each loss.
     """
     bars, low = [], 0.0
     for key, label in PURPOSES.items():
@@ -190,7 +189,7 @@ def time_spent_figure(summary: Summary) -> page.Figure:
 
 
 def _shown(summary: Summary, facts: Facts, found: JudgedTraffic) -> tuple[list[int], str]:
-    """Return the clients that get a line of their own, and a sentence on how they were chosen."""
+    """Return the clients with a line of their own, and a sentence on how they were chosen."""
     most, total = len(SERIES), len(facts.clients)
     if total <= most:
         return list(range(total)), ""
@@ -207,7 +206,7 @@ def _shown(summary: Summary, facts: Facts, found: JudgedTraffic) -> tuple[list[i
 
 
 def _by_behaviour(each: Sequence[Sample], facts: Facts) -> dict[str, Sample]:
-    """Return the latencies of well-behaved clients and of heavy clients, as two samples."""
+    """Merge latencies into two samples: well-behaved clients and heavy clients."""
     found: dict[str, Sample] = {}
     for name, wrong in (("well-behaved", False), ("misbehaving", True)):
         own = [
@@ -272,7 +271,7 @@ def _latencies(
 
 
 def _distribution(sample: Sample) -> tuple[list[float], list[float]]:
-    """Return the known latencies in ascending order, and the fraction of requests up to each."""
+    """Return the known latencies in ascending order, and each one's fraction of requests so far."""
     known: Floats = np.sort(sample.known_s)
     picked = np.unique(np.linspace(0, len(known) - 1, min(POINTS, len(known))).astype(np.int64))
     return np.maximum(known[picked], 1e-6).tolist(), ((picked + 1) / sample.n).tolist()
@@ -297,7 +296,7 @@ def _gap_and_bound(summary: Summary) -> page.Figure:
 
 
 def run_page(run: StoredRun) -> page.Page:
-    """Build the report page of a run. Raises DataError if files of the run are damaged."""
+    """Build the report page of a run; raise DataError if its files are damaged."""
     summary = run.summary
     check_whole(summary, run.path / SUMMARY)
     headlines = list(_run_cards(summary))
@@ -335,7 +334,7 @@ def run_page(run: StoredRun) -> page.Page:
 
 
 def judged_traffic(summary: Summary, traffic: Traffic) -> JudgedTraffic:
-    """Return a run's traffic with all floods. Floods of well-behaved clients are called bursts."""
+    """Find all floods in a run's traffic; those of well-behaved clients are called bursts."""
     clients = [] if is_nobody_named(summary) else summary["clients"]
     good = {row["client"] for row in clients if not row["misbehaving"]}
     return judged(traffic, good, shortfall_of(summary))
@@ -378,7 +377,7 @@ def _client_sections(summary: Summary) -> page.Section:
 
 
 def client_grid(summary: Summary, clients: Sequence[Mapping[str, Any]] | None = None) -> page.Grid:
-    """Return a table with a row per client, which may be limited to the given ``clients``."""
+    """Return a table with a row per client: all clients, or only ``clients``."""
     censored, columns = set(summary["censored"]), client_columns(summary)
     rows = [
         [
@@ -410,7 +409,7 @@ def session_section(summary: Summary) -> list[page.Section]:
 
 
 def stall_section(summary: Summary) -> list[page.Section]:
-    """Return a section on stalls (pauses in answers) in seconds by client, or [] without stalls."""
+    """Return a section on which client stalled (paused answers of) which, or [] without stalls."""
     shown = summary.get("stalled") and not is_crowd(summary)
     title = "Who stalls whom: time for which prompts held up answers"
     return page.filled(title, [stall_grid(summary)] if shown else [])
@@ -441,7 +440,7 @@ def _bound_warning(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def own_files(run: StoredRun) -> str:
-    """Return the prefix ``FAIRBENCH_SCHEDULERS=...`` that a rerun with the user's files needs."""
+    """Return ``FAIRBENCH_SCHEDULERS=...``, which a rerun needs before its command, or ""."""
     names = [Path(path).name for path in run.manifest.get("scheduler_files", {})]
     return f"FAIRBENCH_SCHEDULERS={':'.join(names)} " if names else ""
 
@@ -449,7 +448,7 @@ def own_files(run: StoredRun) -> str:
 def run_origin(
     run: StoredRun, options: str = "", of: str = "", before: str = ""
 ) -> Iterator[page.Section]:
-    """Yield the sections that ``origin`` yields, for a run.
+    """Yield the sections of ``origin`` for a stored run.
 
     Raises DataError if the experiment file cannot be read.
     """

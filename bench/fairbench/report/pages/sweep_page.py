@@ -62,17 +62,16 @@ from fairbench.results.comparison import SchedulerResults, by_place, compare_swe
 from fairbench.results.store import SWEEP_FILE, SweepStore
 from fairbench.results.sweeps import SweepAxis, SweepLine, axes_of
 
-# The page draws latency against throughput for at most ``MOST_FIGURES`` configurations.
+# most configurations for which latency is drawn against throughput
 MOST_FIGURES = 6
-# The scale is logarithmic if the highest latency exceeds ``LOG_ABOVE`` times the lowest latency.
+# ratio of the highest to the lowest latency above which the scale is logarithmic
 LOG_ABOVE = 8.0
 
 
 def tradeoff_headlines(cells: Sequence[SchedulerResults]) -> Iterator[Headline]:
     """Yield a card per scheduler, with latency and throughput.
 
-    For several configurations, the card has the number of configurations in which the scheduler is
-    best.
+    With several configurations, it says in how many the scheduler is best.
     """
     places, column = compared(cells), latency_column(cells)
     tail = tail_of(cells)
@@ -139,19 +138,18 @@ def _point_with_ends(x: float, y: Interval, factor: float = 1.0) -> ChartPoint:
 
 
 def _ends(interval: Interval, factor: float = 1.0) -> Ends:
-    """Return the ends of an interval times ``factor``, or None if there is a single value."""
+    """Return the ends of an interval times ``factor``, or None for a single value."""
     low, high = interval.get("low"), interval.get("high")
     return None if low is None or high is None else (low * factor, high * factor)
 
 
 SHARE = "min_entitlement_best_ratio"
-# The page of a sweep draws figures for at most ``MOST_ROWS`` axes, and for at most ``MOST_ROWS``
-# configurations per axis.
+# most axes with figures, and most configurations per axis
 MOST_ROWS = 4
 
 
 class _Metric(NamedTuple):
-    """A metric to draw over a swept parameter: key, label, factor to the label's unit, scale."""
+    """A metric to draw over a swept parameter: key, label, unit factor, and kind of scale."""
 
     key: str
     label: str
@@ -275,11 +273,11 @@ def _figure(cells: Sequence[SchedulerResults], tail: int) -> Iterator[Figure]:
         )
 
 
-MOST_LOST = 8  # The page of a sweep has at most this number of sentences about lost GPU time.
+MOST_LOST = 8  # most sentences about lost GPU time on the page
 
 
 def lost_paragraphs(cells: Sequence[SchedulerResults]) -> Iterator[Paragraph]:
-    """Yield sentences that compare the GPU time lost by each scheduler and by the first."""
+    """Yield sentences that compare each scheduler's lost GPU time with the first one's."""
     lines = [
         f"{place}: {lost}."
         for place, (first, *others) in by_place(cells).items()
@@ -311,12 +309,12 @@ def _grid_cell(value: ShownValue) -> Cell:
 
 
 def plain_row(name: str, values: Interval, columns: Sequence[Column], runs: int) -> list[Cell]:
-    """Return a table row of values that combine ``runs`` runs, without marks for best and worst."""
+    """Return a table row of values over ``runs`` runs, without marks for best and worst."""
     return [Cell(name), *(_grid_cell(shown(values.get(one.key), one, runs)) for one in columns)]
 
 
 def place_sections(cells: Sequence[SchedulerResults]) -> Iterator[Section]:
-    """Yield, for each configuration, a folded table of clients under each scheduler."""
+    """Yield a folded section for each configuration: the clients under each scheduler."""
     for place, here in by_place(cells).items():
         rows: list[list[Cell]] = []
         tail = shown_client_tail(one.summary for cell in here for one in cell.runs)

@@ -18,18 +18,16 @@ from fairbench.report.palette import SERIES
 from fairbench.report.traffic_lines import TTFT, JudgedTraffic, window, window_list
 
 BINS = 60
-# A client's area in a chart can be seen if the client has more than the fraction ``VISIBLE`` of all
-# load.
+# fraction of all load above which a client's area in a chart can be seen
 VISIBLE = 0.02
-ROWS = 10  # A heat map has rows for at most this number of clients.
-SHORT_S = LONG_S / 2  # No user notices a time to first token up to this number of seconds.
-# The darkest colour stands for a wait of at least ``MOST_TIMES`` times the wait with the lightest
-# colour.
+ROWS = 10  # most clients with a row in a heat map
+SHORT_S = LONG_S / 2  # longest time to first token that no user notices, in seconds
+# least ratio of the waits with the darkest and the lightest colour
 MOST_TIMES = 10.0
 
 
 def shown_clients(traffic: Traffic, heavy: Sequence[str]) -> list[str]:
-    """Return the clients that get a colour of their own: heavy clients, then by decreasing load."""
+    """Return the clients with a colour of their own: heavy clients, then those with most load."""
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     largest = [traffic.clients[code] for code in np.argsort(-tokens, kind="stable").tolist()]
     return [*heavy, *(name for name in largest if name not in heavy)][: len(SERIES)]
@@ -40,8 +38,8 @@ def visible_clients(
 ) -> Sequence[str]:
     """Return the clients whose area in a chart of the load is large enough to be seen.
 
-    A heavy client always counts as visible. If only one client would be too small to be seen, this
-    client also counts as visible.
+    Heavy clients always count as visible, and so does a client that would be the only one too small
+    to be seen.
     """
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     part = dict(zip(traffic.clients, (tokens / tokens.sum()).tolist(), strict=True))
@@ -52,8 +50,8 @@ def visible_clients(
 def client_series(shown: Sequence[str], heavy: Collection[str]) -> dict[str, int]:
     """Return the number of each client's colour in ``palette.SERIES``.
 
-    Heavy clients get the first colours, which stand out. Clients that are not heavy get the
-    remaining colours in order; colours repeat if there are more clients than colours.
+    Heavy clients get the first colours, which stand out; the others get the remaining colours in
+    order, which may repeat.
     """
     first = [name for name in shown if name in heavy]
     found = {name: number % len(SERIES) for number, name in enumerate(first)}
@@ -87,8 +85,7 @@ def _load_figure(found: JudgedTraffic, shown: Sequence[str], edges: Floats) -> F
     traffic, heavy = found.traffic, found.heavy
     series = client_series(shown, heavy)
     shown = visible_clients(traffic, shown, heavy)
-    # In the stacked chart, heavy clients lie on top of the other clients, so that a flood (a burst
-    # of one client) can be seen.
+    # Heavy clients are on top of the stack, so that a flood can be seen.
     rest = ~np.isin(traffic.client, [traffic.clients.index(name) for name in shown])
     others = len(traffic.clients) - len(shown)
     areas = [Area(f"{others:,} others", _rate(traffic, rest, edges), None)] if others else []
@@ -132,7 +129,7 @@ def waits_figure(
 ) -> Figure:
     """Draw median waits over time.
 
-    There is a row for heavy clients, one for all others, and one per client in ``clients``.
+    Rows are the heavy clients, all other clients, and each client in ``clients``.
     """
     edges = _edges(traffic)
     rows = [
@@ -167,9 +164,8 @@ def waits_figure(
 def wait_limits(traffic: Traffic, measured: str = TTFT) -> tuple[float, float]:
     """Return the waits (s) that are drawn in the lightest and in the darkest colour.
 
-    Times to first token that no user notices have the lightest colour, so that a picture of short
-    waits does not look alarming. Whole responses always take long; therefore the shortest response
-    has the lightest colour.
+    Times to first token that no user notices have the lightest colour, so that short waits do not
+    look alarming. Whole responses always take long, so the shortest has the lightest colour.
     """
     known = traffic.wait_s[np.isfinite(traffic.wait_s)]
     least_s = SHORT_S
@@ -180,7 +176,7 @@ def wait_limits(traffic: Traffic, measured: str = TTFT) -> tuple[float, float]:
 
 
 def waiting_clients(traffic: Traffic, heavy: Sequence[str], harm: Harm | None) -> list[str]:
-    """Return the clients that floods delay, worst first, or else those with the longest waits."""
+    """Return the clients that floods delay, worst first, or those with the longest waits."""
     if harm is not None:
         return [traffic.clients[one.client] for one in harm.victims][:ROWS]
     good = [name for name in traffic.clients if name not in heavy]
@@ -214,7 +210,7 @@ def _bins(edges: Floats) -> str:
 def flood_headlines(found: JudgedTraffic) -> Iterator[Headline]:
     """Yield a card for the floods and a card for the delays.
 
-    Without a flood, nothing is yielded.
+    A run without a flood yields nothing.
     """
     if not found.floods:
         return

@@ -17,7 +17,7 @@ from fairbench.report.result_lines import (
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import Summary, SweepStore, read_json
 
-# The notes of a summary with the keys in ``REMARKS`` concern the whole run.
+# keys of a summary's notes that concern the whole run
 REMARKS = ("complete", "workers", "lateness", "errors", "estimated", "lengths", "cache", "dataset")
 JAIN = {"jain_index": "service", "jain_index_actual": "computed service"}
 
@@ -63,7 +63,7 @@ def is_above_bound(summary: Summary) -> bool:
 
 
 def window_is_short(summary: Summary, tail: int) -> bool:
-    """Return whether a high percentile of the well-behaved clients' latency exceeds the window."""
+    """Return whether the well-behaved clients' P``tail`` latency exceeds the window."""
     slowest_s = summary[f"victim_p{tail}_s"]
     return slowest_s is not None and bool(slowest_s > _window_s(summary))
 
@@ -89,7 +89,7 @@ def _of_the_window(summary: Summary) -> Iterator[str]:
 
 
 def sweep_warnings(store: SweepStore, cells: Sequence[SchedulerResults]) -> Iterator[str]:
-    """Yield warnings about missing and failed runs, and other warnings with numbers of runs."""
+    """Yield warnings about missing and failed runs, and others with the number of their runs."""
     points = len(read_json(store.path / "index.json")["points"])
     finished = sum(len(cell.runs) for cell in cells)
     if finished < points:

@@ -1,4 +1,4 @@
-"""The program kinds by name, both bundled kinds and kinds that users define.
+"""The program kinds by name, bundled or defined by users.
 
 To add a bundled kind, write a file with its class and add a line to ``_HOMES``.
 """

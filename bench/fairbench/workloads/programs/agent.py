@@ -15,7 +15,7 @@ from fairbench.workloads.programs.chat import Conversation
 
 
 class Agent(Conversation):
-    """A loop of calls; each prompt is the previous prompt, an output and an observation."""
+    """A loop of calls; each prompt adds an output and an observation to the previous one."""
 
     kind, part, call = "agent", "observation", "step"
 
@@ -23,8 +23,7 @@ class Agent(Conversation):
     class Params:
         """Lengths in tokens; the number of steps is uniform from ``steps_min`` to ``steps_max``.
 
-        ``step_gap_s`` is the mean time in seconds that the environment takes for an observation;
-        the times have an exponential distribution.
+        ``step_gap_s`` is the mean of the exponential time in seconds that an observation takes.
         """
 
         steps_min: Annotated[int, Ge(1), Le(1000)]

@@ -1,7 +1,7 @@
-"""The interface of program kinds, types of parameters, and functions that draw lengths and gaps.
+"""The interface of program kinds, types of their parameters, and random lengths and gaps.
 
-A random length has a lognormal distribution that is clipped to a range; the mean after clipping is
-the requested mean.
+Random lengths have a lognormal distribution, clipped to a range; the requested mean is the mean
+after clipping.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from annotated_types import Ge, Gt, Le
 from fairbench.core import LENGTH, LLM, Demand, Prompt, Segment
 from fairbench.workloads.items import Item
 
-# ``PartTokens`` is the type of the length in tokens of a constant part of a prompt; 0 means no
-# part.
+# tokens of a constant part of a prompt; 0 means no part
 PartTokens = Annotated[int, Ge(0), Le(10**7)]
-# ``OutputTokens`` is the type of the length of an output in tokens, or of a limit on outputs.
+# tokens of an output, or a limit on them
 OutputTokens = Annotated[int, Ge(1), Le(10**6)]
-MeanTokens = Annotated[float, Ge(1), Le(1e7)]  # type of the mean of a random length in tokens
-# ``Sigma`` is the type of the standard deviation of the logarithm of a random length.
+MeanTokens = Annotated[float, Ge(1), Le(1e7)]  # mean of a random length in tokens
+# standard deviation of the logarithm of a random length
 Sigma = Annotated[float, Ge(0), Le(3)]
-Scale = Annotated[float, Gt(0), Le(1000)]  # type of a factor by which lengths are multiplied
-# ``MeanGap`` is the type of the mean of an exponential gap in seconds; 0 means no gap.
+Scale = Annotated[float, Gt(0), Le(1000)]  # factor by which lengths are multiplied
+# mean of an exponential gap in seconds; 0 means no gap
 MeanGap = Annotated[float, Ge(0), Le(1e6)]
 
 
 class Job(ABC):
     """A client's unit of work: LLM calls that depend on each other, and their total demand.
 
-    Jobs that arrive at one instant start in the order of ``turn``, the position of a job in the
-    trace file. A job with ``turn`` None starts at the position of the job's client.
+    Jobs that arrive at the same instant start in the order of ``turn``, the position in the trace
+    file, or of their clients if ``turn`` is None.
     """
 
     turn: int | None = None
@@ -55,8 +54,7 @@ class Program(Job):
 
     To define a kind, write a subclass with ``kind``, a frozen dataclass ``Params`` without defaults
     (the keys of ``[params]`` in a workload file), ``build`` and ``run``, and add the class to
-    ``KINDS``. ``build`` draws all random values, so ``run`` makes no choice and ``demand`` is
-    exact.
+    ``KINDS``. ``build`` must draw all random values, so that ``demand`` is exact.
     """
 
     kind: ClassVar[str]
@@ -67,7 +65,7 @@ class Program(Job):
     def build(
         cls, params: Any, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Draw a program; lengths of ``item`` replace random lengths, unless ``item`` is None.
+        """Draw a program; lengths of ``item``, if given, replace random lengths.
 
         Args:
             params: Parameters of the program kind.
@@ -79,9 +77,9 @@ class Program(Job):
 
     @classmethod
     def pick(cls, params: Any, rng: random.Random, number: int) -> int:
-        """Return the index of the data set's item for a program, by default ``number``.
+        """Return the index of the data set's item for a program; by default ``number``.
 
-        A kind overrides ``pick`` if several programs use one item of the data set.
+        Kinds override this method if several programs use the same item.
 
         Args:
             params: Parameters of the program kind.
@@ -92,7 +90,7 @@ class Program(Job):
 
     @classmethod
     def has_turns(cls, params: Any) -> bool:
-        """Return whether a program of this kind may make several calls."""
+        """Return whether programs of this kind may make several calls."""
         return True
 
     @classmethod
@@ -114,11 +112,11 @@ def check_range(params: Any, name: str) -> None:
 
 
 def prompt_of(*segments: Segment) -> Prompt:
-    """Return a prompt of those segments that are not empty."""
+    """Return a prompt of the segments that are not empty."""
     return tuple(filter(LENGTH, segments))
 
 
-LONGEST_INPUT = 8  # A random input length is clipped at this multiple of the requested mean.
+LONGEST_INPUT = 8  # random input lengths are clipped at this multiple of the requested mean
 
 _PHI = NormalDist().cdf
 
@@ -131,10 +129,9 @@ def sample_input(rng: random.Random, mean_tokens: float, sigma: float) -> int:
 def sample_length(rng: random.Random, mean_tokens: float, sigma: float, high: float) -> int:
     """Draw a length in [1, high] tokens with mean ``mean_tokens``.
 
-    ``sigma`` is the standard deviation of the length's logarithm before clipping. The location of
-    the lognormal distribution is computed so that the mean after clipping is ``mean_tokens``. With
-    ``sigma`` 0 (or a mean of at most 1) the length is constant; otherwise ``mean_tokens`` must be
-    below ``high``.
+    ``sigma`` is the standard deviation of the length's logarithm before clipping. The distribution
+    is lognormal, with ``mean_tokens`` as the mean after clipping. With ``sigma`` 0 (or a mean of at
+    most 1) the length is constant; otherwise ``mean_tokens`` must be below ``high``.
     """
     if sigma == 0 or mean_tokens <= 1:
         return max(1, round(mean_tokens))
@@ -147,7 +144,7 @@ def sample_length(rng: random.Random, mean_tokens: float, sigma: float, high: fl
 def sample_exchanges(
     rng: random.Random, params: Any, asked: str, answered: str, count: int
 ) -> list[tuple[int, int]]:
-    """Draw (input, output) lengths of ``count`` exchanges, in tokens.
+    """Draw the input and output lengths of ``count`` exchanges, in tokens.
 
     ``asked`` and ``answered`` are prefixes of parameter names: ``user``, for example, stands for
     ``user_tokens`` and ``user_sigma``.
@@ -185,7 +182,7 @@ def check_allowed(max_new_tokens: int | None, **output_tokens: int) -> None:
 
 @lru_cache(maxsize=256)
 def _location(mean: float, sigma: float, high: float) -> float:
-    """Return the mu for which a lognormal distribution, clipped to [1, high], has mean ``mean``."""
+    """Return the mu of a lognormal distribution with mean ``mean`` when clipped to [1, high]."""
     assert 1 < mean < high
     below, above = -10 * sigma, log(high) + 10 * sigma
     for _ in range(100):
@@ -198,7 +195,7 @@ def _location(mean: float, sigma: float, high: float) -> float:
 
 
 def _clipped_mean(mu: float, sigma: float, high: float) -> float:
-    """Return E[min(max(X, 1), high)] for a lognormal random number X."""
+    """Return the mean of a lognormal random number that is clipped to [1, high]."""
     low_z, high_z = -mu / sigma, (log(high) - mu) / sigma
     middle = exp(mu + sigma**2 / 2) * (_PHI(high_z - sigma) - _PHI(low_z - sigma))
     return _PHI(low_z) + middle + high * _PHI(-high_z)

@@ -1,4 +1,4 @@
-"""A conversation: each prompt is the history and a new user message ([DLPM] §6.1).
+"""A conversation: each prompt adds a user message to the history ([DLPM] §6.1).
 
 ``Conversation`` is also the base class of agents.
 """
@@ -31,8 +31,8 @@ class Turn(NamedTuple):
 class Conversation(base.Program):
     """A sequence of calls; each prompt is the previous prompt, the previous output and a new part.
 
-    ``part`` and ``call`` are the words in the names of the new parts and of the calls. The first
-    prompt begins with ``root``.
+    The first prompt begins with ``root``. New parts and calls are named after ``part`` and
+    ``call``.
     """
 
     part: ClassVar[str]

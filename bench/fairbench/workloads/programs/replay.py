@@ -1,4 +1,4 @@
-"""Programs made of recorded calls: unchanged programs of a trace, or randomly drawn sessions."""
+"""Programs of recorded calls: those of a trace, unchanged, or randomly drawn sessions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairbench.workloads.traces.read import TraceParams, read_trace
 
 
 class CallSequence(Program):
-    """Recorded calls in sequence: each call starts once the previous call has been answered."""
+    """Recorded calls in sequence, each of which starts once the previous one is answered."""
 
     def __init__(self, program_id: int, client: str, calls: tuple[RecordedCall, ...]) -> None:
         self._calls = calls
@@ -67,10 +67,10 @@ class ReplayProgram(CallSequence):
 
 
 class _Strand:
-    """A sequence of calls that one program or sub-agent makes.
+    """The sequence of calls of one program or sub-agent.
 
-    ``name`` is the prefix of the outputs' names, and ``depth`` is the number of calls of the
-    program that come before the first call of the sequence.
+    ``name`` is the prefix of output names, and ``depth`` counts the program's calls before the
+    first call of the sequence.
     """
 
     def __init__(self, llm: LLM, calls: tuple[RecordedCall, ...], name: str, depth: int) -> None:
@@ -97,9 +97,8 @@ class _Strand:
     def _waiting_call(self, at: int) -> int:
         """Return the number of the first call that waits for the sub-agents of call ``at``.
 
-        The returned call also waits for the sub-agents that the calls from ``at`` to the returned
-        call start. In a replay, a call waits for at least the sub-agents for which the call waited
-        in the recording.
+        It also waits for sub-agents that calls between ``at`` and itself start. In a replay, a call
+        waits for at least the sub-agents that it waited for in the recording.
         """
         until = max(branch.until for branch in self._calls[at].branches)
         later = at + 1
@@ -120,7 +119,7 @@ class _Strand:
         await self.run(0, len(self._calls))
 
     async def _beside(self, at: int, until: int) -> None:
-        """Make the calls from ``at`` + 1 to ``until`` - 1, beside the sub-agents of call ``at``."""
+        """Make calls ``at`` + 1 to ``until`` - 1 in parallel with call ``at``'s sub-agents."""
         await self._wait(self._calls[at].think_s)
         await self.run(at + 1, until)
 
@@ -143,7 +142,7 @@ MOST_TOKENS = 10**7
 
 
 class Session(CallSequence):
-    """A random session of a trace; two programs share only content that recorded sessions share."""
+    """A random session of a trace; programs share only content that recorded sessions share."""
 
     kind = "session"
 
@@ -151,9 +150,9 @@ class Session(CallSequence):
     class Params:
         """``file`` is a trace with sessions: a path, or a name in a folder of ``FAIRBENCH_DATA``.
 
-        Only sessions whose longest prompt has from ``least_tokens`` to ``most_tokens`` tokens are
-        drawn. A session ends after ``most_calls`` calls, not counting the calls of sub-agents.
-        ``think_scale`` multiplies all recorded pauses.
+        Only sessions are drawn whose longest prompt has ``least_tokens`` to ``most_tokens`` tokens.
+        A session ends after ``most_calls`` calls, not counting those of sub-agents. ``think_scale``
+        multiplies all recorded pauses.
         """
 
         file: str
@@ -181,7 +180,7 @@ class Session(CallSequence):
 
 
 class _Copy:
-    """A function object that copies calls with new content, except content that sessions share."""
+    """A callable that copies calls, with new content where sessions do not share it."""
 
     def __init__(self, name: str, think_scale: float) -> None:
         self._name = name

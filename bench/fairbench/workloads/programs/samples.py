@@ -14,7 +14,7 @@ from fairbench.workloads.programs import base
 
 
 class Samples(base.Program):
-    """A program that sends a prompt several times at once; the outputs have different lengths."""
+    """A program that sends one prompt several times at once, with outputs of different lengths."""
 
     kind = "samples"
 

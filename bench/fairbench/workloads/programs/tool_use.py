@@ -1,4 +1,4 @@
-"""A question after the description of a tool; tools have different popularity ([Preble] §A.1)."""
+"""A question after the description of a tool; some tools are more popular ([Preble] §A.1)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GOLDEN = 0.6180339887498949  # golden ratio; its multiples modulo 1 are spread e
 
 
 class _Tools(NamedTuple):
-    """The tools, most popular first: cumulative fraction of programs, and description tokens."""
+    """The tools, most popular first: cumulative fractions of programs, and description lengths."""
 
     shares: tuple[float, ...]
     lengths: tuple[int, ...]
@@ -30,8 +30,8 @@ class _Tools(NamedTuple):
 class ToolUse(base.Program):
     """A call with the common system prompt, the description of one tool, and a question.
 
-    The descriptions of tools do not depend on the seed, and with ``private`` False all clients use
-    equal descriptions. The tool of a program is drawn by Zipf's law.
+    A program's tool is drawn by Zipf's law. Tool descriptions do not depend on the seed, and all
+    clients share them unless ``private`` is true.
     """
 
     kind = "tool-use"
@@ -40,8 +40,8 @@ class ToolUse(base.Program):
     class Params:
         """Lengths in tokens. ``popularity`` is the exponent of Zipf's law over ``tools`` tools.
 
-        ``tool_tokens`` is the mean length of a description over programs, so popular tools count
-        more often. If ``private`` is true, two clients never share a tool description.
+        ``tool_tokens`` is the mean description length over programs, so popular tools count more.
+        If ``private`` is true, two clients never share a tool description.
         """
 
         tools: Annotated[int, Ge(1), Le(100_000)]

@@ -18,8 +18,7 @@ LEVELS = ("plan", "execute", "reflect", "answer")
 class TreeOfThought(base.Program):
     """A program with four levels (plan, execute, reflect, answer), each of which forks.
 
-    All branches of a fork send one prompt; sampling at a temperature above 0 gives each branch a
-    different answer.
+    All branches of a fork send the same prompt; a temperature above 0 gives them different answers.
     """
 
     kind = "tree-of-thought"

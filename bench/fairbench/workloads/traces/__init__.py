@@ -1,4 +1,4 @@
-"""Traces: recorded traffic, read into one model from every format.
+"""Traces: recorded traffic of any format, read into one model.
 
 Module ``table`` defines a request and the table of all requests of a file. Module ``read`` detects
 the format of a file and reads the file. To add a format whose records are programs, write a file
@@ -18,10 +18,9 @@ FORMATS = (
 """The names of all trace formats: formats of programs (``read.PROGRAMS``) and of requests."""
 
 NEEDED = ("time", "input_tokens", "output_tokens")
-ALL = "all"  # name of the only client if the requests of a trace do not name clients
+ALL = "all"  # the only client of a trace whose requests do not name clients
 
 MAX_INPUT, MAX_OUTPUT = 10**7, 10**6  # limits on the tokens of a prompt and of an answer
-# ``MAX_S`` is the limit in seconds on the length of a trace; ``files.times`` refuses slightly
-# longer times.
+# limit in seconds on the length of a trace; ``files.times`` refuses slightly longer times
 MAX_S = 4e9
-MAX_NAME = 1000  # limit on the characters of the name of a client or a session
+MAX_NAME = 1000  # most characters of the name of a client or session

@@ -1,4 +1,4 @@
-"""Changes of traces (parts, combinations, other rates, made-up clients), and writing of traces.
+"""Changed copies of traces (parts, combinations, other rates, made-up clients), and writing.
 
 A written trace has fairbench's own format, one JSON line per request.
 """
@@ -21,8 +21,7 @@ from fairbench.streams import stream
 from fairbench.workloads.traces import MAX_NAME, MAX_S
 from fairbench.workloads.traces.table import TraceTable
 
-# ``LABEL_BYTES`` bytes of a hash become a client's label, and ``ID_BYTES`` bytes become a block's
-# id.
+# bytes of a hash that become a client's label, and a block's id
 LABEL_BYTES, ID_BYTES = 5, 8
 COMBINED = "times and clients come from one trace, lengths and prefixes from another"
 
@@ -70,7 +69,7 @@ def cut_trace(
 
 
 def scaled(table: TraceTable, rate: float) -> TraceTable:
-    """Return the trace at ``rate`` times the request rate, with all times divided by ``rate``."""
+    """Return the trace at ``rate`` times its request rate, with all times divided by ``rate``."""
     if not 0 < rate < float("inf"):
         raise UsageError(f"--rate {rate}: must be above 0")
     longest_s = max(table.span_s, float(np.nan_to_num(table.end_s).max()))
@@ -111,8 +110,8 @@ def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
 def anonymized(table: TraceTable, key: bytes) -> TraceTable:
     """Return the table with clients and blocks renamed by a keyed hash.
 
-    In all files, equal keys give equal labels. A reader of the result who lacks ``key`` cannot test
-    whether a client's name occurs. Sessions are numbered, so their names need no hash.
+    Equal keys give equal labels in all files. Without ``key``, nobody can test whether a client's
+    name occurs. Sessions are numbered, so their names need no hash.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"
@@ -130,11 +129,10 @@ def _hash(purpose: bytes, text: bytes, key: bytes) -> bytes:
 
 
 def spread_out(table: TraceTable) -> TraceTable:
-    """Return the table with a different arrival time for each request; the order stays.
+    """Give each request an arrival time of its own, in the recorded order.
 
-    Requests with equal times are spread evenly over the interval to the next recorded time. After
-    the last recorded time, the interval is as long as the interval before. If all times of a table
-    are equal, the table stays unchanged.
+    Requests with equal times are spread evenly until the next recorded time; after the last one,
+    over an interval as long as the previous. If all times are equal, nothing changes.
     """
     moments, first, count = np.unique(table.arrival_s, return_index=True, return_counts=True)
     if len(moments) < 2:
@@ -146,16 +144,14 @@ def spread_out(table: TraceTable) -> TraceTable:
     return replace(table, arrival_s=arrival_s, end_s=table.end_s + (arrival_s - table.arrival_s))
 
 
-# Clients that fairbench makes up are called synthetic-1, synthetic-2, ..., in the order of their
-# rates.
+# Made-up clients are called synthetic-1, synthetic-2, ..., in order of their rates.
 SYNTHETIC = "synthetic"
 
 
 def assigned(table: TraceTable, count: int) -> TraceTable:
-    """Return the table with each program assigned to a random client; shares follow Zipf's law.
+    """Assign each program to a random made-up client; client shares follow Zipf's law.
 
-    The assignment to the ``count`` clients does not depend on the run's seed. All requests of one
-    session are assigned to one client.
+    The assignment does not depend on the run's seed. All requests of a session go to one client.
     """
     rng = stream(0, f"trace/clients/{count}")
     weights = list(accumulate(1 / rank for rank in range(1, count + 1)))
@@ -205,7 +201,7 @@ def write_trace(table: TraceTable, path: Path) -> None:
 
     Raises UsageError if the file exists or cannot be written.
     """
-    # A file gets its final name only when it is complete.
+    # The file gets its final name only when it is complete.
     part = path.with_name(f".{path.name}.part")
     try:
         if path.exists():

@@ -1,4 +1,4 @@
-"""The interface of a trace file's traffic, and programs made from recorded requests."""
+"""The interface of a trace file's traffic, and programs built from recorded requests."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ class FileTraffic(Protocol):
     who_left_out: str
 
     def programs(self, client: int, rng: random.Random, speed: float) -> Iterator[TracedProgram]:
-        """Yield a client's programs in order of time, with all times divided by ``speed``."""
+        """Yield a client's programs in order of time; times are divided by ``speed``."""
         ...
 
     def count_programs(self, client: int, until_s: float) -> float:
-        """Return how many programs begin before a time (s), estimated if times are random."""
+        """Return how many programs begin before ``until_s``, estimated if times are random."""
         ...
 
     def table(self, seed: int, until_s: float = inf) -> TraceTable:
-        """Return at least the requests before a time (s); ``seed`` selects random values."""
+        """Return at least the requests before ``until_s``; ``seed`` selects random values."""
         ...
 
 
 class Runs(NamedTuple):
-    """Runs of blocks: a run is a sequence of consecutive blocks that prompts contain as a whole.
+    """Runs: sequences of consecutive blocks that always occur together in prompts.
 
-    A run of blocks may be cut only at the end of a prompt.
-
-    The prompt of request i consists of the runs ``first[i]`` to ``first[i + 1]`` - 1. ``key`` is
-    the name of a run of blocks, and ``blocks`` is the number of the run's blocks in the prompt.
+    Only the end of a prompt may cut a run. The prompt of request i consists of the runs
+    ``first[i]`` to ``first[i + 1]`` - 1. ``key`` names each run, and ``blocks`` says how many of
+    its
+    blocks are in the prompt.
     """
 
     first: Ints
@@ -71,10 +71,10 @@ class Runs(NamedTuple):
 
 
 def runs_of(table: TraceTable) -> Runs:
-    """Return the runs of equal blocks in all prompts.
+    """Divide all prompts into runs of blocks.
 
-    Two blocks belong to one run if the first block is always followed by the second block, and the
-    second block is always preceded by the first block.
+    A block belongs to the run of another block if it always follows that block, and no other block
+    does.
     """
     ids = table.blocks
     if not len(ids):
@@ -97,7 +97,7 @@ def runs_of(table: TraceTable) -> Runs:
 
 
 def _only_values(code: Ints, value: Ints, count: int) -> Ints:
-    """Return, for each code, the only value that occurs with the code; -1 if there are several."""
+    """Return the only value that occurs with each code, or -1 if there are several."""
     least, most = np.full(count, 2**62), np.full(count, -1)
     np.minimum.at(least, code, value)
     np.maximum.at(most, code, value)
@@ -105,7 +105,7 @@ def _only_values(code: Ints, value: Ints, count: int) -> Ints:
 
 
 def prompt_of_row(table: TraceTable, runs: Runs, row: int, own: str) -> Prompt:
-    """Return the prompt of a row: shared blocks up to the prompt's length, then segment ``own``."""
+    """Return the prompt of a request: its blocks, then a segment ``own`` for the rest."""
     left, size = int(table.input_tokens[row]), int(table.block_size[row])
     segments = []
     for run in range(runs.first[row], runs.first[row + 1]):
@@ -119,7 +119,7 @@ def prompt_of_row(table: TraceTable, runs: Runs, row: int, own: str) -> Prompt:
     return tuple(segments)
 
 
-# Recorded times may be wrong by ``CLOCK_S`` seconds, because some logs have whole seconds.
+# possible error in seconds of recorded times, because some logs have whole seconds
 CLOCK_S = 1.0
 
 
@@ -164,7 +164,7 @@ class RecordedTrace:
         return runs_of(self._table)
 
     def _program_of_rows(self, rows: list[int], speed: float) -> Recorded:
-        """Return the program of a session's rows; sub-agents become branches of calls."""
+        """Build the program of a session's rows; sub-agents become branches of calls."""
         of_branch: dict[int, list[int]] = {}
         for row in rows:
             of_branch.setdefault(int(self._table.branch[row]), []).append(row)
@@ -176,10 +176,10 @@ class RecordedTrace:
         return Recorded(f"trace/{rows[0]}", 0, calls=tuple(calls), turn=rows[0])
 
     def _branch(self, own: list[int], rows: list[int], speed: float) -> tuple[int, Branch]:
-        """Return the sub-agent that ``rows`` recorded, and the number of the call that starts it.
+        """Return the sub-agent in ``rows``, and the number of the call that starts it.
 
-        Of the session's calls that began after the end of the sub-agent in the recording, the first
-        call waits for the sub-agent.
+        The first call of the session that began after the recorded end of the sub-agent waits for
+        it.
         """
         table = self._table
         began_s, end_s = float(table.arrival_s[rows[0]]), float(_ends(table, rows).max())
@@ -200,7 +200,7 @@ class RecordedTrace:
                 known_s = float(table.think_s[later])
                 if not isnan(known_s):
                     gap_s, think_s = 0.0, known_s / speed
-                # If the end is unknown (NaN), the comparison is False.
+                # False if the end is unknown (NaN)
                 elif end_s <= next_s:
                     gap_s, think_s = 0.0, (next_s - end_s) / speed
             output = int(table.output_tokens[row])
@@ -226,7 +226,7 @@ def _ends(table: TraceTable, rows: list[int]) -> Floats:
 def _rows_by_program(session: Ints) -> tuple[Ints, Ints]:
     """Return all rows grouped by program, and the position of each program's first row.
 
-    Programs are in the order of their first rows, and the rows of a program in order of time.
+    Programs are ordered by their first rows, and the rows of a program by time.
     """
     alone = session < 0
     code = np.where(alone, session.max(initial=-1) + 1 + np.arange(len(session)), session)

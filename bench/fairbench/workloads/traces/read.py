@@ -1,4 +1,4 @@
-"""A reader of trace files, which detects formats and returns programs by client."""
+"""Reading of trace files: detection of the format, and programs by client."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fairbench.workloads.traces.table import TableBuilder, TraceTable
 from fairbench.workloads.traces.weka import WEKA, Weka
 
 PROGRAMS: dict[str, Weka | ServeGen] = {one.name: one for one in (WEKA, SERVEGEN)}
-"""The formats whose records are programs or distributions; the detection tries them first.
+"""The formats whose records are programs or distributions, tried first by the detection.
 
 All other trace formats are layouts of requests, which package ``fairbench.records`` reads.
 """
@@ -84,7 +84,7 @@ class TraceParams:
 
 
 def check_params(params: TraceParams) -> None:
-    """Raise UsageError if a number is outside the range that a replay allows."""
+    """Raise UsageError if a parameter is outside the range that a replay allows."""
     if not 0 < params.time_scale < inf:
         raise UsageError(f"time_scale = {params.time_scale}: must be above 0")
     if not 1 / MAX_SCALE <= params.time_scale <= MAX_SCALE:
@@ -104,11 +104,10 @@ def check_params(params: TraceParams) -> None:
 class ReadTrace:
     """A trace, with facts about the file that it comes from.
 
-    ``unit`` is the unit of the file's times, if known; ``clock`` describes the time zone if the
-    times are dates. ``nameless`` is a remark for the user, used if no column names clients.
-    ``cached`` is the name of a column of cached tokens, which a replay ignores ("" if the file has
-    no such column). ``counted`` is False if the file has no token counts; each request is then
-    replayed with one token.
+    ``unit`` is the unit of the file's times, if known; ``clock`` is given if they are dates.
+    ``nameless`` is a remark for the user if no column names clients. ``cached`` is the name of a
+    column of cached tokens, which a replay ignores ("" if the file has no such column). ``counted``
+    is False if the file has no token counts; each request is then replayed with one token.
     """
 
     trace: FileTraffic
@@ -124,11 +123,10 @@ class ReadTrace:
 def read_trace(params: TraceParams) -> ReadTrace:
     """Return the traffic that a trace file contains.
 
-    Raises DataError with file, line and field, or UsageError.
+    Raises DataError with file, line and field for wrong content, and UsageError for wrong options.
 
-    The most recently read traces are cached as long as the files of the traces do not change. A
-    trace with a ``sha256`` in ``params`` stays cached even if the file changes, so that a run in
-    progress can end.
+    The latest traces are cached until their files change. With a ``sha256`` in ``params``, a trace
+    stays cached even if its file changes, so that a run in progress can end.
     """
     return _read_pinned(params) if params.sha256 else _read_current(params)
 
@@ -150,7 +148,7 @@ _read_pinned = lru_cache(maxsize=2)(_read_current)
 
 
 def _format_of(path: Path, params: TraceParams) -> str:
-    """Return the format that the user chose, or the format that is detected in the file."""
+    """Return the format that the user chose, or else the format that the file seems to have."""
     state = path.stat()
     chosen = params.format
     return _detected_format(path, state.st_mtime_ns, state.st_size) if chosen == AUTO else chosen
@@ -170,7 +168,7 @@ def _detected_format(path: Path, mtime_ns: int, size: int) -> str:
 
 @lru_cache(maxsize=2)
 def _read_version(path: Path, mtime_ns: int, size: int, params: TraceParams) -> ReadTrace:
-    """Return the trace of a file; modification time and size are part of the cache key."""
+    """Read the trace of a file; modification time and size are part of the cache key."""
     if params.format in PROGRAMS:
         return _trace_of_programs(path, PROGRAMS[params.format], params)
     if params.format not in FORMATS:
@@ -204,7 +202,7 @@ def _with_synthetic_parts(table: TraceTable, params: TraceParams) -> TraceTable:
 def read_with_requests(
     params: TraceParams, fields: Collection[str], signs: Collection[str]
 ) -> tuple[ReadTrace, FileRequests | None]:
-    """Return the trace of a file, and the file's requests with the fields ``fields``.
+    """Read the trace of a file, and its requests with the fields ``fields``.
 
     The requests are None if the format of the file is one of ``PROGRAMS``.
 

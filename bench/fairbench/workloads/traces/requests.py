@@ -1,4 +1,4 @@
-"""The conversion of recorded requests to the table that a replay needs."""
+"""Conversion of recorded requests to the table that a replay needs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check_fit(blocks: int, size: int, tokens: int, where: str) -> None:
 def _block_id(value: Any) -> Any:
     """Return a text or a whole float as an integer, and any other value unchanged.
 
-    Raises ValueError if a text is no integer.
+    Raises ValueError for a text that is no integer.
     """
     if isinstance(value, str):
         return int(value, 16 if value.lower().startswith("0x") else 10)
@@ -95,7 +95,7 @@ FIELDS = (
 )
 """The fields of records that a replay reads."""
 CALLED = {"csv": "lines", "jsonl": "lines", "vtc": "vtc-columns"}
-"""Names of trace formats that differ from the names of the layouts, by layout."""
+"""Trace formats whose names differ from their layout's, by layout."""
 LARGEST = {"input_tokens": MAX_INPUT, "output_tokens": MAX_OUTPUT, "max_tokens": MAX_OUTPUT}
 WHOLE = "must be a whole number of tokens from 0 to"
 
@@ -126,7 +126,7 @@ CONVERT = {"text": _prompt_blocks, "hash_ids": _block_array}
 
 
 def trace_asked(names: Mapping[str, FieldColumn], layout: str | None, line: int) -> ReadOptions:
-    """Return options for reading a trace file; if ``layout`` is None, the layout is detected."""
+    """Return the options for reading a trace file; ``layout`` None means detection."""
     calls = {} if layout is None else {layout: CALLED.get(layout, layout)}
     return ReadOptions(*(FIELDS, names, layout, calls, line, "--trace-line"), convert=CONVERT)
 
@@ -276,7 +276,7 @@ def _numbered(values: list[Any]) -> tuple[list[Any], Ints]:
 def _request_times(
     requests: FileRequests, kept: Flags, think_ns: Ints, clients: list[str], sessions: list[str]
 ) -> tuple[Ints, Ints]:
-    """Return the arrivals of requests in ns, and the durations of answers in ns (unknown: -1)."""
+    """Return request arrivals and answer durations in ns; unknown durations are -1."""
     columns, times = requests.columns, requests.times
     at_ns = requests.start.ns.copy()
     _check_range(columns, requests.start.seconds, at_ns, "start")
@@ -325,13 +325,13 @@ def _place_steps(
     clients: list[str],
     sessions: list[str],
 ) -> None:
-    """Set, in place, the arrivals that are given only as delays after the session's last step.
+    """Fill in arrivals that are given only as delays after the session's previous step.
 
     A session whose requests have no times begins at 0. Raises DataError if the file's other times
     are dates.
     """
     columns = requests.columns
-    # ``ended`` holds the end, in ns, of the last step of each client's session.
+    # end of the last step of each client's session, in ns
     ended: dict[tuple[str, str], int] = {}
     delayed = bool(columns.of_fields("delay")) and at_ns.max() < SINCE_1970_NS
     for row in np.flatnonzero(kept).tolist():
@@ -386,7 +386,7 @@ def _blocks_of_requests(
 
 
 def _block_size_of_row(columns: FileColumns) -> Any:
-    """Return a function that gives the number of tokens per block in a row."""
+    """Return a function from a row to the number of tokens per block."""
     of_file = columns.layout.block_size
     stated = np.full(len(columns), np.nan)
     for column in columns.of_fields("block_size"):
@@ -418,7 +418,7 @@ def _branch_numbers(columns: FileColumns) -> Ints:
 
 
 def _synthetic_parts(columns: FileColumns, rows: Ints) -> tuple[str, ...]:
-    """Return the descriptions of synthetic parts in column ``synthetic`` of a fairbench trace."""
+    """Return the descriptions in column ``synthetic`` of a fairbench trace."""
     found = columns.field_values("synthetic")
     if found is None:
         return ()

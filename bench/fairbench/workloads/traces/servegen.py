@@ -3,12 +3,12 @@
 Each line of a ServeGen file describes a client. ``windows`` is a list of [start, requests/s,
 coefficient of variation of the gaps, Gamma or Weibull, ...]. ``lens`` has, for each start, the
 values and probabilities of ``input_tokens`` and ``output_tokens``. The files are converted from
-data/ of alibaba/ServeGen (f891d11). Clients that have no tables of lengths are left out.
+data/ of alibaba/ServeGen (f891d11). Clients without tables of lengths are left out.
 
-The number of requests in a window equals the number that was measured in the window. The gaps
-between requests, and between requests and the ends of the window, are drawn from the window's
-distribution and then scaled to fill the window. The result is a renewal process with a given number
-of requests; Gamma gaps with a coefficient of 1 give a Poisson process.
+A window gets as many requests as were measured. The gaps between them, and to the ends of the
+window, are drawn from the window's distribution and scaled to fill the window. The result is a
+renewal process with a given number of requests; Gamma gaps with a coefficient of 1 give a Poisson
+process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fairbench.workloads.traces.programs import TracedProgram
 from fairbench.workloads.traces.table import TableBuilder, TraceRow, TraceTable
 
 LAWS = ("Gamma", "Weibull")
-CONSTANT_BELOW = 1e-3  # Gaps with a smaller coefficient of variation count as constant.
+CONSTANT_BELOW = 1e-3  # gaps with a smaller coefficient of variation count as constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class RenewalWindow:
 
 @dataclass(frozen=True, slots=True)
 class LengthTable:
-    """The distributions of prompt and answer lengths from ``start_s`` on, as cumulative weights."""
+    """The distributions of prompt and answer lengths from ``start_s`` on."""
 
     start_s: float
     inputs: tuple[int, ...]
@@ -71,7 +71,7 @@ class WindowedClient:
 
 
 class WindowedTrace:
-    """The traffic of windowed clients: prompts share no prefix, and each request is a program."""
+    """The traffic of windowed clients. Each request is a program, and prompts share no prefix."""
 
     drawn, pauses = True, False
     synthetic: tuple[str, ...] = ()
@@ -126,7 +126,7 @@ class WindowedTrace:
                 builder.add(TraceRow(round(at_s * 1e9), name, read, written))
 
     def _drawn_requests(self, client: int, rng: random.Random) -> Iterator[tuple[float, int, int]]:
-        """Yield, for each request, seconds since the trace's start, input and output tokens."""
+        """Yield each request's time since the trace's start (s), input tokens and output tokens."""
         one = self._clients[client]
         starts = [lengths.start_s for lengths in one.lengths]
         for window in one.windows:
@@ -155,7 +155,7 @@ def times_in(window: RenewalWindow, rng: random.Random) -> list[float]:
 @lru_cache(maxsize=4096)
 def weibull_shape(cv: float) -> float:
     """Return the shape of the Weibull distribution with coefficient of variation ``cv`` <= 4000."""
-    # ``wanted`` is the logarithm of the second moment divided by the squared mean.
+    # logarithm of the second moment divided by the squared mean
     low, high, wanted = 0.1, 2000.0, log1p(cv * cv)
     for _ in range(60):
         middle = (low * high) ** 0.5
@@ -174,8 +174,7 @@ def _draw_length(values: tuple[int, ...], sums: tuple[float, ...], rng: random.R
 WIDTH_S = 600.0  # usual width of a window of ServeGen in seconds
 MAX_COUNT = (
     3 * 10**6
-    # The number of requests in a window is limited; the largest measured window has 1.2 million
-    # requests.
+    # limit on the requests in a window; the largest measured window has 1.2 million
 )
 
 

@@ -1,9 +1,8 @@
 """The requests of a trace: one request as read, all requests as arrays, and statistics.
 
-The text of a prompt is split into blocks of characters. The identity of a block is a hash of the
-characters of this block and of all earlier blocks. Texts with equal beginnings begin with equal
-blocks, and the text itself is not stored. If the log has token counts, the number of tokens in a
-block is the median over the prompts of the log.
+Texts of prompts are split into blocks of characters and not stored. A block is identified by a
+hash of its characters and of all earlier blocks, so texts with equal beginnings begin with equal
+blocks. If the log has token counts, the tokens per block are the median over its prompts.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class TraceRow(NamedTuple):
         input_tokens: Number of tokens in the prompt.
         output_tokens: Number of tokens in the answer.
         max_tokens: Limit on the output tokens of the request, or 0 if unknown.
-        session: Name of the program to which the request belongs, "" if the request is a program.
+        session: Name of the request's program, "" if the request is a program by itself.
         end_ns: Time in ns at which the answer was complete, or None if unknown.
         blocks: Identities of the blocks at the beginning of the prompt. Blocks with equal
             identities have equal content; the rest of the prompt is unique.
@@ -59,15 +58,15 @@ class TraceRow(NamedTuple):
     shared: int = 0
 
 
-# A block of text has ``CHARACTERS`` characters, which are assumed to be ``BLOCK_TOKENS`` tokens.
+# characters of a block of text, and the tokens that they are assumed to be
 CHARACTERS, BLOCK_TOKENS = 92, 20
-MOST_TOKENS = 2 * CHARACTERS  # limit on the number of tokens of a block
+MOST_TOKENS = 2 * CHARACTERS  # most tokens of a block
 
 Ints = npt.NDArray[np.int64]
 
 
 def blocks_of(text: str) -> list[int]:
-    """Return the identities of the blocks of a text; the last block may be a short block."""
+    """Return the identities of the blocks of a text; the last block may be short."""
     found, before = [], b""
     for start in range(0, len(text), CHARACTERS):
         part = text[start : start + CHARACTERS].encode("utf-8", "surrogatepass")
@@ -79,7 +78,7 @@ def blocks_of(text: str) -> list[int]:
 def blocks_of_one_size(
     counts: Ints, ids: Ints, tokens: Ints, estimated: Ints
 ) -> tuple[Ints, Ints, int]:
-    """Return blocks of text that cover the prompts' tokens, and the number of tokens in a block.
+    """Fit blocks of text to the known token counts of prompts.
 
     The number of tokens in a block follows from the median ratio of known to estimated tokens.
 
@@ -105,10 +104,9 @@ def blocks_of_one_size(
 def _covering(ids: list[int], wanted: int) -> list[int]:
     """Return ``wanted`` block identities made from the identities ``ids`` of a text.
 
-    If a prompt has more identities than wanted, the last block stands for all further text. If a
-    prompt has too few identities, more identities are derived from the last block. A text with
-    fewer than half of the wanted blocks was shortened in the log; the missing text is unknown and
-    gets no blocks.
+    Surplus identities are dropped: the last block stands for all further text. Missing ones are
+    derived from the last block. A text with fewer than half of the wanted blocks was shortened in
+    the log; its missing text is unknown and gets no blocks.
     """
     if wanted > 2 * len(ids):
         return ids
@@ -121,15 +119,13 @@ def _covering(ids: list[int], wanted: int) -> list[int]:
 
 Floats = npt.NDArray[np.float64]
 
-ROW_BYTES = 200  # number of bytes that a row takes in memory while rows are read and sorted
-# ``NAME_BYTES`` is the number of bytes that the name of a client or session takes in memory,
-# besides its characters.
+ROW_BYTES = 200  # bytes of memory for a row while rows are read and sorted
+# bytes of memory for the name of a client or session, besides its characters
 NAME_BYTES = 200
-MAX_SYNTHETIC = 8  # limit on the number of different descriptions of synthetic parts in a trace
-# Times above ``SINCE_1970_NS`` are dates; a float represents dates with a precision of
-# microseconds.
+MAX_SYNTHETIC = 8  # most different descriptions of synthetic parts in a trace
+# Larger times are dates, which floats represent with a precision of microseconds.
 SINCE_1970_NS = 10**15
-FAILED = "failed requests"  # default description of the requests that were left out of a trace
+FAILED = "failed requests"  # default description of requests that a trace leaves out
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +180,7 @@ class TraceTable:
         return float(self.arrival_s[-1])
 
     def selected(self, rows: Ints) -> TraceTable:
-        """Return the requests ``rows``, in this order; clients without requests are dropped."""
+        """Return the requests of the given rows in this order, without clients that have none."""
         codes, client = np.unique(self.client[rows], return_inverse=True)
         counts = np.diff(self.first_block)[rows]
         starts = np.repeat(self.first_block[rows] - _sums_before(counts), counts)
@@ -209,7 +205,7 @@ def _sums_before(counts: Ints) -> Ints:
 
 
 class TableBuilder:
-    """A builder of a table from rows in any order; error messages name the file ``shown``."""
+    """A builder of a table from rows in any order; messages call the file ``shown``."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
@@ -250,7 +246,7 @@ class TableBuilder:
         return min(self._numbers["at"]) / 1e9
 
     def table(self) -> TraceTable:
-        """Return all rows; clients are sorted by name.
+        """Return all rows as a table, with clients sorted by name.
 
         Raises DataError if the table has no rows.
         """
@@ -266,8 +262,7 @@ class TableBuilder:
 class PromptBlocks(NamedTuple):
     """The blocks of all prompts: number of blocks of each prompt, and identities of all blocks.
 
-    ``estimated`` is the approximate number of tokens in the text of each prompt; 0 if the text is
-    missing.
+    ``estimated`` is the approximate number of tokens in each prompt's text, or 0 without text.
     """
 
     counts: Ints
@@ -278,7 +273,7 @@ class PromptBlocks(NamedTuple):
 def table_of(
     clients: list[str], column: dict[str, Any], parts: PromptBlocks, synthetic: tuple[str, ...]
 ) -> TraceTable:
-    """Return requests as a table in order of time, with clients in order of names.
+    """Build a table of requests in order of time, with clients in order of names.
 
     Args:
         clients: Names of the clients; the codes in ``column["client"]`` are positions in this list.
@@ -321,7 +316,7 @@ def _natural_order(name: str) -> tuple[int, int, str]:
 
 
 PERCENTILES = (50, 90, 99)
-PEAK_S = 60.0  # number of seconds over which the peak rate is measured
+PEAK_S = 60.0  # seconds over which the peak rate is measured
 
 
 def facts_of_table(table: TraceTable) -> dict[str, Any]:
@@ -385,16 +380,17 @@ def _length_facts(name: str, tokens: Ints) -> dict[str, Any]:
 
 
 def _peak(arrival_s: Floats) -> float:
-    """Return the highest mean rate (1/s) in a minute, or in a whole trace shorter than a minute."""
+    """Return the highest request rate (1/s) over a minute, or over a shorter trace as a whole."""
     length_s = min(PEAK_S, float(arrival_s[-1])) or PEAK_S
     return float(np.unique(arrival_s // PEAK_S, return_counts=True)[1].max() / length_s)
 
 
 def shared_prefixes(table: TraceTable) -> dict[str, float]:
-    """Return the shared fractions of all input tokens; each is 0 if the trace has no blocks.
+    """Return how much of the input is shared, as fractions of all input tokens.
 
     ``shared_ratio`` is the fraction of input tokens in blocks that occur in several requests.
     ``infinite_hit_rate`` is the fraction of input tokens that would hit an unlimited prefix cache.
+    Both are 0 if the trace has no blocks.
     """
     total = int(table.input_tokens.sum())
     counts = np.diff(table.first_block)
@@ -412,7 +408,7 @@ def shared_prefixes(table: TraceTable) -> dict[str, float]:
 
 
 def _hit_tokens(table: TraceTable, code: Ints, tokens: Ints) -> int:
-    """Return the number of input tokens whose prefix occurs in an earlier prompt."""
+    """Return how many input tokens would hit an unlimited prefix cache."""
     seen: dict[tuple[int, int], int] = {}  # the prefix tree: (node, block) -> child; the root is 0
     hits = 0
     codes, lengths, first = code.tolist(), tokens.tolist(), table.first_block.tolist()

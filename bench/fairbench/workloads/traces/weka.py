@@ -3,11 +3,10 @@
 The format is defined by callanjfox/kv-cache-tester (at 94f6046); AIPerf and inference-perf replay
 such files. A session has a list ``requests`` in order of time. Each request has the times ``t`` and
 ``api_time`` in seconds, the lengths ``in`` and ``out`` in tokens, and the ``hash_ids`` of its full
-blocks. A request of type ``subagent`` contains the requests of a sub-agent, whose times are
-relative to the ``t`` of the containing request. The block ids of two sessions have nothing in
-common. Sessions share tool definitions and system prompts: tool definitions, or system prompts,
-with equal token counts are assumed to be equal. All sessions begin at time 0, because the files
-contain no start times.
+blocks. A request of type ``subagent`` contains the requests of a sub-agent, with times relative to
+its own ``t``. Block ids of different sessions are unrelated, but tool definitions with equal token
+counts are assumed to be shared, and so are system prompts. All sessions begin at time 0, because
+the files contain no start times.
 """
 
 from __future__ import annotations
@@ -23,15 +22,14 @@ from fairbench.workloads.traces.requests import client_name
 from fairbench.workloads.traces.table import TraceRow
 
 NS = 10**9
-# Turns may seem to overlap by ``CLOCK_S`` seconds, because their times are rounded to whole
-# seconds.
+# seconds by which turns may seem to overlap, because times are rounded to whole seconds
 CLOCK_S = 1.0
 SUBAGENT = "subagent"
 RETURNED = "completed"
 
 
 class _Agent(NamedTuple):
-    """An agent: its number (0 is the session itself), start in seconds, and shared tokens."""
+    """An agent of a session: its number (0: the session itself), start (s), and shared tokens."""
 
     number: int
     starts_s: float
@@ -46,12 +44,12 @@ class _Identities:
         self._known: dict[tuple[object, ...], int] = {}
 
     def number_of_block(self, *what: object) -> int:
-        """Return the identity of a block; equal descriptions ``what`` give equal identities."""
+        """Return the identity of the block that ``what`` describes."""
         return self._known.setdefault(what, len(self._known))
 
 
 class Weka:
-    """The trace format ``weka``; ``--clients-from`` names a session's key that holds the client."""
+    """The trace format ``weka``; ``--clients-from`` names the key of a session's client."""
 
     name, unit = "weka", "s"
 
@@ -139,7 +137,7 @@ class _Session:
         tokens = self._whole_number(turn, "in", where, least=1, most=MAX_INPUT)
         output = self._whole_number(turn, "out", where, most=MAX_OUTPUT)
         if not output:
-            return None  # The request failed.
+            return None  # the request failed
         at_ns = round((agent.starts_s + t_s) * NS)
         return TraceRow(
             at_ns,
@@ -178,7 +176,7 @@ class _Session:
         ]
 
     def _shared_blocks(self, agent: _Agent) -> int:
-        """Return the number of blocks wholly in the tool definitions and system prompt."""
+        """Return how many blocks lie wholly in the tool definitions and system prompt."""
         return (agent.tool_tokens + agent.system_tokens) // self._size
 
     def _shared_tokens(self, record: Record, where: str) -> tuple[int, int]:

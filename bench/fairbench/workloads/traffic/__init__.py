@@ -17,7 +17,7 @@ from fairbench.named import imported
 from fairbench.workloads.traffic.source import TrafficKind
 
 DEFAULT = "gamma"
-# The kinds of traffic are paths of classes, so that a run imports only the modules that it uses.
+# Classes are named by path, so that a run imports only the modules that it uses.
 KINDS = {
     DEFAULT: "fairbench.workloads.traffic.source:Gamma",
     "constant": "fairbench.workloads.traffic.planned:Constant",
@@ -34,7 +34,7 @@ KINDS = {
 
 
 def traffic_kind(name: str, params: Mapping[str, Any]) -> TrafficKind:
-    """Return the kind of traffic ``name`` with the given parameters.
+    """Return the kind of traffic called ``name``, with the given parameters.
 
     Raises UsageError for an unknown kind or parameter, or an invalid value.
     """

@@ -1,8 +1,8 @@
 """Arrivals with a planned rate: constant, on and off, ramp, phases, bursts, daily wave.
 
-Gaps are even, as in the synthetic experiments of [VTC] ([VTC-artifact], fair_bench/trace.py), or
-drawn like the gaps of kind ``gamma``. Gaps between programs are drawn with mean 1 and divided by
-the present rate.
+Gaps between programs are even, as in the synthetic experiments of [VTC] ([VTC-artifact],
+fair_bench/trace.py), or random as for kind ``gamma``. They are drawn with mean 1 and divided by the
+present rate.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Piece(NamedTuple):
         return (self.rate + self.slope * length_s / 2) * length_s
 
     def when(self, programs: float) -> float:
-        """Return the time (s) at which ``programs`` programs of this piece have arrived."""
+        """Return the time in seconds at which ``programs`` programs of this piece have arrived."""
         root = sqrt(max(0.0, self.rate**2 + 2 * self.slope * programs))
         return self.start_s + (2 * programs / (self.rate + root) if programs else 0.0)
 
@@ -81,8 +81,8 @@ class Piece(NamedTuple):
 def pieces(phases: tuple[Phase, ...], programs_per_s: float, *, repeat: bool) -> Iterator[Piece]:
     """Yield the linear pieces of a client's rate in order of time, without pieces of rate 0.
 
-    The iterator ends only if no further program arrives. If ``repeat`` is set, the phases start
-    again after the last phase; otherwise the last phase continues without end.
+    With ``repeat``, the phases start again after the last; otherwise the last continues without
+    end. The iterator ends only if no further program arrives.
     """
     start_s = 0.0
     for phase in _repeated(phases) if repeat else phases[:-1]:
@@ -142,9 +142,7 @@ class PacedArrivals(ArrivalSource):
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
         gaps = self._gaps(rng)
-        # ``due`` is the number of programs expected by the next arrival, and ``arrived`` is the
-        # number of programs expected before the present piece. Both ``due`` and ``arrived`` are
-        # fractional numbers.
+        # programs expected by the next arrival, and before the present piece; both are fractional
         due, arrived = next(gaps), 0.0
         number = count()
         for piece in self._pieces():
@@ -179,7 +177,7 @@ class PacedArrivals(ArrivalSource):
 
 
 class PlannedKind(TrafficKind):
-    """A kind of traffic whose rate has phases; error messages call the kind ``kind``."""
+    """A kind of traffic whose rate has phases; ``kind`` is its name in messages."""
 
     kind: ClassVar[str]
     repeat: ClassVar[bool] = False
@@ -214,7 +212,7 @@ class PlannedKind(TrafficKind):
         return self.usual(load._replace(programs_per_s=rate, num_programs=count))
 
 
-# A period is approximated by ``PIECES`` straight lines with the same mean as the wave.
+# straight lines that approximate a period, with the same mean as the wave
 PIECES = 24
 
 
@@ -225,7 +223,7 @@ class Constant(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """The kind has no parameters: the scenario and the command line set the rate."""
+        """No parameters: the scenario and the command line set the rate."""
 
     def phases(self, load: TrafficLoad) -> tuple[Phase, ...]:
         return (Phase(inf, 1.0),)
@@ -323,9 +321,8 @@ class Bursts(PlannedKind):
 class Diurnal(PlannedKind):
     """The kind ``diurnal``: a daily wave; the mean over a period is the client's rate.
 
-    At ``peak_s`` the rate is 1 + ``swing`` times the mean, and half a period later 1 - ``swing``
-    times the mean. The curve is a cosine, approximated by a straight line for each 24th of the
-    period.
+    The rate is 1 + ``swing`` times the mean at ``peak_s``, and 1 - ``swing`` times the mean half a
+    period later. The curve is a cosine, approximated by 24 straight lines.
     """
 
     kind = "diurnal"

@@ -34,7 +34,7 @@ COLUMN = "TIMESTAMP"
 
 @dataclass(frozen=True, slots=True)
 class AzureArrivals(GammaArrivals):
-    """The gaps of a trace, scaled to mean 1 and repeated from a position that the seed selects."""
+    """A trace's gaps, scaled to mean 1 and repeated from a position that the seed selects."""
 
     path: str = ""
 
@@ -61,7 +61,7 @@ class Azure(Gamma):
 
     def arrivals(self, rates: tuple[Rate, ...], load: TrafficLoad) -> AzureArrivals:
         load.check_plain("arrivals of kind azure, whose trace sets it")
-        # Reading the trace here reports errors in the file before the run starts.
+        # Read the trace now, to report errors in the file before the run starts.
         trace_gaps(self.params.path)
         return AzureArrivals(rates, 1.0, load.num_programs, load.until_s, self.params.path)
 
@@ -95,8 +95,7 @@ def trace_gaps(path: str) -> tuple[float, ...]:
 
 
 DAY_S = 86_400
-# The simulated clock can count 2^63 ps, or 106 days; the 6 days above ``MAX_PLAYED_S`` are for late
-# answers.
+# The simulated clock can count 2^63 ps, or 106 days; 6 of these days are for late answers.
 MAX_PLAYED_S = 100.0 * DAY_S
 
 
@@ -176,8 +175,8 @@ class ReplayTraffic:
         return self.usual(load)
 
 
-# ``FIELDS`` maps the fields of a line to their largest allowed values. The limits follow from the
-# integer types of records; the limit on a length is ten times the longest context of a model.
+# largest values of the fields of a line; they follow from the integer types of records, and the
+# limit on a length is ten times the longest context of a model
 FIELDS = {"t": 1e10, "client": 2**31 - 1, "prompt_len": 10_000_000, "output_len": 10_000_000}
 
 
@@ -205,10 +204,10 @@ class TraceArrivals(ArrivalSource):
 
 
 class TraceTraffic:
-    """The kind ``trace``; the rate of a client multiplies the trace's speed (1: as recorded).
+    """The kind ``trace``: recorded arrivals in VTC's format, at a speed that the rate sets.
 
-    The clients of a run are the trace's clients in order of ids. A client that has no requests in
-    the trace sends no requests.
+    A rate of 1 replays a client as recorded. The clients of a run are the trace's clients in order
+    of ids; further clients send no requests.
     """
 
     @dataclass(frozen=True)
@@ -242,7 +241,7 @@ class TraceTraffic:
 
 @lru_cache(maxsize=4)
 def _arrivals_by_client(path: Path) -> Mapping[Any, tuple[Arrival, ...]]:
-    """Return the arrivals of each client, in order of ids.
+    """Read the arrivals of each client, in order of ids.
 
     Raises DataError with the file and the line.
     """

@@ -1,7 +1,7 @@
 """The interface of arrival processes, the default Gamma process, and closed loops.
 
 The Gamma renewal process ([DLPM] §6.1) may change its rate at given times. In a closed loop, a user
-waits for the end of a program, thinks, and starts the next program.
+waits for the end of a program, thinks, and starts the next one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairbench.workloads.programs.base import MeanGap
 
 
 class Arrival(NamedTuple):
-    """The arrival of a program: the time in seconds, and ``item``, its input (or None).
+    """The arrival of a program: its time in seconds, and its input ``item`` (or None).
 
     A program without an ``item`` takes its input from the run's data set, or has random lengths.
     """
@@ -33,10 +33,10 @@ class Arrival(NamedTuple):
 class TrafficLoad(NamedTuple):
     """The traffic that a workload and the command line request from one client.
 
-    ``client`` is the number of the client. The client sends ``programs_per_s`` (``inf``: all
-    programs at once), at most ``num_programs`` programs (None: no limit), and no programs from
-    ``until_s`` on. ``burstiness`` is the shape of the Gamma distribution of gaps. ``rate_given`` is
-    True if the user set the rate, and False if the workload file sets the rate.
+    Client number ``client`` sends ``programs_per_s`` (``inf``: all at once), at most
+    ``num_programs`` (None: no limit), and none from ``until_s`` on. ``burstiness`` is the shape of
+    the Gamma distribution of gaps. ``rate_given`` is True if the user set the rate, and False if
+    the workload file sets the rate.
     """
 
     client: int
@@ -47,7 +47,7 @@ class TrafficLoad(NamedTuple):
     rate_given: bool = False
 
     def check_plain(self, of: str) -> None:
-        """Raise UsageError if a burstiness is given; the arrivals ``of`` have defined gaps."""
+        """Raise UsageError if a burstiness is given; the arrivals ``of`` define their own gaps."""
         if self.burstiness != 1:
             raise UsageError(
                 f"burstiness = {self.burstiness:g}: not supported for {of}; leave burstiness out"
@@ -63,7 +63,7 @@ class TrafficLoad(NamedTuple):
 
 
 class TrafficKind(Protocol):
-    """A kind of arrivals, constructed with an object of its frozen dataclass ``Params``.
+    """A kind of arrivals, whose parameters are an object of its frozen dataclass ``Params``.
 
     The methods of a kind raise UsageError for a load that the kind does not support, such as a rate
     for recorded times.
@@ -87,8 +87,8 @@ class TrafficKind(Protocol):
 class ArrivalSource(Protocol):
     """The arrivals of a client, immutable so that several processes can share them.
 
-    ``rng`` is the random stream for the arrivals of this client and must be new for each call;
-    equal streams give equal arrivals.
+    ``rng`` is the random stream for this client's arrivals, new for each call; equal streams give
+    equal arrivals.
     """
 
     @property
@@ -110,7 +110,7 @@ class ArrivalSource(Protocol):
 
 
 class Rate(NamedTuple):
-    """A rate above 0 in programs/s (``inf``: all at once), which applies from ``start_s`` on."""
+    """A rate above 0 in programs/s (``inf``: all at once) that applies from ``start_s`` on."""
 
     start_s: float
     programs_per_s: float
@@ -118,7 +118,7 @@ class Rate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GammaArrivals(ArrivalSource):
-    """The arrivals of a Gamma process whose rates are given.
+    """The arrivals of a Gamma process with given rates.
 
     The arrivals end after ``num_programs`` programs (None: no limit) or at ``until_s``, whichever
     comes first. ``burstiness`` is the shape of the Gamma distribution of gaps.
@@ -136,7 +136,7 @@ class GammaArrivals(ArrivalSource):
             yield Arrival(at_s)
 
     def gaps(self, rng: random.Random) -> Iterator[float]:
-        """Yield gaps with mean 1, without end; arrival times follow from the gaps over the rate."""
+        """Yield gaps with mean 1, without end; the rate divides them."""
         return gamma_gaps(rng, self.burstiness)
 
     def expected_programs(self, before_s: float = inf) -> float:
@@ -154,7 +154,7 @@ class Gamma(TrafficKind):
 
     @dataclass(frozen=True)
     class Params:
-        """No parameters: the scenario and the command line set the rate and the burstiness."""
+        """No parameters: the scenario and the command line set rate and burstiness."""
 
     def __init__(self, params: Any) -> None:
         self.params = params
@@ -194,7 +194,7 @@ def gamma_gaps(rng: random.Random, burstiness: float) -> Iterator[float]:
 
 
 def arrival_times(gaps: Iterator[float], rates: tuple[Rate, ...]) -> Iterator[float]:
-    """Yield arrival times in seconds; a gap of 1 lasts 1/``programs_per_s`` seconds."""
+    """Yield arrival times in seconds: each gap, of mean 1, is divided by the present rate."""
     now, piece = rates[0].start_s, 0
     for unit in gaps:
         gap = unit
@@ -217,9 +217,9 @@ PROGRAM_S = 5.0
 class ClosedArrivals(ArrivalSource):
     """``users`` users in closed loops with exponential think times of mean ``think_s`` seconds.
 
-    After ``until_s`` seconds, users start no programs. The start times depend on the speed of the
-    cluster, so drivers use ``plan.User`` instead. The methods of ``ArrivalSource`` give estimates
-    in which every program takes ``PROGRAM_S`` seconds.
+    After ``until_s`` seconds, users start no programs. Start times depend on the speed of the
+    cluster, so drivers use ``plan.User``; the methods of this class only give estimates, in which
+    every program takes ``PROGRAM_S`` seconds.
     """
 
     users: int
@@ -241,7 +241,7 @@ class ClosedArrivals(ArrivalSource):
 
 
 class Closed:
-    """The kind ``closed``: users in closed loops; there is no rate, and answers set the pace."""
+    """The kind ``closed``: users in closed loops, whose pace the answers set instead of a rate."""
 
     @dataclass(frozen=True)
     class Params:

@@ -1,16 +1,15 @@
 """The program in the engine's Python, which lets the engine's own code take each decision.
 
-The program reads operations from standard input and writes answers to standard output. An operation
-is a line with a JSON list (name and arguments); an answer is a line of JSON.
+It reads operations from standard input and writes answers to standard output. An operation is a
+line with a JSON list (name and arguments); an answer is a line of JSON.
 
-The program imports the engine only once. For each run, the program forks a copy of its process, so
-that no run sees the state of an earlier run. The copy for a run forks one more process for each
-replica, so that replicas compute in parallel. A replica's process communicates through a socket
-instead of standard input and output.
+The engine is imported once. Each run is served by a forked copy of the process, so that no run
+sees the state of an earlier one. This copy forks a process for each replica, so that replicas
+compute in parallel; it communicates through a socket instead of standard input and output.
 
-The program imports only the standard library and the engine. If a fairbench scheduler decides in
-the engine, the copy for the run also imports fairbench. The program ends when its input ends, or
-within a second after the parent process has ended.
+Only the standard library and the engine are imported; the copy for a run also imports fairbench
+if a fairbench scheduler decides. The program ends when its input ends, or within a second after
+the parent process has ended.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ SOURCE_ONLY = "source-only"
 def main(arguments: list[str]) -> int:
     """Answer operations until the input ends; return the exit code.
 
-    The first argument is the name of the engine. The second argument is a file descriptor through
-    which the sockets of replicas arrive. If a third argument is ``SOURCE_ONLY``, the only operation
-    of the program is ``source``, and the slow import of the engine is left out.
+    The first argument is the name of the engine. The second is a file descriptor through which the
+    sockets of replicas arrive. With the third argument ``SOURCE_ONLY``, the only operation is
+    ``source``, which saves the slow import of the engine.
     """
-    # After Ctrl-C, the simulator itself closes the input of this process.
+    # After Ctrl-C, the simulator closes the input of this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent(time.sleep)
     answers = _own_output()
@@ -52,7 +51,7 @@ def main(arguments: list[str]) -> int:
         loaded = engine.source()
         if SOURCE_ONLY not in arguments:
             engine.load()
-            gc.freeze()  # Garbage collections then skip the modules of the engine.
+            gc.freeze()  # garbage collections then skip the engine's modules
         while operation := _read():
             if operation == ["source"]:
                 now = engine.source()
@@ -127,7 +126,7 @@ def _serve(replica: ClockedReplica, messages: BinaryIO, answers: BinaryIO) -> No
 
 
 def _read(messages: BinaryIO | None = None) -> list[Any]:
-    """Return the next message of a stream, by default standard input; an empty list at the end."""
+    """Return the next message of a stream (default: standard input), or [] at the end."""
     line = (messages or sys.stdin.buffer).readline()
     message: list[Any] = json.loads(line) if line else []
     return message
@@ -146,7 +145,7 @@ def _write(answers: BinaryIO, answer: Any) -> None:
 
 
 def _end_with_parent(sleep: Callable[[float], None]) -> None:
-    """Start a thread that ends this process once the parent has ended, even in an endless loop."""
+    """Start a thread that ends this process after the parent, even in an endless loop."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -160,9 +159,8 @@ def _end_with_parent(sleep: Callable[[float], None]) -> None:
 def failure(error: Exception) -> dict[str, Any]:
     """Return the type and text of an error, and the file, line and function that raised the error.
 
-    ``fits`` is false if the error shows that the engine differs from the supported releases. If
-    ``fits`` is false, a call of the engine by this package failed, or the engine used an attribute
-    that a stand-in of this package lacks.
+    ``fits`` is false if the error shows that the engine differs from the supported releases: a call
+    of the engine by this package failed, or the engine used an attribute that a stand-in lacks.
     """
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1]

@@ -1,4 +1,4 @@
-"""Import of fairbench's packages in the engine's Python, if a fairbench scheduler decides there."""
+"""Import of fairbench's packages in the engine's Python, for a fairbench scheduler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import ModuleType
 
 
 class FolderFinder(MetaPathFinder):
-    """An import finder that finds only the given packages.
+    """An import finder that finds only the given packages in their folders.
 
     All other packages in the folders stay invisible.
 
@@ -34,8 +34,8 @@ def provide(own: Mapping[str, str], missing: Mapping[str, str]) -> None:
     """Make the given packages importable in this process.
 
     Args:
-        own: Folders by package; these packages replace installed packages of equal names.
-        missing: Folders by package; a folder is used only if this Python does not have the package.
+        own: Folders by package; these replace installed packages of the same name.
+        missing: Folders by package, used only if this Python lacks the package.
     """
     absent = {name: folder for name, folder in missing.items() if find_spec(name) is None}
     sys.meta_path.insert(0, FolderFinder({**absent, **own}))

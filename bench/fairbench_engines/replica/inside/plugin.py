@@ -19,10 +19,10 @@ from fairbench.schedulers.registry import VARIABLE
 
 @dataclass(frozen=True)
 class InsideConfig(PluginConfig):
-    """A configuration that names the scheduler's class by ``MODULE:CLASS`` in ``path``.
+    """A configuration in which ``path`` names the scheduler's class as ``MODULE:CLASS``.
 
-    Entry points cannot name the class, because the engine's Python may lack fairbench's entry
-    points or may have the entry points of another version.
+    Entry points would not do, because the engine's Python may lack fairbench's entry points or have
+    those of another version.
     """
 
     path: str = ""
@@ -37,7 +37,7 @@ class InsideConfig(PluginConfig):
 
 
 def config_of(told: Mapping[str, Any]) -> InsideConfig:
-    """Return the configuration that the simulator sends, the result of ``code.plugin_of``."""
+    """Build the configuration from what the simulator sends, the result of ``code.plugin_of``."""
     os.environ[VARIABLE] = os.pathsep.join(told["files"])
     names = "local", "params", "weights", "eviction", "path"
     return InsideConfig(clients=tuple(told["clients"]), **{name: told[name] for name in names})

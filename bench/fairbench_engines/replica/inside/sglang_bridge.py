@@ -1,4 +1,4 @@
-"""The operations of a simulation on SGLang's own scheduler, in SGLang's Python."""
+"""A simulation's operations on SGLang's own scheduler, in SGLang's Python."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from fairbench_engines.replica.inside.sglang_seam import (
 from fairbench_engines.replica.inside.token_ids import TokenIds
 from fairbench_engines.replica.inside.virtual_time import VirtualTime
 
-# ``PLUGIN`` is a module that imports fairbench's packages.
+# this module imports fairbench's packages
 PLUGIN = "fairbench_engines.replica.inside.sglang_plugin"
-HOST_POLICY = "fcfs"  # SGLang's own policy must have this value while fairbench's plugin decides.
+HOST_POLICY = "fcfs"  # SGLang's own policy while fairbench's plugin decides
 
-# ``DECIDING`` lists the folders of SGLang's package that contain the scheduling code.
+# folders of SGLang's package with the scheduling code
 DECIDING = ("srt/managers", "srt/mem_cache")
 
 
@@ -43,7 +43,7 @@ def load() -> None:
 
 
 def prefix_len(req: Any) -> int:
-    """Return the cached tokens of a request's prompt; SGLang 0.5.17 stores the tokens' indices."""
+    """Return the number of a prompt's cached tokens, of which SGLang 0.5.17 stores the indices."""
     length: int = req.prefix_len if hasattr(req, "prefix_len") else len(req.prefix_indices)
     return length
 
@@ -56,9 +56,9 @@ def has_policy(name: str) -> bool:
 
 
 class SGLangWorker:
-    """SGLang's part of a replica: an SGLang scheduler, which identifies requests by number.
+    """SGLang's part of a replica: a scheduler of SGLang that knows requests by number.
 
-    If ``hooks`` are given, the fairbench scheduler in the hooks decides.
+    With ``hooks``, the fairbench scheduler in them decides.
     """
 
     def __init__(
@@ -75,8 +75,7 @@ class SGLangWorker:
         on_evict = self._note_evicted if tells_evicted else lambda node: None
         self.engine = SGLangScheduling(**limits, hooks=hooks, on_evict=on_evict)
         self._batch: Any = None
-        # ``_running`` holds the unfinished requests by their rid, which is a number written as a
-        # text.
+        # unfinished requests by their rid, a number as text
         self._running: dict[str, Any] = {}
 
     def _note_evicted(self, node: Any) -> None:
@@ -109,7 +108,7 @@ class SGLangWorker:
         batch = self._batch = self.engine.plan()
         answer = self._state()
         if batch is not None and self._hooks:
-            # On a real server, SGLang's ``run_batch`` sets the launch time of a batch.
+            # On a real server, SGLang's ``run_batch`` sets the launch time.
             batch.launch_ts = self._clock.now_s()
         if batch is None:
             pass
@@ -124,7 +123,7 @@ class SGLangWorker:
         return answer
 
     def _prefill(self, req: Any) -> tuple[int, int, int, int]:
-        """Return a request's number, cached tokens, computed tokens and tokens left to compute."""
+        """Return a request's number, and its cached, computed and remaining tokens."""
         cached = prefix_len(req)
         left = len(req.origin_input_ids) + len(req.output_ids) - cached
         return int(req.rid), cached, extend_len(req), left
@@ -175,13 +174,13 @@ class SGLangWorker:
 
 
 class SGLangBridge(EngineReplicas):
-    """SGLang's configuration for one run, from which the run's replicas are made."""
+    """SGLang's configuration for one run, which creates the run's replicas."""
 
     def __init__(self) -> None:
         super().__init__("sglang")
         self._configured = ExitStack()
         self._limits: dict[str, Any] = {}
-        # ``_plugin`` is the module of fairbench's plugin; None if SGLang's own policy decides.
+        # module of fairbench's plugin, None if SGLang's own policy decides
         self._plugin: Any = None
         self._told: dict[str, Any] = {}
 

@@ -25,7 +25,7 @@ def sglang_hooks(
         told: Configuration of the fairbench scheduler that the simulator sends.
         release: Release of SGLang, for the plugin's report.
         now_s: A function that returns the simulator's time in seconds.
-        modules: Modules of SGLang whose functions are wrapped; other hooks matter to servers only.
+        modules: Modules of SGLang whose functions are wrapped; other hooks matter only in servers.
 
     Raises UsageError if one of SGLang's functions has other parameters than the plugin expects.
     """

@@ -1,8 +1,8 @@
 """SGLang's own scheduling classes on a CPU, without a model: one engine iteration per call.
 
-The scheduler, batch, policy, adder, radix cache and allocator are SGLang's classes. Stand-ins
-replace SGLang's process, model, tokenizer and metrics. Overlap scheduling is off in this engine.
-The module imports only the standard library and SGLang.
+The scheduler, batch, policy, adder, radix cache and allocator are SGLang's classes; stand-ins
+replace its process, model, tokenizer and metrics. Overlap scheduling is off. Only the standard
+library and SGLang are imported.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ HOST_CACHE = {  # arguments of an SGLang server with a hierarchical KV cache
     "hicache_io_backend": "direct",
     "hicache_mem_layout": "layer_first",
 }
-DRAFTS = 4  # With speculative decoding, a step accepts at most this number of drafted tokens.
+DRAFTS = 4  # most drafted tokens that a step accepts with speculative decoding
 AFTER_END = 3  # token id that stands for any token after the end of an output
-# ``NO_MORE`` stands for the output tokens of a request that has ended.
+# the output tokens of a request that has ended
 NO_MORE: dict[int, int] = defaultdict(lambda: AFTER_END)
 
 MODULES = {
@@ -52,8 +52,7 @@ MODULES = {
     "sampling_params": "sglang.srt.sampling.sampling_params",
 }
 
-# ``NONE`` lists attributes of SGLang's scheduler that are None in an engine on a single GPU, and
-# ``OFF`` lists attributes that are False.
+# attributes of SGLang's scheduler that are None (``NONE``) or False (``OFF``) on a single GPU
 NONE = (
     "_pending_chunked_abort_req",
     "chunked_req",
@@ -97,8 +96,8 @@ OFF = (
 class Absent:
     """A stand-in for a part of SGLang that does not affect scheduling.
 
-    An attribute that was not set is a function that does nothing. A MagicMock would be slower than
-    SGLang itself, because a MagicMock stores every call.
+    An attribute that was not set is a function that does nothing. A MagicMock stores every call,
+    which would take longer than SGLang itself.
     """
 
     def __init__(self, **attributes: Any) -> None:
@@ -123,7 +122,7 @@ def sglang() -> Any:
         _tolerate_newer_transformers()
         modules = {name: import_module(path) for name, path in MODULES.items()}
     logging.getLogger("sglang").setLevel(logging.ERROR)
-    modules["torch"].set_num_threads(1)  # One thread is enough, because all tensors are small.
+    modules["torch"].set_num_threads(1)  # one thread is enough, because all tensors are small
     return types.SimpleNamespace(**modules)
 
 
@@ -245,8 +244,8 @@ def tiny_kv(pool: int) -> Any:
 def hierarchical_cache(params: Any) -> Any:
     """Return SGLang's UnifiedRadixCache with a second cache in host memory (HiCache).
 
-    Copies between the caches are left out and count as finished at once, because a machine without
-    a GPU has neither pinned memory nor SGLang's copying kernels.
+    Copies between the caches are left out and finish at once, because a machine without a GPU has
+    neither pinned memory nor SGLang's copy kernels.
     """
     host = "sglang.srt.mem_cache.pool_host"
     common: Any = import_module(f"{host}.common")
@@ -261,7 +260,7 @@ def hierarchical_cache(params: Any) -> Any:
 
 
 def ratio_tracker(sgl: Any) -> Any:
-    """Return SGLang's tracker of the new-token ratio, made as the installed release makes it."""
+    """Return SGLang's tracker of the new-token ratio, created as the installed release does."""
     tracker = sgl.scheduler.NewTokenRatioTracker
     if hasattr(tracker, "from_config"):
         return tracker.from_config()
@@ -306,9 +305,9 @@ def configured(
     match_limit: int | None,
     **settings: Any,
 ) -> ExitStack:
-    """Set the global configuration of SGLang.
+    """Set the global configuration of SGLang until the returned stack is closed.
 
-    When the returned stack is closed, the old configuration is restored.
+    Closing the stack restores the old configuration.
 
     ``match_limit`` is the longest waiting queue that the policy LPM sorts; None means SGLang's
     default, which is always 128 before release 0.5.22. ``settings`` are further arguments of an
@@ -338,10 +337,9 @@ def configured(
 class SGLangScheduling:
     """An SGLang scheduler with an empty KV pool.
 
-    Precondition: ``configured`` was called.
+    ``configured`` must have been called.
 
-    - ``hooks`` are hooks of fairbench's plugin; if given, the plugin decides. With hooks,
-      ``policy`` must be "fcfs".
+    - ``hooks`` are those of fairbench's plugin, which then decides; ``policy`` must be "fcfs".
     - ``longest`` is the limit on prompt and output tokens of a request.
     - ``on_evict`` receives each evicted node of the radix tree.
     - ``tree`` is RADIX for SGLang's RadixCache, HICACHE for a ``hierarchical_cache``, or else the
@@ -404,12 +402,12 @@ class SGLangScheduling:
         return req
 
     def plan(self) -> Any:
-        """Run the first half of SGLang's event loop; return the batch to run, or None."""
+        """Run the first half of SGLang's event loop once; return the batch to run, or None."""
         scheduler = self.scheduler
         held = len(scheduler.running_batch.reqs)
         batch = self._turn()
         if batch is None and held and not scheduler.running_batch.reqs:
-            # In SGLang before 0.5.23, a first call may only remove finished requests.
+            # before SGLang 0.5.23, a first call may only remove finished requests
             batch = self._turn()
         if batch is None and not scheduler.waiting_queue:
             scheduler.new_token_ratio_tracker.reset()
@@ -421,7 +419,7 @@ class SGLangScheduling:
         scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
         scheduler.last_batch = batch
         if batch is not None and batch.forward_mode.is_extend():
-            # On a real server, SGLang's ``run_batch`` counts the processed tokens.
+            # On a real server, SGLang's ``run_batch`` does this.
             scheduler.processed_tokens_counter += batch.extend_num_tokens
         return batch
 
@@ -443,8 +441,7 @@ class SGLangScheduling:
                     batch.seq_lens[requests.index(req)] += tokens
             batch.input_ids = result.next_token_ids
             processor.process_batch_result_decode(batch, result)
-        # The plugin's hook wraps SGLang's ``process_batch_result``, which the simulated server does
-        # not call.
+        # The plugin's hook wraps SGLang's ``process_batch_result``, which is not called here.
         if self._hooks:
             self._hooks.results(lambda *_: None, self.scheduler, batch, result)
         finished = [req for req in running if req.finished()]
@@ -453,14 +450,14 @@ class SGLangScheduling:
         return finished
 
     def _next(self, requests: list[Any]) -> Any:
-        """Return the next output token of each request; ``AFTER_END`` after the output's end."""
+        """Return the next output token of each request, or ``AFTER_END`` after its end."""
         tokens = [self._outputs.get(req, NO_MORE)[len(req.output_ids)] for req in requests]
         return self._sgl.utils.GenerationBatchResult(next_token_ids=self._sgl.torch.tensor(tokens))
 
     def _accepted(self, requests: list[Any]) -> Any:
-        """Return, for each request, 1 to ``DRAFTS`` accepted tokens, as in speculative decoding.
+        """Return 1 to ``DRAFTS`` accepted tokens for each request, as in speculative decoding.
 
-        Accepted tokens may be more than the rest of the output; the excess is ``AFTER_END``.
+        Tokens beyond the end of the output are ``AFTER_END``.
         """
         rows: list[int] = []
         lengths: list[int] = []

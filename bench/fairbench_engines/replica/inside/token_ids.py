@@ -9,14 +9,13 @@ from typing import Any
 
 
 class TokenIds:
-    """A converter that gives each segment key token ids of its own, in the order of first use."""
+    """A converter that gives each segment key its own token ids, in the order of first use."""
 
     def __init__(self) -> None:
-        # ``_ids`` holds, for each segment key, the token ids of its longest segment so far.
+        # token ids of the longest segment so far, by segment key
         self._ids: dict[Hashable, array[int]] = {}
-        # Whenever the ids of a key grow, the new ids form a range of consecutive numbers. The first
-        # list of ``_runs`` holds the first id of each range; the second list holds the key of the
-        # range, and its offset in the ids of the key.
+        # The new ids of a key that grows form a range of consecutive numbers. The first list holds
+        # the first id of each range, the second its key and its offset in the key's ids.
         self._runs: tuple[list[int], list[tuple[Hashable, int]]] = [], []
         self._next = 1
 
@@ -40,7 +39,7 @@ class TokenIds:
     def prompt(self, ids: Sequence[int]) -> tuple[tuple[Any, int], ...]:
         """Return the segments (key, length) that token ids stand for.
 
-        ``prompt`` is the inverse of ``of``.
+        This is the inverse of ``of``.
         """
         starts, runs = self._runs
         segments: list[tuple[Any, int]] = []
@@ -60,7 +59,7 @@ class TokenIds:
 
 
 def _consecutive(ids: Sequence[int], at: int, most: int) -> int:
-    """Return how many ids from position ``at`` on are consecutive numbers; at most ``most``."""
+    """Return how many ids from position ``at`` on are consecutive numbers, up to ``most``."""
     low, high = 1, most
     while low < high:
         middle = (low + high + 1) // 2

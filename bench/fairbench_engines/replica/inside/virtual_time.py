@@ -1,4 +1,4 @@
-"""The simulator's clock, which replaces the machine's clock for an engine's code."""
+"""The simulator's clock, which an engine's code reads instead of the machine's clock."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ NAMES = ("time", "monotonic", "perf_counter")
 
 
 class VirtualTime:
-    """The simulator's clock, in the form in which an engine's code reads a clock.
+    """The simulator's clock for an engine's code.
 
-    Each reading of the clock is later than the previous reading, if only by the least difference of
-    floats, so that two entries of an LRU cache never have equal times.
+    Each reading is later than the previous one, if only by the least difference of floats, so that
+    no two entries of an LRU cache have equal times.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class VirtualTime:
         self._now_s = now_ps / PS_PER_S
 
     def now_s(self) -> float:
-        """Return the simulator's time in seconds, which changes only when ``set`` is called."""
+        """Return the simulator's time in seconds, which only ``set`` changes."""
         return self._now_s
 
     def seconds(self) -> float:
@@ -39,7 +39,7 @@ class VirtualTime:
         return self._last_ns
 
     def install(self, package: str) -> None:
-        """Replace the functions of ``time`` in this process, including copies in a package."""
+        """Replace ``time``'s functions in this process, also where a package copied them."""
         replaced: dict[int, Any] = {}
         for name in NAMES:
             replaced[id(getattr(time, name))] = self.seconds

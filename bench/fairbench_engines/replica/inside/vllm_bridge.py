@@ -1,4 +1,4 @@
-"""The operations of a simulation on vLLM's own scheduler, in vLLM's Python."""
+"""A simulation's operations on vLLM's own scheduler, in vLLM's Python."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fairbench_engines.replica.inside.token_ids import TokenIds
 from fairbench_engines.replica.inside.virtual_time import VirtualTime
 from fairbench_engines.replica.inside.vllm_seam import VLLMScheduling, admitted, vllm
 
-PLUGIN = "fairbench_engines.replica.inside.vllm_plugin"  # The module imports fairbench's packages.
-HOST_POLICY = "fcfs"  # vLLM's own policy must have this value while the plugin replaces its queue.
+PLUGIN = "fairbench_engines.replica.inside.vllm_plugin"  # imports fairbench's packages
+HOST_POLICY = "fcfs"  # vLLM's own policy while the plugin decides
 
-# ``DECIDING`` lists the folders of vLLM's package that contain the scheduling code.
+# folders of vLLM's package with the scheduling code
 DECIDING = ("v1/core",)
 
 
@@ -39,10 +39,10 @@ def has_policy(name: str) -> bool:
 
 
 class VLLMWorker:
-    """vLLM's part of a replica: a vLLM scheduler, which identifies requests by number.
+    """vLLM's part of a replica: a scheduler of vLLM that knows requests by number.
 
-    ``scheduler_cls`` is the plugin's scheduler class, if a fairbench scheduler decides; None means
-    vLLM's own class.
+    ``scheduler_cls`` is the plugin's scheduler class if a fairbench scheduler decides, or None for
+    vLLM's own.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class VLLMWorker:
         self._clock, self._tokens, self._block_size = clock, tokens, limits.block_size
         self.engine = VLLMScheduling(limits, policy, scheduler_cls=scheduler_cls)
         self._plan: Any = None
-        self._prefilling: set[str] = set()  # requests of whose prompts only a part is computed
+        self._prefilling: set[str] = set()  # requests with partly computed prompts
         self._preempted: list[tuple[int, int]] = []
         self._evicted: list[Any] = []
         self._watch_preemptions()
@@ -77,9 +77,8 @@ class VLLMWorker:
         scheduler._preempt_request = watched
 
     def _watch_evictions(self, pool: Any) -> None:
-        """Store the prefix that ends at each evicted block, unless a copy of the block remains."""
-        # ``ended`` holds, for the hash of each block, the tokens of a request, and their number up
-        # to the end of the block.
+        """Store the prefix that ends at each evicted block, unless the block has another copy."""
+        # a request's tokens, and their number up to the end of the block, by hash of the block
         ended: dict[Any, tuple[Any, int]] = {}
         store, remove = pool.cache_full_blocks, pool._remove_cached_block_hashes
         bare, size = vllm().kv_cache_utils.get_block_hash, self._block_size
@@ -140,7 +139,7 @@ class VLLMWorker:
             if name in new or name in self._prefilling:
                 chunks.append(self._chunk(request, tokens, first=name in new))
             else:
-                # The context of a request includes the token that this step produces.
+                # the context includes the token that this step produces
                 contexts.append((int(name), request.num_computed_tokens))
         answer["decode"] = [len(contexts), sum(tokens for _, tokens in contexts)]
         answer["chunks"] = chunks
@@ -149,10 +148,9 @@ class VLLMWorker:
         return answer
 
     def _chunk(self, request: Any, tokens: int, *, first: bool) -> tuple[int, int, int, bool, bool]:
-        """Return a request's number, the tokens computed before, the chunk's tokens, and two flags.
+        """Return a request's number, earlier computed tokens, the chunk's tokens, and two flags.
 
-        The flags state whether the chunk is the first chunk of the prompt, and whether it is the
-        last chunk.
+        The flags state whether the chunk is the first and whether it is the last of its prompt.
         """
         computed = request.num_computed_tokens
         last = computed == request.num_tokens
@@ -202,12 +200,12 @@ class VLLMWorker:
 
 
 class VLLMBridge(EngineReplicas):
-    """vLLM's configuration for one run, from which the run's replicas are made."""
+    """vLLM's configuration for one run, which creates the run's replicas."""
 
     def __init__(self) -> None:
         super().__init__("vllm")
         self._limits: Any = None
-        self._plugin: Any = None  # module of fairbench's plugin; None if vLLM's own policy decides
+        self._plugin: Any = None  # fairbench's plugin, None if vLLM's own policy decides
         self._policy = ""
         self._told: dict[str, Any] = {}
 

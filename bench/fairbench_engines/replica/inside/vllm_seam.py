@@ -1,8 +1,8 @@
 """vLLM's own schedulers and KV cache manager on a CPU, without a model: one step per call.
 
-Stand-ins replace the engine's process, the model and the tokenizer. With asynchronous scheduling or
+Stand-ins replace the engine's process, model and tokenizer. With asynchronous scheduling or
 pipeline parallelism, several steps are in flight, as in vLLM's
-``EngineCore.step_with_batch_queue``. The module imports only the standard library and vLLM.
+``EngineCore.step_with_batch_queue``. Only the standard library and vLLM are imported.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Structured:
 
 
 def _configuration(limits: Any, policy: str, kv_events: Any) -> Any:
-    """Return an object with the attributes of a VllmConfig that vLLM's schedulers read."""
+    """Return an object with those attributes of a VllmConfig that vLLM's schedulers read."""
     config, batches = vllm().config, 1 + limits.async_scheduling
     scheduler = config.SchedulerConfig(
         max_model_len=1 << 20,
@@ -116,24 +116,24 @@ def admitted(plan: Any) -> list[str]:
 
 @dataclass
 class _Told:
-    """A step that vLLM has scheduled, with the scheduled and the preempted requests by number.
+    """A step that vLLM has scheduled, with its scheduled and preempted requests by number.
 
-    ``scheduled`` holds the number of tokens of each scheduled request.
+    ``scheduled`` holds each request's number of tokens in the step.
     """
 
     plan: Any
     scheduled: dict[int, int]
-    hits: dict[int, int]  # number of cached tokens of each admitted request
+    hits: dict[int, int]  # cached tokens of each admitted request
     preempted: list[int]
 
 
 def _drawn(name: str, what: Any, most: int) -> int:
-    """Return a pseudo-random number from 0 to ``most``, which depends only on the arguments."""
+    """Return a pseudo-random number from 0 to ``most`` that depends only on the arguments."""
     return zlib.crc32(f"{name} {what}".encode()) % (most + 1)
 
 
 class VLLMScheduling:
-    """A vLLM scheduler with an empty KV pool. ``limits`` has the same attributes as a VLLMLimits.
+    """A vLLM scheduler with an empty KV pool; ``limits`` has the attributes of a VLLMLimits.
 
     ``configured`` sets further attributes of the VllmConfig, by dotted path.
     """
@@ -166,9 +166,9 @@ class VLLMScheduling:
         self._outputs: dict[str, Sequence[int]] = {}
         self._preempted: list[int] = []
         self._depth = config.max_concurrent_batches
-        # ``_in_flight`` holds the steps that vLLM has scheduled and that have not ended.
+        # scheduled steps that have not ended
         self._in_flight: deque[_Told] = deque()
-        # ``hits`` holds the number of cached tokens that vLLM last found for each request.
+        # cached tokens that vLLM last found for each request
         self.hits: dict[str, int] = {}
         self._listen()
 
@@ -202,11 +202,11 @@ class VLLMScheduling:
         sampling: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
         **facts: Any,
     ) -> Any:
-        """Return a vLLM request that will produce the tokens ``output``; the request is not queued.
+        """Create a vLLM request that will produce the tokens ``output``, without queueing it.
 
-        ``spare`` is added to the request's limit on output tokens; if ``spare`` is above 0, the
-        last token of ``output`` is a stop token. ``facts`` are further arguments of vLLM's request,
-        and ``sampling`` are further arguments of its SamplingParams.
+        ``spare`` is added to the limit on output tokens; if it is above 0, the last token of
+        ``output`` is a stop token. ``facts`` are further arguments of vLLM's request, and
+        ``sampling`` of its SamplingParams.
         """
         v, stop = vllm(), [output[-1]] if spare else None
         request = v.request.Request(
@@ -260,7 +260,7 @@ class VLLMScheduling:
         return _Told(self._with_samples(plan), scheduled, hits, self._preempted)
 
     def _with_samples(self, plan: Any) -> Any:
-        """Store in a plan the requests that get an output token, and return the plan."""
+        """Store the requests that get an output token in the plan, and return it."""
         requests = self.scheduler.requests
         plan.samples = {n for n in plan.num_scheduled_tokens if not requests[n].is_prefill_chunk}
         return plan
@@ -300,8 +300,8 @@ class VLLMScheduling:
     def _sampled(self, name: str, plan: Any) -> list[int]:
         """Return the output tokens that a request gets from a step.
 
-        The result is empty while the prompt is incomplete, and [0] if the request has ended. With
-        drafts, the result also contains the accepted drafts.
+        The result is empty while the prompt is incomplete, and [0] if the request has ended; it
+        includes accepted drafts.
         """
         if name not in plan.samples:
             return []
@@ -315,14 +315,14 @@ class VLLMScheduling:
         accepted = _drawn(name, produced, drafts)
         rest = list(self._outputs[name][produced : produced + 1 + accepted])
         assert rest
-        # The token id 0 stands for every token after the end of the output.
+        # 0 stands for tokens after the end of the output
         return rest + [0] * (1 + accepted - len(rest))
 
     def _draft(self, names: list[str]) -> None:
         """Give vLLM draft tokens for each request if speculative decoding is used.
 
-        With several steps in flight, vLLM's scheduler receives no drafts, because the drafts stay
-        on the model's side.
+        With several steps in flight, drafts stay on the model's side, and vLLM's scheduler gets
+        none.
         """
         most, depth = self.scheduler.num_spec_tokens, self._depth
         if most and depth == 1:
@@ -331,7 +331,7 @@ class VLLMScheduling:
             self.scheduler.update_draft_token_ids(drafts)
 
     def awaits(self) -> bool:
-        """Return whether requests wait for a KV transfer, which goes on in steps without tokens."""
+        """Return whether requests wait for a KV transfer; it continues in steps without tokens."""
         connector = self.scheduler.connector
         return connector is not None and bool(connector.awaits_load)
 
