@@ -62,15 +62,13 @@ def test_every_token_is_booked_once(overlap, tmp_path):
     assert not flushed.clients, "a flushed server starts the next run afresh"
 
 
-@pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "no-overlap"])
-def test_edf_takes_spare_memory_and_everything_is_booked_once(overlap, tmp_path):
+def test_edf_takes_spare_memory_and_everything_is_booked_once(tmp_path):
     """Two requests of 100 + 450 fill a pool of 1,200. An urgent one of 300 + 300 has no room."""
-    flags = ("--max-total-tokens=1200", *(() if overlap else ("--disable-overlap-schedule",)))
     settings = {"edf.rescue_s": 1e5, "edf.aging_s": 1e6}  # however slow the machine is
     patient = burst("patient;due=,5000000,", 2, prefix=20, suffix=80, output=450)
     urgent = burst("urgent;due=2000000,3000000,", 1, prefix=20, suffix=280, output=300)
     environment = plugin_config("edf", settings).environment()
-    with sglang_server(tmp_path, *flags, environment=environment) as server:
+    with sglang_server(tmp_path, "--max-total-tokens=1200", environment=environment) as server:
         run_once_under_way(server.url, patient, urgent)
         (report,) = fetch_report(server.url)
     (rescued,) = urgent

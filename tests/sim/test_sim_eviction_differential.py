@@ -143,7 +143,7 @@ def test_sglang_evicts_in_the_order_of_the_simulator(policy, scheduler):
 @pytest.mark.parametrize("tree", ["rust", "python"])
 @pytest.mark.parametrize("policy", ["lfu", "max-min", "quota"])
 def test_each_tree_of_sglang_evicts_in_this_order(policy, tree):
-    for seed in range(12):
+    for seed in range(6):
         stream = stream_of(seed)
         with watched() as gone:
             ask_sglang("fcfs", stream, hooks_of("lpm", policy), tree=tree)

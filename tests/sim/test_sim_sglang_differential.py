@@ -95,7 +95,7 @@ def test_a_long_stream_is_served_the_same(order, limit):
 def test_mixed_chunks_are_served_the_same(order):
     """No batch may take a whole chunk. SGLang would then compute a chunk of less than no tokens."""
     seen = Counter()
-    for seed in range(30):
+    for seed in range(15):
         stream = random_stream(seed)
         stream.slots = min(stream.slots, stream.chunk - 1)
         for done in compare(order, stream, mixed=True).values():
@@ -104,7 +104,7 @@ def test_mixed_chunks_are_served_the_same(order):
             seen["retracted"] += len(done.retracted)
             beside = done.decoding + sum(tokens for *_, tokens in done.prefills)
             seen["full chunks"] += done.decoding > 0 and beside == stream.chunk
-    assert min(seen.values()) > 10, seen
+    assert min(seen.values()) > 5, seen
 
 
 @pytest.mark.parametrize("order", [name for name in ORDERS if not in_release(name)])

@@ -46,7 +46,7 @@ pytestmark = [
     pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
 ]
 
-SEEDS = range(8)
+SEEDS = range(4)
 CASES = {
     "fcfs": {},
     "lpm": {},
@@ -132,7 +132,7 @@ def test_an_adapter_is_a_part_of_the_prefix_and_not_of_the_client(case):
         assert hooks.home.idle
         assert {client for client, _ in hooks.home.ledger.items()} <= {"x", "y"}
         seen["cached"] += sum(c > 0 for one in theirs.values() for _, c, _ in one.prefills)
-    assert seen["cached"] > 20
+    assert seen["cached"] > 10
 
 
 @pytest.mark.parametrize("slots", [1, 2])
@@ -330,7 +330,7 @@ def test_nobody_below_their_share_is_preempted_for_somebody_above_it(name, kind)
     """INV-22: memory comes from the running client that is furthest ahead, then from the next."""
     seen = Counter()
     with mock.patch.dict(CASES, {name: {f"{name}.preempt": "fair"}}):
-        for seed in range(40):
+        for seed in range(20):
             stream = random_stream(seed)
             theirs, hooks, orders = retractions(name, stream, kind)
             assert_served(stream, theirs, hooks)
@@ -342,7 +342,7 @@ def test_nobody_below_their_share_is_preempted_for_somebody_above_it(name, kind)
             if kind is SteppedEngine:
                 settings = {f"{name}.preempt": "fair"}
                 assert_alike(theirs, ask_ours(name, settings, stream), stream)
-    assert min(seen["several clients"], seen["retracted"]) > 8
+    assert min(seen["several clients"], seen["retracted"]) > 4
 
 
 # host memory
@@ -350,7 +350,7 @@ def test_nobody_below_their_share_is_preempted_for_somebody_above_it(name, kind)
 
 @pytest.mark.parametrize("policy", ["fcfs", "lpm"])
 def test_the_plugin_decides_as_sglang_does_with_a_host_cache(policy):
-    for seed in range(16):
+    for seed in range(8):
         stream, hooks = random_stream(seed), hooks_of(policy)
         stream.limit = 10_000
         stock = ask_sglang(policy, stream, **HICACHE_SERVER)
@@ -448,7 +448,7 @@ def test_ranks_decide_alike_or_are_refused():
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_stage_of_a_pipeline_admits_as_sglang_does(case):
-    for seed in range(16):
+    for seed in range(8):
         stream = random_stream(seed)
         stream.limit, stream.pool = (
             10_000,

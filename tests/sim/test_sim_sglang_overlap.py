@@ -73,7 +73,7 @@ def test_a_full_batch_takes_as_many_steps_as_without_the_plugin(case, kind):
 @pytest.mark.parametrize("policy", ["fcfs", "lpm"])
 def test_the_plugin_decides_as_sglang_does_while_a_batch_runs(policy):
     seen = Counter()
-    for seed in range(24):
+    for seed in range(12):
         stream = random_stream(seed)
         stream.limit = 10_000
         hooks = hooks_of(policy)
@@ -81,13 +81,13 @@ def test_the_plugin_decides_as_sglang_does_while_a_batch_runs(policy):
         assert ask_sglang("fcfs", stream, hooks, kind=OverlapEngine) == stock, seed
         assert hooks.home.idle
         seen["retracted"] += sum(len(one.retracted) for one in stock.values())
-    assert seen["retracted"] > 5
+    assert seen["retracted"] > 2
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_token_is_charged_once_while_the_next_batch_is_planned(case):
     """This includes the tokens of requests that lose their memory while their batch runs."""
-    for seed in range(12):
+    for seed in range(6):
         stream = random_stream(seed)
         hooks = hooks_of(case)
         done = ask_sglang("fcfs", stream, hooks, kind=OverlapEngine)

@@ -26,13 +26,13 @@ PAIRS += [(policy, local) for policy in ("quota", "quota-lending") for local in 
 @pytest.mark.parametrize(("policy", "local"), PAIRS)
 def test_vllm_admits_and_evicts_as_the_simulator_does_under_memory_shares(policy, local):
     seen = Counter()
-    for seed in range(12):
+    for seed in range(8):
         theirs, ours = compare(seed, policy, local, shares=True)
         assert theirs == ours, seed
         seen["evictions"] += len(theirs)
-        if seed < 10:
+        if seed < 5:
             stream = stream_of(seed)
             steps = in_vllm(stream, local, policy, [], shares=True)
             seen["unlike no shares"] += steps != in_vllm(stream, local, policy, [])
-    assert seen["evictions"] > 280
-    assert seen["unlike no shares"] > 3
+    assert seen["evictions"] > 180
+    assert seen["unlike no shares"] > 1
