@@ -2,8 +2,9 @@
 
 ``make_policy`` is for the flag ``--external-policy-factory`` of a fork of vllm-router, an interface
 described in ``integration/vllm_router`` of llm-d-incubation/py-inference-scheduler.
-``examples/llmd_scorer.py`` is a scorer for llm-d's Python scheduler. Both hosts report each
-worker's number of requests in flight, but neither the end of a request nor its tokens.
+``examples/llmd_scorer.py`` is a scorer for llm-d's Python scheduler. vllm-router
+and llm-d report each worker's number of requests in flight, but neither the end of a request nor
+its tokens.
 """
 
 from __future__ import annotations

@@ -316,7 +316,7 @@ def sides_of(runs: Iterable[ComparedRun]) -> list[SchedulerResults]:
 
 
 def _check_one_code(runs: Iterable[ComparedRun]) -> None:
-    """Raise DataError if one Python environment ran different code of an engine over time."""
+    """Raise DataError if an engine's code in a Python environment changed between runs."""
     first: dict[tuple[Any, Any], ComparedRun] = {}
     for run in runs:
         code = run.summary.get(ENGINE_CODE)

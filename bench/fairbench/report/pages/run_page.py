@@ -73,7 +73,7 @@ from fairbench.results.summary import (
 
 
 def crowd_figures(summary: Summary, tables: Tables, facts: Facts) -> Iterator[page.Figure]:
-    """Yield the figures for a run with very many clients for which it has numbers."""
+    """Yield figures about many clients together, as far as the run has the numbers."""
     if curve := lorenz_of_service(summary):
         got = fair_shares(tables.requests, tables.programs, tables.service, facts, facts.window)
         fair = lorenz(got.entitlement.tolist(), facts.client_weights.tolist())
