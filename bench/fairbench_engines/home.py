@@ -116,7 +116,7 @@ class EngineHome(ABC):
         self.ranks: RankLink | None = None
         # memory shares of clients, or None if shares are off
         self._shares: MirroredMemory | None = None
-        # requests that have left the queue, but may still be read by views
+        # requests that have left the queue, but that views may still read
         self._left: list[Request] = []
         self._numbers = count()
 
@@ -148,7 +148,7 @@ class EngineHome(ABC):
             self.ranks.tell(now_s, self.view.clients(), idle=self.idle)
 
     def _arrive(self, request: Request, now_s: float, *, again: bool = False) -> None:
-        """Report an arrival to the scheduler, or with ``again`` a retracted request."""
+        """Tell the scheduler that a request has arrived or, with ``again``, was retracted."""
         handle = self.scheduler.on_retract if again else self.scheduler.on_arrival
         if self.ranks is None:
             handle(request, self.view, now_s)

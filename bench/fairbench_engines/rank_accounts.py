@@ -49,11 +49,11 @@ class RankAccount(ABC):
     def merge_ranks(
         self, told: Mapping[str, Totals], elsewhere: Mapping[str, bool], now_s: float
     ) -> None:
-        """Merge the new totals that other ranks have published.
+        """Merge the new totals of charges that other ranks have published.
 
         Args:
-            told: Totals by rank of origin, which may be late, repeated or out of order.
-            elsewhere: Clients with requests at other ranks, and whether each waits at one of them.
+            told: Totals by the rank that sent them; totals may be late, repeated or out of order.
+            elsewhere: Clients with requests at other ranks; True if one of the requests is queued.
             now_s: The time in seconds on the host's clock.
         """
         # Clients may leave the account only after all new charges are applied.
@@ -68,11 +68,11 @@ class RankAccount(ABC):
 
     @abstractmethod
     def export_totals(self, since: int = 0) -> Totals:
-        """Return this rank's totals for ranks that already know version ``since``."""
+        """Return the message with this rank's charges for ranks that know version ``since``."""
 
     @abstractmethod
     def _merge(self, origin: str, totals: Totals, now_s: float) -> None:
-        """Merge the totals that one rank has published."""
+        """Merge the totals of charges that one rank has published."""
 
     @abstractmethod
     def _look_elsewhere(self, elsewhere: Mapping[str, bool]) -> None:

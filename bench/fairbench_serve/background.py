@@ -75,9 +75,9 @@ def keep_large_buffers_apart() -> bool:
     """Put each buffer of ``LARGE_BYTES`` or more into a memory map of its own, if possible.
 
     By default, the C library raises the size from which buffers get separate maps, up to 32 MiB,
-    when a large buffer is freed. Later large buffers then lie in the heap between small objects
-    that stay, leave holes when they are freed, and make the heap grow. Returns whether the C
-    library can allocate large buffers apart.
+    when a large buffer is freed. Later large buffers then lie in the heap between long-lived small
+    objects. When such a buffer is freed, it leaves a hole, so the heap grows. Returns whether the C
+    library can use a separate map for each large buffer.
     """
     return _called("mallopt", M_MMAP_THRESHOLD, LARGE_BYTES)
 

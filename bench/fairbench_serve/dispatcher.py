@@ -36,8 +36,8 @@ from fairbench_serve.ingress import (
     pages_of,
 )
 
-# assumed cache size of a worker with KV events, in KV pools. KV events report its evictions, so the
-# assumed cache must not evict earlier; its size only limits the router's memory.
+# size of the router's simulated cache for a worker that reports its evictions in KV events, as a
+# multiple of the worker's KV pool; the simulated cache must not evict earlier than the worker
 FOLLOWED_SLACK = 2
 
 

@@ -52,8 +52,8 @@ DROPPED = frozenset(
     # ``stream_interval`` would change the number of tokens in each event of a stream.
     | {"stream_interval"}
 )
-# fields with integers that engines store in tensors or compare; for OpenAI's API, 64.0 is an
-# integer, too
+# fields whose value engines need as an integer; clients may write the integer as a float such as
+# 64.0, which OpenAI's API accepts
 INTEGERS = frozenset(
     {"max_tokens", "max_completion_tokens", "min_tokens", "max_new_tokens", "min_new_tokens"}
     | {"max_output_tokens", "max_tool_calls", "priority"}
@@ -228,7 +228,7 @@ def _field_names(body: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(body.__struct_fields__)
 
 
-# fields that workers receive: those that the router reads, and others of the engines
+# fields that workers receive: fields that the router reads, and further fields of the engines
 SAMPLING = _field_names(Sampling) | {"json_schema", "structural_tag"}
 MEDIA = ("image_data", "audio_data", "video_data")
 GENERATE = _field_names(Generate) - {"routing_key"} | {
@@ -342,7 +342,7 @@ def check_template_kwargs(values: Mapping[str, object] | None) -> None:
 
 
 ALLOW_FLAG = "--allow-regex"
-# fields with regular expressions, or with grammars, which may contain them
+# fields that may contain regular expressions, alone or inside a grammar
 PATTERNS = frozenset({"stop_regex", "regex", "ebnf", "structural_tag"})
 # fields of a body without schemas; any other field may contain a schema in some engine
 PROMPTS = frozenset({"prompt", "suffix", "system", "instructions"})

@@ -167,7 +167,7 @@ def test_a_hook_that_sglang_did_not_apply_is_noticed():
 
 @contextmanager
 def answering(body):
-    """Run a server that answers ``/server_info`` with these facts."""
+    """Run a server that answers ``/server_info`` with ``body``."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):

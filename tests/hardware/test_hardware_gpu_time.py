@@ -1,4 +1,4 @@
-"""Test by hand how a step's time is split between clients without a remainder."""
+"""Test the split of a step's GPU time between clients against values computed by hand."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ US = PS_PER_S // 10**6
 
 
 class Toy:
-    """A GPU: a prefill costs 100 us, 10 per token and 1 per pair of tokens; context costs 2."""
+    """A GPU whose steps take 100 us, plus fixed times per token, per pair and per request."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return (100 + 10 * new_tokens + new_tokens * cached_tokens) * 1e-6
@@ -31,8 +31,8 @@ def test_the_parts_of_a_split_are_whole_numbers_that_add_up():
 
 
 def test_more_context_costs_more_and_fixed_parts_are_split_equally():
-    # Three requests cost 150 us without any context. Client a has contexts of 10 and 20 tokens, b
-    # of 60.
+    # Three requests cost 150 us without any context. Client a has contexts of 10 and 20 tokens,
+    # and client b has one of 60 tokens.
     clients = {"a": Decoding(2, 30), "b": Decoding(1, 60)}
     assert decode_parts(330 * US, 150 * US, clients) == {"a": 160 * US, "b": 170 * US}
     # In two steps, the contexts are 30 + 32 and 60 + 61. Reading these 183 tokens takes 366 us.
@@ -48,8 +48,8 @@ def test_a_prompt_pays_for_its_tokens_and_attention_and_for_its_part_of_the_rest
 
 
 def test_in_a_mixed_step_decoding_clients_read_and_share():
-    # 20 more tokens cost 200 us, and 60 of context 120. Each of the four bears 100 of the remaining
-    # 400 us.
+    # 20 more prompt tokens cost 200 us, and 60 tokens of context cost 120 us. Each of the four
+    # requests bears 100 of the remaining 400 us.
     clients = {"a": Decoding(2, 20), "b": Decoding(1, 40)}
     parts = step_parts(Toy(), 720 * US, [(0, 21)], clients)
     assert parts.chunks == [300 * US]

@@ -193,7 +193,7 @@ FAULTS = {
     "stream error: it broke": Fault("error", after=1),
     "stream error: aborted: too long": Fault("abort", status=400),
     "stream cut: it ended": Fault("cut", after=1),
-    "stream error: the event is not part of the server's API": Fault("junk", after=1),
+    "stream error: the event does not match the server's API": Fault("junk", after=1),
     "timeout: silent for 0.5 s": Fault("hang", after=1),
 }
 

@@ -95,7 +95,7 @@ def test_the_last_chunk_may_lack_choices_and_holds_the_counts(choices, count):
 @pytest.mark.parametrize("count", [12.5, "12", True, [1]])
 def test_an_event_with_an_invalid_count_is_an_error(count):
     usage = json.dumps({"choices": [], "usage": {"prompt_tokens": count}}).encode()
-    with pytest.raises(BadEvent, match="the event is not part of the server's API"):
+    with pytest.raises(BadEvent, match="the event does not match the server's API"):
         AskChat(None).answer().take_event(usage)
 
 

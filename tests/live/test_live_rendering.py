@@ -160,7 +160,7 @@ def test_openai_answers_without_usage_count_their_texts():
     [
         (b'{"error": {"message": "no room"}}', "no room"),
         (b'{"error": "no room"}', "no room"),
-        (b"{junk", "the event is not part of the server's API"),
+        (b"{junk", "the event does not match the server's API"),
         (b'{"output_ids": []}', "meta_info"),
         (generate_event([], 0, {"type": "abort", "message": "no room"}), "no room"),
     ],

@@ -137,7 +137,7 @@ def trace_of_sessions(folder):
 
 
 def assert_sessions_as_simulated(folder, engine, settings, python):
-    """Assert that a trace with sessions, and their gate, give the records of the simulator."""
+    """Assert that sessions, with and without a gateway, give the records of the simulator."""
     flags = {"trace": trace_of_sessions(folder), "dp": 2, "router": "d2lpm", "engine": engine}
     whole = experiment({**flags, "local": "fcfs", "gateway": "fair-sessions"}, settings)
     assert_gateway_as_simulated(whole, python)

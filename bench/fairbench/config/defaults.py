@@ -81,17 +81,17 @@ class Preset(_Table):
 
     @property
     def values(self) -> dict[str, Any]:
-        """All values of the preset: keys of an experiment file, and settings ``NAME.PARAM``."""
+        """The preset's values, by key of an experiment file or by setting ``NAME.PARAM``."""
         return {one.key: one.value for one in self.facts if one.key != RATE_PER_REPLICA}
 
     @property
     def experiment(self) -> dict[str, Any]:
-        """The values of the preset that are keys of an experiment file, without settings."""
+        """The preset's values for the keys of an experiment file."""
         return {key: value for key, value in self.values.items() if "." not in key}
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The values of the preset that are known settings, written ``NAME.PARAM``."""
+        """The preset's values for settings, by name ``NAME.PARAM``."""
         return {key: value for key, value in self.values.items() if "." in key}
 
     @property

@@ -102,7 +102,7 @@ def _merged(
 
 
 def _given_by_keys(experiment: Mapping[str, Any], chosen: Collection[str]) -> dict[str, Any]:
-    """Return a stored experiment's values whose keys the manifest lists as ``chosen``."""
+    """Return the values that the user chose; the manifest lists their keys as ``chosen``."""
     settings = flat_settings(experiment["settings"])
     weights = experiment.get("weights", {})
     gpu = experiment["gpu"] if PROFILE in chosen else experiment["gpu"].partition("/")[0]

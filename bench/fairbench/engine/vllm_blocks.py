@@ -702,7 +702,7 @@ class ClientBlockCache(BlockCache):
         return bool(node.waiters)
 
     def end_use(self, node: ClaimedRun) -> None:
-        """Do nothing, because a request gives back the last block of its prefix first."""
+        """Do nothing, because a request gives back a block before the blocks of its prefix."""
 
     def cut(self, node: ClaimedRun, tokens: int) -> None:
         """Split a node; ``node`` keeps its last blocks, about ``tokens`` tokens."""

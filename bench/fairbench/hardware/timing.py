@@ -359,7 +359,10 @@ class TimingParams:
 
 
 def perturbed(profile: TimingProfile, percent: float, rng: Random) -> TimingProfile:
-    """Return the profile with random errors of up to ``percent``, overall and by coefficient."""
+    """Return the profile with random errors of up to ``percent`` percent.
+
+    One error is common to all times of a step; each coefficient also has an error of its own.
+    """
 
     def factor() -> float:
         return 1 + rng.uniform(-percent, percent) / 100

@@ -530,8 +530,8 @@ def _incentive(rank: int) -> Metric:
     return Metric(
         f"sharing_incentive_p{rank}", f"sharing incentive P{rank}", column=f"sharing\nP{rank}",
         better=LESS, of=BOTH, digits=2, undefined=NOT_ALONE, tail=rank if rank in TAILS else 0,
-        meaning=f"P{rank} latency of a client, divided by its P{rank} latency alone on its part of "
-        "the cluster; for the run, the value of the worst-off well-behaved client",
+        meaning=f"P{rank} latency of a client, divided by its P{rank} latency when it runs alone "
+        "on its part of the cluster; for the run, the value of the worst-off well-behaved client",
         shown=(
             Shown(Display.COMPARISON, 1 + (rank in TAILS), dropped=4 if rank == 50 else None),
             Shown(Display.COMPARED_CLIENTS, 5 + (rank in TAILS))),

@@ -164,7 +164,7 @@ def recorded_stalls(requests: Requests, gaps: TokenGaps, facts: Facts) -> Stalls
 def _held_up_s(
     prompts: Prompts, owner: Ints, begin_s: Floats, end_s: Floats, clients: int
 ) -> Floats:
-    """Return how much longer (s) than usual each gap was, at most by the time of its prompts.
+    """Return how much longer (s) than usual each gap was, at most the time to compute its prompts.
 
     The usual gap is the median of the client's gaps without prompts, or of all such gaps if the
     client has none.
@@ -227,7 +227,7 @@ def cause_rows(causes: Sequence[Cause], requests: Requests, names: RequestNames)
 
 
 class RequestNames(NamedTuple):
-    """The names of clients, and of requests by row; requests without a name are numbered from 1."""
+    """Names of clients, and of requests by row; a request without a name is numbered, from 1."""
 
     clients: Sequence[str]
     requests: Sequence[str]

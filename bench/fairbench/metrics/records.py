@@ -322,7 +322,10 @@ class WorkPrices(NamedTuple):
         return time_s
 
     def alone_s(self, input_tokens: Ints, output_tokens: Ints) -> Floats:
-        """Return the least time (s) of each request alone, with all but one prompt token cached."""
+        """Return the least time in seconds that each request takes on an idle replica.
+
+        All prompt tokens but the last are in the cache.
+        """
         attention_s = np.maximum(self.attention_s * input_tokens, self.read_s * (input_tokens - 1))
         steps = np.maximum(output_tokens - 1, 0)
         context = steps * input_tokens + steps * (steps + 1) // 2
@@ -333,7 +336,7 @@ class WorkPrices(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts about a run that the tables do not contain.
+    """The facts about a run that its tables, such as ``Requests``, do not contain.
 
     - ``window`` is [end of warm-up, end of arrivals); ``horizon_s`` is the end of the run.
     - ``workers`` is the number of workers, and ``pool_tokens`` is the size of the KV pool of one

@@ -1,9 +1,9 @@
-"""The requests of a file, each of them once, with whole prompt and start time.
+"""Reading a file of records as a list in which each request occurs exactly once.
 
-Logs differ in three ways, which this module evens out. Tracing tools also record spans that are
+This module evens out three differences between logs. Tracing tools also record spans that are
 not requests: the span of an agent or a chain repeats the sum of the calls inside it. Several
 lines of a log may describe the same request. Some services count cached tokens as part of the
-input, others separately.
+input, and some count them separately.
 """
 
 from __future__ import annotations

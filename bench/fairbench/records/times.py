@@ -27,16 +27,16 @@ LARGEST_NS = 2**62
 DATED_S = 1e8
 APART = 100  # two times with at least this ratio are in different units
 
-SLOWEST_TOKEN_S = 2.0  # fast answers take fewer seconds per token on every server
-# fast answers of one token take fewer seconds on every server
+SLOWEST_TOKEN_S = 2.0  # on every server, fast answers take fewer seconds per token than this
+# on every server, fast answers of one token take fewer seconds than this
 SLOWEST_ANSWER_S = 20.0
-FASTEST_TOKEN_S = 2e-5  # slow answers take more seconds per token on every server
-# percentiles of durations that count as those of fast and of slow answers
+FASTEST_TOKEN_S = 2e-5  # on every server, slow answers take more seconds per token than this
+# percentiles of the durations in a file that stand for a fast answer and for a slow answer
 FAST_PERCENT, SLOW_PERCENT = 10, 90
-# Whole numbers without a unit may be milliseconds if their 10th percentile exceeds the first value
-# and their median the second.
+# Whole numbers without a unit may be milliseconds if their 10th percentile is at least ``LEAST_MS``
+# and their median is at least ``WHOLE_FROM``.
 LEAST_MS, WHOLE_FROM = 20.0, 50.0
-NEVER = -1  # VTC-artifact's duration, in any unit, for an event that did not happen
+NEVER = -1  # the number that VTC-artifact writes if the event to be timed did not happen
 
 
 class Moments(NamedTuple):
@@ -85,7 +85,7 @@ class Times:
         return found
 
     def lengths(self, field: str, skipped: Flags | None = None) -> Floats:
-        """Return the durations of a field in seconds, with NaN for missing values and for -1."""
+        """Return the durations of a field in seconds; missing values and -1 become NaN."""
         found = np.full(len(self._columns), np.nan)
         for column in self._columns.of_fields(field):
             rows = np.isnan(found) if skipped is None else np.isnan(found) & ~skipped

@@ -236,15 +236,16 @@ def _some(lines: list[str]) -> Iterator[str]:
         yield f"{lines[0].partition(':')[0]}: {len(lines) - MOST_NAMED} more."
 
 
-# metrics in the table, because more columns do not fit on a phone's screen
+# number of metrics in the table of ranks; more columns do not fit on a phone's screen
 SHOWN = 3
 # most schedulers with a card on the page, besides the baseline
 MOST_CARDS = 5
 MOST_LEADERS = 3  # most schedulers in the title of a leaderboard's page
-# most rows for which a picture shows names instead of numbers, and most characters of a name
+# A picture with at most ``MOST_LABELLED`` schedulers shows their names, each of at most
+# ``LABEL_CHARACTERS`` characters; a picture with more shows their numbers.
 MOST_LABELLED, LABEL_CHARACTERS = 8, 16
 FEWEST_FOR_QUARTILES = 8
-# A picture leaves out values that are more interquartile ranges than this outside the quartiles.
+# A picture omits values that lie more than this many interquartile ranges outside the quartiles.
 FAR = 3.0
 MARKED_AS = {"+": "best", "!": "worst"}
 

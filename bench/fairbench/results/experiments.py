@@ -28,11 +28,11 @@ SCHEDULER_KEYS = frozenset(
     {"scheduler", "router", "local", "gateway", "saturation", "routers"}
     | {"eviction", "memory_records", "engine_code", "charge_pass"}
 )
-OWN_POLICY = "schedule_policy"  # the key of the scheduling policy among a backend's settings
+OWN_POLICY = "schedule_policy"  # key of ``backend`` with the engine's scheduling policy
 OF_THE_PLACE = frozenset(
     {"engine", "vllm", "lightllm", DISAGGREGATION}
-)  # tables of an experiment without parameters of schedulers
-
+)  # settings tables that belong to an experiment's configuration, not to its scheduler
+# keys that change only how an experiment is reported
 OF_THE_REPORT = frozenset({"tag", "percentiles", "preset", GIVEN})
 
 DEFAULT = "default"  # shown for a value that an experiment omits

@@ -39,7 +39,7 @@ _WEIGHTS = {
 
 
 class NoTable(Exception):
-    """The tables lack the GPU, or an operator of the model on it."""
+    """The operator tables lack the GPU, or an operator of the model on this GPU."""
 
 
 def operators_ms(
@@ -57,7 +57,7 @@ def operators_ms(
         it: The iterations whose times are estimated.
         kv_dtype: Data type of the KV cache, ``fp16`` or ``fp8``.
 
-    Raises NoTable if the tables lack the GPU or an operator.
+    Raises NoTable if the operator tables lack the GPU or an operator of the model.
     """
     if find_spec(PACKAGE) is None:
         raise NoTable("aiconfigurator-core is not installed: pip install '.[profile]'")

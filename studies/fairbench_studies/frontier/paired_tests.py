@@ -2,8 +2,8 @@
 
 A gain is the logarithm of a ratio, positive where fair-finish is better. Runs with the same seed
 have the same load, so gains are taken seed by seed. Configurations were chosen in advance, and
-gains may differ between them. The tests are about the mean gain over configurations; its variance
-comes from the seeds within each.
+gains may differ between them. The tests are about the mean gain over configurations. The variance
+of this mean comes from the differences between the seeds of each configuration.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Estimate(NamedTuple):
         return exp(self.gain)
 
     def interval(self, level: float) -> tuple[float, float]:
-        """Return the confidence interval of the factor, which is (0, infinity) for single seeds."""
+        """Return the factor's interval, which is (0, infinity) if no configuration has two seeds."""
         if not self.degrees:
             return 0.0, inf
         reach = quantile(1 - level / 2, self.degrees) * self.error

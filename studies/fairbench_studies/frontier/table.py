@@ -179,7 +179,10 @@ def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
 
 
 def result_lines(found: Outcomes, frozen: Frozen) -> list[str]:
-    """Return how often fair-finish dominates each rival, both in published form, as sentences."""
+    """Return sentences with the number of configurations in which fair-finish dominates each rival.
+
+    Only published forms of fair-finish and of the rivals are compared.
+    """
     here = of_part(found, "test")
     ours = Configuration(frozen.ours, PUBLISHED)
     compared = compare(here, ours, margin=frozen.margin, level=frozen.level)

@@ -69,7 +69,7 @@ def docstring(node: ast.AST) -> Iterator[str]:
 
 
 def message(node: ast.AST, known: Mapping[str, str]) -> Iterator[str]:
-    """Yield the message of an error, with ``<name>`` in place of values."""
+    """Yield the message of an error, with ``<name>`` for each inserted value."""
     if isinstance(node, ast.Call) and node.args and ERRORS.search(ast.unparse(node.func)):
         yield from _usable([_text(node.args[0], known)])
 
@@ -99,7 +99,7 @@ def _usable(texts: list[str]) -> Iterator[str]:
 
 
 def _text(node: ast.AST, known: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the text of a string literal with ``<name>`` in place of values, or "" for others."""
+    """Return a string literal's text with ``<name>`` for each inserted value; else return ""."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):

@@ -130,7 +130,7 @@ class StreamedAnswer(ABC):
     def take_event(self, payload: bytes, event: str = "") -> int:
         """Read the data of an event named ``event``; return the number of new output tokens.
 
-        The result is 0 if the event reports no number of tokens. Raises BadEvent for a faulty
+        If the event reports no number of tokens, 0 is returned. Raises BadEvent for a faulty
         event.
         """
         if payload == DONE:
@@ -141,14 +141,14 @@ class StreamedAnswer(ABC):
         if self.done and found.fault is not None:
             return 0  # the answer is complete, so a later fault has no effect
         if found.answer is None:
-            raise BadEvent("the event is not part of the server's API")
+            raise BadEvent("the event does not match the server's API")
         if found.fault is not None:
             raise BadEvent(found.fault.text)
         self.answer_id = self.answer_id or str(found.answer.id or "")
         try:
             return self._read_event(found, found.answer, payload)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise BadEvent(f"the event is not part of the server's API: {error}") from None
+            raise BadEvent(f"the event does not match the server's API: {error}") from None
 
     @property
     def finished(self) -> bool:

@@ -1,4 +1,4 @@
-"""Longest prefix match, SGLang's cache-aware policy ([DLPM] §4.1), and a variant with limits."""
+"""Longest prefix match (LPM, [DLPM] §4.1), SGLang's policy, and LPM with a limit per client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench.schedulers.params import NotNegativeInt, PositiveInt
 
 
 class LPM(LocalScheduler):
-    """The longest cached prefix goes first; a pass stops at the first request without room."""
+    """Longest cached prefix first; a pass ends at the first request that does not fit in memory."""
 
     name = "lpm"
     cache_aware = True

@@ -187,7 +187,7 @@ def _vllm_limits(run: ServingRun, profile: TimingProfile) -> VLLMLimits:
 
 
 def _vllm_pool(profile: TimingProfile, tokens: int, sequences: int) -> int:
-    """Return vLLM's KV memory in tokens. If the model's shape is unknown, SGLang's is used."""
+    """Return the tokens in vLLM's KV pool, or in SGLang's if vLLM's memory use is unknown."""
     gpu, model, parallel, _ = profile.profile_id.split("/", 3)
     pool, memory = profile.pool, profile.pool.vllm
     if model in model_configs():

@@ -1,8 +1,8 @@
 """Requests that were sent in a measured run but are missing in its record.
 
-Some load generators record only the requests that were answered before the run ended. The others
-also waited in the server's queue, so a replay without them is too fast. If clients take turns at
-equal intervals, turns without a record show which requests were sent.
+Some load generators record only the requests that were answered before the run ended. The
+unanswered requests also used the server, so a replay without them is too fast. If clients take
+turns at equal intervals, turns without a record show which other requests were sent.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import numpy as np
 from fairbench.metrics.records import Flags, Ints
 from fairbench_studies.validation.serving.measured import ServingRun
 
+# Clients take turns only if there are at least ``FEWEST_CLIENTS`` of them, and if at least the
+# fraction ``EVEN_SHARE`` of the gaps between requests is near a multiple of the interval.
 FEWEST_CLIENTS = 3
-# At least this fraction of the gaps must be near a multiple of the interval.
 EVEN_SHARE = 0.95
 _NUMBERED = re.compile(r"(\d+)$")
 

@@ -24,7 +24,7 @@ def as_json_object(
     settings: Mapping[str, Any],
     checks: list[Mapping[str, Any]] | None,
 ) -> dict[str, Any]:
-    """Return the comparison as JSON types, including ``crosschecks`` if given."""
+    """Return the comparison of runs as JSON types, with the cross-checks unless they are None."""
     whole: dict[str, Any] = {
         **settings,
         "runs": [run.as_dict() for run in runs],
