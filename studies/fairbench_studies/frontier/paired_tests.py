@@ -32,7 +32,7 @@ class Estimate(NamedTuple):
         return exp(self.gain)
 
     def interval(self, level: float) -> tuple[float, float]:
-        """Return the factor's interval, which is (0, infinity) if no configuration has two seeds."""
+        """Return the factor's interval; it is (0, infinity) if no configuration has two seeds."""
         if not self.degrees:
             return 0.0, inf
         reach = quantile(1 - level / 2, self.degrees) * self.error
