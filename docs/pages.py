@@ -38,7 +38,7 @@ BAR = re.compile(r"`([^`\n]*\\\|[^`\n]*)`")
 
 
 def place_of(target: str) -> str:
-    """Where a file of the repository is on the site."""
+    """Return the path of a repository file on the site."""
     return PAGES.get(target, f"files/{target}")
 
 

@@ -78,7 +78,7 @@ DIGITS = {Form.SECONDS: 1, Form.INDEX: 3, Form.PERCENT: 3, Form.WHOLE_PERCENT: 3
 
 
 class Presence(Enum):
-    """Which stored summaries must have a metric; older summaries lack newer metrics."""
+    """The stored summaries that must have a metric; older summaries lack newer metrics."""
 
     ALWAYS = "all"
     IN_REPORTS = "summaries from which a report or a new score is made"

@@ -1,4 +1,4 @@
-"""Which of fairbench's main conclusions still hold if the timing profile is wrong.
+"""A test of fairbench's main conclusions with wrong timing profiles.
 
     fairbench sweep results/tables/profile-error.toml
     python studies profile-error results/runs/profile-error
