@@ -27,8 +27,8 @@ COUNTED = (
 MAX_CLIENTS = 1000  # most clients with totals or a label of their own
 MAX_HISTOGRAMS = 100  # most clients with histograms of their own
 BALANCE_EVERY_S = 1.0  # seconds between two updates of the clients' balances
-SHARES_EVERY_S = 5.0  # seconds between two updates of the clients' shares
-WINDOW_S = 60.0  # seconds over which a client's share is measured
+SHARES_EVERY_S = 5.0  # seconds between two updates of the clients' shares of the service
+WINDOW_S = 60.0  # seconds over which a client's share of the service is measured
 SHARE, BALANCE = "fairbench_client_fair_share_ratio", "fairbench_client_balance"
 SHARE_TEXT = (
     "Service in the last minute, relative to the client's max-min fair share: above 1, the client "
@@ -54,7 +54,7 @@ def service_of(input_tokens: float, output_tokens: float) -> float:
 
 
 class Look(NamedTuple):
-    """A sample at ``at_s`` seconds: each client's service so far, and the waiting clients."""
+    """A sample at ``at_s`` seconds: each client's service so far, and the clients that wait."""
 
     at_s: float
     service: Mapping[str, float]
@@ -64,9 +64,9 @@ class Look(NamedTuple):
 class RecentShares:
     """Each client's service in the last minute, relative to its fair share.
 
-    Fair shares divide the service by max-min fairness according to demand. The demand of a client
-    is unlimited if it waited in more than half of the last minute's samples; otherwise its demand
-    is the service that it received.
+    Fair shares divide the service by max-min fairness, up to each client's demand. The demand of a
+    client that waited in more than half of the last minute's samples is unlimited. The demand of
+    any other client is the service that it received.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -96,7 +96,7 @@ class RecentShares:
         gained = {
             name: max(0.0, total - before.get(name, 0.0))
             for name, total in service.items()
-            # ``OTHERS`` stands for many clients, whose individual shares are unknown.
+            # ``OTHERS`` is a label for many clients, whose individual shares are unknown.
             if name != OTHERS
         }
         if now_s - (self._looks or [self._first])[-1].at_s >= SHARES_EVERY_S:
@@ -127,12 +127,13 @@ Totals: TypeAlias = "defaultdict[str, float]"
 class Ledger:
     """Sums of tokens and counts of events for each client.
 
-    Beyond ``MAX_CLIENTS`` clients, those that were inactive longest share one entry.
-    ``extend_tokens`` leaves out tokens that a preempted request computes again.
+    At most ``MAX_CLIENTS`` clients have sums of their own; the sums of the clients that were
+    inactive longest are added together. ``extend_tokens`` leaves out tokens that a preempted
+    request computes again.
     """
 
     def __init__(self, exporter: Exporter | None = None, most: int | None = None) -> None:
-        # sums by client, first the client that has been inactive for the longest time
+        # sums by client, in the order of the clients' last activity
         self._clients: dict[str, Totals] = {}
         self._all: Totals = defaultdict(int)
         self._exporter = exporter
@@ -146,15 +147,12 @@ class Ledger:
             self._exporter.count(what, client, amount)
 
     def waited(self, what: str, request: Request) -> None:
-        """Record how long a request has waited so far.
-
-        ``what`` is the metric, a key of ``SECONDS``.
-        """
+        """Add how long a request has waited to the histogram ``what``, a key of ``SECONDS``."""
         if self._exporter is not None:
             self._exporter.waited(what, request)
 
     def totals_of(self, client: str) -> Totals:
-        """Return the sums of a client, an object that the caller may change."""
+        """Return the sums of a client as a dictionary that the caller may change."""
         totals = self._clients.pop(client, None)
         if totals is None:
             totals = defaultdict(int)
@@ -208,13 +206,10 @@ class Host(Protocol):
 
 
 class Exporter:
-    """The Prometheus metrics ``fairbench_client_*``, whose label is the client.
-
-    They appear on the server's metrics page, beside its own metrics.
-    """
+    """The Prometheus metrics ``fairbench_client_*`` on the server's page, labelled by client."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        # imported here, because prometheus_client looks for SGLang's directory at its first import
+        # The import is here, because prometheus_client looks for SGLang's directory when imported.
         from prometheus_client import Counter, Gauge, Histogram
 
         self._counters: dict[str, Any] = {
@@ -249,7 +244,7 @@ class Exporter:
     def waited(self, what: str, request: Request) -> None:
         """Add the seconds since a request's arrival to a histogram of its client.
 
-        Engines report the arrival times of requests on the monotonic clock.
+        Engines report arrival times on the monotonic clock.
         """
         client = self._client_label(request.client)
         if self._labels.get(client, MAX_HISTOGRAMS) >= MAX_HISTOGRAMS:
@@ -259,8 +254,8 @@ class Exporter:
     def update_gauges(self, home: Host) -> None:
         """Update the gauges of balances and shares.
 
-        Balances are updated at most once a second and whenever the engine becomes idle, shares of
-        the service every 5 s.
+        Balances are updated at most once a second and whenever the engine becomes idle. Shares of
+        the service are updated every 5 s.
         """
         now_s, idle = time.monotonic(), home.idle
         if idle or now_s - self._balances_at_s >= BALANCE_EVERY_S:
@@ -279,7 +274,7 @@ class Exporter:
         if now_s - self._shares_at_s >= SHARES_EVERY_S:
             self._shares_at_s = now_s
             self._show(self._ratios(home, now_s))
-        # No request waits, so every client has received the service that it requested.
+        # If no request waits, every client has received the service that it requested.
         elif idle and not (home.ranks and home.ranks.waiting):
             self._show(dict.fromkeys(self._shown, 1.0))
 
@@ -303,9 +298,9 @@ class Exporter:
         self._shown = dict(ratios)
 
     def _client_label(self, client: str) -> str:
-        """Return the label under which a client is shown.
+        """Return the label of a client, or ``OTHERS`` if ``MAX_CLIENTS`` labels are in use.
 
-        Labels are never removed; beyond ``MAX_CLIENTS`` labels, new clients share one.
+        Labels are never removed.
         """
         if client not in self._labels:
             if len(self._labels) >= MAX_CLIENTS:

@@ -1,9 +1,9 @@
 """Names of fairbench's HTTP headers, and encodings of their values.
 
-Third-party routers may drop custom headers, but all known ones forward ``x-request-id``, by which
-operators find a request in all logs. (sglang-router 0.3.2 forwards few other headers, vllm-router
-0.1.17 all.) The driver therefore also writes the values that an emulated worker needs into the
-request id, and the emulator puts its worker number into the id of each answer.
+Operators find a request in all logs by the header ``x-request-id``. All known routers forward this
+header, but third-party routers may drop custom headers: sglang-router 0.3.2 forwards few, and
+vllm-router 0.1.17 forwards all. The driver therefore also writes the values that an emulated worker
+needs into the request id. The emulator puts its worker number into the id of each answer.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from fairbench.targets import NOT_DUE, Due
 CLIENT = "x-fairbench-client"
 CLIENT_ALIASES = (CLIENT, "x-llm-d-inference-fairness-id", "x-smg-routing-key")
 DEFAULT_CLIENT = "default"  # the client of a request that names no client
-# the body field of OpenAI's APIs that may name the client; in ``/generate``, this is "routing_key"
+# the body field of OpenAI's APIs that may name the client; in ``/generate``, it is "routing_key"
 BODY_CLIENT = "user"
 BODY_CLIENTS = (BODY_CLIENT, "safety_identifier", "prompt_cache_key")
 # names that no client can have: the label of all clients without a label of their own, and the
 # client of a server's health checks
 OTHERS, HEALTH = "(others)", "(health)"
-# the header of the API key in Anthropic's API, instead of ``Authorization``
+# the header of the API key in Anthropic's API; other APIs use the header ``Authorization``
 API_KEY = "x-api-key"
 # SGLang stores this header in ``Req.routing_key``, where fairbench's plugin reads the client.
 ROUTING_KEY = "x-smg-routing-key"
@@ -32,8 +32,8 @@ ROUTING_KEY = "x-smg-routing-key"
 SESSION = "x-session-id"
 
 # ``DEADLINE`` holds the milliseconds within which a request should be finished. The headers
-# ``OBJECTIVE_ALIASES`` name a request's objective (a set of latency targets), as llm-d calls it and
-# as the Gateway API inference extension formerly called it.
+# ``OBJECTIVE_ALIASES`` name a request's objective, which is a set of latency targets. llm-d uses
+# the first name, and earlier releases of the Gateway API inference extension used the second name.
 DEADLINE = "x-request-deadline-ms"
 OBJECTIVE_ALIASES = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 
@@ -42,14 +42,14 @@ PROGRAM = "x-fairbench-program"  # holds the number of a program
 SESSION_ALIASES = ("x-fairbench-session", SESSION)
 BODY_SESSION = "prompt_cache_key"
 DEPTH = "x-fairbench-depth"
-# in an answer of the router: the number of the worker that served the request
+# header of the router's answers: the number of the worker that served the request
 WORKER = "x-fairbench-worker"
-# in a request: the ids of the routers that it has passed; in the answer to a health check: the id
-# of the answering router
+# header of requests: the ids of the routers that the request has passed; header of the answer to a
+# health check: the id of the answering router
 ROUTERS = "x-fairbench-routers"
-# in an answer of the router: 1 if admission control lowered the request's priority
+# header of the router's answers: 1 if admission control lowered the request's priority
 DEMOTED = "x-fairbench-demoted"
-# in a request: the output tokens that the emulator produces; real servers ignore this header
+# header of requests: the output tokens that the emulator produces; real servers ignore this header
 OUTPUT_TOKENS = "x-fairbench-output-tokens"
 
 
@@ -66,9 +66,9 @@ def tag(number: int, headers: Mapping[str, str]) -> str:
 
 
 def with_tag(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the headers in lower case, extended by those that the request id repeats.
+    """Return the headers in lower case, and add the headers that the request id repeats.
 
-    Received headers take precedence over the copies in the request id.
+    Received headers take precedence over their copies in the request id.
     """
     text = headers.get(REQUEST_ID, "")
     if not text.startswith(_TAG):
@@ -79,7 +79,7 @@ def with_tag(headers: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def answer_id(worker: int, rid: str) -> str:
-    """Return the id for an answer of worker number ``worker`` to the request ``rid``."""
+    """Return the id of worker number ``worker``'s answer to the request with the id ``rid``."""
     return f"worker-{worker}-{rid}"
 
 
@@ -89,23 +89,23 @@ def worker_in(answer: str) -> int:
     return int(found[1]) if found else -1
 
 
-# longest time in a tag of a client name, in milliseconds (12 digits, 31 years)
+# longest time in the tag of a client's name, in milliseconds (12 digits, 31 years)
 _MOST_MS = 10**12 - 1
 _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOTALL)
 
 
 def tagged(client: str, due: Due, now_s: float) -> str:
-    """Add a tag with deadlines and pace to the client's name.
+    """Add a tag with the request's deadlines and pace to the client's name.
 
     The tag states the milliseconds to each deadline, and the promised milliseconds per output
-    token. Without deadlines and pace, the name stays unchanged.
+    token. A request without deadlines and pace needs no tag.
     """
     ends = [None if at_s is None else at_s - now_s for at_s in (due.first_token_s, due.end_s)]
     left = [
         "" if span_s is None else f"{round(max(-_MOST_MS, min(span_s * 1000, _MOST_MS)))}"
         for span_s in (*ends, due.token_every_s)
     ]
-    # A name that ends like a tag always gets one, so that ``untagged`` returns it in full.
+    # A name that looks like a tag gets a real tag, so that ``untagged`` returns the whole name.
     return f"{client};due={','.join(left)}" if any(left) or _TAGGED.fullmatch(client) else client
 
 
@@ -116,10 +116,10 @@ def tagged_client(request: Request, now_s: float) -> str:
 
 
 def untagged(name: str, now_s: float, scale: float = 1.0) -> tuple[str, Due]:
-    """Return the client's name without the tag, and the deadlines and pace in the tag.
+    """Return the client's name without its tag, and the deadlines and pace in the tag.
 
-    Deadlines are seconds on a clock that now reads ``now_s`` and runs ``scale`` times as fast as
-    the clock of the process that wrote the tag.
+    Deadlines are in seconds on a clock that now reads ``now_s``. This clock runs ``scale`` times as
+    fast as the clock of the process that wrote the tag.
     """
     found = _TAGGED.fullmatch(name)
     if found is None:

@@ -1,9 +1,8 @@
 """The HTTP server of router and emulator, with limits on connections and their idle time.
 
 asyncio's server accepts connections until no file descriptor is left, and then logs a traceback for
-each waiting connection. This server stays below the limit on open files.
-
-Errors are sent in the format of OpenAI's API. Handlers refuse a request by raising ``Problem``.
+each waiting connection. This server stays below the limit on open files. It sends errors in the
+format of OpenAI's API.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ MOST_SHOWN = 200  # most characters of a path or name that a message quotes
 def error_body(status: int, message: str, param: str | None = None) -> bytes:
     """Return an error as the JSON body of a response.
 
-    ``param`` is the name of the request field that causes the error, or None.
+    ``param`` is the name of the request field that causes the error.
     """
     fallback = "server_error" if status >= 500 else "invalid_request_error"
     kind = _TYPES.get(status, fallback)
@@ -68,11 +67,10 @@ def no_such_model(name: str) -> web.Response:
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer errors of aiohttp in JSON.
+    """Send errors that aiohttp raises, such as 404 for an unknown path, as JSON responses.
 
-    Examples are unknown paths, wrong methods and bodies that are too long. If the body was not read
-    completely, the answer announces that the connection will be closed; otherwise the client's next
-    request on this connection would be lost.
+    If a request's body was not read completely, the connection is closed after the response.
+    Otherwise, the rest of the body would be read as the client's next request.
     """
     answer = await _handled(request, handler)
     if not (answer.prepared or request.content.at_eof()):
@@ -106,7 +104,7 @@ def _request_line(request: web.Request) -> str:
 class Problem(Exception):
     """A reason to refuse a request, with a message to the client.
 
-    ``worker`` is the number of the worker that failed, or None.
+    ``worker`` is the number of the worker that failed, if a worker failed.
     """
 
     def __init__(
@@ -123,7 +121,7 @@ class Problem(Exception):
         self.worker = worker
 
     def response(self) -> web.Response:
-        """Return the error as a response, for a client that has received no part of an answer."""
+        """Return the error as a response, for a request whose answer has not begun."""
         response = error_answer(self.status, str(self))
         if self.retry_after_s is not None:
             response.headers["Retry-After"] = str(self.retry_after_s)
@@ -134,9 +132,9 @@ class Problem(Exception):
     def event(self, *, named: bool = False, done: bool = True) -> bytes:
         """Return the error as the last events of a stream that has begun.
 
-        Clients of OpenAI's API and of SGLang recognise them as an error. ``named`` says that the
-        API's clients ignore events without names. ``done`` is False if the API has no final event
-        "[DONE]", or if the worker sends it.
+        Clients of OpenAI's API and of SGLang recognise these events as an error. ``named`` adds
+        an event name, for APIs whose clients ignore events without names. ``done`` is False if
+        the API has no final event "[DONE]", or if the worker sends the final event.
         """
         body = error_body(self.status, str(self))
         if named:
@@ -155,7 +153,7 @@ async def problems_as_answers(request: web.Request, handler: Handler) -> web.Str
 
 
 def too_many(message: str, retry_after_s: int = RETRY_AFTER_S) -> Problem:
-    """Return the error for HTTP status 429, after which the client may retry."""
+    """Return the error for HTTP status 429 (too many requests), after which a client may retry."""
     return Problem(HTTPStatus.TOO_MANY_REQUESTS, message, retry_after_s=retry_after_s)
 
 
@@ -173,13 +171,12 @@ HEADER_S = 20.0  # seconds within which the first request header of a new connec
 IDLE_S = 75.0  # seconds for which a connection may be idle between two requests
 # file descriptors reserved for logs, KV events, health checks and listening sockets
 OTHER_FILES = 64
-# file descriptors for each client: its connection, and a connection to a worker
+# file descriptors for each client: its connection and the router's connection to a worker
 FILES_EACH = 2
 LOOK_S = 1.0  # seconds between two searches for idle connections
 RETRY_S = 0.01  # seconds to wait until closed connections have released their file descriptors
 AT_ONCE = 64  # most connections that are accepted before other tasks run
-# If connections are scarce, idle ones are closed: at a time, at most the allowed number of
-# connections divided by this number.
+# At the connection limit, at most this fraction (1/16) of all connections is closed at a time.
 CLOSED_AT_ONCE = 16
 COMPLAIN_S = 60.0  # seconds between two equal warnings in the log
 # most requests that are read ahead on a connection while an earlier answer is in progress
@@ -191,7 +188,7 @@ log = logging.getLogger(__name__)
 def most_connections() -> int:
     """Return how many client connections the limit on open files allows.
 
-    Each of them may need a second connection, to a worker.
+    A client connection needs up to two files, because the router may open a connection to a worker.
     """
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most == resource.RLIM_INFINITY:
@@ -200,10 +197,10 @@ def most_connections() -> int:
 
 
 def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Return sockets that listen at each address of a host ("": all addresses); raise OSError.
+    """Return sockets that listen at all addresses of a host; "" means all addresses.
 
     Port 0 means that any free port is used. At most ``backlog`` connections wait in the kernel to
-    be accepted.
+    be accepted. Raises OSError if an address is not available.
     """
     sockets: list[socket.socket] = []
     kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
@@ -227,8 +224,8 @@ def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
 class Connections:
     """The open connections of a server, at most ``most`` of them.
 
-    At the limit, connections without a request in progress are closed, the longest idle first. If
-    every connection has a request, new ones wait in the kernel's backlog.
+    At the limit, the longest idle connections are closed. If every open connection has a request
+    in progress, new connections wait in the kernel's backlog.
     """
 
     def __init__(self, most: int) -> None:
@@ -247,7 +244,7 @@ class Connections:
     def middleware(self) -> Middleware:
         """The middleware that records which connections have a request in progress.
 
-        This middleware must enclose all other middlewares.
+        It must be the outermost middleware of the application.
         """
 
         @web.middleware
@@ -267,16 +264,13 @@ class Connections:
     def accept_at(
         self, server: web.Server, sockets: Sequence[socket.socket], tls: SSLContext | None
     ) -> None:
-        """Accept connections at the given listening sockets.
-
-        Calling ``aclose`` closes the listening sockets.
-        """
+        """Accept connections at the given sockets, which ``aclose`` closes."""
         self._server, self._sockets, self.tls = server, sockets, tls
         self._watching = asyncio.create_task(self._close_idle())
         self._resume()
 
     async def stop_accepting(self) -> None:
-        """Accept no more connections. Connections that are already open stay open."""
+        """Close the listening sockets, and leave accepted connections open."""
         loop = asyncio.get_running_loop()
         for one in self._sockets:
             loop.remove_reader(one)
@@ -284,7 +278,7 @@ class Connections:
         self._sockets = ()
 
     async def aclose(self) -> None:
-        """Accept no more connections, and stop closing idle connections."""
+        """Close the listening sockets, and stop the search for idle connections."""
         await self.stop_accepting()
         tasks = [*self._opening, *([self._watching] if self._watching else ())]
         for task in tasks:
@@ -305,8 +299,7 @@ class Connections:
     def _accept(self, listens: socket.socket) -> None:
         for number in range(AT_ONCE):
             if not self._has_free_slot():
-                # At least one client waits, because the listening socket is readable; there may be
-                # more.
+                # The listening socket is readable, so at least one client waits.
                 if number == 0:
                     self._make_room()
                 self._pause()
@@ -315,7 +308,7 @@ class Connections:
                 accepted, _ = listens.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            # usually because other code has opened too many files
+            # The usual reason is that other code has opened too many files.
             except OSError as error:
                 self._complain(f"no connection can be accepted: {error.strerror}")
                 self._pause()
@@ -334,11 +327,11 @@ class Connections:
                 ssl=self.tls,
                 ssl_handshake_timeout=HEADER_S if self.tls else None,
             )
-        except OSError:  # the client disconnected, or the TLS handshake failed
+        except OSError:  # The client disconnected, or the TLS handshake failed.
             accepted.close()
             return
-        # aiohttp would read up to 32 requests ahead, whose bodies no limit counts. Some releases of
-        # aiohttp lack these attributes.
+        # By default, aiohttp reads up to 32 requests ahead, whose memory has no limit. Some
+        # releases of aiohttp lack these attributes.
         with suppress(AttributeError):
             connection._max_msg_queue_size, connection._msg_queue_resume_size = MOST_AHEAD, 0
         self._since_s[connection] = asyncio.get_running_loop().time()
@@ -374,10 +367,10 @@ class Connections:
             log.warning("%s: idle connections are closed, new ones wait", why)
 
     async def _close_idle(self) -> None:
-        """Close connections that send no request for too long, until cancelled.
+        """Close connections that send no request for too long, until this task is cancelled.
 
-        Times in which the event loop was blocked do not count, because requests may have arrived
-        then.
+        While the event loop is blocked, the server cannot see requests that arrive, so this time
+        does not count as idle.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -406,8 +399,8 @@ BACKLOG = 1024
 MAX_BODY_BYTES = 64 * 2**20
 # seconds for which requests in progress may continue after the grace period
 SHUTDOWN_S = 0.5
-# bytes from which on a request body is parsed in a thread; parsing and tokenizing a long body may
-# take 0.1 s, which would block the event loop
+# Request bodies of at least this many bytes are parsed in a thread, because parsing and tokenizing
+# may take 0.1 s, which would block the event loop.
 LONG_BODY_BYTES = 2**18
 
 
@@ -432,16 +425,16 @@ async def listening(
     *,
     decompress: bool = True,
 ) -> AsyncIterator[Listening]:
-    """Serve the application while the ``with`` block runs.
+    """Run an HTTP server for the application while the ``with`` block runs.
 
     If a client disconnects, the handler of its request is cancelled.
 
     Port 0 means that any free port is used. If ``tls`` is given, the server accepts only HTTPS. If
-    ``decompress`` is False, compressed request bodies are not decompressed. Connections are limited
-    as in ``Connections``. Raises UsageError if the address is not available.
+    ``decompress`` is False, compressed request bodies are not decompressed. ``Connections`` limits
+    the number of connections. Raises UsageError if the address is not available.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    # Set signal handlers first, because starting the application may take seconds.
+    # Signal handlers are set first, because the application may take seconds to start.
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, stop.set)
     # A process started with nohup ignores SIGHUP (SIG_IGN).
@@ -473,10 +466,10 @@ async def listening(
 
 @asynccontextmanager
 async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncIterator[str]:
-    """Serve a second application on a local port in the ``with`` block, and yield its URL.
+    """Serve a second application on a local port while the ``with`` block runs, and yield its URL.
 
-    Signals are left to the first server of this process. Compressed request bodies are not
-    decompressed. Raises UsageError, which names the ``flag``, if the port is not available.
+    Signals of this process go to its first server. Compressed request bodies are not decompressed.
+    Raises UsageError, which names the ``flag``, if the port is not available.
     """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
     await runner.setup()
@@ -491,8 +484,7 @@ async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncI
 def is_our_fault(record: logging.LogRecord) -> bool:
     """Return whether a log record reports a fault of this server itself.
 
-    Disconnects and malformed requests are faults of clients, and records about them may contain API
-    keys.
+    Records about disconnects and malformed requests may contain the API keys of clients.
     """
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError | ConnectionError | web.RequestPayloadError)
@@ -506,9 +498,9 @@ def _bound_sockets(host: str, port: int, shown: str) -> list[socket.socket]:
 
 
 async def parsed(raw: bytes, parse: Callable[[bytes, *Ts], T], *args: *Ts) -> T:
-    """Return ``parse(raw, *args)``, computed in a separate thread for a long body.
+    """Return ``parse(raw, *args)``; a long body is parsed in a thread.
 
-    Raises the same errors as ``parse``.
+    Raises the errors that ``parse`` raises.
     """
     if len(raw) < LONG_BODY_BYTES:
         return parse(raw, *args)

@@ -5,13 +5,13 @@ at 0) and batch. For a replay, a DEALER socket sends ``replay_request``. The ROU
 with the stored messages, each after an empty frame, and ends with the sequence number ``END``.
 
 This module writes SGLang's format (disaggregation/kv_events.py), in which a batch is an array and
-an event is a map. It also reads the three formats that vLLM has used (distributed/kv_events.py):
+an event is a map. It also reads three formats of vLLM (distributed/kv_events.py):
 
 - until 2025, a batch was an array of events, and an event was an array;
-- for some time on the main branch, a batch and its events were maps, and replays lacked the topic;
+- for some time on vLLM's main branch, batches and events were maps, and replays had no topic;
 - the releases 0.28 to 0.32 of vLLM use SGLang's format.
 
-New releases add fields to events; unknown fields are ignored.
+Unknown fields are ignored, because new releases add fields to events.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ BlockHash: TypeAlias = int | bytes
 class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
     """A KV event: consecutive blocks were stored, the first after ``parent_block_hash``.
 
-    ``token_ids`` contains the tokens of all blocks, with ``block_size`` tokens for each entry of
-    ``block_hashes``. A model with several kinds of attention has a group of layers for each kind
-    (``group_idx``), whose blocks are stored and removed independently. The fields have the order of
-    vLLM's arrays.
+    ``token_ids`` contains the tokens of all blocks; each entry of ``block_hashes`` stands for
+    ``block_size`` tokens. ``group_idx`` is the group of layers with one kind of attention, if a
+    model has several kinds; the groups store and remove blocks independently. The fields have the
+    order of vLLM's arrays.
     """
 
     block_hashes: Sequence[BlockHash]
@@ -64,10 +64,7 @@ Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class EventBatch(msgspec.Struct, array_like=True, gc=False):
-    """The KV events of one scheduler step.
-
-    ``ts`` is the time of the step in seconds on the worker's clock.
-    """
+    """The KV events of a scheduler step at time ``ts``, in seconds on the worker's clock."""
 
     ts: float
     events: list[Event]
@@ -94,7 +91,7 @@ class _ClearedArray(AllBlocksCleared, array_like=True, tag="AllBlocksCleared"):
 
 
 class _Batch(msgspec.Struct, array_like=True):
-    """A batch with undecoded events, so that unknown events can be skipped."""
+    """A batch of undecoded events, in which unknown events can be skipped."""
 
     ts: float
     events: list[msgspec.Raw]
@@ -128,10 +125,10 @@ def encode(seq: int, batch: EventBatch, topic: bytes = b"") -> tuple[bytes, byte
 
 
 def decode(frames: Sequence[bytes]) -> NumberedBatch | None:
-    """Return the batch in the frames of a message, or None for the end of a replay.
+    """Return the batch in the frames of a message, or None for the message that ends a replay.
 
-    Events of unknown types are skipped. Raises ValueError if the frames are not a message, or if
-    all events are unknown.
+    Events of unknown kinds are skipped. Raises ValueError if the frames are not a message, or if
+    all events are of unknown kinds.
     """
     if len(frames) not in (2, 3) or len(frames[-2]) != SEQ_BYTES:
         raise ValueError("a message must have three frames: topic, sequence number, batch")
@@ -149,7 +146,7 @@ def decode(frames: Sequence[bytes]) -> NumberedBatch | None:
 
 
 def _is_map(packed: bytes) -> bool:
-    """Return whether the first byte of a msgpack value starts a map."""
+    """Return whether a msgpack value is a map."""
     first = packed[:1]
     return b"\x80" <= first <= b"\x8f" or first in (b"\xde", b"\xdf")
 

@@ -1,7 +1,7 @@
 """Launchers, which choose the machines on which a run's servers start.
 
-Run as a program on another machine, this module prints the machine's software versions or free
-ports as JSON:
+If this module is run as a program on another machine, it prints the machine's software versions or
+free ports as JSON:
 
 python -m fairbench.live.launchers versions [MODULE...]
 python -m fairbench.live.launchers ports COUNT
@@ -33,10 +33,10 @@ class Wanted:
 
     - ``python`` lists the requirements on the Python that starts the servers.
     - ``chosen`` is the path of the Python that the user named, or None.
-    - If ``share_gpus`` is true, several replicas may use one GPU.
-    - ``spread`` says whether the replicas are distributed over as many machines as possible.
+    - If ``share_gpus`` is True, several replicas may use one GPU.
+    - If ``spread`` is True, the replicas are distributed over as many machines as possible.
     - ``name`` is the prefix of the replicas' names.
-    - ``asked`` is the setting of the number of replicas in messages, with ``{}`` for the number.
+    - ``asked`` is the flag, shown in messages, that sets the number of replicas (``{}``).
     """
 
     replicas: int
@@ -53,17 +53,17 @@ class Launcher(Protocol):
     """The interface of launchers, which find machines for servers."""
 
     def check(self, wanted: Wanted) -> None:
-        """Raise UsageError, before any server starts, if machines or GPUs are too few."""
+        """Raise UsageError, before any server starts, if there are too few machines or GPUs."""
 
     def places(
         self, wanted: Wanted, *, timeout_s: float, interrupted: Callable[[], bool]
     ) -> AbstractContextManager[Sequence[process.ReplicaPlace]]:
         """Yield a place (a machine and its GPUs) for each replica.
 
-        At the end of the ``with`` block, all processes that were started there end. Raises
-        UsageError if there are too few places, or if a place does not meet the requirements in
-        ``wanted``. Raises RunFailed if the places are not found within ``timeout_s`` seconds, and
-        KeyboardInterrupt if ``interrupted`` returns True.
+        When the ``with`` block ends, all processes at these places are ended. Raises UsageError if
+        there are too few places, or if a place does not meet the requirements in ``wanted``. Raises
+        RunFailed if the places are not found within ``timeout_s`` seconds, and KeyboardInterrupt if
+        ``interrupted`` returns True.
         """
 
 
@@ -87,11 +87,11 @@ class LocalLauncher:
         return [process.LocalPlace(python, own) for own in gpus]
 
 
-OWN_CODE = "fairbench"  # fairbench's own code in the result of ``versions``
+OWN_CODE = "fairbench"  # the key of fairbench's own code in the result of ``versions``
 
 
 def versions(*modules: str) -> dict[str, str]:
-    """Return the versions of software that affects results, and of the given ``modules``."""
+    """Return the versions of software that affects results, including the given ``modules``."""
     found = {name: f"{library_version(name)}" for name in modules}
     return {**environment(), **found}
 
@@ -101,13 +101,13 @@ def ports(count: str) -> list[int]:
     return free_ports(int(count))
 
 
-# this module, which fairbench runs as a program on other machines
+# the name of this module, which fairbench runs as a program on other machines
 PROBE = "fairbench.live.launchers"
 WORDS: Mapping[str, Callable[..., Any]] = {"versions": versions, "ports": ports}
 
 
 def engine_modules(wanted: Wanted) -> Sequence[str]:
-    """Return the engine's modules, which must have equal versions on all machines."""
+    """Return the engine's modules, whose versions must be equal on all machines."""
     return [name for name in wanted.python.modules if name != OWN_CODE]
 
 
@@ -115,8 +115,8 @@ def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
     """Raise UsageError, which names the machine, if software versions differ between machines.
 
     ``found`` holds the result of ``versions`` for each machine. Emulators are fairbench's own code,
-    so all their versions must equal this process's; for real engines, only fairbench's version
-    must.
+    so all versions must equal the versions here. With real engines, only the version of fairbench
+    must equal the version here.
     """
     here = versions()
     if wanted.python.modules:
@@ -133,10 +133,9 @@ def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
 
 
 HOST = "{host}"
-# all addresses, because a host may resolve its own name to the loopback address
+# Servers listen at all addresses, because a host may resolve its own name to the loopback address.
 ANYWHERE = "0.0.0.0"
-# limit in seconds on a host's answer (``Reach.ask``); the first import from a remote file system is
-# slow
+# limit in seconds on a host's answer; the first import from a remote file system is slow
 ASK_S = 120.0
 
 T = TypeVar("T")
@@ -152,7 +151,7 @@ class Reach:
     def line(self, command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
         """Return the local command line that runs ``command`` on the host.
 
-        In it, ``command`` is a single word, as ``ssh`` and ``sh -c`` expect.
+        ``command`` becomes a single word, as ``ssh`` and ``sh -c`` expect.
         """
         assigned = [f"{key}={value}" for key, value in environment.items()]
         inner = shlex.join([*(("env", *assigned) if assigned else ()), *command])
@@ -163,13 +162,12 @@ class Reach:
 
         Raises UsageError if the module cannot be run, or if the answer is not of type ``kind``.
         """
-        # imported here, because msgspec belongs to the extra `live`, which checks of flags do not
-        # need
+        # The import is here, because checks of flags work without the extra `live`.
         import msgspec
 
         line = self.line([python, "-m", PROBE, *words], {})
         try:
-            # A session of its own, so that Ctrl-C at the terminal reaches only fairbench.
+            # A separate session prevents Ctrl-C at the terminal from ending the command.
             done = subprocess.run(
                 line,
                 stdin=subprocess.DEVNULL,
@@ -196,7 +194,7 @@ class ReachedPlace:
     python: str
     environment: Mapping[str, str]
     listen: str = ANYWHERE
-    # always False, because an unreachable host may soon be reachable again
+    # The value is always False, because an unreachable host may soon be reachable again.
     is_lost: bool = False
 
     @property
@@ -213,7 +211,7 @@ class ReachedPlace:
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> process.Process:
-        # The program ``reaper`` runs on the host, because killing ``ssh`` here would not end the
+        # The reaper ends the server when ``ssh`` here is killed, which alone would not end the
         # remote process.
         there = [self.python, "-m", reaper.__name__, str(process.GRACE_S), *command]
         return process.ServerProcess(self.reach.line(there, environment), log_path, reaped=True)
@@ -222,7 +220,7 @@ class ReachedPlace:
 class CommandLauncher:
     """A launcher that starts replicas on the given hosts, filling one host after another.
 
-    Replicas on the same host get different GPUs.
+    Replicas on one host get different GPUs.
     """
 
     def __init__(self, hosts: Sequence[str], command: Sequence[str]) -> None:

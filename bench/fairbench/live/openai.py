@@ -1,8 +1,8 @@
-"""The protocol of OpenAI's APIs (answers, chats and streams), as all of fairbench uses it.
+"""The protocol of OpenAI's APIs (answers, chats and streams) for driver, router and emulator.
 
-SGLang's path ``/generate``, the Responses API and Anthropic's Messages API are supported, too. With
-this module, router and driver judge whether an answer has output, has ended normally, or shows a
-fault.
+SGLang's path ``/generate``, the Responses API and Anthropic's Messages API are supported, too.
+Router and driver use this module to judge whether an answer has output, has ended normally, or
+shows a fault.
 """
 
 from __future__ import annotations
@@ -78,14 +78,11 @@ class UsageDetails(msgspec.Struct):
         self.cached_tokens = _token_count(self.cached_tokens)
 
 
-MOST_TOKENS = 2**53  # up to here, floats represent all integers exactly
+MOST_TOKENS = 2**53  # Floats represent all integers up to this number exactly.
 
 
 def _token_count(value: Any) -> int | None:
-    """Return a token count as an int, or None if the count is None.
-
-    Raises ValueError if ``value`` is not a valid count.
-    """
+    """Return a token count as an int; raise ValueError if ``value`` is not a valid count."""
     if value is None:
         return None
     if type(value) not in (int, float) or value % 1 or not 0 <= value <= MOST_TOKENS:
@@ -94,9 +91,7 @@ def _token_count(value: Any) -> int | None:
 
 
 class ReportedUsage(msgspec.Struct):
-    """The token counts (``usage``) that an answer reports.
-
-    A count is None if the server does not report this count.
+    """The token counts (``usage``) that an answer reports, with None for an unreported count.
 
     The Responses and Messages APIs call the counts input and output. The Messages API reports
     cached tokens separately from the input, so ``prompt_tokens`` is set to the sum. Some servers
@@ -131,7 +126,7 @@ def _known(value: Any, other: Any) -> Any:
     return other if value is None else value
 
 
-# names of token counts in a ``usage``, in OpenAI's chat and Responses APIs
+# names of token counts in the ``usage`` of OpenAI's chat and Responses APIs
 _OUTPUT = ("completion_tokens", "output_tokens")
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
 # names of the cached tokens in the APIs of Moonshot and DeepSeek
@@ -142,8 +137,8 @@ _COUNTS = ("prompt_tokens", "input_tokens", *_OUTPUT)
 def usage_in(usage: Any, payload: bytes) -> ReportedUsage | None:
     """Return the token counts of an event, from the field ``usage`` or any other field.
 
-    Some servers write the counts into a choice, or into an object of their own such as ``x_groq``.
-    Raises ``msgspec.MsgspecError`` if a count is invalid.
+    Some servers write the counts into a choice, or into an object of another name, such as
+    ``x_groq``. Raises ``msgspec.MsgspecError`` if a count is invalid.
     """
     found = _counts_in(usage) if usage else None
     if found is None and b'_tokens"' in payload:
@@ -160,14 +155,14 @@ def usage_in(usage: Any, payload: bytes) -> ReportedUsage | None:
 
 
 def output_tokens_in(usage: dict[str, Any]) -> int | None:
-    """Return the number of output tokens in a ``usage``, or None without a valid number."""
+    """Return the valid number of output tokens in a ``usage``, or None if there is none."""
     with suppress(ValueError):
         return _token_count(_first_known(usage, _OUTPUT))
     return None
 
 
 def _counts_in(value: Any) -> dict[str, Any] | None:
-    """Return the outermost JSON object that contains token counts, or None."""
+    """Return the outermost JSON object that contains token counts."""
     waiting = [value]
     for one in waiting:
         if isinstance(one, dict):
@@ -183,7 +178,7 @@ def _first_known(fields: dict[str, Any], names: tuple[str, ...]) -> Any:
     return next((fields[name] for name in names if fields.get(name) is not None), None)
 
 
-# fields of an answer whose texts the model did not write
+# fields of an answer that hold labels, which the model did not write
 LABELS = frozenset(("type", "id", "index", "role", "format", "effort"))
 _NO_OUTPUT = LABELS | {"status", "phase", "call_id", "logprobs", "annotations"}
 _NO_OUTPUT |= {"signature", "encrypted_content"}
@@ -194,7 +189,7 @@ _RESPONSE_ENDS = frozenset(
     f"{_RESPONSE_EVENT}{status}" for status in ("completed", "incomplete", "failed", "cancelled")
 )
 MESSAGE = "message"
-# the field with new output, by type of an event in the Messages API
+# the field with new output for each type of event in the Messages API
 _MESSAGE_EVENTS = {
     "message_start": None,
     "content_block_start": "content_block",
@@ -208,7 +203,7 @@ _MESSAGE_END = "message_stop"
 
 
 class Typed(NamedTuple):
-    """An answer or event that names its type, as in the Responses API, after parsing.
+    """The parsed content of an answer or event that names its type, as in the Responses API.
 
     If ``whole`` is True, ``texts`` are the whole output instead of only new output. ``complete`` is
     True if the stream has ended.
@@ -242,14 +237,14 @@ def _response_event(answer: Any, kind: str) -> Typed:
     if kind in _RESPONSE_ENDS:
         told = answer.response if isinstance(answer.response, dict) else {}
         status = kind.removeprefix(_RESPONSE_EVENT)
-        if status != "completed":  # vLLM calls the event "completed" for every status
+        if status != "completed":  # vLLM calls the event "completed" for every status.
             told = told | {"status": status}
         return _response(told)._replace(complete=True)
     return Typed(tuple(texts_in(answer.delta, _NO_OUTPUT)) if kind.endswith(_DELTA) else ())
 
 
 def _response(told: dict[str, Any]) -> Typed:
-    """Parse a response of the Responses API; an unfinished one has no finish reason."""
+    """Parse a response of the Responses API; an unfinished response has no finish reason."""
     status, details = told.get("status"), told.get("incomplete_details")
     reason = None if status in ("in_progress", "queued") else status
     if status == "incomplete" and isinstance(details, dict):
@@ -273,7 +268,7 @@ def _message_event(answer: Any, kind: str) -> Typed:
 
 def texts_in(value: Any, labels: frozenset[str] = LABELS) -> Iterator[str]:
     """Yield the texts in a JSON value in their order, except in fields named in ``labels``."""
-    # A loop instead of recursion, because the server chooses how deep values are nested.
+    # A loop is safer than recursion, because the server chooses how deep values are nested.
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -285,7 +280,7 @@ def texts_in(value: Any, labels: frozenset[str] = LABELS) -> Iterator[str]:
             waiting += reversed(one)
 
 
-# finish reasons of a complete answer: of OpenAI, TGI and Mistral, "repetition" of vLLM, stop
+# finish reasons of a complete answer: reasons of OpenAI, TGI, Mistral and vLLM ("repetition"), stop
 # reasons of the Messages API, and statuses and reasons of the Responses API
 GOOD_REASONS = frozenset(
     (
@@ -295,14 +290,14 @@ GOOD_REASONS = frozenset(
         *("completed", "incomplete", "max_output_tokens"),
     )
 )
-# finish reasons with which an answer may be empty
+# finish reasons of answers that may be empty
 _MAY_BE_EMPTY = (
     *("length", "max_tokens", "model_length", "content_filter", "refusal"),
     *("incomplete", "max_output_tokens"),
 )
-# finish reasons with which an answer must contain output
+# finish reasons of answers that must contain output
 _CALLS = ("tool_calls", "function_call", "tool_use")
-# error types and codes that blame the request itself, in OpenAI's API, vLLM and TGI
+# error types and codes of OpenAI's API, vLLM and TGI for a request that is itself invalid
 _REFUSALS = frozenset(
     (
         *("invalid_request_error", "badrequesterror", "validation", "validation_error"),
@@ -318,7 +313,7 @@ MOST_SHOWN = 200  # most characters of a server's text that a message quotes
 
 
 class Fault(NamedTuple):
-    """The reason why an answer is empty, cut or failed, with an HTTP status."""
+    """The reason why an answer is empty, incomplete or failed, with an HTTP status."""
 
     text: str
     status: int | None = None
@@ -360,7 +355,7 @@ class AnswerJudgement(NamedTuple):
     - ``output`` is True if the answer or event contains output.
     - ``ended`` is True if the answer has ended for a normal reason.
     - ``texts`` are the generated texts of all choices.
-    - ``typed`` is the parsed content if the API names the types of its events, or else None.
+    - ``typed`` is the parsed content of an API that names the types of its events.
     """
 
     answer: Answered | None
@@ -380,7 +375,7 @@ def answered(payload: bytes) -> Answered | None:
         try:
             return _decode(payload)
         except msgspec.DecodeError:
-            # Some gateways split texts by UTF-16 code units, which cuts characters such as emoji.
+            # Some gateways split texts by UTF-16 code units, which splits characters such as emoji.
             return _decode(_SURROGATE.sub(rb"\\ufffd", payload))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
@@ -394,10 +389,9 @@ def error_text(error: Any) -> str:
 
 
 def reason_fault(reason: Any) -> Fault | None:
-    """Return the fault that a finish reason indicates.
+    """Return the fault that a finish reason indicates, or None for a normal reason.
 
-    The result is None for a normal reason or no reason. A finish reason is an object in SGLang's
-    own API and a text in OpenAI's.
+    A finish reason is an object in SGLang's own API, and a text in OpenAI's API.
     """
     kind = reason.get("type") if isinstance(reason, dict) else reason
     if not kind or (isinstance(kind, str) and kind.lower() in GOOD_REASONS):
@@ -411,7 +405,7 @@ def reason_fault(reason: Any) -> Fault | None:
 
 def texts_of(part: Delta) -> list[str]:
     """Return the model's texts in a message or delta: content, reasoning, tool calls."""
-    # Some servers send reasoning under both the old and the new name of the field.
+    # Some servers send reasoning twice, under the old and the new name of the field.
     thought = part.reasoning_content or part.reasoning or part.reasoning_details or part.thinking
     found: list[str] = []
     for value in (
@@ -452,7 +446,7 @@ def judge(answer: Answered | None, event: str = "") -> AnswerJudgement:
 
 
 def whole_fault(payload: bytes) -> Fault | None:
-    """Return why a response with status 200 contains no answer, or None if it contains one."""
+    """Return why a response with status 200 contains no answer, or None if it has an answer."""
     answer = answered(payload)
     found = judge(answer)
     if answer is None or found.fault is not None:
@@ -463,12 +457,11 @@ def whole_fault(payload: bytes) -> Fault | None:
 
 
 class StreamJudge:
-    """A judge that reads the events of a streamed answer.
-
-    The attributes describe all events so far.
+    """A judge of a streamed answer, which reads the stream's events.
 
     - ``output`` is True if the stream has contained output.
-    - ``ended`` is True if a choice has ended, ``finished`` if all ``answers`` choices have.
+    - ``ended`` is True if a choice has ended.
+    - ``finished`` is True if all choices have ended; ``answers`` is the number of choices.
     """
 
     def __init__(self, answers: int = 1) -> None:
@@ -477,11 +470,11 @@ class StreamJudge:
         self._answers, self._ends = answers, set[Any]()
         self.may_be_empty = False
         self._promised = False  # whether the finish reason promises output
-        # output tokens that the server has reported so far, or None
+        # the number of output tokens that the server has reported so far
         self._told: int | None = None
 
     def judge_event(self, payload: bytes, event: str = "") -> AnswerJudgement:
-        """Judge the data of the next event; ``output`` of the result is about new output only."""
+        """Judge the data of the next event; ``output`` in the result refers to new output only."""
         found = judge(answered(payload), event)
         repeats = found.typed is not None and found.typed.whole and self.output
         if found.answer is not None and (repeats or not self._is_new(found.answer)):
@@ -499,15 +492,12 @@ class StreamJudge:
         return self.ended and len(self._ends) >= self._answers
 
     def end_fault(self) -> Fault | None:
-        """Return why an ended stream contains no answer, or None if it contains one."""
+        """Return why an ended stream contains no answer, or None if it contains an answer."""
         idle = self._promised or (self._told == 0 and not self.may_be_empty)
         return None if self.output or (self.ended and not idle) else NO_OUTPUT
 
     def _is_new(self, answer: Answered) -> bool:
-        """Return whether an event has new tokens.
-
-        Output alone is no proof, because SGLang's events repeat all earlier output.
-        """
+        """Return whether an event has new tokens; SGLang's events also repeat earlier output."""
         before, told = self._told, _reported(answer)
         if told is not None:
             self._told = told
@@ -515,7 +505,7 @@ class StreamJudge:
 
 
 def _status(*said: Any) -> int | None:
-    """Return the first HTTP error status (400 to 599) among an error's fields, or None.
+    """Return the first HTTP error status (400 to 599) among an error's fields.
 
     Error types that blame the request, such as "invalid_request_error", count as 400.
     """
@@ -528,10 +518,7 @@ def _status(*said: Any) -> int | None:
 
 
 def _ended_choices(answer: Answered) -> set[Any]:
-    """Return the indices of the choices that have ended.
-
-    An answer without choices has the index 0.
-    """
+    """Return the indices of the choices that have ended, or {0} for an answer without choices."""
     ended = {
         choice.index if isinstance(choice.index, int) else 0
         for choice in answer.choices or ()
@@ -541,7 +528,7 @@ def _ended_choices(answer: Answered) -> set[Any]:
 
 
 def _error_of(answer: Answered, event: str, named: Typed | None) -> Fault | None:
-    """Return the error in an answer, from any of the fields that servers use, or None."""
+    """Return the error in an answer, from any of the fields that servers use."""
     error = answer.error or (named and named.error)
     for choice in answer.choices or ():
         error = error or choice.error
@@ -558,7 +545,6 @@ def _error_of(answer: Answered, event: str, named: Typed | None) -> Fault | None
 
 
 def _reasons(answer: Answered) -> list[Any]:
-    """Return all finish reasons in an answer."""
     reasons = [choice.finish_reason for choice in answer.choices or () if choice.finish_reason]
     if isinstance(answer.meta_info, dict) and (reason := answer.meta_info.get("finish_reason")):
         reasons.append(reason)
@@ -567,14 +553,13 @@ def _reasons(answer: Answered) -> list[Any]:
 
 
 def _has_place(answer: Answered) -> bool:
-    """Return whether an answer has a field for output, even an empty one."""
+    """Return whether an answer has a field for output, which may be empty."""
     places = [choice.text if choice.message is None else 0 for choice in answer.choices or ()]
     others = answer.text, answer.output_ids, answer.output, answer.content
     return any(place is not None for place in (*places, *others))
 
 
 def _ended_with(answer: Answered, kinds: Sequence[str]) -> bool:
-    """Return whether a choice of an answer has one of the finish reasons ``kinds``."""
     ends = [one.get("type") if isinstance(one, dict) else one for one in _reasons(answer)]
     return any(str(end).lower() in kinds for end in ends)
 
@@ -596,16 +581,16 @@ _BESIDE_MESSAGES = (
     *("tools", "chat_template_kwargs", "reasoning_effort", "reasoning", "thinking"),
     *("text", "output_config"),
 )
-# fields of a request body that contain turns, in the order of the prompt, each with the role of a
-# plain text in it
+# fields of a request body that contain turns, in the order of the prompt, and the role of a turn
+# that is a plain text
 _TURNS = {"instructions": "system", "system": "system", "input": "user", "messages": "user"}
 SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # fields of a request that a chat template may use
-_CONTENTS = ("content", "output")  # ``output`` holds the text of a tool's result
+_CONTENTS = ("content", "output")  # ``output`` holds the text of a tool's result.
 _TURN = frozenset({"role", *_CONTENTS})
 
 
 class Media(NamedTuple):
-    """An image, a sound or a video in a prompt; equal ones have equal keys."""
+    """An image, a sound or a video in a prompt; equal media have equal keys."""
 
     key: int
 
@@ -639,8 +624,8 @@ def beside_messages(body: Mapping[str, Any]) -> str:
 def turns_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the turns in a request body of any API.
 
-    Turns are messages, items, or a text as a single message. A list of blocks, as in the field
-    "system", is the content of one message.
+    A turn is a message, an item, or a text that stands for a message. A list of blocks, as in the
+    field "system", is the content of one message.
     """
     found: list[Mapping[str, Any]] = []
     for name, role in _TURNS.items():
@@ -655,7 +640,7 @@ def turns_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def pieces_of(message: Mapping[str, Any], start: str) -> list[Piece]:
     """Return the pieces of a message: ``start``, the content, and other fields as JSON.
 
-    Other fields are, for example, tool calls. Neighbouring texts are joined.
+    Tool calls are an example of other fields. Neighbouring texts are joined.
     """
     parts: list[Piece] = []
     for content in (message.get(name) for name in _CONTENTS):
@@ -685,7 +670,7 @@ def _texts(value: Any) -> Iterator[Piece]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list) and all(isinstance(part, dict) for part in value):
-        yield from _content_parts(value)  # a tool's result may also be a list of parts
+        yield from _content_parts(value)  # A tool's result may also be a list of parts.
     elif value is not None:
         yield msgspec.json.encode(value).decode()
 
@@ -695,8 +680,8 @@ def _json(fields: Mapping[str, Any]) -> str:
     return msgspec.json.encode(known).decode() if known else ""
 
 
-# Events end with a blank line, that is, two line ends (CR LF, LF or CR). The group is atomic, so
-# that CR LF counts as one.
+# An event ends with a blank line, that is, with two line ends (CR LF, LF or CR). The group is
+# atomic, so that CR LF counts as one line end.
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r){2}")
 _BLANK_LINES = (b"\n\n", b"\n\r\n", b"\r\r")
 _LONGEST_END = 4  # bytes of the longest blank line, CR LF CR LF
@@ -712,17 +697,17 @@ class EventSplitter:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._begun = bytearray()
-        self._searched = 0  # no blank line begins before this position
+        self._searched = 0  # No blank line begins before this position.
         self._oversized = False  # whether a piece of the current event was already returned
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
         """Add received bytes; return completed events and pieces of oversized events.
 
-        Each is returned with a flag: True for a completed event, False for a piece.
+        The flag beside each item is True for a completed event, and False for a piece.
         """
         is_event = chunk.endswith(b"\n\n") and chunk.find(b"\n\n") == len(chunk) - 2
         if is_event and not self._begun and not self._oversized and b"\r" not in chunk:
-            # Most chunks are a single event.
+            # This path is fast for the most frequent case: the chunk is a single event.
             return [(chunk, b"data" in chunk)]
         self._begun += chunk
         starts = [(self._begun.rfind(end, self._searched), len(end)) for end in _BLANK_LINES]
@@ -731,7 +716,7 @@ class EventSplitter:
         del self._begun[:end]
         found = self._events_in(whole) if whole else []
         if len(self._begun) > self._most_bytes:
-            # Keep the last bytes of a chunk, because a blank line may begin there.
+            # The last bytes of a chunk are kept, because a blank line may begin in them.
             stop = len(self._begun) - _LONGEST_END
             found.append((bytes(self._begun[:stop]), False))
             del self._begun[:stop]
@@ -740,7 +725,7 @@ class EventSplitter:
         return found
 
     def _events_in(self, whole: bytes) -> list[tuple[bytes, bool]]:
-        if b"data" not in whole:  # events without data are comments, which some servers send often
+        if b"data" not in whole:  # Events without data are comments, which some servers send often.
             self._oversized = False
             return [(whole, False)]
         found: list[tuple[bytes, bool]] = []
@@ -748,19 +733,19 @@ class EventSplitter:
         for end in _BLANK_LINE.finditer(whole):
             found.append((whole[start : end.end()], not self._oversized))
             start, self._oversized = end.end(), False
-        if start < len(whole):  # the rest is a line end without data
+        if start < len(whole):  # The rest is a line end without data.
             found.append((whole[start:], False))
         return found
 
     def rest(self) -> bytes:
-        """Return the received bytes of the event that is not yet complete."""
+        """Return the received bytes of an event that is not yet complete."""
         return bytes(self._begun)
 
 
 def data_lines(event: bytes) -> list[bytes]:
-    """Return the contents of an event's ``data`` lines, or an empty list for a comment."""
+    """Return the contents of an event's ``data`` lines; a comment has no such lines."""
     if event.startswith(b"data:") and event.find(b"\n") >= len(event) - 2 and b"\r" not in event:
-        # Most events have a single line.
+        # This path is fast for the most frequent case: the event is a single line.
         return [event[5:].strip()]
     if b"data:" not in event:
         return []

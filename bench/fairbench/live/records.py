@@ -1,11 +1,11 @@
 """Records of runs on real servers: files of JSON lines, and their conversion to tables.
 
-Times are in seconds since the start of the run. Records contain names of clients and states, not
-their numbers.
+Times are in seconds since the start of the run. Records contain names of clients and states,
+whereas tables contain numbers.
 
-Each of several drivers has a folder with its records and the offset of its clock. A record is
-written as soon as a request or program ends, so that ``fairbench recover`` can use the records of a
-run that crashed.
+If a run has several drivers, each driver has a folder for its records and the offset of its clock.
+A record is written as soon as a request or program ends, so ``fairbench recover`` can use the
+records of a run that crashed.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ Time: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e12)]
 class RequestRecord(msgspec.Struct, frozen=True):
     """The record of an ended request: the columns of ``metrics.records.Requests`` and more.
 
-    - ``arrival_s`` is the time at which the request was due, delayed by ``held_s`` seconds if the
-      driver had no free slot.
-    - ``submit_s`` is the time at which the driver sent the request, or None for an unsent request.
-      It is called "sent_s" in the file.
-    - ``admitted_s`` is the time of admission, or None if the server does not report how long the
-      request was queued.
-    - ``cached_tokens`` is the number of cached prompt tokens, or None if not reported.
+    - ``arrival_s`` is the time at which the request was due, plus the ``held_s`` seconds for which
+      the driver had no free slot.
+    - ``submit_s`` is the time at which the driver sent the request ("sent_s" in the file); None
+      means that the request was never sent.
+    - ``admitted_s`` is the time of admission; None means that the server does not report how long
+      a request was queued.
+    - ``cached_tokens`` is the number of cached prompt tokens that the server reported.
     - ``chunk_s`` and ``chunk_tokens`` are the times and the sizes (tokens) of the received chunks.
     - ``error`` is the reason why the request was refused, or why the answer broke off.
     - ``min_new_tokens`` is the minimum number of output tokens that the request asked for.
     - ``estimated`` is True if the server did not report the number of tokens of the prompt or of
       the answer.
     - ``compulsory_tokens`` is the number of prompt tokens that no earlier prompt or answer
-      contains, or None if unknown.
+      contains; None means unknown.
     """
 
     request_id: Count
@@ -102,7 +102,7 @@ class LiveRecords:
 
 
 def read_records(directory: Path) -> LiveRecords:
-    """Read the records in a directory, without an incomplete last line.
+    """Read the records in a directory; an incomplete last line of a file is ignored.
 
     Raises DataError if a file is unreadable or a line is invalid; the message names the line.
     """
@@ -117,8 +117,9 @@ def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
 
     The service log is computed from the requests. Without a reported admission time, a request
     counts as admitted at its first token. If the server never reports cached tokens, all input
-    counts as computed (uncached). If it reports them for some requests only, the input of the
-    others counts as neither. Raises DataError for a client that is not in ``clients``.
+    counts as computed (uncached). If the server reports cached tokens for some requests only, the
+    computed input of the remaining requests is set to 0. Raises DataError for a client that is not
+    in ``clients``.
     """
     rows = sorted(records.requests, key=lambda record: record.request_id)
     columns = _arrays(rows, RequestRecord, clients)
@@ -158,10 +159,7 @@ _Record = TypeVar("_Record", RequestRecord, ProgramRecord)
 def _arrays(
     records: Iterable[Any], kind: type[msgspec.Struct], clients: Sequence[str]
 ) -> dict[str, Any]:
-    """Return an array for each field of the records that is not a list.
-
-    None becomes NaN, and names become indices.
-    """
+    """Return an array for each field, with NaN for None and with indices for names."""
     rows = [msgspec.structs.astuple(record) for record in records]
     names = kind.__struct_fields__
     table = dict(zip(names, zip(*rows, strict=True) if rows else ((),) * len(names), strict=True))
@@ -201,7 +199,7 @@ def _read_file(path: Path, kind: type[_Record]) -> list[_Record]:
 class Journal:
     """A writer of two files of JSON lines: requests and programs.
 
-    Each record is written at once.
+    Each record is written to its file without buffering.
 
     Raises UsageError if the files cannot be created.
     """
@@ -265,9 +263,9 @@ def compare_clocks(
 ) -> Offset:
     """Measure by how many seconds another process's clock is ahead of the clock ``now_s``.
 
-    ``ask`` asks the other process for its time, which is taken to be read midway between request
-    and reply. The error is at most half of the round-trip time (Cristian, "Probabilistic clock
-    synchronization", 1989). The fastest of ``rounds`` readings is used.
+    ``ask`` asks the other process for its time. The process is assumed to read its clock midway
+    between question and answer, so the error is at most half of the round-trip time (Cristian,
+    "Probabilistic clock synchronization", 1989). The fastest of ``rounds`` readings is used.
     """
     return min((_once(ask, now_s) for _ in range(rounds)), key=lambda found: found.uncertainty_s)
 
@@ -291,7 +289,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
     @property
     def drift_s(self) -> float:
-        """The change of the offset during the run in seconds, or 0 within the uncertainty."""
+        """The change of the offset during the run in seconds; 0 if it is within the uncertainty."""
         if self.after is None:
             return 0.0
         drift_s = self.after.offset_s - self.before.offset_s
@@ -312,7 +310,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
 
 class Shard(NamedTuple):
-    """The clients of one of several drivers: every ``drivers``-th client, from ``number`` on."""
+    """The clients that driver ``number`` of ``drivers`` serves: every ``drivers``-th client."""
 
     number: int = 0
     drivers: int = 1
@@ -334,7 +332,7 @@ def write_clock(folder: Path, comparison: ClockComparison) -> None:
 def clocks(folder: Path) -> list[ClockComparison]:
     """Return the clock comparisons of all drivers in order.
 
-    The list is empty for a single driver. Raises DataError if a comparison cannot be read.
+    A run with a single driver has no clock comparison. Raises DataError if a file is unreadable.
     """
     found: list[ClockComparison] = []
     while (path := folder / FOLDER.format(number=len(found)) / CLOCK_FILE).exists():
@@ -348,8 +346,8 @@ def clocks(folder: Path) -> list[ClockComparison]:
 def merge(folder: Path, time_scale: float) -> None:
     """Merge the records of several drivers into ``folder``, with times on this machine's clock.
 
-    ``time_scale`` is the number of emulated seconds per real second. A repeated call writes the
-    same records again.
+    ``time_scale`` is the number of emulated seconds per real second. A repeated call writes equal
+    files.
     """
     found = clocks(folder)
     if not found:
@@ -379,10 +377,7 @@ def corrected(record: R, clock: ClockComparison, time_scale: float) -> R:
 
 
 def driver_entries(folder: Path) -> list[dict[str, float | str]]:
-    """Return, for each driver, an entry for the run's manifest.
-
-    It has the driver's host, if remote, and its clock comparison.
-    """
+    """Return each driver's entry in the run's manifest: its host, if remote, and its clock."""
     return [
         {
             **({} if clock.host is None else {"host": clock.host}),

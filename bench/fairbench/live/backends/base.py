@@ -1,9 +1,9 @@
 """The interface of backends: the methods of each kind of backend in a live run.
 
 This module also defines the names that drivers put into requests. A client with an owner
-(``client_owners``) is called ``owner/client``, a path in the tree of tenants, as in simulations. A
-header names the client's objective (a set of latency targets), as in llm-d; the router knows the
-targets of each objective.
+(``client_owners``) is called ``owner/client``, a path in the tree of tenants, as in simulations. As
+in llm-d, a header names the client's objective, which is a set of latency targets that the router
+knows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from fairbench.workloads.plan import program_stream
 
 
 def sent_names(spec: ExperimentSpec) -> Mapping[str, str]:
-    """Return the names that clients have in requests, by client, without unchanged names."""
+    """Return the new names of all clients that are renamed in requests."""
     owners = spec.workload.client_owners or {}
     clients = spec.workload.name_clients(spec.clients)
     sent = named_below({client: owners.get(client, "") for client in clients})
@@ -54,7 +54,7 @@ def sent_weights(spec: ExperimentSpec) -> dict[str, float]:
 
 
 def objectives(spec: ExperimentSpec) -> Mapping[str, str]:
-    """Return the name of the latency objective of each client that has latency targets."""
+    """Return the name of the objective (a set of latency targets) of each client that has one."""
     return {client: name for client, name, _ in _latency_targets(spec)}
 
 
@@ -66,8 +66,8 @@ def time_scale_of(spec: ExperimentSpec) -> float:
 def objective_flags(spec: ExperimentSpec) -> list[str]:
     """Return the flags of ``fairbench serve`` for the latency objectives, in real seconds.
 
-    Targets that are multiples of the latency alone are left out, because the router does not know
-    this latency.
+    Targets relative to a program's latency on an idle server are left out, because the router does
+    not know this latency.
     """
     flags, time_scale = [], time_scale_of(spec)
     for _, name, times_s in _latency_targets(spec):
@@ -86,15 +86,15 @@ def _latency_targets(spec: ExperimentSpec) -> Iterator[tuple[str, str, Mapping[s
 
 C = TypeVar("C", bound=BackendConfig)
 
-FIRST_TOKEN = 16  # lower token ids are special tokens in most vocabularies
+FIRST_TOKEN = 16  # Lower token ids are special tokens in most vocabularies.
 LOOKED_AT = 16  # most clients whose first program is checked for its length
-# every common model has this number of token ids; higher ids may be special tokens
+# The vocabulary of every common model has at least this many ordinary tokens.
 COMMON_TOKENS = 32_000
 
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """The options of a live run that do not affect the records and are not stored.
+    """The options of a live run that affect no records and are not stored.
 
     - ``server_python`` is the path of the Python in which the engine is installed; None means the
       default Python.
@@ -102,7 +102,7 @@ class LiveOptions:
     - ``headers`` are sent with each request to an endpoint, and may hold secrets.
     - ``launcher`` decides on which machines workers start.
     - ``drivers`` is the number of processes that send the load.
-    - ``driver_launcher`` decides where drivers start; None means on this machine.
+    - ``driver_launcher`` decides on which machines drivers start; None means this machine.
     """
 
     server_python: str | None = None
@@ -115,16 +115,16 @@ class LiveOptions:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A description of the servers of a run, with None for unknown sizes.
+    """A description of a run's servers, in which None means that a value is unknown.
 
     - ``name`` is the server's name in tables.
     - ``pool_flag`` is the server's flag that sets the size of the KV memory, or "".
     - ``timing_profile`` and ``timing_grade`` describe emulated servers only.
     - ``workers`` is the number of workers that metrics use; None means the number in the
       experiment.
-    - ``unbounded`` is the reason why no theorem can bound service differences, or "" if one may.
+    - ``unbounded`` is the reason why no theorem bounds the service differences between clients.
     - ``hosts`` are the machines of the workers, empty if all workers are on this machine.
-    - ``async_scheduling`` is whether the engine schedules a step while the previous step runs,
+    - ``async_scheduling`` is True if the engine schedules a step while the previous step runs,
       which SGLang calls overlap schedule and vLLM calls asynchronous scheduling.
     """
 
@@ -155,19 +155,19 @@ class LiveBackend(ABC, Generic[C]):
 
     @property
     def running_at(self) -> str | None:
-        """The URL of a server that runs already, or None if the run starts workers and a router."""
+        """The URL of a server that runs already; None means that the run starts its servers."""
         return None
 
     @abstractmethod
     def wanted(self, options: LiveOptions) -> Wanted:
         """Return what the experiment's workers need.
 
-        A server that runs already needs no replicas. Raises UsageError for options that workers of
-        this kind do not support.
+        A server that runs already needs no workers. Raises UsageError for options that this kind
+        of worker does not support.
         """
 
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
-        """Return instructions for starting the worker at each place.
+        """Return instructions for starting the worker at each place (a machine and its GPUs).
 
         The list is empty for a server that runs already.
         """
@@ -179,13 +179,13 @@ class LiveBackend(ABC, Generic[C]):
 
     @abstractmethod
     def target(self, url: str, options: LiveOptions) -> DriverTarget:
-        """Return the driver's target: the router's or server's ``url``, with settings."""
+        """Return the driver's target, which has the ``url`` of the router or server."""
 
     flush_page: ClassVar[str] = "/flush_cache"
     """The HTTP path that makes workers empty their caches and reset their schedulers."""
 
     def info(self, url: str) -> dict[str, Any]:
-        """Return the facts that a worker reports about itself.
+        """Return the settings that a worker reports about itself.
 
         Raises RunFailed if the worker does not answer.
         """
@@ -208,14 +208,11 @@ class LiveBackend(ABC, Generic[C]):
         return {}
 
     def vocabulary(self) -> range:
-        """Return the token ids from which random prompts may be drawn."""
+        """Return the token ids from which random prompts are drawn."""
         return vocabulary(self.spec.model)
 
     def needs(self) -> dict[str, Any]:
-        """Return all settings that workers need.
-
-        Experiments with equal settings can share workers.
-        """
+        """Return all settings of the workers; experiments with equal settings can share workers."""
         spec = self.spec
         return {
             "backend": self.config,
@@ -242,10 +239,7 @@ def vocabulary(model: str) -> range:
 
 
 def too_small(spec: ExperimentSpec, pool_tokens: int | None) -> str:
-    """Return why the KV memory is too small for the workload, or "" if this is not known.
-
-    It is too small if it cannot hold any client's mean first prompt.
-    """
+    """Return why the KV memory cannot hold any client's mean first prompt, or "" if it can."""
     prompts = []
     for plan in islice(spec.client_plans(), LOOKED_AT):
         for _, program in islice(program_stream(plan, seed=spec.seed), 1):
@@ -302,19 +296,17 @@ class RealServerBackend(WorkerBackend[R]):
         )
 
     def _name(self, info: Mapping[str, Any]) -> str:
-        """Return the server's name in tables: release, the engine's policy if used, and model."""
         config = self.config
         own = f" with its own {config.schedule_policy}" if config.schedule_policy else ""
         return f"{config.kind} {info.get('version', '?')}{own}, {self.spec.model}"
 
     def _plugin(self) -> dict[str, str]:
         if self.config.schedule_policy is not None:
-            # An empty value overrides the variable of this process.
+            # The variable may be set in this process, and an empty value overrides it.
             return {LOCAL: ""}
         return self.plugin.environment() | untested_environment()
 
     def _engine_flags(self, flags: Mapping[str, str]) -> list[str]:
-        """Return the server's flags for settings that differ from the engine's defaults."""
         engine, default = own_settings("engine", self.spec.settings), EngineParams()
         return [
             text
@@ -324,7 +316,6 @@ class RealServerBackend(WorkerBackend[R]):
         ]
 
     def _stock(self, python: ServerPython, policy: str) -> ServerPython:
-        """Return what the Python needs to run servers with the engine's own policy."""
         return replace(python, plugin="")
 
     def _wanted(self, python: ServerPython, options: LiveOptions, *, on_cpu: bool) -> Wanted:

@@ -25,7 +25,7 @@ from fairbench.schedulers.params import make_params
 
 
 class EmulatorBackend(base.WorkerBackend[Emulator]):
-    """The backend of emulators, which read the true length of an answer from a header."""
+    """The backend of emulators, to which a header tells the true length of each answer."""
 
     def wanted(self, options: base.LiveOptions) -> Wanted:
         check_given(self.config.server_args)

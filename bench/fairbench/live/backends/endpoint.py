@@ -1,4 +1,4 @@
-"""The backend for a server that runs already, about which little is known."""
+"""The backend for a server that runs already, and whose scheduler and settings are unknown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ASK_TIMEOUT_S = 2.0  # limit in seconds on the answer of a server's information 
 
 
 class EndpointBackend(LiveBackend[Endpoint]):
-    """A running server at a URL, with an unknown scheduler."""
+    """The backend for a running server at a URL."""
 
     @property
     def running_at(self) -> str:
@@ -55,9 +55,9 @@ class EndpointBackend(LiveBackend[Endpoint]):
 
 
 def told_by(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return how a running server describes itself, or {} if it does not.
+    """Return how a running server describes itself, or {} if the server does not answer.
 
-    Emulators are recognised even behind fairbench's router, by the owner in their list of models.
+    An emulator behind fairbench's router is recognised by the owner in its list of models.
     """
 
     def ask(path: str) -> dict[str, Any]:

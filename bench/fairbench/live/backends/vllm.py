@@ -21,7 +21,7 @@ PYTHON = "FAIRBENCH_VLLM_PYTHON"
 RELEASE = "vllm==0.32.0"
 # vLLM flags that override the fraction of GPU memory for the KV cache
 POOL_FLAGS = ("--num-gpu-blocks-override", "--kv-cache-memory-bytes")
-# vLLM opens its event socket itself if the address contains "*" or is an IPC address. An IPC name
+# vLLM listens at its KV event address if the address contains "*" or is an IPC address. An IPC name
 # that starts with "@" creates no file.
 KV_EVENTS = "ipc://@fairbench-{port}"
 KV_EVENTS_FAR, KV_EVENTS_BOUND = "tcp://{host}:{port}", "tcp://*:{port}"

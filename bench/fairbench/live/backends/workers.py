@@ -1,6 +1,6 @@
 """The backend of an experiment, checks before a run, and the workers of one or several runs.
 
-``BACKEND`` in ``live/backends/KIND.py`` (or ``KIND/__init__.py``) is the class of a kind.
+``BACKEND`` in ``live/backends/KIND.py`` (or ``KIND/__init__.py``) is the class of a backend KIND.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fairbench.live.server_facts import answers
 
 
 def live_backend(spec: ExperimentSpec) -> LiveBackend[Any]:
-    """Return the backend of an experiment, which must not be simulated."""
+    """Return the backend of an experiment that runs on servers."""
     assert spec.backend is not None, "the simulator cannot serve a live run"
     module = import_module(f"{__package__}.{spec.backend.kind}")
     backend: type[LiveBackend[Any]] = module.BACKEND
@@ -34,17 +34,14 @@ def live_backend(spec: ExperimentSpec) -> LiveBackend[Any]:
 
 
 def same_workers(one: ExperimentSpec, other: ExperimentSpec) -> bool:
-    """Return whether two experiments can use the same servers.
-
-    Simulated experiments use no servers, so the result is False.
-    """
+    """Return whether two experiments can use the same servers; simulations use no servers."""
     if one.backend is None or other.backend is None:
         return False
     return live_backend(one).needs() == live_backend(other).needs()
 
 
 def try_untested(spec: ExperimentSpec) -> None:
-    """Allow an engine release newer than the supported ones.
+    """Allow an engine release newer than the supported releases.
 
     Raises UsageError if the backend starts no real engine.
     """
@@ -54,7 +51,7 @@ def try_untested(spec: ExperimentSpec) -> None:
 
 
 def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
-    """Raise UsageError if the run is impossible on this machine; nothing is started."""
+    """Raise UsageError if the run is impossible on this machine, before any server starts."""
     check_run_options(
         spec,
         headers=bool(options.headers),
@@ -72,16 +69,16 @@ def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
         options.launcher.check(wanted)
 
 
-# limit in seconds for emptying a server's cache, which SGLang refuses while requests run
+# limit in seconds for emptying a server's cache; SGLang refuses this while requests run
 FLUSH_TIMEOUT_S = 60.0
 RETRY_S = 0.2  # seconds between two attempts to empty a server's cache
 
 
 class Workers:
-    """Running workers that are ready and run the experiment's local scheduler.
+    """Running workers, ready for requests, with the experiment's local scheduler.
 
-    Runs that differ only in the router or the load (see ``can_serve``) can use the workers one
-    after another, with ``flush_cache`` between them.
+    Runs that differ only in the router or the load can use these workers one after another, if
+    ``flush_cache`` is called between two runs.
     """
 
     def __init__(self, spec: ExperimentSpec, servers: Sequence[Server]) -> None:
@@ -108,7 +105,7 @@ class Workers:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether no worker has been restarted since all became ready."""
+        """Whether no worker has been restarted since all workers became ready."""
         return not any(server.deaths or server.has_ended for server in self.servers)
 
     def can_serve(self, spec: ExperimentSpec) -> bool:
@@ -148,9 +145,9 @@ def running_workers(
 ) -> Iterator[Workers]:
     """Start and verify the experiment's workers, and end them after the ``with`` block.
 
-    A worker that ends earlier is restarted (see ``supervised``). Raises UsageError if no machine
-    can hold the workers. Raises RunFailed if a worker does not start or runs another scheduler, and
-    KeyboardInterrupt if ``interrupted`` returns true.
+    A worker that ends earlier is restarted. Raises UsageError if no machine can hold the workers.
+    Raises RunFailed if a worker does not start or runs another scheduler, and KeyboardInterrupt if
+    ``interrupted`` returns true.
     """
     backend = live_backend(spec)
     patience_s = options.ready_timeout_s

@@ -1,4 +1,4 @@
-"""Sending of a request, until the end of the answer, with a record of the result."""
+"""Code that sends a request, waits until its answer has ended, and records the result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ProgramCall:
     """A call of the model by a program, to be sent at time ``due_s``.
 
     ``output_tokens`` is the true length of the answer, and ``max_new_tokens`` its limit. ``name``
-    is the call's name within the program; ``answers`` are the program's earlier answers.
+    is the call's name within the program. ``answers`` are the program's earlier answers.
     """
 
     program_id: int
@@ -53,7 +53,7 @@ class ProgramCall:
         return min(self.output_tokens, self.max_new_tokens)
 
     def limits(self, lengths: Lengths) -> tuple[int, int | None]:
-        """Return the request's maximum and minimum (or None) number of output tokens."""
+        """Return the request's maximum and minimum number of output tokens."""
         if lengths == "header":
             return self.max_new_tokens, None
         return self.true_tokens, self.true_tokens if lengths == "exact" else None
@@ -63,8 +63,9 @@ class ProgramCall:
 class Attempt:
     """An attempt to send a call to a server, with its result so far.
 
-    ``max_new_tokens`` and ``min_new_tokens`` are the limits in the request. ``held_s`` is how long
-    it waited in the driver for a free slot. ``submit_s`` is the time at which it was sent, or None.
+    ``max_new_tokens`` and ``min_new_tokens`` are the limits in the request. ``held_s`` is how many
+    seconds the call waited in the driver for a free slot. ``submit_s`` is the time at which the
+    request was sent.
     """
 
     request_id: int
@@ -78,10 +79,10 @@ class Attempt:
     compulsory_tokens: int | None = None
 
     def record(self, status: str, now_s: float) -> RequestRecord:
-        """Return the record of the attempt, which ended at time ``now_s`` with ``status``."""
+        """Return the record of this attempt, which ended at time ``now_s`` with ``status``."""
         call, stream, answer = self.call, self.stream, self.stream.answer
         first_s, last_s = stream.chunk_s[:1], stream.chunk_s[-1:]
-        # A finished answer without any token counts as a failure.
+        # An answer can finish without tokens; its first and last token then count as arrived now.
         if status == FINISHED and not stream.chunk_s:
             first_s = last_s = [now_s]
         admitted_s = None
@@ -117,9 +118,9 @@ class Attempt:
 
 @dataclass(eq=False)
 class Caller:
-    """A sender of calls; it passes the record of each call to ``on_record``.
+    """A sender of calls that passes the record of each call to ``on_record``.
 
-    ``prefixes`` are the prefixes of all answered prompts, or None if token ids are unknown.
+    ``prefixes`` are the prefixes of all answered prompts; None means that token ids are unknown.
     """
 
     target: DriverTarget
@@ -136,13 +137,12 @@ class Caller:
     async def send_call(self, call: ProgramCall, outputs: Mapping[str, bytes]) -> StreamedAnswer:
         """Send a call of a program, and return its answer.
 
-        ``outputs`` holds earlier answers that the prompt contains.
-
-        A record is written in any case; a cancelled call is recorded as unfinished. Raises
-        ProgramFailed if no complete answer arrives.
+        ``outputs`` holds earlier answers that the prompt contains. Every call is recorded; a
+        cancelled call is recorded as unfinished. Raises ProgramFailed if no complete answer
+        arrives.
         """
         most, least = call.limits(self.target.lengths)
-        # The user's ``min_tokens`` in the body takes precedence.
+        # A field ``min_tokens`` that the user adds to the body takes precedence.
         if "min_tokens" in self.target.extra_body:
             least = None
         attempt = Attempt(next(self.ids), call, most, least, self._stream())
@@ -164,10 +164,7 @@ class Caller:
         return answer
 
     async def _attempt(self, attempt: Attempt, outputs: Mapping[str, bytes]) -> None:
-        """Send the request of an attempt, and store the result in it.
-
-        Raises Disconnected if no connection can be opened.
-        """
+        """Send the request of an attempt, and store the result in the attempt."""
         call = attempt.call
         body = self.api.body(
             ApiCall(
@@ -190,16 +187,16 @@ class Caller:
                 if not (attempt.error and attempt.stream.untouched):
                     await self._wait_and_ask_again(attempt, request)
                     return
-                # The server had closed the idle connection, so the request is sent again.
+                # The server had closed the idle connection, so a new connection is needed.
                 attempt.stream = self._stream()
             await self._exchange(attempt, request, await self.pool.fresh())
             await self._wait_and_ask_again(attempt, request)
 
     async def _wait_and_ask_again(self, attempt: Attempt, request: bytes) -> None:
-        """Retry after an answer of overload (status 429), as long as the settings allow.
+        """Retry after an answer with status 429 (too many requests), if the settings allow.
 
-        The recorded time of sending stays that of the first attempt, so pauses count as latency.
-        The request fails at once if the server asks for a longer pause than the limit allows.
+        The recorded time of sending is that of the first try, so pauses count as latency. The
+        request fails at once if the server asks for a longer pause than ``longest_wait_s``.
         """
         submit_s, loop = attempt.submit_s, asyncio.get_running_loop()
         last_s = loop.time() + self.target.longest_wait_s

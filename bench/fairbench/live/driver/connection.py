@@ -1,8 +1,8 @@
 """HTTP/1.1 connections, streams of answers, and the clock of a run on real servers.
 
 This HTTP client calls a method of the waiting stream for each chunk, whereas aiohttp wakes a task.
-For 16 chunks per stream, it takes three quarters of aiohttp's CPU time. The library httptools
-parses the responses.
+With 16 chunks per stream, the client takes 75% of aiohttp's CPU time. The library httptools parses
+the responses.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RunClock:
         return (self._loop.time() - self._start_s) * self._scale
 
     async def sleep_until(self, at_s: float) -> None:
-        """Wait until time ``at_s`` of this clock; return at once if it has passed.
+        """Wait until time ``at_s`` of this clock; return at once if that time has passed.
 
         Times are absolute, so that one late event does not delay later events.
         """
@@ -51,13 +51,13 @@ _LENGTHS = {b"content-length", b"transfer-encoding"}
 
 
 class Disconnected(Exception):
-    """A connection could not be opened, broke, or carried invalid HTTP."""
+    """An error of a connection: no connection, a broken connection, or invalid HTTP."""
 
 
 class Listener(Protocol):
     """The interface of receivers of an HTTP response.
 
-    The methods are called in the order of their definition.
+    A connection calls the methods in the order of their definition.
     """
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
@@ -67,10 +67,7 @@ class Listener(Protocol):
         """Receive a piece of the body as soon as it arrives."""
 
     def on_end(self, error: Disconnected | None) -> None:
-        """Receive the end of the response.
-
-        ``error`` says why the response is incomplete, or is None.
-        """
+        """Receive the end of the response; ``error`` says why a response is incomplete."""
 
 
 class Connection(asyncio.Protocol):
@@ -104,13 +101,13 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._listener is None:  # data without an open request are invalid
+        if self._listener is None:  # Data without an open request are invalid.
             self.abort()
             return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError:
-            # An error in a callback is fairbench's fault, not the server's.
+            # An error in a callback is fairbench's fault, so it must not be blamed on the server.
             raise
         except httptools.HttpParserError as error:
             self._end_response(Disconnected(f"not HTTP: {error}"))
@@ -127,7 +124,7 @@ class Connection(asyncio.Protocol):
         if listener is not None:
             listener.on_end(error)
 
-    # methods that the HTTP parser httptools calls
+    # The parser httptools calls the following methods.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.lower()] = value
@@ -149,7 +146,7 @@ class Connection(asyncio.Protocol):
         self._end_response(None)
 
     def _is_interim(self) -> bool:
-        """Return whether the received head, such as 103 Early Hints, precedes the real response."""
+        """Return whether an interim response, such as 103 Early Hints, has been received."""
         return self._parser.get_status_code() < FIRST_FINAL_STATUS
 
 
@@ -177,7 +174,7 @@ class Pool:
     def idle(self) -> Connection | None:
         """Return an idle keep-alive connection, or None if there is none.
 
-        The server may already be closing it.
+        The server may already be closing the connection.
         """
         while self._idle:
             connection = self._idle.pop()
@@ -203,7 +200,7 @@ class Pool:
         return connection
 
     def keep_connection(self, connection: Connection) -> None:
-        """Store a connection for a later request if the server keeps the connection open."""
+        """Store a connection for a later request unless the server closes the connection."""
         if connection.reusable:
             self._idle.append(connection)
 
@@ -211,7 +208,7 @@ class Pool:
         for connection in self._idle:
             connection.abort()
         self._idle.clear()
-        await asyncio.sleep(0)  # an aborted transport is closed in the loop's next iteration
+        await asyncio.sleep(0)  # An aborted transport is closed in the loop's next iteration.
 
 
 OK, TOO_MANY = 200, 429
@@ -226,10 +223,7 @@ MAX_EVENT_BYTES = 16 * 2**20
 
 
 def waiting_s(retry_after: bytes) -> float:
-    """Return how many seconds to wait, as a Retry-After header states.
-
-    An invalid header means 1 s.
-    """
+    """Return the seconds that a Retry-After header asks for; an invalid header means 1 s."""
     text = retry_after.decode("latin-1").strip()
     try:
         wait_s = parsedate_to_datetime(text).timestamp() - time.time()
@@ -241,8 +235,7 @@ def waiting_s(retry_after: bytes) -> float:
 class Stream:
     """A listener that reads the streamed answer to a request.
 
-    The future ``over`` is done when no more data will arrive.
-
+    - ``over`` is a future that is done when no more data will arrive.
     - ``chunk_s`` and ``chunk_tokens`` are the times (seconds of the run) and sizes (tokens) of the
       received chunks.
     - ``error`` is the reason why the answer is incomplete, or None.
@@ -267,7 +260,7 @@ class Stream:
         self._events = EventSplitter(MAX_EVENT_BYTES)
         self._status = OK
         self._has_events = False
-        self._body = b""  # the start of a response body without events, for an error message
+        self._body = b""  # the first bytes of a body without events, for an error message
         self._retry_after = b""
         self._heard_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -278,7 +271,7 @@ class Stream:
         connection.send(request, self)
 
     async def wait(self) -> None:
-        """Wait until the response has ended; close the connection if the wait is cancelled."""
+        """Wait until the response has ended; a cancelled wait closes the connection."""
         try:
             await self.over
         except asyncio.CancelledError:
@@ -296,8 +289,8 @@ class Stream:
         self.untouched = False
         self._status = status
         self._retry_after = headers.get(b"retry-after", b"")
-        # Without a router, the server itself is the worker. A router may refuse a request before it
-        # chooses a worker, which is then unknown.
+        # Without a router, the server itself is the worker. A router may refuse a request before
+        # it chooses a worker; the worker is then unknown.
         worker = headers.get(_WORKER, self._unnamed if status == OK else b"")
         self.worker = int(worker) if _WORKER_NUMBER.fullmatch(worker) else -1
 
@@ -337,7 +330,7 @@ class Stream:
         if self._status != OK:
             self._finish(f"HTTP {self._status}: {body}")
             return
-        with suppress(BadEvent):  # the last event of a broken stream may be incomplete
+        with suppress(BadEvent):  # The last event of a broken stream may be incomplete.
             # The last event may lack the blank line that ends an event.
             self._take_event(self._events.rest())
         fault = self.answer.fault()
@@ -349,11 +342,11 @@ class Stream:
 
     @property
     def retry_after_s(self) -> float | None:
-        """The seconds to wait before a retry if the answer has status 429, or else None."""
+        """The seconds to wait before a retry; None unless the answer has status 429."""
         return waiting_s(self._retry_after) if self._status == TOO_MANY else None
 
     def _check_idle(self) -> None:
-        """Fail the answer if no data came for too long, or else schedule the next check."""
+        """End the stream if no data came for too long; otherwise schedule the next check."""
         left_s = self._heard_s + self._patience_s - self._loop.time()
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._check_idle)

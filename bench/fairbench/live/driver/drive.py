@@ -27,12 +27,12 @@ from fairbench.sim.program_runner import output_segment
 from fairbench.workloads.plan import User, last_arrival_s, program_stream, users_of
 from fairbench.workloads.programs.base import Job
 
-# seconds since the start at which the next action of this branch of a program is due
+# the time, in seconds of the run, at which the next action of this branch of a program is due
 _due_s: ContextVar[float] = ContextVar("due_s")
 
 
 class LiveLLM:
-    """The model (``core.LLM``) as seen by one running program."""
+    """The model (``core.LLM``) that one running program calls."""
 
     def __init__(
         self, program_id: int, client: str, arrival_s: float, caller: Caller, clock: RunClock
@@ -73,22 +73,19 @@ class LiveLLM:
         await self._clock.sleep_until(wake_s)
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-        """Wait for all branches of a program.
-
-        The first failure of a branch, if any, is raised at the end.
-        """
+        """Wait for all branches of a program, then raise the first failure of a branch, if any."""
         results = await asyncio.gather(*branches, return_exceptions=True)
         _due_s.set(self._clock.now_s())
         errors = [result for result in results if isinstance(result, BaseException)]
         if errors:
             raise min(
                 errors, key=lambda error: isinstance(error, ProgramFailed)
-            )  # fairbench's own errors come before failures of the program
+            )  # Errors of fairbench itself come before failures of the program.
         return results
 
 
 class ProgramRunner:
-    """A runner of programs that counts started and ended programs."""
+    """A runner of programs, with counts of the programs that have started and ended."""
 
     def __init__(self, caller: Caller, clock: RunClock, journal: records.Journal) -> None:
         self.started = 0
@@ -98,10 +95,7 @@ class ProgramRunner:
         self._journal = journal
 
     async def run_program(self, program: Job, arrival_s: float) -> None:
-        """Run one program, and record how it ended.
-
-        A cancelled program is recorded as unfinished.
-        """
+        """Run one program, and record how it ended; a cancelled program counts as unfinished."""
         self.started += 1
         llm = LiveLLM(program.program_id, program.client, arrival_s, self._caller, self._clock)
         status = records.UNFINISHED
@@ -152,10 +146,7 @@ class DriveProgress:
 
 @dataclass(frozen=True, slots=True)
 class DriveResult:
-    """The outcome of sending the load of a run.
-
-    ``complete`` is False if the run was interrupted.
-    """
+    """The outcome of sending the load of a run; ``complete`` is False after an interruption."""
 
     complete: bool
     end_s: float
@@ -177,7 +168,7 @@ async def drive(
 
     The programs and arrival times are the same as in the simulator. The run ends when all programs
     have ended, ``max_drain_s`` seconds after the last arrival, or when ``interrupted`` returns
-    true. Requests that are in progress at the end are cancelled and recorded as unfinished.
+    true. Requests in progress at that time are cancelled and recorded as unfinished.
 
     Args:
         spec: The experiment.
@@ -195,11 +186,11 @@ async def drive(
     pool = Pool(target.base_url, target.connect_timeout_s)
     with records.Journal(records_dir) as journal:
         clock = RunClock(target.time_scale, starts_in_s())
-        # request ids that no other driver uses
+        # The drivers of a run use different request ids.
         ids = count(shard.number, shard.drivers)
         run = _Run(spec, target, _api(target, vocab), pool, journal, clock, len(streams), ids)
         if target.api == "generate" and shard.drivers == 1:
-            # In other APIs, a chat template adds unknown tokens.
+            # In other APIs, a chat template adds unknown tokens to the prompts.
             run.caller.prefixes = DistinctPrefixes()
         try:
             complete = await run.until_over(streams, on_progress, interrupted)
@@ -212,11 +203,9 @@ async def drive(
 class _Stream:
     """The programs of one client with their arrival times.
 
-    ``room`` is a semaphore that programs must enter before they run, if the client may run only a
-    limited number at once. Closed-loop ``users``, if any, decide when programs start, and start
-    none
-    from ``until_s`` on. ``recorded`` programs start in the order of their trace, even at equal
-    times.
+    - ``room`` is a semaphore that limits how many programs of the client run at once.
+    - ``users`` are closed-loop users, which start no program from ``until_s`` on.
+    - ``recorded`` programs start in the order of their trace, even at equal times.
     """
 
     programs: Iterator[tuple[float, Job]]
@@ -227,19 +216,16 @@ class _Stream:
 
 
 def _in_turn(stream: _Stream) -> Iterator[tuple[float, int, Job, _Room]]:
-    """Yield the programs with their times, in the order in which they start.
+    """Yield the programs in the order in which they start, with time, number and ``room``.
 
-    Programs of equal time are numbered; each comes with its client's ``room``.
+    The numbers order programs with equal times.
     """
     for arrival_s, program in stream.programs:
         yield arrival_s, getattr(program, "turn", None) or 0, program, stream.room
 
 
 def _streams(spec: ExperimentSpec, shard: records.Shard) -> list[_Stream]:
-    """Return the programs and arrival times of each client that this driver serves.
-
-    This reads the workload's data set, if any.
-    """
+    """Return the programs and arrival times of each client that this driver serves."""
     source = spec.source()
     return [
         _Stream(
@@ -261,7 +247,7 @@ def _api(target: DriverTarget, vocab: range) -> ServerApi:
 
 
 class _Run:
-    """A run on real servers in progress; creating the object starts the run."""
+    """A run on real servers in progress."""
 
     def __init__(
         self,
@@ -289,7 +275,7 @@ class _Run:
         on_progress: Callable[[DriveProgress], None] | None,
         interrupted: Callable[[], bool],
     ) -> bool:
-        """Run the programs of all clients to their end; return False after an interruption."""
+        """Run the programs of all clients; return False if the run was interrupted."""
         work = asyncio.create_task(self._run_all(streams))
         try:
             while not work.done():
@@ -307,7 +293,7 @@ class _Run:
             await asyncio.wait([work])
 
     async def _run_all(self, streams: list[_Stream]) -> None:
-        """Run the programs of all clients, then raise the first error except failed programs."""
+        """Run the programs of all clients, then raise the first error that is not ProgramFailed."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._replay(group, [one for one in streams if one.recorded]))
@@ -328,8 +314,8 @@ class _Run:
         self._arrivals_open -= len(streams)
 
     async def _arrivals(self, group: asyncio.TaskGroup, stream: _Stream) -> None:
-        """Start one client's programs, each of which is prepared before its arrival time."""
-        # The users' first think time begins when the run begins.
+        """Start one client's programs at their arrival times."""
+        # A user's first think time begins when the run begins.
         await self.clock.sleep_until(0.0)
         for arrival_s, program in stream.programs:
             await self.clock.sleep_until(arrival_s)

@@ -44,10 +44,9 @@ WORDS = tuple(_WORDS.split())
 
 
 def token_ids(segment: Segment, vocab: range) -> Ints:
-    """Return a segment's token ids: the beginning of an infinite sequence that its key defines.
+    """Return a segment's token ids, which SHAKE-128 computes from the segment's key.
 
-    SHAKE-128 computes the sequence from the key, so the shorter of two segments with the same key
-    is a prefix of the longer.
+    If two segments have equal keys, the shorter one is a prefix of the longer one.
     """
     stream = shake_128(segment.key.encode()).digest(ID_BYTES * segment.length)
     ids: Ints = np.frombuffer(stream, "<u4").astype(np.int64) % len(vocab) + vocab.start
@@ -55,9 +54,9 @@ def token_ids(segment: Segment, vocab: range) -> Ints:
 
 
 class TokenFragments:
-    """A callable with a cache that converts prompt segments to JSON lists of token ids.
+    """A cached conversion of prompt segments to JSON lists of token ids.
 
-    Documents are sent repeatedly, and converting one of 21,000 tokens takes a millisecond.
+    Documents are sent repeatedly, and the conversion of 21,000 tokens takes a millisecond.
     """
 
     def __init__(self, vocab: range, cached_bytes: int = CACHED_BYTES) -> None:
@@ -87,14 +86,14 @@ def fragment_of(ids: list[int]) -> bytes:
 def words_of(segment: Segment) -> bytes:
     """Return the text of a segment: one word per token, each after a space.
 
-    The text of a longer segment with the same key begins with this text.
+    The text of a longer segment with an equal key begins with this text.
     """
     stream = shake_128(segment.key.encode()).digest(segment.length)
     return "".join(f" {WORDS[byte % len(WORDS)]}" for byte in stream).encode()
 
 
-# At temperature 0, equal prompts of a program would get equal answers, which would form a cached
-# prefix that the workload does not have.
+# At temperature 0, equal prompts of a program would get equal answers. Equal answers would form a
+# cached prefix that the workload does not have.
 TEMPERATURE = 1.0
 Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
@@ -102,15 +101,15 @@ CUT = "stream cut: it ended without a finish reason and [DONE]"
 
 
 class BadEvent(Exception):
-    """A stream contained an error event, or data that is not an event."""
+    """An error for a stream that contains an error event, or data that is not an event."""
 
 
 class StreamedAnswer(ABC):
-    """The part of an answer that has arrived so far; each event of the stream adds to it.
+    """The part of an answer that has arrived so far; each event of the stream adds to the answer.
 
     - Token counts are None if the server does not report token counts.
     - ``estimated`` is True while the server has not reported all tokens of the answer.
-    - ``done`` is true after the stream's last event.
+    - ``done`` is True after the stream's last event.
     - ``queue_s`` is the time in seconds from the request's arrival to its first admission, on the
       server's clock.
     - ``answer_id`` is the server's id of the answer.
@@ -130,8 +129,7 @@ class StreamedAnswer(ABC):
     def take_event(self, payload: bytes, event: str = "") -> int:
         """Read the data of an event named ``event``; return the number of new output tokens.
 
-        If the event reports no number of tokens, 0 is returned. Raises BadEvent for a faulty
-        event.
+        An event without a token count returns 0. Raises BadEvent for a faulty event.
         """
         if payload == DONE:
             self.done = True
@@ -139,7 +137,7 @@ class StreamedAnswer(ABC):
             return 0
         found = self._judge.judge_event(payload, event)
         if self.done and found.fault is not None:
-            return 0  # the answer is complete, so a later fault has no effect
+            return 0  # The answer is complete, so a later fault has no effect.
         if found.answer is None:
             raise BadEvent("the event does not match the server's API")
         if found.fault is not None:
@@ -152,11 +150,11 @@ class StreamedAnswer(ABC):
 
     @property
     def finished(self) -> bool:
-        """Return whether the stream has announced a normal end of the answer."""
+        """Whether the stream has announced a normal end of the answer."""
         return self._judge.ended or self.done
 
     def fault(self) -> str | None:
-        """Return why an ended stream holds no complete answer, or None if it is complete."""
+        """Return why an ended stream holds no complete answer, or None if the answer is whole."""
         if not self.finished:
             return CUT
         if self.output_tokens or (self._judge.may_be_empty and self._judge.end_fault() is None):
@@ -172,14 +170,14 @@ class StreamedAnswer(ABC):
 
     @abstractmethod
     def rendered(self) -> bytes:
-        """Return the output in the form that later prompts of the same API contain."""
+        """Return the output in the format in which later prompts of this API contain it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """A call of a program, described independently of the API.
+    """A call of a program, in a form that all APIs share.
 
-    ``outputs`` holds earlier answers in the prompt by segment key, in the form of the API.
+    ``outputs`` holds earlier answers in the prompt by segment key, in the format of the API.
     ``min_new_tokens`` is None if the server does not support a minimum length.
     """
 
@@ -191,7 +189,7 @@ class ApiCall:
 
 
 class ServerApi(Protocol):
-    """The interface of an API: its path, request bodies, and a receiver of the answer."""
+    """The interface of an API: its path, its request bodies, and a parser of its answers."""
 
     path: str
 
@@ -200,10 +198,7 @@ class ServerApi(Protocol):
 
 
 def with_extra(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Add fields to a request body.
-
-    New fields replace fields with the same names; null removes a field.
-    """
+    """Add fields to a request body; a new field with the value null removes an old field."""
     merged = {**content, **extra}
     return {name: value for name, value in merged.items() if value is not None}
 
@@ -211,7 +206,7 @@ def with_extra(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, A
 def rendered(
     segments: Iterable[Segment], outputs: Mapping[str, bytes], fresh: Callable[[Segment], bytes]
 ) -> list[bytes]:
-    """Return the bytes of each segment: an earlier output of the server, or ``fresh(segment)``."""
+    """Return each segment as bytes: an earlier output of the server, or ``fresh(segment)``."""
     return [outputs[one.key] if one.key in outputs else fresh(one) for one in segments]
 
 
@@ -253,8 +248,8 @@ class _Meta(msgspec.Struct):
 class GenerateAnswer(StreamedAnswer):
     """An answer of SGLang's API ``/generate``.
 
-    Each event repeats all earlier output or, with SGLang's incremental streaming, has only the new
-    output.
+    Each event repeats all earlier output; with SGLang's incremental streaming, each event has only
+    new output.
     """
 
     def __init__(self) -> None:
@@ -267,7 +262,7 @@ class GenerateAnswer(StreamedAnswer):
         meta = msgspec.convert(answer.meta_info, _Meta)
         ids = msgspec.convert(answer.output_ids or [], list[int])
         self.answer_id = self.answer_id or str(meta.id or "")
-        if self.queue_s is None:  # later values include waits after a retraction
+        if self.queue_s is None:  # Later values include waits after a preemption.
             self.queue_s = meta.queue_time
         self.input_tokens, self.cached_tokens = meta.prompt_tokens, meta.cached_tokens
         self.retractions = meta.num_retractions
@@ -325,9 +320,9 @@ class AskCompletions(_AskOpenAI):
 
 
 class AskChat(_AskOpenAI):
-    """The chat API.
+    """The chat API, in which earlier outputs become messages of the assistant.
 
-    Earlier outputs become messages of the assistant, and all other text messages of the user.
+    All other text becomes messages of the user.
     """
 
     path = "/v1/chat/completions"
@@ -349,7 +344,7 @@ class OpenAIAnswer(StreamedAnswer):
     """An answer of OpenAI's APIs.
 
     Output includes text, reasoning and tool calls. Until the server reports the usage, each event
-    with output counts as one token; times of single tokens within an event are unknown.
+    with output counts as one token.
     """
 
     def __init__(self) -> None:

@@ -25,23 +25,21 @@ _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 class DriverTarget:
     """The target of a driver: a server, or a router in front of several servers.
 
-    - ``lengths`` decides how the length of an answer is enforced. With ``exact``, each request
-      demands exactly the true number of output tokens. With ``header``, the limit is the workload's
+    - ``lengths`` decides how the length of an answer is set. With ``exact``, each request demands
+      exactly the true number of output tokens. With ``header``, the limit is the workload's
       ``max_new_tokens``, and the emulator reads the true length from a header. With ``free``, each
       request only limits the output length from above.
     - ``max_concurrency`` limits the requests in progress; None means no limit.
     - ``idle_timeout_s`` is the number of real seconds without data after which a stream counts as
       failed. There is no timeout before the first token, because the benchmark measures starvation.
     - ``time_scale`` is the number of emulated seconds in one real second.
-    - ``foreign_router`` means that another project's router stands before the servers. The request
-      id then repeats fairbench's headers, and a request's worker is known only if the answer names
-      it.
-    - ``objectives`` maps clients to the objective that their requests name; fairbench's router
-      knows
-      the latency targets of each objective.
+    - ``foreign_router`` is True if requests go to another project's router. The request id then
+      repeats fairbench's headers, and a request's worker is known only if the answer names the
+      worker.
+    - ``objectives`` maps clients to the objective (a set of latency targets) in their requests.
     - ``names`` maps clients to their names in requests, if these differ.
-    - ``extra_body`` contains fields that are added to each body; ``max_tokens_field`` is the field
-      of OpenAI's APIs for the maximum length of an answer.
+    - ``extra_body`` contains fields that are added to each request body.
+    - ``max_tokens_field`` is the field of OpenAI's APIs for the maximum length of an answer.
     - ``rate_limited`` is the reaction to HTTP status 429: ``fail``, or ``wait`` for the time that
       the answer states, for at most ``longest_wait_s`` real seconds in total.
 
@@ -77,10 +75,7 @@ class DriverTarget:
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Raise UsageError for a header that would make a request invalid.
-
-    The error message does not show the header's value.
-    """
+    """Raise UsageError, without the header's value, for a header that makes a request invalid."""
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name):
             raise UsageError(
@@ -95,7 +90,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
 def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # reading an invalid port raises ValueError
+        _ = parts.port  # Reading an invalid port raises ValueError.
     except ValueError as error:
         raise UsageError(f"base_url {url}: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
