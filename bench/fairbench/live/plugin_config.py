@@ -35,13 +35,13 @@ SETTINGS = "FAIRBENCH_SETTINGS"
 WEIGHTS = "FAIRBENCH_WEIGHTS"
 EVICTION = "FAIRBENCH_EVICTION"
 
-# gauges on a server's metrics page: the labels of the first name the scheduler and its parameters,
-# the value of the second is the limit on running requests
+# gauges on a server's metrics page: the labels of ``PROOF`` name the scheduler and its parameters,
+# and the value of ``LIMIT`` is the limit on running requests
 PROOF, LIMIT = "fairbench_scheduler", "fairbench_max_running_requests"
 
-# the only engine setting that the plugin enforces itself
+# the only engine setting that the plugin itself enforces
 LOAD_CAP = "engine.load_cap"
-# settings that belong to the server and not to its scheduler or its eviction policy
+# settings that belong to the server, not to its scheduler or its eviction policy
 OF_SERVER = (LOAD_CAP, SHARE)
 
 
@@ -56,13 +56,13 @@ class Classes(Enum):
 class PluginConfig:
     """The configuration of a server's plugin: a local scheduler with all its parameters.
 
-    - ``params`` has all parameters as ``NAME.PARAM``, also those of the eviction policy,
-      ``LOAD_CAP`` if this limit is set, and ``SHARE`` if memory shares are on.
+    - ``params`` has all parameters as ``NAME.PARAM``: those of the scheduler and of the eviction
+      policy, ``LOAD_CAP`` if this limit is set, and ``SHARE`` if memory shares are on.
     - ``weights`` are the clients' weights; a client that is not listed has weight 1.
-    - ``eviction`` is the eviction policy of the server's cache, which distinguishes the clients
-      ``clients``; None means the server's own policy.
-    - ``classes`` is the order in which the engine serves priorities, each with a scheduler of its
-      own; None means a single scheduler.
+    - ``eviction`` is the eviction policy of the server's cache; None means the server's own policy.
+    - ``clients`` are the clients that the eviction policy distinguishes.
+    - ``classes`` is the order in which the engine serves classes of priority, each of which has its
+      own scheduler; None means a single scheduler.
     """
 
     local: str
@@ -81,7 +81,7 @@ class PluginConfig:
         return build_local(self.local, self.params)
 
     def build_eviction(self) -> EvictionPolicy:
-        """Build the configured eviction policy; ``eviction`` must not be None."""
+        """Build the eviction policy that ``eviction`` names."""
         assert self.eviction is not None
         return build_eviction(self.eviction, self.params)
 
@@ -101,12 +101,12 @@ class PluginConfig:
 
     @property
     def has_cap(self) -> bool:
-        """Return whether the load is limited, so that the server must measure its steps."""
+        """Whether the load is limited, so that the server must measure its steps."""
         return LOAD_CAP in self.params
 
     @property
     def shares_memory(self) -> bool:
-        """Return whether admission counts the KV memory of each client."""
+        """Whether admission counts the KV memory of each client."""
         return bool(self.params.get(SHARE))
 
     def load_cap(self) -> LoadCap:
@@ -120,7 +120,7 @@ class Evicting(NamedTuple):
     clients: tuple[str, ...] = ()
 
 
-OWN_ORDER = Evicting()  # the engine evicts cached tokens in its own order
+OWN_ORDER = Evicting()  # The engine evicts cached tokens in its own order.
 
 
 def plugin_config(
@@ -138,7 +138,7 @@ def plugin_config(
         local: Name of the local scheduler.
         settings: The settings of the run, as ``NAME.PARAM``.
         weights: Weights by client; a client that is not listed has weight 1.
-        evicting: The eviction policy and its clients; the policy LRU means the server's own policy.
+        evicting: The eviction policy and its clients; LRU means the server's own policy.
     """
     params = make_params(local, local_class(local).Params, settings)
     cap = make_params("engine", EngineParams, settings).load_cap
@@ -150,14 +150,14 @@ def plugin_config(
     if policy in (None, DEFAULT_EVICTION):
         return PluginConfig(local, told, checked)
     eviction_params = make_params(policy, eviction_class(policy).Params, settings)
-    # raises UsageError if the settings name an unknown client
+    # This line raises UsageError if the settings name an unknown client.
     build_eviction(policy, settings).prepare(Setup(clients, checked))
     told |= as_settings(policy, eviction_params)
     return PluginConfig(local, told, checked, policy, clients)
 
 
 def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[str, Any]:
-    """Return a scheduler's parameters as ``NAME.PARAM``, with the load limit if set."""
+    """Return a scheduler's parameters as ``NAME.PARAM``, and the load limit if there is one."""
     told = as_settings(local, params)
     return told if load_cap in (None, NONE) else {**told, LOAD_CAP: load_cap}
 
@@ -198,7 +198,7 @@ def config_from(environment: Mapping[str, str]) -> PluginConfig:
 def read_variable(environment: Mapping[str, str], variable: str, shape: str) -> dict[str, Any]:
     """Return the JSON object in an environment variable, or {} if the variable is not set.
 
-    Raises UsageError for any other text; the message shows ``shape``, an example of the object.
+    Raises UsageError for other JSON; the message shows ``shape``, an example of the object.
     """
     text = environment.get(variable) or "{}"
     try:
@@ -211,7 +211,7 @@ def read_variable(environment: Mapping[str, str], variable: str, shape: str) -> 
 
 
 def check_classes(flag: str, config: PluginConfig) -> None:
-    """Raise UsageError if memory shares are combined with classes of priority (``flag``)."""
+    """Raise UsageError if memory shares are combined with ``flag``, which adds priority classes."""
     if config.shares_memory:
         raise UsageError(
             f"{flag} is not supported with {SHARE}: each class of priority has its own queue, and "
@@ -219,14 +219,14 @@ def check_classes(flag: str, config: PluginConfig) -> None:
         )
 
 
-# environment variable that, with value 1, allows engine releases newer than the supported ones
+# environment variable whose value 1 allows engine releases newer than the supported releases
 UNTESTED = "FAIRBENCH_ALLOW_UNTESTED_RELEASE"
 
 
 def installed(distributions: Sequence[str]) -> str:
     """Return the version of the first installed distribution in a list, or "".
 
-    It is read from the distribution's metadata, so the engine is not imported.
+    The version comes from the distribution's metadata, because importing an engine is slow.
     """
     for name in distributions:
         try:
@@ -237,10 +237,10 @@ def installed(distributions: Sequence[str]) -> str:
 
 
 def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
-    """Return True for a supported release, and False for a newer one that the user allows.
+    """Return True for a supported release, and False for a newer release that the user allows.
 
-    ``supported`` lists the supported releases, beginning with the oldest. Raises UsageError for any
-    other release, or if the engine is not installed.
+    ``supported`` lists the supported releases in ascending order. Raises UsageError for any other
+    release, or if the engine is not installed.
     """
     if not found:
         raise UsageError(f"{engine} is not installed in this Python")
@@ -262,14 +262,13 @@ def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
 def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
     """Raise UsageError unless the engine has a function with the expected first parameters.
 
-    ``target`` is the dotted name of the function; ``expected`` are the names of the first
-    parameters.
+    ``target`` is the dotted name of the function; ``expected`` are the names of the parameters.
     """
     try:
         function = pkgutil.resolve_name(target)
     except AttributeError as error:
         raise UsageError(f"{engine} has no {target}: {error}") from None
-    except Exception as error:  # importing a broken package may raise any exception
+    except Exception as error:  # Importing a broken package may raise any exception.
         raise UsageError(f"{engine} cannot be imported: {_cause(error)}") from None
     found = tuple(inspect.signature(function).parameters)
     if found[: len(expected)] != expected:
@@ -280,19 +279,18 @@ def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the first line of the error that made an import fail."""
     while (deeper := error.__cause__ or error.__context__) is not None:
         error = deeper
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def allow_untested() -> None:
-    """Allow engine releases newer than the supported ones, in this process and in its servers."""
+    """Allow newer engine releases than the supported ones, in this process and its servers."""
     os.environ[UNTESTED] = "1"
 
 
 def untested_environment() -> dict[str, str]:
-    """Return the environment variable ``UNTESTED`` of this process, for a server elsewhere."""
+    """Return this process's variable ``UNTESTED``, for the environment of a remote server."""
     return {UNTESTED: "1"} if os.environ.get(UNTESTED) == "1" else {}
 
 

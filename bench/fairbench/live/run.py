@@ -1,4 +1,4 @@
-"""A run on real servers: start of workers and router, load of the driver, and result."""
+"""A run on real servers, from the start of workers and router to the result."""
 
 from __future__ import annotations
 
@@ -39,17 +39,16 @@ from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.params import as_settings
 
 UNLIMITED = 10**9
-# pages on which routers report that they are ready; some routers lack some of them
+# pages on which routers report that they are ready; not every router has all of these pages
 READY_PAGES = ("/health", "/v1/models", "/readiness")
 
 
 def router_recipe(
     spec: ExperimentSpec, workers: Sequence[WorkerAddress], listen: str = LOOPBACK
 ) -> servers.Recipe:
-    """Return the start instructions of ``fairbench serve`` with the experiment's router.
+    """Return the start instructions of the experiment's router, which listens at ``listen``.
 
-    If the backend names an external router, this is started instead. ``listen`` is the address at
-    which the router listens.
+    The router is ``fairbench serve`` unless the backend names an external router.
     """
     place = LocalPlace(host=listen, listen=listen)
     theirs = None if spec.backend is None else spec.backend.external_router
@@ -59,8 +58,8 @@ def router_recipe(
     def command(ports: Sequence[int]) -> list[str]:
         arguments = [sys.executable, "-m", "fairbench", "serve", "--router", spec.router]
         arguments += ["--host", listen, "--port", str(ports[0])]
-        # No limit on the queue, because an experiment may overload the workers; no grace period,
-        # because no client waits for answers at the end of a run.
+        # The queue has no limit, because an experiment may overload the workers. There is no grace
+        # period, because no client waits for answers at the end of a run.
         arguments += ["--max-queue", str(UNLIMITED), "--grace", "0", "--no-client-limit"]
         for worker in workers:
             arguments += ["--worker-url", worker.as_option()]
@@ -76,7 +75,7 @@ def router_recipe(
 def _admission_flags(spec: ExperimentSpec) -> list[str]:
     """Return the flags of ``fairbench serve`` for admission control.
 
-    The timing profile is the experiment's unless the admission parameters name another.
+    By default, admission control uses the timing profile of the experiment.
     """
     params = spec.admission
     if params is None:
@@ -89,7 +88,7 @@ def _admission_flags(spec: ExperimentSpec) -> list[str]:
 def external_recipe(
     words: Sequence[str], workers: Sequence[WorkerAddress], model: str, place: LocalPlace = HERE
 ) -> servers.Recipe:
-    """Return the start instructions of an external router, with the ``words`` of its command."""
+    """Return the start instructions of an external router, whose command is ``words``."""
     urls = [worker.url for worker in workers]
     return servers.Recipe(
         "router",
@@ -105,8 +104,8 @@ def external_recipe(
 def takes_requests(url: str) -> bool:
     """Return whether a router takes requests.
 
-    All pages must answer, at least one with success and none with an error 5xx. In sglang-router,
-    ``/health`` succeeds before there is a worker, but ``/readiness`` does not.
+    All pages must answer, at least one page with success and no page with an error 5xx. In
+    sglang-router, ``/health`` succeeds before there is a worker, but ``/readiness`` does not.
     """
     found = [status_of(url + page, timeout_s=servers.HEALTH_TIMEOUT_S) for page in READY_PAGES]
     answers = [status for status in found if status is not None]
@@ -139,7 +138,7 @@ OnProgress = Callable[[servers.ServersProgress | DriveProgress], None]
 
 
 class Driving(Protocol):
-    """The interface of functions that send a run's load, as ``drive`` does."""
+    """The interface of functions that send a run's load, such as ``drive``."""
 
     def __call__(
         self,
@@ -175,12 +174,11 @@ def run_live(
     Each request is written to ``directory`` as soon as it ends. When ``interrupted`` returns True,
     the run ends, and the records until then are kept.
 
-    ``workers``, if given, must fit the experiment (see ``can_serve``); their caches are emptied,
-    and
-    they keep running. Otherwise, workers are started and ended. ``driving`` sends the load; drivers
-    on other machines reach the router at ``listen``, an address of this machine. Raises RunFailed
-    if
-    servers fail to start, and KeyboardInterrupt if a signal comes before the start.
+    If ``workers`` are given, they must fit the experiment (see ``can_serve``). Their caches are
+    emptied, and they keep running after the run. Otherwise, workers are started and ended.
+    ``driving`` sends the load. Drivers on other machines reach the router at ``listen``, an address
+    of this machine. Raises RunFailed if servers fail to start, and KeyboardInterrupt if a signal
+    arrives before they have started.
     """
     with run_folder(directory) as folder:
         with _serving(spec, folder, options, workers, on_progress, interrupted, listen) as serving:
@@ -201,7 +199,7 @@ def run_live(
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """A backend that is ready for load: driver's target, description, and processes."""
+    """A backend that is ready for load: the driver's target, a description, and processes."""
 
     target: DriverTarget
     served: Served
@@ -210,11 +208,11 @@ class _Serving:
     remarks: Callable[[], Mapping[str, str]] = dict
 
     def ended_workers(self) -> list[str]:
-        """Return the names of workers that have ended, including workers that were restarted."""
+        """Return the names of workers that have ended; some of them may have been restarted."""
         return [one.named_with_place() for one in self.workers if one.deaths or one.has_ended]
 
     def broken(self) -> str:
-        """Return why the servers can serve no further request, or "" if they can."""
+        """Return why the servers can serve no further request, or "" if they can serve more."""
         if self.router is not None and self.router.has_ended:
             return f"the router ended during the run, with {self.router.last_words()}"
         if self.workers and all(worker.has_ended for worker in self.workers):

@@ -29,7 +29,7 @@ def answers(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> b
 
 
 def status_of(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> int | None:
-    """Return the HTTP status of ``url``, or None without an answer within ``timeout_s`` seconds."""
+    """Return the HTTP status of ``url``, or None if no answer arrives within ``timeout_s`` s."""
     try:
         with _direct.open(Request(url, method=method), timeout=timeout_s) as answer:
             return int(answer.status)
@@ -60,8 +60,8 @@ def get_json(
 ) -> dict[str, Any]:
     """Return the JSON object at ``url``.
 
-    Raises RunFailed if the server does not answer within ``timeout_s`` seconds, or sends something
-    else.
+    Raises RunFailed if the server does not answer within ``timeout_s`` seconds, or if the answer is
+    not a JSON object.
     """
     try:
         content = json.loads(get_text(url, headers=headers, timeout_s=timeout_s))
@@ -89,10 +89,10 @@ def info_in(metrics: str) -> dict[str, Any]:
     """Return a server's settings from its Prometheus metrics, under the keys of SGLang.
 
     The settings are the KV memory and the block size in tokens, the plugin's report, and the limit
-    on running requests, as far as the page has them. Raises ValueError if the text is not a page of
-    Prometheus metrics.
+    on running requests. Settings that the page lacks are left out. Raises ValueError if the text is
+    not a page of Prometheus metrics.
     """
-    # imported here, because it belongs to the extra `live`
+    # The import is here, because prometheus_client belongs to the extra `live`.
     from prometheus_client.parser import text_string_to_metric_families
 
     info: dict[str, Any] = {}
@@ -110,7 +110,7 @@ def info_in(metrics: str) -> dict[str, Any]:
 
 
 def _plugin_report(labels: dict[str, str]) -> dict[str, Any]:
-    import msgspec  # belongs to the extra `live`
+    import msgspec  # This package belongs to the extra `live`.
 
     try:
         told = {name: msgspec.json.decode(labels[name]) for name in ("params", "weights")}
@@ -127,8 +127,8 @@ class PluginReport:
     """The report of a server process that runs a scheduler of fairbench.
 
     - ``params`` holds each parameter as ``NAME.PARAM``.
-    - ``eviction`` names the eviction policy if it is one of fairbench; None means the server's own
-      policy.
+    - ``eviction`` names the eviction policy of fairbench that the server uses; None means the
+      server's own policy.
     - ``async_scheduling`` says whether vLLM schedules asynchronously.
     - ``residency`` is the number of tokens in KV memory that each client holds.
     - ``hooks`` counts the calls of each method of SGLang that the plugin replaces.
@@ -148,13 +148,13 @@ class PluginReport:
 
 
 def fetch_report(url: str) -> list[PluginReport]:
-    """Fetch the reports of all scheduler processes behind a URL.
+    """Fetch the reports of all scheduler processes of the server at ``url``.
 
-    The list of reports is empty if the server runs no scheduler of fairbench. Raises RunFailed if
-    the server does not answer, or if the answer has an unknown form.
+    The list is empty if the server runs no scheduler of fairbench. Raises RunFailed if the server
+    does not answer, or if the answer has an unknown form.
     """
     info = get_json(f"{url}/server_info")
-    # The emulator's only report is at the top level; in SGLang, each data-parallel rank has one.
+    # An emulator has one report, at the top level; in SGLang, each data-parallel rank has a report.
     places = [info, *info.get("internal_states", ())]
     known = PluginReport.__slots__
     return [

@@ -1,4 +1,4 @@
-"""The result of a run on real servers, killed or not, computed from its records."""
+"""The result of a run on real servers, computed from its records, even after a crash."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ NO_CACHED = "the server does not report cached tokens"
 CACHED_AT_END = (
     "the server reports cached tokens at the end of an answer, and too many answers had not ended"
 )
-# fraction of answers that did not end, and so lack cached tokens, above which a result gets a note
+# If more than this fraction of answers did not end, a note says that cached tokens are unknown.
 FEW_CUT = 0.05
 NO_WORKER = "the router does not say which worker served a request"
 NO_ADMISSION = "the server does not report when it admitted requests"
 
 
 def lateness_ms(requests: Iterable[RequestRecord]) -> Floats:
-    """Return how many milliseconds late each request was sent, without unsent requests."""
+    """Return by how many milliseconds each request was sent late, for requests that were sent."""
     return np.array(
         [1000 * (r.submit_s - r.arrival_s) for r in requests if r.submit_s is not None], float
     )
@@ -67,7 +67,7 @@ def lateness_ms(requests: Iterable[RequestRecord]) -> Floats:
 def gaps_s(requests: Iterable[RequestRecord]) -> Floats:
     """Return the inter-token gaps in seconds of all finished requests as one array.
 
-    The gap before a chunk is divided equally among the chunk's tokens, as in SGLang's benchmark.
+    As in SGLang's benchmark, the gap before a chunk is divided equally among the chunk's tokens.
     """
     gaps = [token_gaps_s(r.chunk_s, r.chunk_tokens) for r in requests if r.status == FINISHED]
     return np.concatenate(gaps) if gaps else np.array([])
@@ -81,16 +81,13 @@ def token_gaps_s(chunk_s: Sequence[float], chunk_tokens: Sequence[int]) -> Float
 
 
 def error_counts(requests: Iterable[RequestRecord]) -> dict[str, int]:
-    """Return the number of requests by kind of error, the most frequent kind first."""
+    """Return the number of requests with each kind of error, the most frequent kind first."""
     kinds = Counter(r.error.partition(":")[0] for r in requests if r.error is not None)
     return dict(kinds.most_common())
 
 
 def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
-    """Return the server's message in the first error of each kind.
-
-    Only the message is kept if the server's text is JSON.
-    """
+    """Return the server's message in the first error of each kind."""
     messages: dict[str, str] = {}
     for request in requests:
         if request.error is not None:
@@ -144,9 +141,9 @@ def summary_of(
 
 
 def _measured(records: LiveRecords) -> Measurements:
-    """Return the driver's measurements, such as token gaps, that the tables do not contain.
+    """Return the driver's measurements that the tables do not contain, such as token gaps.
 
-    Requests that still waited for a free slot of the driver at the end of the run are left out.
+    Requests that still waited for a free slot of the driver when the run ended are left out.
     """
     requests = records.requests
     held_s = [r.held_s for r in requests if r.held_s or r.submit_s is not None]
@@ -160,10 +157,7 @@ def _measured(records: LiveRecords) -> Measurements:
 
 
 def _token_gaps(requests: Iterable[RequestRecord]) -> TokenGaps | None:
-    """Return the gaps before all chunks except each request's first.
-
-    The result is None without any gap.
-    """
+    """Return the gaps before all chunks except each request's first chunk."""
     # The stored table of requests is sorted by request id.
     rows = sorted(requests, key=lambda record: record.request_id)
     first_s = np.array([row.chunk_s[0] if row.chunk_s else np.nan for row in rows])
@@ -188,7 +182,7 @@ def _facts(spec: ExperimentSpec, result: DriveResult, served: Served) -> Facts:
 
 
 def _prices(spec: ExperimentSpec, served: Served) -> WorkPrices | None:
-    """Return prices for computing requests' least GPU time, or None for a real server."""
+    """Return prices for computing requests' least GPU time; a real server has no such prices."""
     if served.timing_profile is None or not is_known(served.timing_profile):
         return None
     profile = load_profile(served.timing_profile)
@@ -206,7 +200,7 @@ def _service_bound(spec: ExperimentSpec, served: Served) -> tuple[ServiceBound |
 
 
 def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
-    """Set metrics to null, with a reason, if the server did not report the data that they need."""
+    """Set metrics to null, with a reason, if the server did not report the data for them."""
     answered = [request for request in records.requests if request.first_token_s is not None]
     if any(request.admitted_s is None for request in answered):
         forget_needing(metrics, Needs.ADMISSION, NO_ADMISSION)
@@ -263,7 +257,6 @@ def _finished_requests(records: LiveRecords) -> list[RequestRecord]:
 
 
 def _estimated(records: LiveRecords) -> int:
-    """Return the number of finished answers whose tokens the server did not report."""
     return sum(request.estimated for request in _finished_requests(records))
 
 
@@ -288,8 +281,8 @@ def outcome(
     """Return the result of a run, computed from the records in ``folder``.
 
     ``ended`` are the names of the workers that ended during the run. ``broken`` is the reason why
-    the run had to end early, or "". In either case, or if no request succeeded, the run is marked
-    as incomplete, and a note says why. ``remarks`` are further notes, by key.
+    the run had to end early, or "". If the run ended early or no request succeeded, the run is
+    marked as incomplete, and a note says why. ``remarks`` are further notes, by key.
     """
     records = read_records(folder)
     tables = tables_of(records, [plan.client for plan in spec.client_plans()])
@@ -333,7 +326,7 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
 
 
 def recovered(records: LiveRecords) -> DriveResult:
-    """Return the result of a killed run's driver: incomplete, and ended at the last record.
+    """Return the driver's result of a killed run, which ended at its last record.
 
     Requests and programs that were in progress when the run was killed have no record.
     """

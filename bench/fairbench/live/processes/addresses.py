@@ -1,4 +1,4 @@
-"""Addresses of workers in one normal form, and free ports for servers."""
+"""Normalised addresses of workers, and free ports for servers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
             f"{name} {text}: replay needs kv, because it repeats the KV events that were "
             "missed; give kv, too"
         )
-    # Normalise addresses, so that equal ones have equal texts.
+    # Addresses are normalised, so that equal addresses have equal texts.
     root = urlsplit(url)
     netloc = root.netloc.lower().removesuffix(f":{USUAL_PORTS[root.scheme]}")
     canonical = root._replace(netloc=netloc).geturl().rstrip("/")
@@ -68,7 +68,7 @@ def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
 
 
 def _is_endpoint(text: str) -> bool:
-    """Return whether a text is an address of ZeroMQ: TCP, or IPC on this machine."""
+    """Return whether a text is a ZeroMQ address, that is, TCP or IPC on this machine."""
     name = text.removeprefix("ipc://")
     local = name != text and name.removeprefix("@") != "" and name.isprintable()
     return local or _is_address(text, ("tcp",))
@@ -80,7 +80,7 @@ def _is_address(url: str, schemes: Sequence[str]) -> bool:
         port = parts.port
     except ValueError:
         return False
-    # ``urlsplit`` would silently remove line ends.
+    # ``urlsplit`` would remove line ends without an error.
     if not (url.isascii() and url.isprintable()):
         return False
     if parts.scheme not in schemes or not parts.hostname or port == 0:
@@ -93,8 +93,8 @@ def _is_address(url: str, schemes: Sequence[str]) -> bool:
 def free_ports(count: int) -> list[int]:
     """Return ``count`` different ports that are free at present.
 
-    Another process may take a port before the server does. Callers must retry if the server's log
-    reports a taken port.
+    Another process may take a port before the server uses it. If the server's log reports a taken
+    port, callers must retry.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""The environment of servers: GPUs, Python, required packages, and limits."""
+"""The environment of servers: GPUs, the Python interpreter, packages, and limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from fairbench.doors import plugin_of
 from fairbench.errors import UsageError
 
-# CUDA's variable for visible GPUs; AMD's HIP reads it, too, unless HIP's own variable is set
+# CUDA's variable for visible GPUs, which AMD's HIP reads, too, unless HIP's own variable is set
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 HIP, ROCR = "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 
@@ -30,9 +30,9 @@ class Gpus(NamedTuple):
 def found_gpus() -> Gpus:
     """Return the GPUs that this process may use, and the variables that select them.
 
-    AMD GPUs are ignored beside NVIDIA GPUs. All variables that are set in this process are set for
-    servers, because vLLM does not start if two of them contradict each other. ROCm applies
-    ``ROCR_VISIBLE_DEVICES`` first; HIP numbers the remaining GPUs.
+    If the machine has NVIDIA GPUs, AMD GPUs are ignored. All GPU variables of this process are set
+    for servers, because vLLM does not start if two of the variables contradict each other. ROCm
+    applies ``ROCR_VISIBLE_DEVICES`` first; HIP numbers the remaining GPUs.
     """
     cuda, hip = _listed_in(VISIBLE), _listed_in(HIP)
     if cuda is not None and hip is None:
@@ -78,10 +78,9 @@ def _of_nvidia() -> list[str]:
 
 
 def assign(gpus: list[str], *, dp: int, tp: int, share: bool) -> list[str]:
-    """Return the names of the ``tp`` GPUs of each of ``dp`` servers.
+    """Return the names of the ``tp`` GPUs of each of ``dp`` servers, joined by commas.
 
-    Servers share a GPU only if ``share`` is True. Raises UsageError if the machine has too few
-    GPUs.
+    Servers share a GPU only if ``share`` is True. Raises UsageError if there are too few GPUs.
     """
     needed = tp if share else dp * tp
     if len(gpus) < needed:
@@ -102,9 +101,9 @@ NODES, RENDER = "sys/class/kfd/kfd/topology/nodes", "dev/dri/renderD{minor}"
 def rocm_gpus() -> list[str]:
     """Return HIP's numbers of the AMD GPUs that this process can use, in the order of KFD's nodes.
 
-    KFD (the kernel's driver for AMD GPUs) lists all processors and GPUs of the machine, even in a
-    container. Nodes without SIMD units are processors. A GPU that is not passed to this container
-    has no render device here, and HIP does not count it.
+    KFD (the kernel's driver for AMD GPUs) lists all CPUs and GPUs of the machine, even in a
+    container. A CPU has no SIMD units. A GPU that is not passed to this container has no render
+    device here, and HIP does not count this GPU.
     """
     try:
         nodes = sorted((ROOT / NODES).iterdir(), key=lambda node: int(node.name))
@@ -147,12 +146,13 @@ except UsageError as error:
 class ServerPython:
     """Requirements on the Python that starts a kind of server; by default, this process's Python.
 
-    - ``modules`` are the modules that it must have; the pip requirement ``install`` installs the
-      first.
+    - ``modules`` are the modules that the Python must have.
+    - ``install`` is the pip requirement that installs the first of the ``modules``.
     - ``variable`` is the environment variable that names the Python if the user does not.
     - ``for_cpu`` is Python code that prints True if the engine needs no GPU.
-    - ``plugin`` names the engine whose plugin is checked. ``check`` is a function of the plugin
-      that raises UsageError for an unsupported release, followed by its arguments.
+    - ``plugin`` names the engine whose plugin is checked.
+    - ``check`` names a function of the plugin, and its arguments; this function raises UsageError
+      for an unsupported release.
     """
 
     modules: tuple[str, ...] = ()
@@ -163,14 +163,13 @@ class ServerPython:
     check: str = "check_version"
 
     def named_python(self, chosen: str | None) -> str:
-        """Return ``chosen``, or else the Python named by ``variable``, or this process's Python."""
+        """Return the Python ``chosen``, or the Python of ``variable``, or this process's Python."""
         return chosen or os.environ.get(self.variable) or sys.executable
 
     def find_python(self, chosen: str | None) -> str:
         """Return the path of the Python that ``named_python`` returns.
 
-        Raises UsageError if the Python lacks a module, or if the release of the engine is not
-        supported.
+        Raises UsageError if the Python lacks a module or has an unsupported release of the engine.
         """
         python = self.named_python(chosen)
         if not self.modules:
@@ -197,7 +196,7 @@ OWN = ServerPython()
 
 
 def ask_python(python: str, program: str, *arguments: str) -> str:
-    """Return what ``program`` (Python code) prints under ``python``.
+    """Return the text that ``program``, which is Python code, prints under ``python``.
 
     Raises UsageError if ``python`` cannot be run.
     """
@@ -223,7 +222,7 @@ def require_live_extra() -> None:
 
 
 def allow_many_connections() -> None:
-    """Raise this process's limit on open files, because each queued request needs a connection."""
+    """Raise this process's limit on open files, because each connection needs a file descriptor."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

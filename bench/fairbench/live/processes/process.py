@@ -1,4 +1,4 @@
-"""Server processes: their start and end, and the cause of an end in the log."""
+"""Server processes: how they start and end, and why a server ended according to its log."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fairbench.live.processes.environment import WITHOUT_GPU
 
 TAIL_BYTES = 4_000
 TAIL_LINES = 20
-# last bytes of a server's log in which the cause of its end is sought
+# last bytes of a server's log that are searched for the reason why the server ended
 CAUSE_BYTES = 2**20
-LONGEST = 500  # most characters of a quoted cause in a message
+LONGEST = 500  # most characters of a log line that a message quotes
 
-# texts that engines write before a log message: a process, a level with a time, a file, a rank
+# prefixes of engines' log messages: a process, a level with a time, a file, or a rank
 _BEFORE = re.compile(
     r"(?:\([^()]{1,80}\) |(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d [\d:]{8} |\[[^\[\]]{1,80}\] )"
 )
@@ -31,7 +31,7 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]{0,100}(?:Error|Exception|Exit|Failure): ?\
 _REFUSED = re.compile(r"(?:\S{1,80}: error: |fairbench: )\S")
 _KILLED = re.compile(r"\S.{0,80} (?:was killed by signal|died unexpectedly)")
 
-# texts in messages of processes that ended only because another process had ended
+# texts in messages of processes that ended only because another process had ended before
 _ECHOES = (
     *("See root cause above", "Engine core initialization failed", "EngineDeadError"),
     *("CancelledError", "BrokenPipeError", "ConnectionResetError", "EOFError", "SystemExit"),
@@ -46,10 +46,9 @@ GPU_MISSING = (
 
 
 def log_end(path: Path, begin: int, most: int = TAIL_BYTES, lines: int = TAIL_LINES) -> str:
-    """Return the last lines of a log, ignoring the bytes before ``begin``.
+    """Return at most the last ``lines`` lines and ``most`` bytes of a log.
 
-    Bytes before ``begin`` are from an earlier process. The result has at most ``lines`` lines and
-    ``most`` bytes.
+    Bytes before ``begin``, which an earlier process wrote, are ignored.
     """
     with path.open("rb") as log:
         size = log.seek(0, os.SEEK_END)
@@ -66,9 +65,9 @@ def cause_in(path: Path, begin: int) -> str:
 def cause_of(text: str) -> str:
     """Return the message in a log that explains why a server ended.
 
-    This is the last exception, usage error or kill message that does not merely follow from an
-    earlier one or, without any, the last line. Advice is added if a GPU is missing. Characters that
-    cannot be printed are escaped.
+    The message is the last exception, usage error or kill message that does not merely follow from
+    an earlier message. Without such a message, the last line is returned. Advice is added if a GPU
+    is missing. Characters that cannot be printed are escaped.
     """
     plain = [_without_prefix(line) for line in text.splitlines() if line.strip()]
     causes = [
@@ -103,23 +102,23 @@ class Process(Protocol):
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code (128 plus the signal's number after a signal), or None if still running."""
+        """The exit code (128 plus a signal's number), or None while the process runs."""
 
     @property
     def ending(self) -> str:
-        """Return a phrase on how the process, which must have ended, did so."""
+        """A phrase that tells how the process ended; the process must have ended."""
 
     def log_tail(self) -> str:
-        """Return the last lines that the process has printed."""
+        """Return the last lines of the process's output."""
 
     def cause(self) -> str:
-        """Return the line of the log that explains why the process ended, or the last line."""
+        """Return the log line that explains why the process ended, or else the last line."""
 
     def ask_to_stop(self) -> None:
         """Ask the process to end, and return at once."""
 
     def stop(self) -> None:
-        """End the process, and wait until the process has ended or is unreachable."""
+        """End the process; wait until the process has ended or is unreachable."""
 
 
 class ReplicaPlace(Protocol):
@@ -127,44 +126,43 @@ class ReplicaPlace(Protocol):
 
     @property
     def host(self) -> str:
-        """The address by which this machine reaches servers at the place."""
+        """The address of the servers at this place, as this machine reaches them."""
 
     @property
     def listen(self) -> str:
-        """An address for servers on this machine that the place can reach."""
+        """The address at which servers at this place listen."""
 
     @property
     def python(self) -> str:
-        """The path of the Python interpreter that starts servers at the place."""
+        """The path of the Python interpreter that starts servers at this place."""
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Environment variables for servers at the place, for example to select GPUs."""
+        """Environment variables for servers at this place, for example to select GPUs."""
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the place is lost, so that no server can start there any more."""
+        """Whether no server can start at this place any more."""
 
     def free_ports(self, count: int) -> list[int]:
-        """Return ``count`` different ports that are free on the machine of the place.
+        """Return ``count`` different ports that are free on the machine of this place.
 
-        Raises RunFailed if the machine cannot be asked.
+        Raises RunFailed if the machine does not answer.
         """
 
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> Process:
-        """Run a command at the place, and append its output to a file on this machine.
+        """Run a command at this place, and append its output to a file on this machine.
 
-        The started process ends at the latest when this process ends, even if this process is
-        killed.
+        The started process ends at the latest when this process ends, even by SIGKILL.
         """
 
 
 class ServerProcess:
     """A running command that ends when ``stop`` is called or this process ends.
 
-    Calling ``stop`` sends SIGTERM and, after ``grace_s`` seconds, SIGKILL.
+    ``stop`` sends SIGTERM and, after ``grace_s`` seconds, SIGKILL.
     """
 
     def __init__(
@@ -176,18 +174,17 @@ class ServerProcess:
         grace_s: float = GRACE_S,
         reaped: bool = False,
     ) -> None:
-        """Start a command.
+        """Start a command; ``reaped`` means that the command starts a reaper on another machine.
 
-        ``reaped`` means that the command starts a reaper (the program that ends a server) on
-        another machine.
+        A reaper is the program that ends a server.
         """
         under = () if reaped else (sys.executable, "-I", "-S", reaper.__file__, str(grace_s))
         self._log_path = log_path
         self._grace_s = grace_s
         self._log_start = log_path.stat().st_size if log_path.exists() else 0
         with log_path.open("ab") as log:
-            # A session of its own: Ctrl-C at the terminal reaches only fairbench, which then ends
-            # the process.
+            # In a session of its own, the process does not receive Ctrl-C from the terminal.
+            # Only fairbench receives Ctrl-C, and then ends the process.
             self._reaper = subprocess.Popen(
                 [*under, *command],
                 stdin=subprocess.PIPE,
@@ -219,7 +216,7 @@ class ServerProcess:
         self.ask_to_stop()
         try:
             self._reaper.wait(self._grace_s + REAPER_MARGIN_S)
-        # The server survived SIGKILL, so only the reaper can be ended.
+        # The server has survived SIGKILL, so only the reaper can be ended.
         except subprocess.TimeoutExpired:
             self._reaper.kill()
             self._reaper.wait()

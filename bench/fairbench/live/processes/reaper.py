@@ -2,10 +2,10 @@
 
 python reaper.py GRACE_S COMMAND...
 
-Standard input is a pipe that only the parent process holds open. When the parent closes it or dies,
-even by SIGKILL, the reaper sends SIGTERM to the server and, after ``GRACE_S`` seconds, SIGKILL to
-the server's process group. Each server has its own reaper, which imports nothing of fairbench, so
-that it starts fast.
+Standard input is a pipe that only the parent process holds open. When the parent closes the pipe or
+dies, even by SIGKILL, the reaper sends SIGTERM to the server. After ``GRACE_S`` more seconds, the
+reaper sends SIGKILL to the server's process group. Each server has its own reaper, which starts
+fast because it imports nothing of fairbench.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ PR_SET_CHILD_SUBREAPER = 36  # from linux/prctl.h
 
 
 def main() -> int:
-    """Run the server to its end; return its exit code, or 128 plus the number of a signal."""
+    """Run the server until it ends; return its exit code, or 128 plus a signal's number."""
     grace_s, command = float(sys.argv[1]), sys.argv[2:]
     if sys.platform == "linux":
-        # The server's children become children of the reaper when the server ends.
+        # When the server ends, its children become children of the reaper.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
-        # A process group of its own, by which the reaper finds remaining children.
+        # The reaper finds remaining children of the server by the server's own process group.
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
     except OSError as error:
         sys.stderr.write(f"{command[0]}: {error.strerror}\n")
@@ -41,14 +41,14 @@ def main() -> int:
     with suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
     with suppress(ChildProcessError):
-        while True:  # a killed process ends only after its memory is freed
+        while True:  # A killed process ends only after its memory is freed.
             os.waitpid(-server.pid, 0)
     return code if code >= 0 else 128 - code
 
 
 def _end_with_harness(server: subprocess.Popen[bytes], grace_s: float) -> None:
     while os.read(HARNESS, 1024):
-        # The parent writes nothing; the end of the pipe means that it has ended.
+        # The parent writes nothing; the end of the pipe means that the parent has ended.
         pass
     server.terminate()
     try:

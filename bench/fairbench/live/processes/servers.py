@@ -1,4 +1,4 @@
-"""Parallel starts of servers, waiting until they are ready, and restarts."""
+"""Servers: their parallel start, the wait until they are ready, and restarts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.1  # seconds between two checks of servers that are not ready yet
 HEALTH_TIMEOUT_S = 5.0  # limit in seconds on the answer of a server's health page
-# texts in a server's log, in upper or lower case, if its port is taken
+# texts, in lower case, of a server's log if the server's port is taken
 TAKEN = ("address already in use", "address in use")
 PROBE_BYTES = 2**16  # bytes that are written to test whether a disk is full
 TELL_S = 30.0  # seconds between two log lines about servers that are not ready yet
@@ -29,7 +29,7 @@ LOOK_S = 0.5  # seconds between two checks whether servers have ended
 FIRST_PAUSE_S = 1.0  # seconds from the first end of a server to its restart
 # limit in seconds on the pause before a restart, which doubles with each end of the server
 LONGEST_PAUSE_S = 60.0
-# seconds without an end after which the next pause is ``FIRST_PAUSE_S`` again
+# A server that ran for this many seconds has its next restart after ``FIRST_PAUSE_S``.
 STEADY_S = 60.0
 
 
@@ -48,8 +48,8 @@ class Recipe:
     """The instructions for starting a server.
 
     - ``command`` returns the command line for ``ports`` free ports, the first of which is for HTTP.
-    - The server is ready when the page ``health`` answers with success or, if ``ready`` is given,
-      when ``ready`` returns True for the URL.
+    - ``health`` is the page that answers with success when the server is ready.
+    - ``ready`` is a function that replaces the check of ``health``; it takes the server's URL.
     - ``kv_events`` is the address of the server's KV cache events, with placeholders for the host
       and the second port.
     - ``place`` is the machine on which the server starts.
@@ -66,13 +66,13 @@ class Recipe:
 
 
 class Server:
-    """A server that a recipe (start instructions) starts on free ports."""
+    """A server that starts on free ports, by the instructions of a recipe."""
 
     def __init__(self, recipe: Recipe, log_dir: Path) -> None:
         self.recipe = recipe
         self._log_path = log_dir / f"{recipe.name}.log"
         self.starts = 0
-        # ends of the server's process that the supervisor noticed
+        # how often the supervisor noticed that the server's process had ended
         self.deaths = 0
         self.start()
 
@@ -83,10 +83,7 @@ class Server:
         self._launch()
 
     def start_again(self) -> None:
-        """Start the server again on its first ports, which other processes know.
-
-        The server must not be running.
-        """
+        """Start the ended server again on its first ports, which other processes know."""
         self.process.stop()
         self._launch()
 
@@ -107,7 +104,7 @@ class Server:
         """Return whether the server is ready.
 
         If the server exited because a port was taken, the server is started again. Raises
-        RunFailed, with the end of the log, if the server exited for any other reason.
+        RunFailed, with the last lines of the log, if the server exited for any other reason.
         """
         if not self.has_ended:
             if self.recipe.ready is not None:
@@ -121,24 +118,21 @@ class Server:
         return False
 
     def check_running(self) -> None:
-        """Raise RunFailed, with the end of the log, if the server's process has exited."""
+        """Raise RunFailed, with the last lines of the log, if the server's process has exited."""
         if self.has_ended:
             raise self.failed(f"ended with {self.process.ending}")
 
     def named_with_place(self) -> str:
-        """Return the server's name and, if its host is unreachable, the host's name."""
+        """Return the server's name and, if its machine is lost, the name of the machine."""
         place = self.recipe.place
         return f"{self.recipe.name} (with {place.host})" if place.is_lost else self.recipe.name
 
     def how_it_ended(self) -> str:
-        """Return a line on how and why the server ended.
-
-        The server must have ended.
-        """
+        """Return a line that tells how and why the server, which must have ended, did so."""
         return self._shown(f"ended with {self.process.ending}")
 
     def last_words(self) -> str:
-        """Return how the server, which must have ended, did so, and why."""
+        """Return the exit code and the cause of the server's end; the server must have ended."""
         return f"{self.process.ending}{self._cause()}"
 
     def _cause(self) -> str:
@@ -146,14 +140,14 @@ class Server:
         return f" ({cause})" if cause else ""
 
     def _shown(self, how: str) -> str:
-        """Return a message with any disk error, the event ``how``, the cause and the log's path."""
+        """Return a message with the event ``how``, its cause, the log's path and any disk error."""
         shown = f"{self.recipe.name} {how}{self._cause()}; its log is {self._log_path}"
         directory = self._log_path.parent
         why = unwritable(directory)
         return f"{directory}: cannot be written: {why}, so {shown}" if why else shown
 
     def failed(self, how: str) -> RunFailed:
-        """Return an error with the cause as its message and the end of the log as its note.
+        """Return an error whose message tells the cause, and whose note has the log's last lines.
 
         Control characters are escaped only in the message.
         """
@@ -169,7 +163,7 @@ class Server:
 
 
 def unwritable(directory: Path) -> str | None:
-    """Return why a directory cannot be written, such as a full disk, or None if it can be."""
+    """Return why a directory cannot be written, such as a full disk, or None if it is writable."""
     try:
         with TemporaryFile(dir=directory) as file:
             file.write(bytes(PROBE_BYTES))
@@ -187,14 +181,14 @@ def start_all(
     on_ready: OnReady = lambda progress: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> list[Server]:
-    """Start servers, wait until all are ready, and report the progress to ``on_ready``.
+    """Start servers, wait until all servers are ready, and report the progress to ``on_ready``.
 
     All servers are ended before an error is raised. Raises RunFailed if a server ends or is not
     ready within ``timeout_s`` seconds, and KeyboardInterrupt if ``interrupted`` returns true.
     """
     servers: list[Server] = []
     try:
-        # Not all at once, so that earlier servers can be stopped if a later start fails.
+        # The list grows with each start, so that started servers end if a later start fails.
         servers.extend(Server(recipe, log_dir) for recipe in recipes)
         _wait_ready(servers, time.monotonic() + timeout_s, timeout_s, on_ready, interrupted)
     except BaseException:
@@ -228,12 +222,12 @@ def _wait_ready(
             told = time.monotonic()
             waiting[0].tell_of_waiting(told - begun)
     for server in servers:
-        # A ready server may have ended while others became ready.
+        # A server that was ready may have ended while other servers became ready.
         server.check_running()
 
 
 def stop_all(servers: Sequence[Server]) -> None:
-    """End several servers in parallel, and wait until all have ended."""
+    """End several servers in parallel, and wait until all of them have ended."""
     for server in servers:
         server.process.ask_to_stop()
     for server in servers:
@@ -244,8 +238,8 @@ def stop_all(servers: Sequence[Server]) -> None:
 class _Case:
     """The state of a supervised server process, with times in seconds.
 
-    ``due_s`` is the time of the next restart, or None while the server runs. ``is_over`` is True if
-    the server cannot be restarted.
+    ``due_s`` is the time of the next restart; None means that the server runs. ``is_over`` is True
+    if the server cannot be restarted.
     """
 
     started_s: float
@@ -266,7 +260,7 @@ class Supervisor:
         self._cases = [_Case(now_s()) for _ in servers]
 
     def restart_ended(self) -> None:
-        """Detect servers whose process has exited, and restart each server after its pause."""
+        """Find servers whose process has exited, and restart each such server after its pause."""
         for server, case in zip(self._servers, self._cases, strict=True):
             if not server.has_ended or case.is_over:
                 continue
