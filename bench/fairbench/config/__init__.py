@@ -1,7 +1,7 @@
 """Conversion of flags, ``--set`` and TOML files to an experiment, and back.
 
-A module of this package is imported only when a name from the module is used, so that ``--help``
-starts fast.
+To make ``--help`` start fast, a module of this package is imported only when a name from the module
+is used.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""Servers on which an experiment can run: real or emulated ones, or a running endpoint.
+"""Servers on which an experiment can run: real or emulated servers, or a running endpoint.
 
-The backend decides what is measured, so it is part of an experiment's identity. The path of SGLang,
-the time to wait for servers and an endpoint's secrets belong to a single run instead.
+The backend decides what is measured, so it is part of an experiment's identity. Options that affect
+only a single run, such as the path of SGLang or an endpoint's API key, are not part of the backend.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PLACEHOLDERS: Mapping[str, str] = {
     WORKER_URL_LIST: "the URLs of all workers, separated by commas",
     "model": "the model's name",
 }
-PORTS = 2  # most network ports that one command uses
+PORTS = 2  # most network ports that a router's command uses
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -75,7 +75,7 @@ def _repeated(word: str, workers: Sequence[str]) -> list[str]:
     return [word.replace(mark, url) for url in workers] if mark in word else [word]
 
 
-# server flags that fairbench sets itself when it starts a server
+# server flags that fairbench itself sets when it starts a server
 MANAGED_ARGS = frozenset(
     {"--host", "--port", "--model-path", "--model", "--tp-size", "--tp", "--load-format"}
     | {"--schedule-policy", "--kv-events-config", "--kv-events-port", "--time-scale", "--local"}
@@ -86,7 +86,7 @@ RANK_ARGS = ("--dp", "--data-parallel", "--enable-dp")
 
 
 def check_server_args(args: Sequence[str]) -> None:
-    """Raise ValueError for a server flag that fairbench sets itself or does not support."""
+    """Raise ValueError for a server flag that fairbench itself sets or does not support."""
     for arg in args:
         flag = arg.partition("=")[0]
         if flag.startswith("--") and len(words := flag.split()) > 1:
@@ -134,7 +134,7 @@ def without_secrets(args: Sequence[str]) -> list[str]:
 def storable(content: Any) -> Any:
     """Return the content of an experiment file without secrets.
 
-    Secrets may occur in ``server_args`` and ``router_command``, also in nested tables.
+    Secrets may occur in ``server_args`` and ``router_command``, even in nested tables.
     """
     if isinstance(content, Mapping):
         return {
@@ -163,13 +163,13 @@ def check_given(args: Sequence[str], what: str = ARGS) -> None:
 
 NO_PROFILE = "none"  # the value of ``gpu`` in an experiment on real hardware
 EXTERNAL = "external"  # the value of ``router`` if another project's router is used
-# the value of scheduler, router, local scheduler and model if they are unknown, because the server
-# runs already
+# the value of scheduler, router, local scheduler and model of a server that runs already, which are
+# unknown
 AS_SERVED = "as served"
 
 Api = Literal["generate", "completions", "chat"]
 
-# fields of a request body that fairbench's load driver sets itself
+# fields of a request body that fairbench's load driver itself sets
 MANAGED_FIELDS = frozenset(
     {"messages", "prompt", "input_ids", "stream", "max_tokens", "max_completion_tokens"}
 )
@@ -186,26 +186,26 @@ ENGINE_ONLY = (
     "enable_mixed_chunk",
 )
 
-# eviction policies that real servers cannot run, because requests do not name their sessions
+# eviction policies that need sessions, which the requests to real servers do not name
 NEED_SESSIONS = frozenset({"retention"})
 
-# vLLM flags by engine setting
+# vLLM's flag for each engine setting that vLLM also has
 VLLM_FLAGS = {
     "max_running_requests": "--max-num-seqs",
     "mem_fraction_static": "--gpu-memory-utilization",
 }
 
-# limits on emulated seconds per real second, beyond which measured times are meaningless
+# limits on emulated seconds per real second; outside these limits, measured times are meaningless
 MIN_TIME_SCALE, MAX_TIME_SCALE = 1e-6, 1e6
 
 Count = Annotated[int, Field(ge=1)]
 
 
 class BackendConfig(BaseModel):
-    """The fields and properties common to all kinds of backend.
+    """The fields and properties that all kinds of backend have.
 
-    ``max_concurrency`` limits the requests in flight. To add a kind of backend, write a class, add
-    it to ``Backend``, and write ``live/backends/KIND.py``.
+    ``max_concurrency`` limits the requests in flight. To add a kind of backend, write a subclass,
+    add the subclass to ``Backend``, and write ``live/backends/KIND.py``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -215,12 +215,9 @@ class BackendConfig(BaseModel):
     max_concurrency: Count | None = None
 
     has_profile: ClassVar[bool] = False
-    """Whether a timing profile decides the servers' speed.
-
-    If False, the experiment must name a model.
-    """
+    """Whether a timing profile decides the servers' speed; otherwise, a model must be named."""
     is_managed: ClassVar[bool] = True
-    """Whether fairbench starts the servers and sets their router and scheduler."""
+    """Whether fairbench starts the servers, and chooses their router and scheduler."""
     disobeyed: ClassVar[frozenset[str]] = frozenset()
     """The engine settings that this kind of backend does not support."""
     evictions: ClassVar[frozenset[str]] = frozenset()
@@ -230,7 +227,7 @@ class BackendConfig(BaseModel):
 
     @property
     def own_policy(self) -> str | None:
-        """The server's own scheduling policy, if it replaces fairbench's scheduler."""
+        """The server's scheduling policy that replaces fairbench's scheduler, if one is set."""
         return None
 
     @property
@@ -240,7 +237,7 @@ class BackendConfig(BaseModel):
 
 
 class _Servers(BackendConfig):
-    """Servers that fairbench starts itself, with the command line flags ``server_args``."""
+    """Servers that fairbench starts, with the command line flags ``server_args``."""
 
     api: Api = "generate"
     server_args: list[str] = []
@@ -306,8 +303,8 @@ class Emulator(_Servers):
     """Emulated servers (``fairbench emulate``): the simulated engine behind real HTTP.
 
     In one real second, ``time_scale`` seconds pass in the servers. ``router_command`` starts a
-    third-party router in front of them, which receives requests in OpenAI's API unless ``api``
-    names another.
+    third-party router in front of the servers. This router receives requests in OpenAI's
+    completions API unless ``api`` names another API.
     """
 
     kind: Literal["emulator"] = "emulator"
@@ -337,12 +334,13 @@ class Emulator(_Servers):
 class Endpoint(BackendConfig):
     """A running OpenAI-compatible server that fairbench did not start.
 
-    With ``output_lengths`` "exact", requests contain ``min_tokens``, which not every server
-    supports; with "free", answers may be shorter than in the workload. ``extra_body`` is a JSON
-    object with further fields for every request; null removes a field. ``max_tokens_field`` names
-    the field that limits the length of an answer. After status 429, ``rate_limited`` decides
-    whether the request fails or is sent again after the time in Retry-After. A request waits at
-    most ``longest_wait_s`` seconds in total.
+    - ``output_lengths`` is "exact" if requests contain ``min_tokens``, which not every server
+      supports, or "free" if answers may be shorter than in the workload.
+    - ``extra_body`` is a JSON object with more fields for every request; null removes a field.
+    - ``max_tokens_field`` names the field that limits the length of an answer.
+    - ``rate_limited`` decides whether a request with status 429 fails, or is sent again after the
+      time in the answer's Retry-After header.
+    - ``longest_wait_s`` is the most seconds for which a request waits for such retries in total.
     """
 
     kind: Literal["endpoint"] = "endpoint"
@@ -385,7 +383,7 @@ class Endpoint(BackendConfig):
 
 
 def _extra_fields(text: str | None) -> dict[str, Any]:
-    """Return the fields of a JSON object, or {} if the text is empty.
+    """Return the fields of a JSON object; an empty text counts as {}.
 
     Raises ValueError for a text that is not a JSON object.
     """

@@ -1,6 +1,6 @@
 """Checks of cluster options: prefill and decode replicas, eviction, several routers, gateway.
 
-``engine_code``, which runs an installed engine's code in the simulation, is checked here, too.
+This module also checks ``engine_code``, which runs an installed engine's code in the simulation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fairbench.schedulers.peers import ROUTERS
 from fairbench.schedulers.registry import build_local
 
 SIDES = ("prefill", "decode")
-# engines for which the simulator supports prefill and decode workers, and eviction policies
+# engines with which the simulator supports eviction policies, and prefill and decode workers
 ENGINES = (DEFAULT_ENGINE, "vllm")
 KEYS = frozenset({*SIDES, "routers", "eviction", "memory_records", "charge_pass"})
 # keys that cannot be combined with separate prefill and decode replicas
@@ -98,7 +98,7 @@ def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | Non
 def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
     """Check an experiment's number of routers, eviction policy, and prefill and decode workers.
 
-    Raises UsageError if one of them is wrong or not supported.
+    Raises UsageError if a value is wrong or not supported.
     """
     with about("routers", "backend.kind"):
         _settle_routers(draft, backend)
@@ -116,7 +116,7 @@ def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | No
 def cluster_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return the names of cluster components whose parameters have an effect in the experiment.
 
-    An eviction policy is an example of a component.
+    Examples are ``routers`` and the name of an eviction policy.
     """
     return routers_parts(draft) + eviction_parts(draft) + disaggregation_parts(draft)
 
@@ -134,7 +134,7 @@ def check_disaggregated(engine: str | None, settings: Mapping[str, Any]) -> None
 
 
 def disaggregation_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the prefix of disaggregation settings, or () without prefill replicas."""
+    """Return the prefix of disaggregation settings if the cluster is disaggregated, or ()."""
     return (DISAGGREGATION,) if draft.get("prefill") is not None else ()
 
 
@@ -142,7 +142,8 @@ def check_used(given: Iterable[str], specs: Collection[ExperimentSpec]) -> None:
     """Raise UsageError for a setting that has no effect in any of the experiments.
 
     ``given`` contains the keys of the settings that the user's flags set. Settings of schedulers
-    are not checked: a command may run several schedulers, of which only one has the setting.
+    are not checked, because a command may run several schedulers, and only one of them may have the
+    setting.
     """
     needs = {policy: f"{EVICTION} = {policy!r}" for policy in registry.ALL_EVICTIONS}
     needs |= {ROUTERS: "several routers", DISAGGREGATION: "prefill and decode"}
@@ -156,10 +157,10 @@ EVICTION, MEMORY_RECORDS, CHARGE_PASS = "eviction", "memory_records", "charge_pa
 
 
 def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
-    """Check a draft experiment's eviction policy.
+    """Check a draft experiment's eviction policy, and remove ``memory_records = False``.
 
-    If ``memory_records`` is False, the key ``memory_records`` is removed. Raises UsageError for an
-    unknown policy, and for an engine or backend whose eviction policy cannot be chosen.
+    Raises UsageError for an unknown policy, and for an engine or backend whose eviction policy
+    cannot be chosen.
     """
     if draft.get(MEMORY_RECORDS) is False:
         del draft[MEMORY_RECORDS]
@@ -181,7 +182,7 @@ def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | 
 
 
 def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
-    """Raise UsageError unless the servers of the backend support the eviction policy ``value``."""
+    """Raise UsageError unless the backend's servers support the eviction policy ``value``."""
     kind = backend.kind
     if key != EVICTION or not backend.evictions:
         raise UsageError(
@@ -201,7 +202,7 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
 
 
 def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the name of an eviction policy that has parameters; () for the default policy.
+    """Return the name of an eviction policy that has parameters, or () for the default policy.
 
     An eviction policy of an engine's own code has no parameters in fairbench. Raises UsageError if
     the name of the eviction policy is unknown.
@@ -220,8 +221,8 @@ def memory_parts(
 ) -> tuple[str, ...]:
     """Return the prefix of memory share settings, or () if memory shares are off.
 
-    Raises UsageError for servers without fairbench's eviction policies, and if the eviction policy
-    does not know memory shares.
+    Raises UsageError if the servers lack fairbench's eviction policies, or if the eviction policy
+    does not support memory shares.
     """
     key = registry.SHARE
     if make_params(registry.MEMORY, registry.MemoryParams, settings).share:
@@ -235,14 +236,10 @@ def memory_parts(
     return (registry.MEMORY,)
 
 
-# Parameters of several routers, which real routers support, too.
-
-
 def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
-    """Check the number of routers of a draft experiment.
+    """Check the number of routers of a draft experiment, and remove ``routers = 1``.
 
-    For a single router, remove the key ``routers``. Raises UsageError if real or emulated servers
-    are combined with several routers.
+    Raises UsageError if real or emulated servers are combined with several routers.
     """
     number = draft.get(ROUTERS)
     if number == 1 and not isinstance(number, bool):
@@ -284,7 +281,7 @@ def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
 
 
 def admission_profile(params: AdmissionParams) -> TimingProfile:
-    """Return the timing profile of real workers, named by its id, or by GPU and model.
+    """Return the timing profile of real workers, which ``params`` name by id or by GPU.
 
     Raises UsageError if the timing profile is unknown or missing.
     """
@@ -313,10 +310,10 @@ def settle_gateway(draft: Draft, backend: BackendConfig | None) -> None:
 def _check_gateway(
     gateway: Mapping[str, str], settings: Mapping[str, object], backend: BackendConfig | None
 ) -> None:
-    """Raise UsageError for a gateway or admission control that servers cannot have.
+    """Raise UsageError for a gateway or admission control that the servers do not support.
 
     Only simulated runs support a gateway. Admission control needs a timing profile of the workers
-    and fairbench's router; an emulator's clock must run as fast as the router's.
+    and fairbench's router. An emulator's clock must run as fast as the router's clock.
     """
     policy = settings.get(f"{ADMISSION}.policy", OFF)
     if policy != OFF and backend is not None:
@@ -341,7 +338,7 @@ DEFAULT_POLICY = "fcfs"
 # scheduling policies of engines for which fairbench has parameters
 WITH_SETTINGS = frozenset({"lpm"})
 
-# keys of features that the simulator models, but an engine's real code lacks or does differently
+# keys of features that the simulator models, but that an engine's real code lacks or does otherwise
 MODELLED = ("prefill", "decode", "memory_records")
 # settings of the simulator's engine model that an engine's real code lacks
 OF_THE_MODEL = (
@@ -365,7 +362,7 @@ def check_own_code(
 ) -> None:
     """Raise UsageError for options that contradict ``engine_code``.
 
-    With ``engine_code``, an installed engine's own code runs in the simulation.
+    If ``engine_code`` is set, an installed engine's own code runs in the simulation.
     """
     given = f"{ENGINE_CODE} = {draft[ENGINE_CODE]!r}"
     if not isinstance(draft[ENGINE_CODE], str):
@@ -403,7 +400,7 @@ def check_own_code(
 def _check_own_eviction(policy: Any, engine: str, local: str) -> None:
     """Raise UsageError for an eviction policy that cannot run inside the engine's own code.
 
-    fairbench's eviction policies run only beside fairbench's schedulers. Unknown names are accepted
+    fairbench's eviction policies run only with fairbench's schedulers. Unknown names are accepted
     for SGLang, because a modified SGLang may have more policies.
     """
     own, wrong = OWN_EVICTIONS[engine], ""
@@ -422,7 +419,7 @@ def _check_own_eviction(policy: Any, engine: str, local: str) -> None:
 
 
 def _check_plugged_in(policy: str, settings: Mapping[str, Any]) -> None:
-    """Raise UsageError for a scheduler of fairbench that cannot run inside ``engine_code``."""
+    """Raise UsageError for a fairbench scheduler that cannot run inside the engine's own code."""
     scheduler = build_local(policy, settings)
     for does, what in (
         (type(scheduler).accepts is not LocalScheduler.accepts, "refuses requests"),
@@ -454,7 +451,7 @@ def _check_settings(engine: str, settings: Mapping[str, Any]) -> None:
 def own_policy(draft: Draft | Mapping[str, object], of_pair: str, known: Iterable[str]) -> str:
     """Return the scheduling policy that runs in the engine.
 
-    This is the local scheduler that the user gave, else ``of_pair``, else FCFS.
+    The policy is the local scheduler that the user gave, or else ``of_pair``, or else FCFS.
 
     Args:
         draft: The experiment before its values are checked; it sets ``engine_code``.

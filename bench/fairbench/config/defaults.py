@@ -1,6 +1,6 @@
 """Presets of papers, and the default values of an experiment.
 
-Values are overridden in this order: defaults (also of a workload), preset, experiment file, flags.
+Defaults are overridden by presets, presets by experiment files, and experiment files by flags.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Fact(_Table):
 class Unserved(_Table):
     """A workload that a preset refuses, and the reason.
 
-    If the user sets the key ``unless``, the preset accepts the workload.
+    The preset accepts the workload if the user sets the key ``unless``.
     """
 
     unless: str
@@ -86,17 +86,17 @@ class Preset(_Table):
 
     @property
     def experiment(self) -> dict[str, Any]:
-        """The preset's values for the keys of an experiment file."""
+        """The preset's values for keys of an experiment file that are not settings."""
         return {key: value for key, value in self.values.items() if "." not in key}
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The preset's values for settings, by name ``NAME.PARAM``."""
+        """The preset's values for settings ``NAME.PARAM``."""
         return {key: value for key, value in self.values.items() if "." in key}
 
     @property
     def rate_per_replica(self) -> float | None:
-        """The request rate of each well-behaved client in programs/s per replica, if set."""
+        """The preset's request rate per replica, in programs/s of each well-behaved client."""
         found = [one.value for one in self.facts if one.key == RATE_PER_REPLICA]
         return float(found[0]) if found else None
 
@@ -110,8 +110,7 @@ def preset_names() -> list[str]:
 def read_preset(ref: str) -> Preset:
     """Read a preset by bundled name, or by path if ``ref`` has a slash or ends in .toml.
 
-    Raises UsageError for an unknown name, and DataError (which names file, line or key) for an
-    invalid file.
+    Raises UsageError for an unknown name, and DataError for an invalid file.
     """
     file, shown = file_of("preset", ref, files(__package__) / "presets")
     data = read_toml(file, shown)
@@ -164,7 +163,7 @@ def at_rate_of(preset: Preset, workload: WorkloadSpec) -> WorkloadSpec:
     return workload.model_copy(update={"scenarios": scenarios})
 
 
-# keys of a simulation with fixed default values; all other defaults depend on the workload
+# keys of a simulation whose default values are fixed; other default values depend on the workload
 _DEFAULTED = ("scheduler", "dp", "workload", "scenario", "gpu", "model", "seed")
 DEFAULTS: Mapping[str, Any] = {
     **{key: RUN[key].default for key in _DEFAULTED},
@@ -178,8 +177,8 @@ WARMUP_SHARE = 0.1
 def workload_defaults(draft: Mapping[str, object], workload: WorkloadSpec) -> dict[str, Any]:
     """Return a workload's defaults: number of clients, warm-up, drain limit and duration.
 
-    An experiment with a number of programs has no default duration. If its duration is not the
-    workload's, the warm-up is at most ``WARMUP_SHARE`` of it.
+    An experiment with a number of programs has no default duration. If the user chose a duration,
+    the warm-up is at most ``WARMUP_SHARE`` of this duration.
     """
     times = {
         "clients": workload.client_count(str(draft.get("scenario", usual_scenario(workload)))),
@@ -201,7 +200,7 @@ def usual_scenario(workload: WorkloadSpec) -> str:
 
 
 def machine_of_workload(workload: WorkloadSpec) -> dict[str, str]:
-    """Return a workload's default GPU, model and engine; most workloads have none ({})."""
+    """Return a workload's default GPU, model and engine, if the workload has such defaults."""
     return {} if workload.machine is None else workload.machine.model_dump(exclude_none=True)
 
 
@@ -228,7 +227,7 @@ def parts_of(draft: Mapping[str, object]) -> tuple[str, str]:
     ):
         if name in known or (what, name) == ("router", EXTERNAL):
             continue
-        # The real code of an engine may have policies that fairbench does not know.
+        # The real code of an engine may have policies that are not registered in fairbench.
         if what == "router" or not owned:
             raise registry.unknown_scheduler(what, name, known).of(what.split()[0], "scheduler")
     return router, local
@@ -237,8 +236,8 @@ def parts_of(draft: Mapping[str, object]) -> tuple[str, str]:
 def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return the components, such as the router, whose parameters have an effect.
 
-    The result is () for an endpoint, because fairbench does not configure the servers of an
-    endpoint. Another project's router has no parameters in fairbench.
+    fairbench does not configure the servers of an endpoint, so an endpoint has no such components.
+    Another project's router has no parameters in fairbench.
     """
     if draft["scheduler"] == AS_SERVED:
         return ()
@@ -283,10 +282,7 @@ def read_workload(value: Any) -> WorkloadSpec:
 
 
 def text_of(draft: Mapping[str, object], key: str) -> str:
-    """Return the text that an experiment has under a key.
-
-    Raises UsageError if the value is not a text.
-    """
+    """Return the text under a key of an experiment; raise UsageError for any other value."""
     value = draft[key]
     if not isinstance(value, str):
         raise UsageError(f"{key} = {value!r}: must be a string").of(key)
@@ -294,7 +290,7 @@ def text_of(draft: Mapping[str, object], key: str) -> str:
 
 
 # Client weights belong to the experiment. Old experiment files have them as parameters of local
-# schedulers, from which they are moved.
+# schedulers, so they are moved when a file is read.
 SPELLINGS = frozenset({"vtc.weights", "vtc-predict.weights", "lcf.weights"})
 
 
@@ -303,8 +299,8 @@ def moved_weights(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Move client weights out of the settings; return the settings and a table of weights.
 
-    Weights in settings that flags set (``assigned``) override the file's ``weights``, which
-    override weights in other settings.
+    Weights in settings that flags set (``assigned``) override the file's ``weights``. The file's
+    ``weights`` override weights in other settings.
     """
     kept, found = dict(settings), dict(weights)
     for key in SPELLINGS.intersection(settings):
@@ -330,9 +326,9 @@ def resolve_weights(
 ) -> dict[str, Any] | None:
     """Return the client weights of a run: the weights of the workload, overridden by ``given``.
 
-    Other clients have weight 1. A given weight of 1 is omitted unless it overrides the workload.
-    The result is None if all weights are 1. Errors in ``clients`` or ``given`` are reported later,
-    by ``ExperimentSpec``.
+    Clients without a weight in the result have weight 1. A given weight of 1 is omitted unless it
+    overrides the workload. The result is None if all weights are 1. ``ExperimentSpec`` checks
+    ``clients`` and ``given`` later.
     """
     own = workload.client_weights or {}
     if not (given or own):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_type_hints
 from fairbench import records, workloads
 from fairbench.errors import TOO_DEEP, UsageError, is_too_deep, unknown_name
 
-# headings of the flag groups in ``--help``, in order
+# headings of the flag groups in ``--help``, in the order in which they appear
 COMMON, WORKLOAD, LOAD, SCHEDULER, CLUSTER, SERVERS, OUTPUT, OTHER = PANELS = (
     *("Common options", "Workload", "Load", "Scheduler", "Simulated cluster", "Real servers"),
     *("Output", "Other options"),
@@ -26,9 +26,9 @@ class Flag:
 
     - ``help`` explains the flag, and ``panel`` is the heading above the flag in ``--help``.
     - ``default`` is the default value, or a text that describes the default value.
-    - ``key`` names the value that the flag sets: a key of an experiment file, ``engine.PARAM`` or
-      another setting, ``backend.KEY``, or ``trace.KEY`` of a replayed trace. An empty key stands
-      for the flag's name; a key that ends with a dot is completed by the flag's name.
+    - ``key`` names the value that the flag sets: a key of an experiment file, a setting such as
+      ``engine.PARAM``, ``backend.KEY``, or ``trace.KEY`` of a replayed trace. An empty key stands
+      for the flag's name. A key that ends with a dot is completed by the flag's name.
     """
 
     help: str
@@ -68,7 +68,7 @@ def flags_of(table: type) -> dict[str, Flag]:
 
 
 def value_or_default(flags: Mapping[str, Any], table: Mapping[str, Flag], name: str) -> Any:
-    """Return the value that the user gave a flag, or the default value that the table declares."""
+    """Return the value that the user gave a flag, or else the table's default for the flag."""
     return flags.get(name, table[name].default)
 
 
@@ -81,7 +81,7 @@ def check_names(flags: Iterable[str], known: Iterable[str]) -> None:
 
 
 class PlacedFlags(NamedTuple):
-    """Flags by what they set: keys of an experiment file, settings, the backend, or a trace."""
+    """Flags, grouped by their target: an experiment file's key, a setting, the backend, a trace."""
 
     keys: dict[str, Any]
     settings: dict[str, Any]
@@ -90,10 +90,7 @@ class PlacedFlags(NamedTuple):
 
 
 def place_flags(flags: Mapping[str, Any], table: Mapping[str, Flag]) -> PlacedFlags:
-    """Sort flags by what they set.
-
-    A flag with value None counts as not given.
-    """
+    """Group flags by the value that they set; a flag with the value None counts as not given."""
     found = PlacedFlags({}, {}, {}, {})
     for name, declared in table.items():
         group, _, key = declared.key.rpartition(".")
@@ -108,7 +105,7 @@ def place_flags(flags: Mapping[str, Any], table: Mapping[str, Flag]) -> PlacedFl
     return found
 
 
-# values of the flag ``--backend``: the simulator, and the real servers that fairbench can start
+# values of the flag ``--backend``: the simulator, and the servers that fairbench can start
 SIM = "sim"
 STARTED = ("emulator", "sglang", "vllm")
 
@@ -140,7 +137,7 @@ def values_of(read: Callable[[str], Any]) -> Callable[[str, str], list[Any]]:
 def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
     """Parse ``--goodput`` words ``[NAME.]LATENCY:TIME`` into a table of times.
 
-    The table's keys are ``[NAME.]LATENCY``; the result is None without any word. Raises UsageError
+    The table's keys are ``[NAME.]LATENCY``. Without any word, the result is None. Raises UsageError
     for an invalid or repeated target.
     """
     given: dict[str, str] = {}
@@ -155,7 +152,7 @@ def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
 
 
 def split_words(flag: str, text: str | Iterable[str]) -> list[str] | None:
-    """Split a text, or each of several texts, into words as a shell does. Raises UsageError."""
+    """Split one or several texts into words as a shell does; raise UsageError for open quotes."""
     texts = [text] if isinstance(text, str) else text
     try:
         return [word for one in texts for word in shlex.split(one)]
@@ -182,15 +179,15 @@ def parse_weights(text: str | None) -> dict[str, float] | None:
 
 
 def weight_flags(weights: Mapping[str, float] | None) -> list[str]:
-    """Return the words ``--weights ...`` that set the given weights; [] without weights."""
+    """Return the flag ``--weights`` with the given weights, or [] without weights."""
     text = ",".join(f"{name}={weight!r}" for name, weight in (weights or {}).items())
     return ["--weights", text] if text else []
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """Split ``NAME.PARAM=VALUE``; VALUE is parsed as TOML, or taken as text if it is not TOML.
+    """Split ``NAME.PARAM=VALUE``; a VALUE that is not valid TOML is taken as text.
 
-    Raises UsageError if a text is not of the form ``NAME.PARAM=VALUE``.
+    Raises UsageError if ``text`` is not of the form ``NAME.PARAM=VALUE``.
     """
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not re.fullmatch(r"[^.\s]+\.[^\s]+", key):
@@ -203,12 +200,12 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         return key, value
     if is_too_deep(parsed):
         raise UsageError(f"--set {key}: {TOO_DEEP}")
-    # After a line break, VALUE could contain another TOML key.
+    # A VALUE with a line break could contain another TOML key.
     return key, parsed["value"] if len(parsed) == 1 else value
 
 
 def parse_assignments(texts: Iterable[str] | None) -> dict[str, Any]:
-    """Parse ``--set`` texts. Raises UsageError for a text that is not NAME.PARAM=VALUE."""
+    """Parse ``--set`` texts; raise UsageError for a text that is not ``NAME.PARAM=VALUE``."""
     return dict(parse_assignment(text) for text in texts or ())
 
 
@@ -223,7 +220,7 @@ def columns_of(_: str, texts: list[str]) -> dict[str, str]:
 def names_of(flag: str, texts: list[str]) -> dict[str, str]:
     """Parse ``FIELD=NAME`` texts.
 
-    Raises UsageError for a text of a wrong form, or for a repeated field.
+    Raises UsageError for a text of another form, or for a repeated field.
     """
     names: dict[str, str] = {}
     for text in texts:

@@ -32,7 +32,7 @@ from fairbench.workloads.traces import AUTO, FORMATS
 
 
 class LogFlags(TypedDict, total=False):
-    """Flags that say how to read a log or trace."""
+    """Flags that describe the format of a log or trace."""
 
     trace_format: Annotated[
         str | None,
@@ -188,7 +188,7 @@ class SeedFlags(TypedDict, total=False):
 
 
 class SingleFlags(TraceFlags, EveryFlags, total=False):
-    """Flags of ``run``, ``compare`` and ``plan`` that ``sweep`` lacks or that take lists there."""
+    """Flags of ``run``, ``compare`` and ``plan`` that ``sweep`` lacks, or defines differently."""
 
     workload: Annotated[
         str | None, Flag("Workload of the clients.", COMMON, "tot", "NAME|FILE.toml")

@@ -1,10 +1,10 @@
 """Origins of values: which values of an experiment the user chose, and which are defaults.
 
-A stored experiment contains every value, defaults included, so that a run can be repeated. Its
-table ``given`` contains the values that flags, settings or a file set. All other values are
-defaults of the fairbench version that stored the file; ``fairbench baseline`` recomputes them.
-Every command recomputes defaults that depend on a value which a flag replaces. Stored files
-without ``given`` get this table when they are read.
+A stored experiment contains every value, even defaults, so that a run can be repeated. Its table
+``given`` contains the values that flags, settings or a file set. All other values are defaults of
+the fairbench version that stored the file; ``fairbench baseline`` recomputes them. If a flag
+replaces a value, every command recomputes the defaults that depend on this value. A stored file
+without ``given`` gets this table when the file is read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import workload_names
 
 ALWAYS_STORED = ("router", "local", "warmup_s", "settings", "max_drain_s", "clients", "burstiness")
-# keys that follow from other keys, so that they never count as chosen by the user
+# keys whose values follow from other keys, so that they never count as chosen by the user
 IMPLIED = frozenset(
     {"gpu", "model", "engine", "clients", "duration_s", "warmup_s", "max_drain_s", "weights"}
 )
@@ -43,17 +43,17 @@ TABLES = frozenset({"weights", "goodput"})
 
 # further names in the manifest's list of chosen values, which are not keys of an experiment file
 PROFILE = "timing profile"  # the parts of a timing profile's id other than GPU and model
-# keys of a workload that may also stand at the top level of an experiment file
+# keys of a workload that may also be top-level keys of an experiment file
 OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")
 
 
 def with_given(file: Mapping[str, Any], chosen: Collection[str] | None = None) -> Mapping[str, Any]:
     """Return an experiment file with a table ``given`` of the values that the user chose.
 
-    A missing table is reconstructed. In a file of an older version, it contains the values whose
-    keys the manifest lists as ``chosen`` or, without this list, all values that differ from
-    defaults. If a stored file was edited, values that differ from defaults are added. In a file
-    that the user wrote, every value counts as chosen.
+    A missing table is reconstructed. In a file of an older version, the table contains the values
+    whose keys the manifest lists as ``chosen``. Without this list, or if a stored file was edited,
+    the table contains all values that differ from defaults. In a file that the user wrote, every
+    value counts as chosen.
     """
     if _has_given(file) and not is_edited(file):
         return file
@@ -91,10 +91,7 @@ def _is_stored(file: Mapping[str, Any]) -> bool:
 def _merged(
     found: Mapping[str, Any], given: Mapping[str, Any], rest: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the table ``given`` of an edited file.
-
-    It has the stored entries, all values that differ from defaults, and the workload.
-    """
+    """Return the table ``given`` of an edited file: stored entries and changed values."""
     settings = flat_settings(table_of(rest, "settings"))
     own = {key: settings.get(key, one) for key, one in flat_settings(given["settings"]).items()}
     merged = {**found, **given, "settings": {**found["settings"], **own}}
@@ -102,7 +99,7 @@ def _merged(
 
 
 def _given_by_keys(experiment: Mapping[str, Any], chosen: Collection[str]) -> dict[str, Any]:
-    """Return the values that the user chose; the manifest lists their keys as ``chosen``."""
+    """Return the values that the user chose, whose keys the manifest lists as ``chosen``."""
     settings = flat_settings(experiment["settings"])
     weights = experiment.get("weights", {})
     gpu = experiment["gpu"] if PROFILE in chosen else experiment["gpu"].partition("/")[0]
@@ -120,7 +117,7 @@ def _given_by_keys(experiment: Mapping[str, Any], chosen: Collection[str]) -> di
 def _unexplained(file: Mapping[str, Any]) -> dict[str, Any]:
     """Return a file's values that differ from the defaults of preset, workload, scheduler and GPU.
 
-    For an invalid file, all values are returned; the error is reported when the file is resolved.
+    All values of an invalid file are returned; its error is reported later.
     """
     try:
         return _everything(_without_defaults(file))
@@ -144,7 +141,7 @@ def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
     kept = _without_usual_times({k: v for k, v in file.items() if preset.get(k) != v}, workload)
     if "gpu" in kept:
         gpu = text_of(draft, "gpu").split("/")[0]
-        # The profile's id is shortened to the GPU's name if this name alone selects the profile. A
+        # If the GPU's name alone selects the profile, the name replaces the profile's id. A
         # UsageError means that the GPU's name selects no profile.
         with suppress(UsageError):
             if resolve_profile(gpu, text_of(draft, "model")).profile_id == draft["gpu"]:
@@ -171,7 +168,7 @@ def _is_usual_machine(draft: Mapping[str, object], workload: WorkloadSpec) -> bo
 
 
 def _without_usual_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]:
-    """Remove times and the number of clients from a file where they equal the defaults.
+    """Remove default values of the times and the number of clients from a file.
 
     The times are the warm-up, the duration and the drain limit. The warm-up is checked before and
     after the duration, because the default warm-up may depend on the duration.
@@ -188,9 +185,9 @@ def _without_usual_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dic
 def chosen_part(file: Mapping[str, Any], *, other_workload: bool = False) -> dict[str, Any]:
     """Return the values that the user chose in an experiment file that has the table ``given``.
 
-    A bundled workload is returned by name, any other as the stored table. If another workload
-    replaces it (``other_workload``), its parameters are left out, and so is the scenario unless the
-    user chose it.
+    A bundled workload is returned by name, any other workload as the stored table. If another
+    workload replaces the file's workload (``other_workload``), the parameters of the file's
+    workload are left out. The scenario is then left out, too, unless the user chose it.
     """
     given, rest = file[GIVEN], without_given(file)
     implied = set(IMPLIED)

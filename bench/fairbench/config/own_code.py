@@ -15,7 +15,7 @@ from fairbench.schedulers.registry import locals_by_name
 
 # scheduling policies of unmodified engines
 OWN_POLICIES = {"sglang": get_args(SGLangPolicy), "vllm": ("fcfs", "priority")}
-# eviction policies of unmodified engines, without SGLang's ``tlru``, which needs parameters
+# eviction policies of unmodified engines; SGLang's ``tlru`` needs parameters and is left out
 OWN_EVICTIONS = {
     "sglang": ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru"),
     "vllm": ("lru",),
@@ -39,8 +39,7 @@ def evicts_inside(policy: object, engine: object) -> bool:
     return policy in EVICTIONS and policy not in own
 
 
-# parameters of fairbench that an engine's own code also has, set by the server flag of the same
-# name
+# parameters of fairbench that an engine also has, under a server flag of the same name
 CARRIED = {
     "sglang": (
         *("chunked_prefill_size", "max_prefill_tokens", "max_running_requests"),
@@ -58,14 +57,13 @@ NO = "no-"  # prefix of a server flag that turns a parameter off
 def settings_of_flags(words: Sequence[str], engine: str) -> dict[str, Any]:
     """Return the settings NAME.PARAM that correspond to flags of an engine's server.
 
-    The eviction policy has the key ``eviction``.
+    The eviction policy has the key ``eviction``. Raises UsageError for a server flag that has no
+    effect on the engine's code in a simulation.
 
     Args:
         words: The server's flags and their values, such as ``--max-num-seqs 64`` or
             ``--max-num-seqs=64``.
         engine: Name of the engine whose flags are given.
-
-    Raises UsageError for a server flag that has no effect on the engine's code in a simulation.
     """
     kind = ENGINES[engine]
     usual = imported(kind.params)()

@@ -34,20 +34,17 @@ STORED_AS: Mapping[str, str] = {
     "cluster.eviction_delay_s": "engine.eviction_delay_s",
     "timing.error_pct": "engine.timing_error_pct",
 }
-"""Settings with an old key in stored files and a new key in ``--set``; users may write either.
+"""Settings with an old key in stored files and a new key in ``--set``; both keys are accepted.
 
-In older versions of fairbench, the settings in this table were parameters of the engine. Stored
-files use the old key, so that the identity of an experiment does not change.
+In older versions of fairbench, these settings were parameters of the engine. Stored files use the
+old key, so that the identity of an experiment does not change.
 """
 
 _CURRENT = {stored: key for key, stored in STORED_AS.items()}
 
 
 def current_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings under their current keys.
-
-    If a setting is given twice, the later value is kept.
-    """
+    """Return settings under their current keys; the last value of a repeated setting counts."""
     return {_CURRENT.get(key, key): value for key, value in settings.items()}
 
 
@@ -77,7 +74,7 @@ def as_toml(tables: Mapping[str, Any]) -> dict[str, str]:
 
 
 def stored_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return settings as tables of an experiment file, the inverse of ``flat_settings``."""
+    """Return settings as tables of an experiment file (the inverse of ``flat_settings``)."""
     tables: dict[str, dict[str, Any]] = {}
     for key, value in settings.items():
         name, _, param = STORED_AS.get(key, key).partition(".")
@@ -92,7 +89,7 @@ MACHINE: Mapping[str, type] = {ENGINE: EngineParams, CLUSTER: ClusterParams, TIM
 
 
 def machine_of(engine: str | None) -> tuple[str, ...]:
-    """Return the machine components with settings for an engine (None: the default engine)."""
+    """Return the machine components that have settings for an engine, by default SGLang."""
     return (ENGINES[engine or DEFAULT_ENGINE].part, CLUSTER, TIMING)
 
 
@@ -110,9 +107,9 @@ def resolve_settings(
 ) -> tuple[WorkloadSpec, dict[str, Any]]:
     """Return the workload with its parameters, and every setting of the components in ``used``.
 
-    Values in ``given`` override values of the workload, which override the defaults of ``Params``
-    classes. All values in ``given`` are checked, even those of schedulers that the experiment does
-    not use. Raises UsageError with the wrong key and the values that are allowed.
+    Values in ``given`` override values of the workload. Values of the workload override the
+    defaults of ``Params`` classes. All values in ``given`` are checked, even for schedulers that
+    the experiment does not use. Raises UsageError with the wrong key and the allowed values.
     """
     known = params_by_part()
     if workload.name in known:
@@ -141,10 +138,7 @@ def resolve_settings(
 
 
 def check_engine_settings(engine: str | None, settings: Mapping[str, Any]) -> None:
-    """Raise UsageError for settings of engines other than ``engine``.
-
-    None means the default engine.
-    """
+    """Raise UsageError for settings of engines other than ``engine`` (by default, SGLang)."""
     chosen = engine or DEFAULT_ENGINE
     for other, kind in ENGINES.items():
         given = params.own_settings(kind.part, settings) if other != chosen else {}
@@ -157,10 +151,7 @@ def check_engine_settings(engine: str | None, settings: Mapping[str, Any]) -> No
 
 
 def _owners(settings: Mapping[str, Any]) -> list[str]:
-    """Return the text before the dot of each setting, without repetition.
-
-    Raises UsageError if a setting contains no dot.
-    """
+    """Return the text before the dot of each setting; raise UsageError for a missing dot."""
     for key, value in settings.items():
         if "." not in key:
             if key in {*params_by_part(), *workload_names()}:
@@ -183,7 +174,7 @@ def _unknown_owner(owner: str, workload: WorkloadSpec, known: Mapping[str, type]
 def _checked_defaults(
     workload: WorkloadSpec, scenario: str, known: Mapping[str, type]
 ) -> dict[str, Any]:
-    """Return the settings in the workload file, after checking the name in every key."""
+    """Return the settings in the workload file, whose names are checked."""
     defaults = current_keys(workload.scheduler_settings(scenario))
     for owner in _owners(defaults):
         if owner not in known:

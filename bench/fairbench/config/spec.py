@@ -28,11 +28,11 @@ from fairbench.workloads.plan import ClientPlan
 if TYPE_CHECKING:
     from fairbench.workloads.datasets import Source
 
-# table of a stored experiment with the values that the user chose
+# the table of a stored experiment that holds the values that the user chose
 GIVEN = "given"
-# fields that fairbench completes, while the table ``given`` keeps what the user wrote
+# fields that fairbench completes; the table ``given`` keeps the text that the user wrote
 AS_GIVEN = ("gpu", "weights", "workload")
-# key in the table ``given`` of a digest that reveals edits of a stored experiment
+# the key, in the table ``given``, of a digest that reveals edits of a stored experiment
 DIGEST = "digest"
 
 MAX_REPLICAS = 4096
@@ -41,8 +41,8 @@ MAX_ROUTERS = 64
 
 Count = Annotated[int, Field(ge=1)]
 Replicas = Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
-Rate = Annotated[float, Field(gt=0)]  # infinity: all programs arrive at time 0
-# infinity: all gaps between arrivals are equal
+Rate = Annotated[float, Field(gt=0)]  # With an infinite rate, all programs arrive at time 0.
+# With an infinite shape, all gaps between arrivals are equal.
 Shape = Annotated[float, Field(ge=0.001)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -50,7 +50,7 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class ExperimentSpec(BaseModel):
     """A complete experiment, which is saved with every result and determines the records.
 
-    Text in brackets says what the value None of a field means.
+    The text in brackets after a field is the meaning of the value None.
 
     - ``scheduler``: a scheduler's name, or ``router+local``.
     - ``dp``: number of replicas; ``prefill`` of them only compute prompts, and ``decode`` of them
@@ -69,30 +69,28 @@ class ExperimentSpec(BaseModel):
       that are not named have weight 1.
     - ``goodput``: latency targets by LATENCY or NAME.LATENCY, which override the targets of the
       workload.
-    - ``percentiles``: latency percentiles of summaries, separated by commas [the usual
+    - ``percentiles``: latency percentiles of summaries, separated by commas [the default
       percentiles].
-    - ``gateway``: policy of the queue in front of the router [no queue]; ``saturation``: the rule
-      by which the gateway recognises full workers.
+    - ``gateway``: policy of the queue in front of the router [no queue].
+    - ``saturation``: the rule by which the gateway recognises full workers.
     - ``routers``: number of routers that share the workers [1].
     - ``engine``: the engine whose behaviour the simulated workers follow [the default engine].
     - ``engine_code``: path of the Python whose installed engine schedules the requests, with the
-      policy ``local`` [fairbench's model of the engine]; ``charge_pass``: whether the measured CPU
-      time of the engine's scheduling passes delays the iterations.
-    - ``eviction``: eviction policy of KV memory [the engine's LRU]; ``memory_records``: whether the
-      run records, under LRU too, which clients hold KV memory.
-    - ``preset``: name of the preset that provided default values, which does not change the results
-      of a run.
+      policy ``local`` [fairbench's model of the engine].
+    - ``charge_pass``: whether the CPU time of the engine's scheduling passes delays its iterations.
+    - ``eviction``: eviction policy of KV memory [the engine's LRU].
+    - ``memory_records``: whether the run records which clients hold KV memory, even under LRU.
+    - ``preset``: name of the preset that provided default values.
     - ``backend``: servers on which the experiment runs [the simulator]; the scheduler of an
       endpoint is ``AS_SERVED``.
-    - ``given``: the values that the user chose (see ``config.origins``) [unknown], a list that does
-      not change the results of a run.
+    - ``given``: the values that the user chose (see ``config.origins``) [unknown].
     """
 
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
         strict=True,
-        ser_json_inf_nan="constants",  # a setting may be infinite
+        ser_json_inf_nan="constants",  # A setting may be infinite.
     )
 
     scheduler: str
@@ -135,7 +133,7 @@ class ExperimentSpec(BaseModel):
     workload: WorkloadSpec
 
     def __eq__(self, other: object) -> bool:
-        """Return whether two specs describe equal experiments; ``given`` is ignored."""
+        """Return whether two specs describe equal experiments, apart from ``given``."""
         if not isinstance(other, ExperimentSpec):
             return NotImplemented
         return bool(super().__eq__(other.model_copy(update={GIVEN: self.given})))
@@ -180,7 +178,7 @@ class ExperimentSpec(BaseModel):
         return self
 
     def _check_targets(self, names: Sequence[str]) -> None:
-        """Raise ValueError for latency targets that are impossible or not measurable."""
+        """Raise ValueError for latency targets that are impossible or cannot be measured."""
         try:
             targets = client_targets(self.workload, self.goodput or {}, names)
         except UsageError as error:
@@ -194,20 +192,20 @@ class ExperimentSpec(BaseModel):
 
     @property
     def records_memory(self) -> bool:
-        """Whether a simulation records which clients hold KV memory; False with ``engine_code``."""
+        """Whether the run records which clients hold KV memory; False with ``engine_code``."""
         return self.engine_code is None and bool(self.eviction or self.memory_records)
 
     @property
     def routed_workers(self) -> int:
         """The number of workers among which the router chooses.
 
-        A disaggregated cluster's router chooses among prefill workers only.
+        In a disaggregated cluster, the router chooses among prefill workers only.
         """
         return self.prefill or self.dp
 
     @property
     def tenant_weights(self) -> dict[str, float]:
-        """The weights of tenants whose weight is not 1, by the tenant's name."""
+        """The weights of tenants whose weight is not 1, by the name of the tenant."""
         tenants = tenants_of(self.workload.name_clients(self.clients))
         return {name: one for name, one in (self.weights or {}).items() if name in tenants}
 
@@ -218,7 +216,7 @@ class ExperimentSpec(BaseModel):
         return None if params.policy == OFF else params
 
     def source(self) -> Source | None:
-        """Return the data set that provides the run's lengths, or None for random lengths."""
+        """Return the data set that provides the run's lengths, or None if lengths are drawn."""
         if self.dataset_path is None:
             return None
 
@@ -226,7 +224,7 @@ class ExperimentSpec(BaseModel):
         return workloads.load_source(kind, self.dataset_path, self.tokenizer, self.dataset_map)
 
     def client_plans(self) -> tuple[ClientPlan, ...]:
-        """Return for each client a plan of the programs that it sends.
+        """Return a plan for each client, which describes the programs that the client sends.
 
         Raises UsageError if a value of the experiment is impossible.
         """
@@ -246,7 +244,7 @@ class ExperimentSpec(BaseModel):
 
 
 class Origin(IntEnum):
-    """The places a value can come from, ordered from weak to strong.
+    """The places from which a value can come, ordered from weak to strong.
 
     A stronger origin, such as a flag, overrides a weaker origin, such as a default.
     """
@@ -257,8 +255,7 @@ class Origin(IntEnum):
 class Layered(UserDict[str, object]):
     """Values with their origins, filled in from the strongest origin to the weakest.
 
-    Origins are flag, file, preset, workload and default. A key keeps its origin if code later
-    replaces or removes its value.
+    A key keeps its origin if code later replaces or removes its value.
     """
 
     def __init__(self) -> None:
@@ -276,7 +273,7 @@ class Layered(UserDict[str, object]):
                 self.data[key] = value
 
     def origin(self, key: str) -> Origin:
-        """Return where the value of a key comes from."""
+        """Return the origin of a key's value."""
         return self.origins.get(key, Origin.DEFAULT)
 
     def is_said(self, key: str) -> bool:
@@ -304,7 +301,7 @@ class Draft(Layered):
         """Add each value of an origin, except for keys that a stronger origin has set.
 
         ``scheduler`` names a router and a local scheduler, so it overrides ``router`` and ``local``
-        of a weaker origin. Likewise, ``gateway`` overrides ``saturation``.
+        of a weaker origin. Likewise, ``gateway`` overrides ``saturation`` of a weaker origin.
         """
         if origin > Origin.DEFAULT:
             hidden = {"router", "local"} if "scheduler" in self else set()
@@ -330,7 +327,7 @@ class Draft(Layered):
 def to_toml(spec: ExperimentSpec) -> str:
     """Return a TOML file from which ``fairbench run`` builds an identical spec.
 
-    Secrets in the flags of servers are left out.
+    The file omits secrets in the flags of servers.
     """
     data = spec.model_dump(mode="json", exclude_none=True)
     if spec.backend is not None:
@@ -347,15 +344,15 @@ def to_toml(spec: ExperimentSpec) -> str:
 def digest_of(tables: Mapping[str, Any]) -> str:
     """Return a hash of an experiment, with 16 hexadecimal digits.
 
-    ``tables`` are the TOML tables of the experiment's file. The values of tag, backend and
-    ``given`` do not affect the hash.
+    ``tables`` are the TOML tables of the experiment's file. The hash ignores ``tag``, ``backend``
+    and ``given``.
     """
     kept = {key: value for key, value in tables.items() if key not in ("tag", "backend", GIVEN)}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def without_given(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an experiment's tables without ``given``, so that experiments can be compared."""
+    """Return an experiment's tables without ``given``, which is irrelevant in comparisons."""
     return {key: value for key, value in tables.items() if key != GIVEN}
 
 
@@ -370,6 +367,6 @@ def experiment_tables(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def identity(spec: ExperimentSpec) -> str:
-    """Return a hash that identifies an experiment. The hash ignores tag, preset and ``given``."""
+    """Return a hash that identifies an experiment, ignoring ``tag``, ``preset`` and ``given``."""
     text = to_toml(spec.model_copy(update={"tag": None, "preset": None, GIVEN: None}))
     return hashlib.sha256(text.encode()).hexdigest()
