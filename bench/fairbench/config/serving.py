@@ -23,8 +23,8 @@ from fairbench.schedulers.registry import local_class, pair_name, params_classes
 def resolve_backend(given: Any, stored: Any) -> BackendConfig | None:
     """Merge the backend that flags give with the backend of a file; return None for the simulator.
 
-    If the flags name another kind of backend than the file, the backend of the file is ignored.
-    Raises UsageError, which names the wrong key.
+    If the flags name another kind of backend than the file, the file's backend is ignored. Raises
+    UsageError, which names the wrong key.
     """
     given, stored = _backend_table(given), _backend_table(stored)
     kind = given.get("kind", "endpoint" if "base_url" in given else stored.get("kind", SIM))
@@ -44,7 +44,6 @@ def resolve_backend(given: Any, stored: Any) -> BackendConfig | None:
 
 
 def _backend_table(value: Any) -> Mapping[str, Any]:
-    """Return a backend as a table; ``backend = "sglang"`` means a table with only ``kind``."""
     if isinstance(value, str):
         return {"kind": value}
     if value is None or isinstance(value, Mapping):
@@ -62,7 +61,7 @@ def _misplaced(key: str, value: Any, kind: str) -> UsageError:
 
 
 def check_no_engine(backend: BackendConfig, engine: str | None) -> None:
-    """Raise UsageError if a simulated engine is given for real servers."""
+    """Raise UsageError if an experiment on real servers names a simulated engine."""
     if engine is not None:
         own = f"engine = {engine!r}: backend {backend.kind} has its own engine; leave engine out"
         raise UsageError(own).of("engine", "backend.kind")
@@ -71,7 +70,7 @@ def check_no_engine(backend: BackendConfig, engine: str | None) -> None:
 def check_machine(
     backend: BackendConfig, settings: Mapping[str, Any], usual: Mapping[str, Any]
 ) -> None:
-    """Raise UsageError if a machine setting was changed that the backend does not support.
+    """Raise UsageError if a changed machine setting is not supported by the backend.
 
     A value counts as unchanged if it equals the workload's default in ``usual``.
     """
@@ -88,10 +87,10 @@ def check_machine(
 
 
 def check_behaviours(spec: ExperimentSpec, backend: BackendConfig) -> None:
-    """Raise UsageError if clients on real servers behave in a way that needs a simulation.
+    """Raise UsageError if clients behave in a way that only a simulation supports.
 
-    Clients on real servers cannot react to the state of the cluster, and cannot repeat only the
-    beginning of an answer.
+    Clients of real servers cannot react to the state of the cluster, and cannot repeat only the
+    first part of an answer.
     """
     plans = spec.client_plans()
     found = {
@@ -142,10 +141,7 @@ def check_run_options(
 
 
 def obeys(backend: BackendConfig | None, option: str) -> bool:
-    """Return whether a backend supports an option of ``LiveOptions``.
-
-    None stands for the simulator.
-    """
+    """Return whether a backend supports an option of ``LiveOptions``; the simulator has none."""
     return backend is not None and option in backend.run_options
 
 
@@ -165,7 +161,7 @@ SCHEDULING = ("scheduler", "router", "local")
 
 
 def defaults_of(backend: Chosen) -> dict[str, Any]:
-    """Return ``DEFAULTS`` without keys that this kind of backend requires or forbids."""
+    """Return ``DEFAULTS`` without the keys that this kind of backend requires or forbids."""
     if _has_external_router(backend):
         return {**DEFAULTS, "scheduler": pair_name(EXTERNAL, "fcfs")}
     if _has_profile(backend):
@@ -177,7 +173,7 @@ def defaults_of(backend: Chosen) -> dict[str, Any]:
 
 
 def without_unsupported(file: Mapping[str, Any], backend: Chosen) -> dict[str, Any]:
-    """Return the file without its backend and without values that only this backend supports."""
+    """Return a file without its backend, and without values that the new backend cannot use."""
     was = resolve_backend(None, file.get("backend"))
     dropped = {"backend"}
     if type(was) is not type(backend) and not (_has_profile(was) and _has_profile(backend)):
@@ -215,7 +211,8 @@ def check_order(
 ) -> None:
     """Raise UsageError for a local scheduler that the engine or its release cannot run.
 
-    Some engines cannot run SGLang's policies, or schedulers that choose between prefill and decode.
+    Only some engines can run SGLang's policies, or schedulers that choose between prefill and
+    decode.
     """
     if not _is_managed(backend) or (backend is not None and backend.own_policy is not None):
         return

@@ -31,7 +31,7 @@ SIZES = frozenset({"num_programs", "duration_s"})
 
 
 def _flat(table: Any) -> Any:
-    """Flatten nested settings to ``"NAME.PARAM"``, which TOML parses as a table."""
+    """Flatten a table of settings to keys ``"NAME.PARAM"``, which TOML parses as nested tables."""
     if not isinstance(table, Mapping):
         return table
     flat: dict[str, Any] = {}
@@ -52,13 +52,13 @@ Tables = Annotated[list[Table], BeforeValidator(_as_list)]
 class Sweep(BaseModel):
     """A grid of experiments: one experiment with many combinations of values.
 
-    Each table in ``grid`` yields all combinations of its values, added to ``base``; combinations
+    Each table in ``grid`` yields all combinations of its values, added to ``base``. Combinations
     that match ``exclude`` are left out. These tables have the keys of an experiment file, with
     settings written as ``"NAME.PARAM"``. A value of ``grid`` or ``exclude`` is a single value or an
     array of values.
 
-    Each experiment runs with ``num_runs`` seeds. If ``quick`` is true, it stops after a few
-    programs (``QUICK_PROGRAMS``) instead of its duration. ``_flagged`` contains the keys and
+    Each experiment runs with ``num_runs`` seeds. If ``quick`` is True, an experiment stops after a
+    few programs (``QUICK_PROGRAMS``) instead of its duration. ``_flagged`` contains the keys and
     settings whose values come from flags.
     """
 
@@ -66,7 +66,7 @@ class Sweep(BaseModel):
         frozen=True,
         extra="forbid",
         strict=True,
-        ser_json_inf_nan="constants",  # a rate or a setting may be infinite
+        ser_json_inf_nan="constants",  # A rate or a setting may be infinite.
     )
 
     name: Annotated[str, Field(max_length=MAX_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -87,8 +87,7 @@ def sweep_names() -> list[str]:
 def read_sweep(ref: str) -> Sweep:
     """Read a sweep by bundled name, or by path if ``ref`` has a slash or ends in .toml.
 
-    Raises UsageError for an unknown name, and DataError (which names file, line or key) for a wrong
-    file.
+    Raises UsageError for an unknown name, and DataError for an invalid file.
     """
     file, shown = file_of("sweep", ref, files(__package__) / "sweeps")
     data = read_toml(file, shown)
@@ -115,7 +114,7 @@ def make_sweep(data: Mapping[str, Any]) -> Sweep:
 
 
 def grid_of(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return an experiment as the grid of a sweep with a single point.
+    """Return an experiment as the grid of a sweep with a single point (experiment).
 
     A list in the experiment counts as one value, not as several points.
     """
@@ -132,9 +131,8 @@ def sweep_toml(sweep: Sweep) -> str:
 def parse_axis(text: str) -> tuple[str, list[Any]]:
     """Parse the text ``NAME.PARAM=V,W`` into a key and its values.
 
-    Raises UsageError if the text is not of the form ``NAME.PARAM=V,W``.
-
-    Values that are not valid TOML are taken as texts.
+    Values that are not valid TOML are taken as texts. Raises UsageError if ``text`` is not of the
+    form ``NAME.PARAM=V,W``.
     """
     name, equals, values = text.partition("=")
     single = [parse_assignment(f"{name}{equals}{value}") for value in values.split(",")]
@@ -149,7 +147,7 @@ def with_axes(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
     """Return a copy of the sweep with the values of ``axes`` in every grid.
 
     If ``axes`` set a duration or a number of programs, the copy is no longer ``quick``. Raises the
-    same errors as ``make_sweep``.
+    errors of ``make_sweep``.
     """
     flags = current_keys(axes)
     grid = [{**one, **flags} for one in sweep.grid]
@@ -160,10 +158,7 @@ def with_axes(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
 
 
 def quick_form(sweep: Sweep) -> Sweep:
-    """Return a short version of a sweep, for a first look.
-
-    Each experiment has few programs and at least ``QUICK_RUNS`` seeds.
-    """
+    """Return a short version of a sweep: few programs, and at least ``QUICK_RUNS`` seeds."""
     num_runs = max(sweep.num_runs, QUICK_RUNS)
     return sweep.model_copy(update={"quick": True, "num_runs": num_runs})
 
@@ -180,8 +175,8 @@ def sweep_of(
     """Build a sweep from a file or bundled name, from named flags, or from both.
 
     A flag with the value None counts as not given. A value in ``flags`` or ``settings`` may be a
-    list; the sweep then runs every value of the list. Raises UsageError if neither a file nor any
-    flag or setting is given, or for wrong values.
+    list; the sweep then runs every value of the list. Raises UsageError for wrong values, or if the
+    sweep would have neither a file nor any flag or setting.
     """
     check_names(flags, SWEEP)
     check_sides(flags)
