@@ -34,10 +34,10 @@ from fairbench.workloads.programs import program_class
 if TYPE_CHECKING:
     from fairbench.workloads.traces.read import TraceParams
 
-# most programs of a run, so that its records fit into memory
+# most programs of a run; the limit lets the run's records fit into memory
 MAX_PROGRAMS = 2_000_000
 
-# keys on which the defaults of other keys depend
+# keys whose values decide the defaults of other keys
 RULING = frozenset(
     {"workload", "scenario", "scheduler", "router", "local", "gpu", "model"}
     | {
@@ -53,14 +53,14 @@ RULING = frozenset(
     }
 )
 
-# keys that determine which programs the clients send
+# keys that decide which programs the clients send
 SENT = ("workload", "scenario", "clients", "num_programs", "request_rate", "duration_s", "dp")
 
 
 def read_experiment(path: Path) -> dict[str, Any]:
     """Read an experiment file as tables.
 
-    Raises DataError with the name of the file, and with the key or line.
+    Raises DataError, which names the file and the wrong key or line.
     """
     if path.name.removesuffix(".gz").endswith((".csv", ".jsonl")):
         raise DataError(f"{path}: must be an experiment in TOML; for a trace, write --trace {path}")
@@ -77,15 +77,15 @@ def read_experiment(path: Path) -> dict[str, Any]:
 def read_spec(path: Path) -> ExperimentSpec:
     """Return the complete experiment of an experiment file.
 
-    Raises DataError with the name of the file.
+    Raises DataError, which names the file.
     """
     return resolve({}, {}, read_experiment(path), path=path)
 
 
 def with_new_defaults(file: Mapping[str, Any], path: Path) -> ExperimentSpec:
-    """Return the spec of a stored experiment with the defaults of this version.
+    """Return the spec of a stored experiment, with the defaults of this version of fairbench.
 
-    Values that the user chose are kept. Raises DataError with the name of the file.
+    Values that the user chose are kept. Raises DataError, which names the file.
     """
     return resolve({}, {}, file, path=path, new_defaults=True)
 
@@ -101,7 +101,7 @@ def resolve(
     """Return the full spec of an experiment from flags, settings and a file.
 
     ``flags`` override keys of the file, and ``assignments`` override its settings. ``path`` is the
-    path of ``file``. With ``new_defaults``, only the values that the user chose are kept from a
+    path of ``file``. If ``new_defaults`` is True, only values that the user chose are taken from a
     stored file. Raises UsageError for a wrong flag and DataError for a wrong value of the file; the
     message names the field, the value and the allowed values.
     """
@@ -117,7 +117,7 @@ def resolve(
 
 
 def _of_preset(ref: str, error: UsageError) -> DataError:
-    """Return the error for wrong values of a preset, with advice to override them."""
+    """Return the error for wrong values of a preset, with advice on how to override them."""
     text = str(error)
     for key in error.keys & defaults.DEFAULTS.keys():
         other = f"give {key} = {defaults.DEFAULTS[key]}, or leave the preset out"
@@ -126,7 +126,6 @@ def _of_preset(ref: str, error: UsageError) -> DataError:
 
 
 def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> ExperimentSpec:
-    """Complete a draft of flags with values of the file and with defaults."""
     backend = None
     if "backend" in draft or "backend" in file:
         backend = serving.resolve_backend(draft.get("backend"), file.get("backend"))
@@ -183,7 +182,7 @@ def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> Ex
 def _fill_usual(draft: Draft, backend: serving.Chosen) -> defaults.Preset | None:
     """Fill a draft with values of its preset, its workload's GPU, and defaults.
 
-    Return the preset, if any.
+    Return the preset, or None without a preset.
     """
     workload, preset = (
         defaults.read_workload(draft.get("workload", defaults.DEFAULTS["workload"])),
@@ -230,10 +229,7 @@ def _checked_engine(
 def _tables(
     draft: Draft, file: Mapping[str, Any], workload: WorkloadSpec, resolved: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the tables settings, goodput and weights.
-
-    A flag overrides single entries of a table.
-    """
+    """Return the tables settings, goodput and weights; flags override single entries."""
     flags = draft.of_flags()
     assigned = draft.settings.of_flags()
     settings, weights = defaults.moved_weights(
@@ -282,8 +278,9 @@ def experiment(
 ) -> ExperimentSpec:
     """Build an experiment from a file and from flags, which override the file.
 
-    A flag with the value None counts as not given. ``settings`` by ``NAME.PARAM`` override engine
-    flags. Raises UsageError for a wrong value, and DataError for an invalid file.
+    A flag with the value None counts as not given. ``settings`` by ``NAME.PARAM`` override flags
+    that set engine parameters. Raises UsageError for a wrong value, and DataError for an invalid
+    file.
     """
     check_names(flags, RUN)
     if not CLUSTER_KEYS.isdisjoint(flags):
@@ -302,7 +299,7 @@ def experiment(
 
 
 def with_own_policy(given: PlacedFlags) -> PlacedFlags:
-    """Return the flags; with ``engine_code``, ``schedule_policy`` becomes the local scheduler."""
+    """With ``engine_code``, change the flag ``schedule_policy`` to the local scheduler."""
     backend = dict(given.backend)
     if "kind" in backend or (policy := backend.pop("schedule_policy", None)) is None:
         return given
@@ -317,15 +314,12 @@ def with_own_policy(given: PlacedFlags) -> PlacedFlags:
 def with_flags_of_code(
     given: PlacedFlags, file: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> PlacedFlags:
-    """Convert server flags to settings for ``engine_code``.
-
-    The words of ``server_args`` become settings and keys of the experiment, whose flags are
-    returned.
+    """Convert the server flags in ``server_args`` to settings for ``engine_code``.
 
     Args:
         given: The flags that the user gave.
         file: The experiment file, which may name the engine.
-        settings: Settings that the user gave, which the flags must not contradict.
+        settings: Settings that the user gave, which the server flags must not contradict.
     """
     backend = dict(given.backend)
     if "kind" in backend or (words := backend.pop(ARGS, None)) is None:
@@ -346,16 +340,16 @@ def with_flags_of_code(
     )
 
 
-# most floods among which the earliest is sought; its start limits the warm-up
+# most floods that are found in a trace, whose earliest start limits the warm-up
 MOST_SOUGHT = 20
 
 
 @lru_cache(maxsize=4)
 def _first_flood_s(params: TraceParams) -> float:
-    """Return the start of the first flood in a replayed trace, in seconds.
+    """Return the start of the first flood in a replayed trace in seconds; infinity means none.
 
-    The result is infinite without a flood. A trace that only states rates is not searched: it
-    records no flood, and may have millions of requests.
+    A trace that only states rates is not searched, because it records no flood and may have
+    millions of requests.
     """
     from fairbench.metrics.floods import floods
     from fairbench.metrics.traffic import weighted_tokens
@@ -370,7 +364,7 @@ def _first_flood_s(params: TraceParams) -> float:
     return min(starts_s, default=inf) / params.time_scale
 
 
-# flags that cannot be combined with a trace, which determines their values
+# flags that cannot be combined with a trace, because the trace determines their values
 SAID = {
     **{"workload": "", "request_rate": ": give --time-scale", "dataset_path": ""},
     **{"dataset_map": "", "tokenizer": ""},
@@ -405,7 +399,7 @@ def with_trace(given: PlacedFlags) -> PlacedFlags:
         raise UsageError(f"clients = {keys['clients']}: must be above 0")
     params = trace_params(given)
     workload = with_heavy(trace_workload(params), trace.get("misbehaving", ()))
-    # The parameters of a trace workload include the digest of the trace file.
+    # The parameters of a trace workload also hold the digest of the trace file.
     known = params_of(workload) or params
     warmup_s = min(workload.warmup_s, _first_flood_s(known))
     workload = workload.model_copy(update={"warmup_s": warmup_s})
@@ -418,7 +412,7 @@ def with_trace(given: PlacedFlags) -> PlacedFlags:
 
 
 def trace_params(given: PlacedFlags) -> TraceParams:
-    """Return the parameters with which the trace is read.
+    """Return the parameters with which a trace file is read.
 
     Raises UsageError for fields that a trace does not have.
     """

@@ -1,4 +1,4 @@
-"""Comparisons of experiments: read stored runs, run missing runs, group experiments."""
+"""Comparisons of experiments: read stored runs, make missing runs, and group experiments."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ToRun:
 
     @property
     def key(self) -> str:
-        """The ``experiment_key`` of the runs to make."""
+        """The ``experiment_key`` of the runs that ``compare`` must make."""
         return experiment_key(experiment_tables(self.spec))
 
 
@@ -64,7 +64,7 @@ class ComparisonPlan:
 
     @property
     def to_run(self) -> list[ToRun]:
-        """The arguments of ``compare`` for which no runs are stored."""
+        """The experiments for which no runs are stored."""
         return [one for one in self.members if isinstance(one, ToRun)]
 
     @property
@@ -94,12 +94,12 @@ def plan_comparison(
     settings: Mapping[str, Any],
     num_runs: int | None = None,
 ) -> ComparisonPlan:
-    """Read stored experiments, and resolve the experiments to run.
+    """Read stored experiments, and resolve the experiments that must be run.
 
-    An argument is a directory with runs of one experiment (with any seeds), an experiment
-    FILE.toml, or the name of a scheduler. A named scheduler runs with the configuration and seeds
-    of the first directory, if any. ``flags`` and ``settings`` apply only to new runs. Raises
-    UsageError if an argument is wrong.
+    An argument is a directory with runs of one experiment, an experiment FILE.toml, or the name of
+    a scheduler. A named scheduler runs with the configuration and seeds of the first directory, if
+    there is a directory. ``flags`` and ``settings`` apply only to new runs. Raises UsageError if an
+    argument is wrong.
     """
     check_names(flags, COMPARE)
     stored = {one: _stored(Path(one)) for one in arguments if is_stored(one)}
@@ -149,9 +149,9 @@ def check_usage(
     given: Sequence[str],
     codes: int = 0,
 ) -> None:
-    """Raise UsageError for flags that exclude each other; ``given`` are the flags in use.
+    """Raise UsageError for flags that exclude each other.
 
-    ``codes`` is the number of values given for ``engine_code``.
+    ``given`` are the flags in use. ``codes`` is the number of values given for ``engine_code``.
     """
     if resume is not None:
         if arguments or given or baseline:
@@ -186,7 +186,7 @@ def _nothing_new(given: Iterable[str]) -> UsageError:
 
 
 def is_stored(argument: str) -> bool:
-    """Return whether an argument is a directory rather than a scheduler's name."""
+    """Return whether an argument is a directory and not a scheduler's name."""
     return argument not in PAIRS and Path(argument).is_dir()
 
 
@@ -206,7 +206,7 @@ def _spec(
     settings: Mapping[str, Any],
     model: SchedulerResults | None,
 ) -> ExperimentSpec:
-    # Without a named scheduler, the default scheduler runs with each ``engine_code``.
+    # Without the name of a scheduler, the default scheduler runs with each ``engine_code``.
     if not argument:
         return experiment(flags, settings)
     if argument.endswith(".toml"):
@@ -237,7 +237,7 @@ def _seeds(
 
 
 def called(sides: Sequence[SchedulerResults]) -> list[SchedulerResults]:
-    """Name experiments by scheduler, or by file if two of them have the same scheduler."""
+    """Name experiments by scheduler; if schedulers repeat, name experiments by file."""
     named = grid_labels([side.first.experiment for side in sides])
     schedulers = [label.scheduler for label in named]
     if len(set(schedulers)) < len(schedulers):
@@ -272,11 +272,11 @@ def compare_experiments(
 ) -> ComparedExperiments:
     """Run the missing experiments of a comparison, and return all of its experiments in groups.
 
-    ``arguments`` are as for ``plan_comparison``, or a single directory, whose schedulers are
-    compared in each configuration with its scheduler ``baseline`` (default: the first). ``resume``
-    is the directory of a stored comparison to continue. New runs are saved in a new directory in
-    ``parent``. The names in ``metrics`` are checked before any run starts. Raises UsageError for
-    experiments that cannot be compared, and the errors of ``carry_out``.
+    ``arguments`` are those of ``plan_comparison``, or a single directory. The schedulers in a
+    single directory are compared in each configuration with the scheduler ``baseline``, by default
+    the first one. ``resume`` is the directory of a stored comparison to continue. New runs are
+    saved in a new directory in ``parent``. The names in ``metrics`` are checked before any run
+    starts. Raises UsageError for experiments that cannot be compared, and errors of ``carry_out``.
     """
     codes = len(codes_of(flags))
     alone = resume is None and len(arguments) == 1 and codes < 2

@@ -57,10 +57,7 @@ class Begin(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """A message that the driver is ready.
-
-    The reply names the time on the driver's clock at which it starts.
-    """
+    """A message that a driver is ready; the reply names the driver's start time on its clock."""
 
 
 class Stop(NamedTuple):
@@ -76,7 +73,7 @@ class Failed(NamedTuple):
 def serve(pipe: Pipe, clock: Callable[[], float] = time.monotonic) -> None:
     """Run a driver: answer messages until the pipe closes, and send requests after ``Begin``.
 
-    The driver sends ``DriveProgress`` messages and finally a ``DriveResult`` or ``Failed``.
+    The driver sends ``DriveProgress`` messages, and at the end a ``DriveResult`` or ``Failed``.
     """
     leave_signals_to_parent()
     stop = Event()
@@ -88,13 +85,13 @@ def serve(pipe: Pipe, clock: Callable[[], float] = time.monotonic) -> None:
                 case Begin() as begin:
                     hearing = Thread(target=_hear_stop, args=(pipe, stop), daemon=True)
                     pipe.send(_driven(begin, pipe, clock, hearing, stop))
-                    # A driver that failed early has no listening thread.
+                    # A driver that failed early has not started the listening thread.
                     if hearing.ident:
                         hearing.join()
 
 
 def _hear_stop(pipe: Pipe, stop: Event) -> None:
-    """Wait for the message ``Stop`` while the driver sends requests, and set the event ``stop``."""
+    """Set the event ``stop`` when the message ``Stop`` arrives or the pipe closes."""
     with suppress(EOFError, OSError):
         pipe.recv()
     stop.set()
@@ -127,7 +124,7 @@ def _driven(
 
 
 POLL_S = 0.1
-# seconds from the sending of the start message to the start time that it names
+# seconds from the sending of the start message to the start time in the message
 LEAD_S = 0.2
 
 
@@ -140,10 +137,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The process and the name of a driver.
-
-    ``host`` is the machine of the driver, or None for this machine.
-    """
+    """The process of a driver, its name, and its machine ``host`` (None means this machine)."""
 
     name: str
     pipe: Connection
@@ -168,7 +162,7 @@ class Crew(Protocol):
 class Team:
     """The drivers of a live run, as the controlling process sees them.
 
-    ``folders`` contains a folder for each driver, to which the driver's records are appended.
+    ``folders`` contains a folder for the records of each driver.
     """
 
     def __init__(
@@ -190,7 +184,7 @@ class Team:
         ]
 
     def clocks_again(self) -> list[Offset | None]:
-        """Measure clock offsets again after the run; None for a driver that has ended."""
+        """Measure clock offsets again after the run; the offset of an ended driver is None."""
         found: list[Offset | None] = []
         for number in range(len(self._pipes)):
             try:
@@ -200,7 +194,7 @@ class Team:
         return found
 
     def start_all(self, offsets: Sequence[Offset]) -> None:
-        """Start all drivers at the same moment, once all are ready."""
+        """Wait until all drivers are ready, then start them all at the same moment."""
         for number in range(len(self._pipes)):
             self._answer_driver(number, Ready)
         start_s = time.monotonic() + LEAD_S
@@ -210,8 +204,7 @@ class Team:
     def results(self) -> list[DriveResult]:
         """Wait for each driver's result; an interruption or a failed driver stops all drivers.
 
-        Raises RunFailed if a driver disappears before it has sent its result. Afterwards it may
-        disappear.
+        Raises RunFailed if a driver disappears before it has sent its result.
         """
         told: dict[int, DriveProgress] = {}
         ended: dict[int, DriveResult] = {}
@@ -262,7 +255,7 @@ class Team:
             self._pipes[number].send(message)
 
     def _heard(self, number: int) -> Any:
-        """Return a driver's next message other than records, which are stored."""
+        """Return a driver's next message that is not about records; store records in files."""
         with self._alive(number):
             while isinstance(message := self._received(number), Written):
                 with (self._folders[number] / message.name).open("ab") as file:
@@ -279,7 +272,7 @@ class Team:
 
         Raises RunFailed if the driver process has died.
         """
-        # The check comes before the pipe is read, because a driver may send messages and then die.
+        # This line precedes the read, because a driver may send messages and then die.
         lost = self._drivers[number].is_lost()
         if self._pipes[number].poll(timeout_s):
             return True
@@ -325,7 +318,7 @@ def drive_sharded(
 ) -> DriveResult:
     """Send the load of an experiment with several drivers, each for some of the clients.
 
-    Each finished request is written to a driver's folder immediately, and to ``folder`` at the end.
+    Each finished request is written to a driver's folder at once, and to ``folder`` at the end.
     Raises RunFailed if a driver dies, and any error that a driver reports.
     """
     with crew.started(folder, interrupted) as drivers:
@@ -336,7 +329,7 @@ def drive_sharded(
         for one, offset, host in zip(folders, before, hosts, strict=True):
             one.mkdir(exist_ok=True)
             write_clock(one, ClockComparison(offset, host=host))
-            # Create the record file now, because the driver may die before its first message.
+            # The record file is created now, because the driver may die before its first message.
             with Journal(one):
                 pass
         for number, one in enumerate(folders):
@@ -347,7 +340,7 @@ def drive_sharded(
         late = team.clocks_again()
         for one, early, after, host in zip(folders, before, late, hosts, strict=True):
             write_clock(one, ClockComparison(early, after, host))
-    # Create the record files now, because a run may end before the first request.
+    # The record files are created now, because a run may end before the first request.
     with Journal(folder):
         pass
     merge(folder, target.time_scale)

@@ -44,7 +44,7 @@ DEFAULT = "ssh -o BatchMode=yes {host}"  # the command that runs a shell line on
 
 
 class LauncherFlags(NamedTuple):
-    """The user's flags on where servers start; None for a flag that is not given."""
+    """The user's flags that decide where servers start."""
 
     ray_address: str | None = None
     hosts: str | None = None
@@ -91,7 +91,7 @@ def launcher_named(name: str, flags: LauncherFlags, *, drivers: str = LOCAL) -> 
     """Return a launcher of servers by name.
 
     ``drivers`` is the name of the launcher that starts load drivers. Raises UsageError for an
-    unknown name, or for a flag that neither launcher supports.
+    unknown name, or for a flag that neither of the two launchers supports.
     """
     check_launchers(name, flags, drivers=drivers)
     return LAUNCHERS[name].make(flags)
@@ -107,7 +107,7 @@ def driver_launcher_named(name: str, flags: LauncherFlags) -> Launcher | None:
 
 
 def check_launchers(name: str, flags: LauncherFlags, *, drivers: str) -> None:
-    """Raise UsageError for launchers that ``launcher_named`` refuses, or an unknown ``drivers``."""
+    """Raise UsageError for an unknown launcher, or for a flag that no named launcher supports."""
     if drivers not in DRIVER_LAUNCHERS:
         raise unknown_name("driver launcher", drivers, DRIVER_LAUNCHERS)
     if name not in LAUNCHERS:

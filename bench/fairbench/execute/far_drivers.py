@@ -1,10 +1,10 @@
 """The start of drivers as processes on this machine or on other machines.
 
-A driver on another machine runs the command below, connects to this machine and sends records:
+A driver on another machine runs the following command, connects to this machine and sends records:
 
     python -m fairbench.execute.far_drivers HOST PORT NUMBER
 
-The connection's key is passed in the environment, because process lists show command lines.
+The environment contains the connection's key, because process lists show command lines.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Telling:
         self._told = dict.fromkeys((REQUESTS_FILE, PROGRAMS_FILE), 0)
 
     def recv(self) -> Any:
-        """Receive the next message from the driver."""
+        """Receive the controlling process's next message, with the folder of this machine."""
         message = self._pipe.recv()
         return message._replace(folder=self._folder) if isinstance(message, Begin) else message
 
@@ -71,7 +71,7 @@ def main(host: str, port: str, number: str) -> None:
     """Connect a driver to the controlling process, receive the driver's work, and send the load."""
     key = bytes.fromhex(os.environ.pop(KEY))
     with (
-        # The controlling process may have closed the connection.
+        # An error here means that the controlling process has closed the connection.
         suppress(EOFError, OSError),
         Client((host, int(port)), authkey=key) as pipe,
         TemporaryDirectory(prefix="fairbench-") as temporary,
@@ -91,7 +91,7 @@ def main(host: str, port: str, number: str) -> None:
 
 
 POLL_S = 0.2
-# whole seconds within which a connecting driver must send its key
+# whole seconds within which a driver that connects must send its key
 ANSWER_S = 10
 # seconds within which all load drivers must start; the first import is slow on a busy machine
 START_S = 120.0
@@ -130,7 +130,7 @@ def address_facing(host: str) -> str:
         )
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as toward:
-            # Connecting a UDP socket sends no packet, but reveals the local address.
+            # Connecting a UDP socket sends no packet, but selects the local address.
             toward.connect((host, 9))
             address: str = toward.getsockname()[0]
     except OSError as error:
@@ -142,7 +142,7 @@ def address_facing(host: str) -> str:
 class RemoteCrew:
     """Drivers on other machines (``places``), which connect to ``address`` on this machine.
 
-    Drivers must authenticate, because their messages are unpickled; the key is new for each start.
+    Drivers must authenticate, because their messages are unpickled. Each start uses a new key.
     """
 
     places: Sequence[ReplicaPlace]
@@ -152,10 +152,7 @@ class RemoteCrew:
 
     @contextmanager
     def started(self, folder: Path, interrupted: Callable[[], bool]) -> Iterator[list[Driver]]:
-        """Start the drivers, with log files ``driver-N.log``.
-
-        A driver ends when its pipe closes.
-        """
+        """Start the drivers, which write ``driver-N.log`` and end when their pipes close."""
         key = secrets.token_bytes(32)
         with ExitStack() as stack:
             listening = stack.enter_context(socket.create_server((self.address, 0)))
@@ -233,8 +230,8 @@ def _is_lost(place: ReplicaPlace) -> Callable[[], bool]:
 def _next_caller(listening: socket.socket, key: bytes) -> tuple[int, Connection] | None:
     """Accept one connection, and return the number of the calling driver and the connection.
 
-    ``key`` is the secret with which both sides authenticate; the driver then sends its number. The
-    result is None if no driver connects in time, has a wrong key, or has died.
+    Both sides authenticate with the secret ``key``; the driver then sends its number. The result is
+    None if no driver connects in time, has a wrong key, or has died.
     """
     try:
         caller, _ = listening.accept()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LiveFlags(NamedTuple):
-    """The user's flags on how servers and drivers start, which do not affect the records."""
+    """The user's flags that decide how servers and drivers start; they do not affect records."""
 
     server_python: str | None = None
     ready_timeout_s: float = READY_S
@@ -100,7 +100,7 @@ def by_workers(points: Sequence[LivePoint]) -> list[list[LivePoint]]:
 
 
 def try_untested(specs: Sequence[ExperimentSpec]) -> None:
-    """Allow engine releases newer than the supported ones.
+    """Allow engine releases newer than the supported releases.
 
     Raises UsageError if no run uses an engine's real server.
     """

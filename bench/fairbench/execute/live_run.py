@@ -1,7 +1,7 @@
 """Live runs, which take place on real servers.
 
-The directory of a run exists from the start, so that no result is lost. Several runs, such as
-those of a sweep, can share servers. This module needs the packages of the extra "live".
+The directory of a run is created before the run starts, so that no result is lost. Several runs,
+such as the runs of a sweep, can share servers. This module needs the packages of the extra "live".
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def run_live_in(
 ) -> tuple[RunResult, Path]:
     """Run an experiment in a new directory in ``parent``, and return result and directory.
 
-    Raises Interrupted if a signal comes before the servers are ready; no directory remains. After
-    any other failure, the directory keeps logs and records for ``recover_run``. Without any record,
-    the logs are moved elsewhere and the directory is removed. ``cluster`` contains workers that are
-    already running, or is None.
+    ``cluster`` contains workers that are already running, or is None. Raises Interrupted if a
+    signal comes before the servers are ready; the directory is then removed. After any other
+    failure, the directory keeps logs and records for ``recover_run``. If there is no record, the
+    logs are moved elsewhere and the directory is removed.
     """
     watch = Stopwatch.start()
     with removing_new_folders(parent):
@@ -102,10 +102,10 @@ def cluster_in(
     *,
     fresh: bool = False,
 ) -> Iterator[Workers | None]:
-    """Start workers for several runs, with logs in ``parent``. For an endpoint, yield None.
+    """Start workers for several runs, with logs in ``parent``; for an endpoint, yield None.
 
-    Raises KeyboardInterrupt if a signal comes before the workers are ready. After a signal,
-    ``parent`` is removed if ``fresh`` is True.
+    Raises KeyboardInterrupt if a signal comes before the workers are ready. If ``fresh`` is True,
+    ``parent`` is then removed.
     """
     if spec.backend is None or not spec.backend.is_managed:
         yield None
@@ -125,7 +125,7 @@ def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
     """Remove a run's directory if the ``with`` block ends by an error before the first record.
 
     After an error, such as a server that does not start, the logs are moved to a temporary
-    directory, which the message names.
+    directory, which the error message names.
     """
     try:
         yield
@@ -133,7 +133,7 @@ def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
         if not has_begun(path) and (kept := without_logs(path)):
             error.args = (str(error).replace(str(path / FOLDER), str(kept)), *error.args[1:])
         raise
-    except Interrupted:  # an interrupted run has already removed its files
+    except Interrupted:  # An interrupted run has already removed its files.
         raise
     except KeyboardInterrupt:
         shutil.rmtree(path)
@@ -143,10 +143,10 @@ def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
 def run_live_points(
     store: SweepStore, points: Sequence[LivePoint], options: LiveOptions, context: RunContext
 ) -> list[FailedPoint]:
-    """Run all points (experiments of a sweep) on real servers.
+    """Run all points (experiments of a sweep) on real servers; store and return the failures.
 
-    The failures are stored and returned. Points that can share servers are run on the same started
-    servers. After a failed point, the servers are started again.
+    Points that can share servers are run on the same started servers. After a failed point, the
+    servers are started again.
     """
     with context.progress.watching():
         run = _Runs(store, options, context)
@@ -157,18 +157,18 @@ def run_live_points(
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """A sweep's runs on real servers; its methods yield results as ``Executor.run`` does."""
+    """A sweep's runs on real servers, whose methods yield results as ``Executor.run`` does."""
 
     store: SweepStore
     options: LiveOptions
     context: RunContext
 
     def all(self, left: deque[LivePoint]) -> Iterator[tuple[LivePoint, Any]]:
-        """Run groups of points that share servers, and yield each point with its result."""
+        """Run points that share servers, and yield each point with its result."""
         while left and not self.context.interrupted():
             try:
                 yield from self._until_one_fails(left)
-            # interrupted while the servers were starting
+            # The signal came while the servers were starting.
             except KeyboardInterrupt:
                 return
             except FairbenchError as error:

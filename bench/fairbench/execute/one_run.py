@@ -1,4 +1,4 @@
-"""A single run, simulated or on real servers, and the recovery of a killed run."""
+"""The execution of a single run, and the recovery of a killed run."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def run_and_save(
     """Run an experiment in a new directory in ``parent``; return result and directory.
 
     ``options`` is None for a simulation. A run that is interrupted ends early and is saved. Raises
-    Interrupted if a signal comes before the servers are ready (no files remain), UsageError if the
-    run is impossible, and RunFailed if the run cannot continue.
+    Interrupted if a signal comes before the servers are ready; no files remain then. Raises
+    UsageError if the run is impossible, and RunFailed if the run cannot continue.
     """
     check_writable(parent)
     with context.progress.watching():
@@ -47,7 +47,7 @@ def run_and_save(
 def run_unsaved(
     spec: ExperimentSpec, options: LiveOptions | None, context: RunContext
 ) -> RunResult:
-    """Run ``spec`` with ``options`` like ``run_and_save``, without leaving files on disk."""
+    """Run ``spec`` as ``run_and_save`` does, without leaving files on disk."""
     if spec.backend is not None:
         with TemporaryDirectory(prefix="fairbench-") as temporary:
             return run_and_save(spec, options, Path(temporary), context)[0]
@@ -58,10 +58,9 @@ def run_unsaved(
 def run_simulated(
     parent: Path, spec: ExperimentSpec, context: RunContext
 ) -> tuple[RunResult, Path]:
-    """Simulate and save a run. If the experiment is impossible, no directory remains.
+    """Simulate and save a run; if the experiment is impossible, no directory remains.
 
-    If the run fails or is killed, the directory keeps the records written so far (see
-    ``recover_run``).
+    If the run fails or is killed, the directory keeps the records for ``recover_run``.
     """
     watch = Stopwatch.start()
     with begun_run(parent, spec) as path, run_folder(path, SIMULATED) as folder:
@@ -78,7 +77,7 @@ def recover_run(path: Path) -> RunResult:
     """Save the finished requests of a killed run, and mark the run as incomplete.
 
     Requests that were unfinished when the run was killed are left out. Raises UsageError if the
-    directory is not of a killed run, or if the run is still running.
+    directory does not belong to a killed run, or if the run is still running.
     """
     if (path / MANIFEST).exists():
         raise UsageError(f"{path}: this run is saved already; print it with `fairbench show`")
@@ -96,7 +95,7 @@ def recover_run(path: Path) -> RunResult:
         manifest = build_manifest(spec, complete=False, watch=watch) | result.about
         manifest |= {"recovered": True}
         write_run(path, spec, result.tables(), result.summary, manifest)
-        # ``SIMULATED`` is no longer needed, because the tables of the run contain all its records.
+        # The tables of the saved run contain all records in the folder ``SIMULATED``.
         if name == SIMULATED:
             shutil.rmtree(folder)
     return result

@@ -1,4 +1,4 @@
-"""Execution of several runs: repeats of one experiment over seeds, and sweeps."""
+"""The execution of several runs: one experiment with several seeds, and sweeps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Repeats:
     """Runs of one experiment in the order of their seeds, and the combined summary.
 
-    ``combined`` is None if an interruption came before the first run.
+    If an interruption came before the first run ended, ``combined`` is None.
     """
 
     path: Path
@@ -49,10 +49,10 @@ def repeat(
 ) -> Repeats:
     """Run ``num_runs`` seeds, beginning with ``spec.seed``.
 
-    All runs are saved in one new directory. The directory also contains ``intervals.json``
-    (confidence intervals) and the logs of the servers. Servers are started once; between runs,
-    their caches are emptied. After an interruption, runs that had already begun are kept. Raises
-    Interrupted if a signal comes before the servers are ready, and the error of a failed run.
+    All runs are saved in one new directory, with confidence intervals (``intervals.json``) and the
+    logs of the servers. Servers are started once, and their caches are emptied between two runs.
+    After an interruption, runs that had already begun are kept. Raises Interrupted if a signal
+    comes before the servers are ready, and the error of a failed run.
     """
     check_writable(parent)
     specs = [spec.model_copy(update={"seed": spec.seed + n}) for n in range(num_runs)]
@@ -76,8 +76,8 @@ def simulate_all(
 ) -> list[dict[str, Any]]:
     """Simulate and save all experiments, and return their summaries in order.
 
-    After an interruption, some summaries are missing. Raises the error of a failed run after all
-    other runs have ended.
+    After an interruption, some summaries are missing. If a run failed, its error is raised after
+    all other runs have ended.
     """
     results = simulate_each(specs, parent, context)
     for result in results.values():
@@ -89,10 +89,7 @@ def simulate_all(
 def simulate_each(
     specs: Sequence[ExperimentSpec], parent: Path, context: RunContext
 ) -> dict[int, Any]:
-    """Simulate and save all experiments.
-
-    Return the summary or the Failure of each run that ended, by index.
-    """
+    """Simulate and save all experiments; return the summary or Failure of each run by index."""
     tasks = [simulation(spec, parent) for spec in specs]
     names = point_names(specs)
     results = {}
@@ -120,12 +117,12 @@ def _one_after_another(
     return summaries
 
 
-# keys of notes in a run's summary that limit what a comparison can conclude
+# keys of a summary's notes that limit what a comparison can conclude
 REMARKS = ("workers", "errors", "cache", "lateness", "estimated", "lengths")
 
 
 def remarks_on(summary: Summary, place: str = "") -> Iterator[str]:
-    """Yield notes of a run that limit what a comparison with it can conclude.
+    """Yield notes that limit what a comparison with a run can conclude.
 
     Each note begins with ``place`` (the configuration) and the run's seed.
     """
@@ -166,8 +163,8 @@ def run_sweep(
     """Run the unfinished experiments of a sweep, compare all, and store the comparison.
 
     If an experiment fails, the sweep continues with the next experiment. Raises UsageError while
-    another process runs this sweep, and Interrupted after a signal. ``command`` is the command by
-    which users continue the sweep (with ``--resume``).
+    another process runs this sweep, and Interrupted after a signal. The message of Interrupted
+    tells users to continue with ``command``.
     """
     # The lock keeps two processes from executing the same runs.
     with run_folder(store.path, "alone"):

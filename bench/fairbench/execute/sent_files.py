@@ -24,13 +24,11 @@ from fairbench.workloads.traces.read import find_trace_file
 class SentFiles:
     """The files and software versions that each node of a cluster receives once.
 
-    ``files`` maps the path of each file that a task reads, relative to the working directory, to
-    its
-    content. ``fixed`` contains digests of files with absolute paths, which must exist on every
-    node.
-    ``code`` contains names and contents of the user's Python files, by the environment variable
-    that
-    names them (``FAIRBENCH_SCHEDULERS`` or ``FAIRBENCH_PROGRAMS``).
+    - ``files`` maps the paths of the files that tasks read, relative to the working directory, to
+      the files' contents.
+    - ``fixed`` contains digests of files with absolute paths, which must exist on every node.
+    - ``code`` contains names and contents of the user's Python files, by the environment variable
+      that names the files (``FAIRBENCH_SCHEDULERS`` or ``FAIRBENCH_PROGRAMS``).
     """
 
     environment: Mapping[str, str]
@@ -76,7 +74,7 @@ class SentFiles:
         return cls(environment(), variables, files, fixed, code)
 
     def check(self, node: str) -> None:
-        """Raise UsageError if software or files on ``node`` differ from this machine's."""
+        """Raise UsageError if software or files on ``node`` differ from those on this machine."""
         for key, theirs in environment().items():
             if (ours := self.environment.get(key)) != theirs:
                 raise UsageError(
@@ -116,7 +114,7 @@ class SentFiles:
 
 
 def _files(name: str) -> Iterator[tuple[str, Path]]:
-    """Yield the name and the content of a file, or of each file in a folder.
+    """Yield the name and the path of a file, or of each file in a folder.
 
     Raises DataError if no file or folder has the given name.
     """
