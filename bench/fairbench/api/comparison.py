@@ -1,4 +1,4 @@
-"""Comparison of experiments with the first of them, seed by seed."""
+"""The function that compares experiments seed by seed, and its result."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Comparison:
     are ``place`` (the configuration), ``run`` (the scheduler) and ``seed``.
 
     ``differences`` has one row per metric and pair of experiments: both means, the difference
-    over runs with equal seeds, and its 95% confidence interval. A verdict says whether the
-    compared experiment is ``better`` than the baseline, ``worse``, the ``same``, or
-    inconclusive; an inconclusive row estimates how many more seeds would decide.
+    over runs with equal seeds, and the difference's 95% confidence interval. A verdict says whether
+    the compared experiment is ``better`` than the baseline, ``worse``, the ``same``, or
+    inconclusive. An inconclusive row estimates how many more seeds would decide.
 
     ``print(comparison)`` shows the output of ``fairbench compare``.
     """
@@ -53,7 +53,7 @@ class Comparison:
     ) -> None:
         """Compare each group's experiments with the first experiment of the group.
 
-        If ``every`` is true, all metrics are shown, not only the main metrics. If ``paired`` is
+        If ``every`` is True, all metrics are shown, not only the main metrics. If ``paired`` is
         True, two experiments that have no seed in common are an error.
         """
         self._sides = [side for group in groups for side in group]
@@ -77,7 +77,7 @@ class Comparison:
 
     @cached_property
     def shown(self) -> list[comparison.Contrast]:
-        """The differences of all pairs of experiments, in the chosen metrics or the main ones."""
+        """The differences of all pairs of experiments, in the chosen metrics or main metrics."""
         return [comparison.contrast(*pair, self._usual) for pair in self._pairs]
 
     @cached_property
@@ -109,8 +109,8 @@ class Comparison:
     def latex(self, columns: Sequence[str] = ()) -> str:
         """Return the comparison as a LaTeX table (package booktabs) that fits into a column.
 
-        ``columns`` are metrics, such as ``victim_p95_s``; by default, as many metrics as fit into
-        the column. Raises UsageError for a metric that the runs lack.
+        ``columns`` are metrics, such as ``victim_p95_s``; by default, the table has as many metrics
+        as fit into the column. Raises UsageError for a metric that the runs lack.
         """
         return latex_table(self._sides, columns)
 
@@ -143,10 +143,10 @@ def compare(
 ) -> Comparison:
     """Compare several experiments with the first one, over runs with equal seeds.
 
-    The arguments are the experiments. Each is a result, a list of results, a directory of stored
-    runs, or the name of a scheduler or experiment file, which is then run. New runs use the flags
-    of ``fairbench compare`` as keywords, and ``settings`` as in ``run``. They are saved in a new
-    directory in ``result_dir``; without ``result_dir`` no files remain.
+    Each argument is an experiment: a result, a list of results, a directory of stored runs, or the
+    name of a scheduler or experiment file, which is then run. New runs use the flags of ``fairbench
+    compare`` as keywords, and ``settings`` as in ``run``. New runs are saved in a new directory in
+    ``result_dir``; without ``result_dir``, no files remain.
 
     If the only argument is a directory, its schedulers are compared with its scheduler
     ``baseline``, in each configuration. ``resume`` continues the comparison in the given
@@ -184,7 +184,7 @@ def compare(
 
 
 def _sides(given: Sequence[One | Sequence[Result]]) -> list[comparison.SchedulerResults]:
-    """Group results by experiment; a seed that occurs again begins a new group."""
+    """Group results by experiment; a repeated seed begins a new group."""
     rounds: list[list[comparison.ComparedRun]] = [[]]
     for one in given:
         if isinstance(one, Result):

@@ -1,4 +1,4 @@
-"""Python functions for ``fairbench diagnose``, ``score`` and ``plan``, also on tables in memory."""
+"""The Python functions for ``fairbench diagnose``, ``score`` and ``plan``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from fairbench.scoring.records import read_scored
 from fairbench.scoring.summary import score_page, scored_summary, scored_window
 from fairbench.workloads.traces.read import TraceParams, joined_columns
 
-NAME = "data"  # the name of a table in memory in messages and results
+NAME = "data"  # the name that messages and results use for a table in memory
 Data = Any
 """A data frame of pandas (or of another library with Arrow's interface), an Arrow table, a list of
 dicts, a dict of columns, or the name of a file."""
@@ -58,9 +58,9 @@ dicts, a dict of columns, or the name of a file."""
 def as_file(data: Data) -> Iterator[str]:
     """Yield the name of a file that holds the rows of ``data``.
 
-    A file name is yielded unchanged. Rows in memory are written to a temporary file; error messages
-    call it ``data``. Raises UsageError for a source of an unsupported type, and for a table without
-    rows.
+    If ``data`` is the name of a file, this name is yielded. Rows in memory are written to a
+    temporary file, which error messages call ``data``. Raises UsageError for a source of an
+    unsupported type, and for a table without rows.
     """
     if isinstance(data, str | PathLike):
         yield fspath(data)
@@ -76,7 +76,7 @@ def as_file(data: Data) -> Iterator[str]:
 
 
 def shown(text: str, file: str) -> str:
-    """Replace the temporary file and line in an error message by ``data`` and row."""
+    """Replace the temporary file and line in an error message by ``data`` and a row number."""
     if not Path(file).name.startswith(NAME):
         return text
     return re.sub(rf"{re.escape(file)}(, line (\d+))?", _row_place, text)
@@ -96,7 +96,7 @@ def _write(path: Path, rows: Iterable[Mapping[Any, Any]]) -> None:
 
 
 def _data_rows(data: Data) -> Iterable[Mapping[Any, Any]]:
-    """Return the rows of a data frame, Arrow table or list as dicts.
+    """Return the rows of a data frame, Arrow table, list or dict of columns as dicts.
 
     Raises UsageError for an unsupported type of ``data``.
     """
@@ -120,14 +120,14 @@ def _data_rows(data: Data) -> Iterable[Mapping[Any, Any]]:
 
 
 def _pandas_rows(frame: Any) -> Iterable[Mapping[Any, Any]]:
-    """Return the rows of a pandas frame; an index with a name becomes a column."""
+    """Return the rows of a pandas frame; a named index becomes a column."""
     named = any(name is not None for name in frame.index.names)
     rows: list[dict[Any, Any]] = (frame.reset_index() if named else frame).to_dict("records")
     return rows
 
 
 def _with_microseconds(table: pa.Table) -> pa.Table:
-    """Round the times of a table to microseconds, the precision of Python's times."""
+    """Round the times of a table to microseconds, because Python's times are not more precise."""
     fields = [
         field.with_type(pa.timestamp("us", field.type.tz))
         if pa.types.is_timestamp(field.type)
@@ -138,7 +138,7 @@ def _with_microseconds(table: pa.Table) -> pa.Table:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as a JSON type; missing and infinite values are None."""
+    """Return a value as a JSON type; missing and infinite values become None."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
@@ -151,12 +151,12 @@ def _plain(value: Any) -> Any:
 
 
 def _plain_number(value: float) -> float | None:
-    """Return whole numbers as integers, because they may be names of clients."""
+    """Return a whole number as an integer, because it may be the name of a client."""
     return None if not isfinite(value) else int(value) if value.is_integer() else value
 
 
 def _text(value: Any) -> str | float | None:
-    """Return a time, a duration in seconds, or another value as text."""
+    """Return a time or another value as text, and a duration as a number of seconds."""
     if type(value).__name__ in ("NAType", "NaTType"):  # pandas uses these types for missing values.
         return None
     if isinstance(value, datetime | date | time):
@@ -184,8 +184,7 @@ class Answer:
     def save_report(self, path: str | PathLike[str]) -> None:
         """Write a page with charts to a file whose name ends in .html or .md.
 
-        Raises UsageError if the file cannot be written, or if its name ends neither in .html nor in
-        .md.
+        Raises UsageError if the file cannot be written, or if its name has another ending.
         """
         write_page(self._page(), Path(path), "save_report")
 
@@ -200,7 +199,7 @@ class Answer:
 def diagnose(
     data: Data,
     *,
-    # named after the flag --map, although ``map`` is also a Python function
+    # The argument is named after the flag --map, although ``map`` is also a Python function.
     map: Mapping[str, str] | None = None,
     time_unit: Literal["s", "ms", "us", "ns"] | None = None,
     dp: int | None = None,
@@ -216,8 +215,8 @@ def diagnose(
 
     ``data`` is a data frame, an Arrow table, a list of dicts, or the name of a file. ``map`` names
     the columns of fields that have uncommon names, such as ``{"client": "team"}``. ``time_unit`` is
-    the unit of times in columns whose names do not say the unit. All other arguments are flags of
-    ``fairbench diagnose``; schedulers and targets are given as lists.
+    the unit of times in columns whose names state no unit. All other arguments are flags of
+    ``fairbench diagnose``. Schedulers and latency targets are given as lists.
 
     Raises UsageError for a wrong argument and DataError for wrong data; the message is one line.
     """
@@ -253,9 +252,9 @@ def score(
     """Compute every fairness metric from the request records of any serving system.
 
     ``data`` is a data frame, an Arrow table, a list of dicts, or the names of files that form one
-    run. The other arguments are the flags of ``fairbench score``, some as dicts: ``map={"client":
-    "team"}`` (column by field), ``weights`` (weight by client), ``goodput={"ttft": "500"}`` (target
-    by latency).
+    run. All other arguments are flags of ``fairbench score``. Some of these flags are given as
+    dicts: ``map={"client": "team"}`` (column by field), ``weights`` (weight by client), and
+    ``goodput={"ttft": "500"}`` (target by latency).
 
     Raises UsageError for a wrong argument and DataError for wrong data; the message is one line.
     """
@@ -315,7 +314,7 @@ def plan(
     """Find the smallest cluster that meets targets under the load of a log or workload.
 
     ``data`` is a log as for ``diagnose``; without ``data``, a flag in ``flags`` names a workload.
-    ``slo`` lists the latency and fairness targets, such as ``["ttft_p99<2s"]``; ``dp`` is the range
+    ``slo`` lists the latency and fairness targets, such as ``["ttft_p99<2s"]``. ``dp`` is the range
     of the number of replicas, by default from 1 to 32. With ``max="users"``, ``plan`` instead finds
     how many users (clients) a fixed cluster, such as ``dp=(4, 4)``, can serve within the targets.
     All other arguments are flags of ``fairbench plan``. No files remain on disk.

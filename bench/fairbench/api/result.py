@@ -1,4 +1,4 @@
-"""Runs and their results: a summary and Arrow tables."""
+"""The function that runs an experiment, and its result: a summary and Arrow tables."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def frame(table: pa.Table) -> pandas.DataFrame:
 
 
 def html_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Return an HTML table of ``rows``; ``columns`` without any value are omitted."""
+    """Return an HTML table of ``rows``; a column without any value is omitted."""
     shown = [column for column in columns if any(column in row for row in rows)]
     head = "".join(f"<th>{escape(column)}</th>" for column in shown)
     body = "".join(
@@ -64,7 +64,7 @@ def html_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[
 
 
 def _html_cell(value: object) -> str:
-    if isinstance(value, Mapping):  # a mean over seeds with its confidence interval
+    if isinstance(value, Mapping):  # The value is a mean over seeds with its confidence interval.
         low, high = value.get("low"), value.get("high")
         mean = number(value.get("mean"))
         text = mean if low is None else f"{mean} [{number(low)}, {number(high)}]"
@@ -87,9 +87,9 @@ class _InMemory(StoredRun):
 class Result:
     """The result of a run, as returned by ``run`` or ``load``.
 
-    ``summary`` has the keys of docs/reference/metrics.md; ``experiment`` has the tables of
+    ``summary`` has the keys of docs/reference/metrics.md. ``experiment`` has the tables of
     ``experiment.toml``. ``path`` is the run's directory, or None if the run was not saved. All
-    tables are Arrow tables, which ``to_pandas`` converts to pandas data frames.
+    tables of the run are Arrow tables, which ``to_pandas`` converts to pandas data frames.
     """
 
     def __init__(self, run: StoredRun, experiment: Experiment, path: Path | None) -> None:
@@ -128,7 +128,7 @@ class Result:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Return all metrics of the run, by key. Undefined metrics have the value None."""
+        """All metrics of the run, by key; an undefined metric has the value None."""
         return self._run.summary
 
     @property
@@ -146,12 +146,12 @@ class Result:
 
     @property
     def service(self) -> pa.Table:
-        """The service log: a row per client for each period in which the batch did not change."""
+        """The service log, with a row per client for each period in which the batch is constant."""
         return self._run.table("service")
 
     @property
     def clients(self) -> pa.Table:
-        """The clients as an Arrow table, one row per client, with the summary's metrics."""
+        """The clients as an Arrow table, one row per client, with their metrics."""
         return pa.Table.from_pylist(self.summary["clients"])
 
     def to_pandas(self, table: RunTable = "requests") -> pandas.DataFrame:
@@ -195,8 +195,8 @@ def saved_in(
 ) -> Iterator[Path]:
     """Yield the directory for new runs: ``result_dir``, or by default a temporary directory.
 
-    If a run in a temporary directory is interrupted, the message leaves out the directory, because
-    the run cannot be continued.
+    If a run in a temporary directory is interrupted, the error message does not name the directory,
+    because the run cannot be continued.
     """
     if result_dir is not None or resume is not None:
         yield Path(result_dir or "")
@@ -222,14 +222,14 @@ def run(
     """Run one experiment, simulated or on real servers, and return its result.
 
     ``flags`` are the flags of ``fairbench run``, written with underscores; the command's defaults
-    and checks apply, and flags override the file ``experiment``. ``settings`` is a dictionary of
+    and checks apply. Flags override the file ``experiment``. ``settings`` is a dictionary of
     setting values, such as ``{"dlpm.quantum": 5000}``. ``headers`` are HTTP headers that are sent
     with each request to ``base_url``, and never stored. The run is saved in a new directory in
-    ``result_dir``; without ``result_dir`` no files remain.
+    ``result_dir``; without ``result_dir``, no files remain.
 
     Raises UsageError for a wrong flag, value or combination, and RunFailed if the run could not
-    continue. At Ctrl-C, ``run`` saves the finished requests in ``result_dir``, if given, and raises
-    Interrupted (a KeyboardInterrupt).
+    continue. At Ctrl-C, ``run`` saves the finished requests in ``result_dir`` if this argument is
+    given. It then raises Interrupted (a KeyboardInterrupt).
     """
     file = None if experiment is None else Path(experiment)
     spec = requested(flags, settings or {}, file)

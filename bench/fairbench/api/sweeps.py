@@ -32,10 +32,9 @@ SEVERAL = (list, tuple, range)
 class SweepResult:
     """The result of a sweep, as returned by ``sweep`` or ``load_sweep``.
 
-    ``comparison`` is a dict with the content of the file ``comparison.json``.
-
-    ``metrics`` and ``clients`` are Arrow tables, with one row per run and one row per run and
-    client. ``path`` is the sweep's directory, or None if the sweep was not saved.
+    ``comparison`` is a dict with the content of the file ``comparison.json``. ``metrics`` is an
+    Arrow table with one row per run. ``clients`` is an Arrow table with one row per run and client.
+    ``path`` is the sweep's directory, or None if the sweep was not saved.
     """
 
     def __init__(
@@ -48,10 +47,9 @@ class SweepResult:
 
     @property
     def cells(self) -> list[dict[str, Any]]:
-        """The metrics of each scheduler and configuration.
+        """The metrics of each scheduler and configuration, each as ``{mean, low, high, runs}``.
 
-        Each metric is ``{mean, low, high, runs}``; ``low`` and ``high`` bound the 95% confidence
-        interval.
+        ``low`` and ``high`` bound the 95% confidence interval of the mean.
         """
         cells: list[dict[str, Any]] = self.comparison["cells"]
         return cells
@@ -81,8 +79,8 @@ class SweepResult:
     def latex(self, columns: Sequence[str] = ()) -> str:
         """Return the comparison as a LaTeX table (package booktabs) that fits into a column.
 
-        ``columns`` are metrics, such as ``victim_p95_s``; by default, as many metrics as fit into
-        the column. Raises UsageError for a metric that the runs lack.
+        ``columns`` are metrics, such as ``victim_p95_s``; by default, the table has as many metrics
+        as fit into the column. Raises UsageError for a metric that the runs lack.
         """
         return latex_table(self._results(), columns)
 
@@ -122,7 +120,7 @@ def sweep(
     ``file`` is the name of a bundled sweep, such as ``"fig7"``, or a path. ``flags`` are the flags
     of ``fairbench sweep``; a flag with several values takes a list. A value in ``settings`` may be
     a list; the sweep then runs every value of the list. The sweep is saved in a new directory in
-    ``result_dir``; without ``result_dir`` no files remain. ``resume`` continues the sweep that is
+    ``result_dir``; without ``result_dir``, no files remain. ``resume`` continues the sweep that is
     stored in the given directory.
 
     A failed experiment is listed in ``failures`` and does not stop the other experiments. Raises
@@ -157,7 +155,7 @@ def sweep(
 
 
 def load_sweep(directory: str | PathLike[str]) -> SweepResult:
-    """Return a saved sweep with the comparison that was last stored for the sweep.
+    """Return a saved sweep with its stored comparison.
 
     Raises DataError if the directory cannot be read.
     """

@@ -272,7 +272,7 @@ class Team:
 
         Raises RunFailed if the driver process has died.
         """
-        # This line precedes the read, because a driver may send messages and then die.
+        # ``is_lost`` is called before the read, because a driver may send messages and then die.
         lost = self._drivers[number].is_lost()
         if self._pipes[number].poll(timeout_s):
             return True

@@ -1,4 +1,4 @@
-"""Simulations as tasks of an executor, both single runs and the runs of a sweep.
+"""Simulations as tasks of an executor: single runs, and the runs of a sweep.
 
 ``outdated_runs`` finds stored runs whose engine code has changed since they were stored.
 """
@@ -34,9 +34,9 @@ from fairbench.workloads.plan import ClientPlan, expected_programs, program_stre
 def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
     """Return the files that an experiment reads: traces, timing profile, data set and tokenizer.
 
-    The workload file is left out, because the experiment contains it, and so are files of
-    ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS``, which all experiments share. A data set on
-    the Hugging Face hub does not count as a file.
+    The workload file is left out, because the experiment contains its content. The files of
+    ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS`` are left out, because all experiments share
+    them. A data set on the Hugging Face hub does not count as a file.
     """
     found = [*_called_file(spec.workload.model_dump()), *cost_names(spec.settings)]
     if spec.dataset_path and not spec.dataset_path.startswith(HUB_PREFIX):
@@ -88,10 +88,10 @@ class SimulationJob(NamedTuple):
 def jobs_left(
     store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: bool = True
 ) -> list[SimulationJob]:
-    """Return the simulations that ``store`` still lacks, the longest first.
+    """Return the simulations that are missing in ``store``, the longest first.
 
-    With ``with_alone``, further jobs simulate each client alone on the cluster. Raises UsageError
-    if the engine code of a finished run has changed since then.
+    If ``with_alone`` is True, more jobs simulate each client alone on the cluster. Raises
+    UsageError if the engine code of a finished run has changed since that run.
     """
     check_same_code(store, specs)
     jobs = _jobs(store, specs, with_alone=with_alone)
@@ -145,7 +145,7 @@ def keep_all(
 ) -> list[FailedPoint]:
     """Store and report the result of each task that ends.
 
-    ``results`` yields ``((key, name), result)`` for each task, with the job's key and name.
+    ``results`` yields ``((key, name), result)`` for each task, with the key and name of its job.
     """
     failures = []
     for number, ((key, name), result) in enumerate(results, start=1):
@@ -175,10 +175,10 @@ class FailedPoint(NamedTuple):
 def keep_outcome(
     store: SweepStore, key: str, name: str, result: Any, interrupted: Interruption
 ) -> str:
-    """Store the error of a failed task and return the reason.
+    """Store the error of a failed task and return the reason, or return "" for a finished task.
 
-    ``result`` is a finished run's summary or a ``Failure``. For a finished run, an older error is
-    removed and "" is returned. An interrupted task does not count as failed.
+    ``result`` is a finished run's summary or a ``Failure``. A finished run removes the stored error
+    of an earlier attempt. An interrupted task does not count as failed.
     """
     if not isinstance(result, Failure) and result["complete"]:
         store.clear_failure(key)
@@ -191,10 +191,7 @@ def keep_outcome(
 
 
 def tell_ended(context: RunContext, name: str, error: str, number: int, count: int) -> None:
-    """Report that a task has ended, and whether it failed.
-
-    After an interruption, nothing is reported.
-    """
+    """Report that a task has ended or failed, except after an interruption."""
     if not context.interrupted():
         context.progress.ended(f"{name} failed" if error else name, number, count)
 
@@ -211,15 +208,15 @@ ADDITIONS = 500_000
 # 30,000 additions.
 ADDITIONS_PER_REQUEST = 10_000
 BYTES_PER_REQUEST = 220  # bytes per request in the stored tables of a run
-LARGE = 200_000  # requests from which on the duration is estimated and shown first
+LARGE = 200_000  # With more requests, commands show an estimate of the duration first.
 
 
 class TimeEstimate(NamedTuple):
     """The estimated cost of several simulations: total requests, seconds and bytes.
 
-    Seconds are for this machine under its present load, and may be wrong by a factor of three,
-    because the cost of a request varies and the load may change. ``load`` counts the other
-    processes that run or wait for a processor.
+    ``seconds`` may be wrong by a factor of three, because the cost of a request varies and the load
+    of this machine may change. ``load`` counts the other processes that run or wait for a
+    processor.
     """
 
     runs: int
@@ -230,7 +227,7 @@ class TimeEstimate(NamedTuple):
 
     @property
     def large(self) -> bool:
-        """Return whether the work is so large that users should see the estimate first."""
+        """Whether the work is so large that users should see the estimate first."""
         return self.requests > LARGE
 
     def __str__(self) -> str:
@@ -243,10 +240,10 @@ class TimeEstimate(NamedTuple):
 
 
 def estimate(requests: Iterable[float]) -> TimeEstimate:
-    """Estimate the cost of simulations; ``requests`` is the number of requests of each."""
+    """Estimate the cost of simulations; ``requests`` has the number of requests of each."""
     counts = list(requests)
     total, load, processors = sum(counts), _runnable_processes(), _processors()
-    # fraction of a processor's time that a simulation gets beside other processes
+    # the fraction of a processor's time that a simulation gets while other processes run
     share = processors / (processors + load)
     seconds = total * ADDITIONS_PER_REQUEST * _addition_s() / processors / share
     return TimeEstimate(len(counts), total, seconds, total * BYTES_PER_REQUEST, load)
@@ -273,9 +270,9 @@ def _addition_s() -> float:
 
 
 class OutdatedRun(NamedTuple):
-    """A stored run whose engine code has changed.
+    """A stored run whose engine code has changed since the run.
 
-    ``stored`` and ``installed`` are digests of the engine code then and now.
+    ``stored`` and ``installed`` are digests of the engine code at the time of the run and now.
     """
 
     identity: str
@@ -320,7 +317,7 @@ def _installed(python: str, engine: str | None) -> dict[str, Any]:
 
 
 def check_same_code(store: SweepStore, specs: Iterable[ExperimentSpec]) -> None:
-    """Raise UsageError if the engine code of a sweep's finished runs has changed since then."""
+    """Raise UsageError if the engine code of a sweep's finished runs has changed since the runs."""
     coded = [spec for spec in specs if spec.engine_code]
     if outdated := outdated_runs(store.finished() if coded else {}, coded):
         runs = "1 finished run was" if len(outdated) == 1 else f"{len(outdated)} finished runs were"

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, Protocol
 from fairbench.errors import FairbenchError, Interrupted, RunFailed
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# seconds after a signal within which the flag must be read, or the next signal raises
-# KeyboardInterrupt
+# After a signal, the flag must be read within this number of seconds. Otherwise, the next signal
+# raises KeyboardInterrupt.
 STUCK_S = 1.0
 
 
@@ -41,7 +41,7 @@ class Interruption:
         return self._noticed
 
     def ask(self, signum: int, _: FrameType | None) -> None:
-        """Handle a signal. If the code ignored an earlier signal, raise KeyboardInterrupt."""
+        """Handle a signal; raise KeyboardInterrupt if the code ignored an earlier signal."""
         now_s = time.monotonic()
         if self.signum is None:
             self.signum, self._asked_s = signum, now_s
@@ -50,10 +50,7 @@ class Interruption:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of an interrupted command.
-
-        The exit code is 128 plus the signal's number, so 130 for Ctrl-C.
-        """
+        """The exit code of an interrupted command: 128 plus the signal's number."""
         return 128 + (self.signum or signal.SIGINT)
 
     def ended(self, message: str) -> Interrupted:
@@ -66,8 +63,8 @@ def interruptible() -> Iterator[Interruption]:
     """Make SIGINT and SIGTERM only set the yielded ``Interruption`` within the block.
 
     Otherwise, Python could raise KeyboardInterrupt in the middle of a state change. Code in the
-    block must check the ``Interruption`` often, stop at a safe point and save its results. If it
-    does not check for a second, as in an endless loop of a user's scheduler, another signal raises
+    block must check the ``Interruption`` often, stop at a safe point and save its results. If the
+    code does not check for a second, as in an endless loop, another signal raises
     KeyboardInterrupt. Outside the main thread, signals have their usual effect.
     """
     asked = Interruption()
@@ -83,8 +80,8 @@ def interruptible() -> Iterator[Interruption]:
 
 
 Task = Callable[[Interruption], Any]
-"""A function to run in a process. It can be pickled, polls the interruption flag, and saves its
-results.
+"""A function to run in a process, which can be pickled, checks for an interruption often, and saves
+its results.
 """
 
 
@@ -92,7 +89,7 @@ results.
 class Reading:
     """A task that reads files of the user, whose names are in ``reads``.
 
-    An executor that runs tasks on other machines sends the files in ``reads`` along.
+    An executor that runs tasks on other machines also sends these files to the machines.
     """
 
     work: Task
@@ -106,7 +103,7 @@ class Reading:
 class Saving:
     """A task that saves files in a single folder; ``reads`` are the files that the task reads.
 
-    An executor that runs tasks on other machines sends the saved files back.
+    An executor that runs tasks on other machines sends the saved files back to this machine.
     """
 
     work: Callable[[Path, Interruption], Any]
@@ -130,7 +127,7 @@ class Executor(Protocol):
     def run(
         self, tasks: Sequence[Task], interrupted: Interruption
     ) -> Generator[tuple[int, Any], None, None]:
-        """Yield (index, result) as tasks end. The result of a failed task is a ``Failure``.
+        """Yield (index, result) as tasks end; the result of a failed task is a ``Failure``.
 
         Tasks are started in the given order. After an interruption, no task is started, running
         tasks are asked to stop, and their results are still yielded. No task runs after the
@@ -140,7 +137,7 @@ class Executor(Protocol):
 
 
 def attempt(task: Task, interrupted: Interruption) -> Any | Failure:
-    """Run the task; return the task's result or, if it fails, a ``Failure``."""
+    """Run the task; return the task's result or, if the task fails, a ``Failure``."""
     try:
         return task(interrupted)
     except FairbenchError as error:
@@ -163,7 +160,7 @@ class Child(NamedTuple):
 def start_child(target: Callable[..., None], *arguments: Any) -> Child:
     """Call ``target(pipe, *arguments)`` in a new child process.
 
-    The child blocks signals until its own signal handlers are installed.
+    Signals are blocked in the child until its own signal handlers are installed.
     """
     ours, theirs = SPAWN.Pipe()
     process = SPAWN.Process(target=target, args=(theirs, *arguments))
@@ -182,7 +179,7 @@ def leave_signals_to_parent() -> None:
 
 @contextmanager
 def _signals_held_back() -> Iterator[None]:
-    """Delay signals until the end of the ``with`` block, also in processes that start in it."""
+    """Delay signals until the end of the ``with`` block, even in processes that start in it."""
     # The resource tracker must start first, because its start would unblock the signals.
     ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -230,7 +227,7 @@ class LocalProcesses:
                         workers.append(idle[-1])
                     worker = idle.pop()
                     busy[worker] = left.pop()
-                    with suppress(OSError):  # The worker process has died, which is detected below.
+                    with suppress(OSError):  # The code below detects a dead worker process.
                         worker.pipe.send(tasks[busy[worker]])
                 if interrupted() and not asked_to_stop:
                     asked_to_stop = True
@@ -259,7 +256,7 @@ def _receive(worker: Child) -> tuple[Any | Failure, bool]:
 
 
 def _dismiss(workers: Sequence[Child]) -> None:
-    """Stop all worker processes: ask busy processes to stop, and wait until all have ended."""
+    """Ask all worker processes to stop, and wait until all of them have ended."""
     for worker in workers:
         worker.pipe.close()
         worker.process.terminate()
@@ -272,7 +269,8 @@ def _serve(pipe: Connection) -> None:
     with interruptible() as interrupted:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         Thread(target=_stop_without_parent, daemon=True).start()
-        # These errors mean that the parent has ended, or has interrupted a task that does not end.
+        # An error here means that the parent has ended, or has interrupted a task that does not
+        # end.
         with suppress(EOFError, OSError, KeyboardInterrupt):
             # A task runs even after a request to stop, because the parent waits for its result.
             goes_on = True
@@ -283,7 +281,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _stop_without_parent() -> None:
-    """Wait until the parent process ends, then ask the running task to stop and save its work."""
+    """Ask the running task to stop and to save its work when the parent process has ended."""
     parent = parent_process()
     assert parent is not None
     parent.join()
@@ -294,7 +292,7 @@ class ProgressReceiver(Protocol):
     """The interface for objects that receive progress reports of tasks and runs."""
 
     def watching(self) -> AbstractContextManager[None]:
-        """Show progress while the block runs."""
+        """Show progress while the ``with`` block runs."""
         ...
 
     def update(self, state: Any) -> None:
@@ -306,10 +304,7 @@ class ProgressReceiver(Protocol):
         ...
 
     def tasks(self, costs: Sequence[float]) -> AbstractContextManager[Callable[[int], None]]:
-        """Show the progress of tasks.
-
-        The yielded function is called with each finished task's index.
-        """
+        """Show the progress of tasks; the yielded function takes each finished task's index."""
         ...
 
     def ended(self, name: str, number: int, count: int) -> None:
@@ -346,7 +341,7 @@ class RunContext:
     ) -> Iterator[tuple[int, Any]]:
         """Yield (index, result) as tasks end, like ``Executor.run``, and show the progress.
 
-        ``costs`` are the relative durations of the tasks (default: all equal).
+        ``costs`` are the relative durations of the tasks; by default, all durations are equal.
         """
         running = self.executor.run(tasks, self.interrupted)
         shown = self.progress.tasks(costs or [1.0] * len(tasks))

@@ -20,7 +20,7 @@ from fairbench.workloads.programs.base import Job
 from fairbench.workloads.traffic.source import ClosedArrivals
 
 SAMPLE = 600  # programs sampled from each group of clients
-# most requests sampled from all groups of clients together
+# most requests that are sampled from all groups of clients together
 MOST_CALLS = 3000
 
 
@@ -65,7 +65,7 @@ def calls_of(program: Job, cache: EndlessCache) -> list[MeanCall]:
 
 
 class _DryLLM:
-    """A stand-in for the model (``core.LLM``) that records calls and answers immediately."""
+    """A replacement for the model (``core.LLM``) that records calls and answers immediately."""
 
     def __init__(self, program: Job, cache: EndlessCache) -> None:
         self.calls: list[MeanCall] = []
@@ -89,7 +89,7 @@ class _DryLLM:
 
 
 class LoadGroup(NamedTuple):
-    """Clients that have equal programs, equal parameters and equal behaviour."""
+    """Clients with equal programs, equal parameters and equal behaviour."""
 
     plans: tuple[ClientPlan, ...]
 
@@ -100,7 +100,7 @@ class LoadGroup(NamedTuple):
     @property
     def clients(self) -> str:
         """The names of the clients as text, such as ``client-3..9``; a long list is shortened."""
-        # ``words`` describes each range of consecutive client names by its first and last name.
+        # ``words`` holds the first and the last name of each range of consecutive client names.
         words: list[tuple[str, str]] = []
         expected = ""
         for plan in self.plans:
@@ -136,11 +136,11 @@ class AskedLoad(NamedTuple):
 
 
 def sampled(group: LoadGroup, seed: int) -> Iterator[tuple[str, Job]]:
-    """Yield a sample of a group's programs, each with its client, client by client.
+    """Yield a sample of a group's programs, each with its client.
 
-    A client is sampled in proportion to its number of programs, so that requests of a heavy client
-    have the right weight. For a replayed trace, the first programs of a client represent all
-    programs.
+    The sample of a client is proportional to its number of programs, so that requests of a heavy
+    client have the right weight. In a replayed trace, the first programs of a client represent all
+    of the client's programs.
     """
     sizes = {plan.client: expected_programs(plan) for plan in group.plans}
     largest = sorted(group.plans, key=lambda plan: -sizes[plan.client])[:SAMPLE]
@@ -165,8 +165,8 @@ def sampled(group: LoadGroup, seed: int) -> Iterator[tuple[str, Job]]:
 def calls_of_groups(groups: Sequence[LoadGroup], seed: int) -> list[list[AskedLoad]]:
     """Return a sample of each group's programs; all programs share one unlimited cache.
 
-    The first half of a client's programs warms up the cache, so that tokens shared by all programs
-    do not count as misses.
+    The first half of a client's programs fills the cache, so that tokens shared by all programs do
+    not count as misses.
     """
     cache = EndlessCache()
     found = []
@@ -196,7 +196,7 @@ def _weighted(group: LoadGroup, calls: Mapping[str, Sequence[list[MeanCall]]]) -
     ]
 
 
-BATCHED_TOKENS = 2048  # tokens of a prefill pass that batches short prompts
+BATCHED_TOKENS = 2048  # tokens of a prefill batch of short prompts
 MOST_TOGETHER = 8
 # The peak load is the largest load in a minute, or in a tenth of a run shorter than ten minutes.
 PEAK_S, PEAK_PARTS = 60.0, 10
@@ -213,7 +213,7 @@ class LoadedMachine(NamedTuple):
 def gpu_s(calls: Sequence[MeanCall], machine: LoadedMachine, *, cached: bool) -> float:
     """Return the GPU seconds of requests on a replica.
 
-    If ``cached`` is true, the prefix cache is unlimited; otherwise there is none.
+    If ``cached`` is True, the prefix cache is unlimited; otherwise, there is no prefix cache.
     """
     return sum(_prefill_s(call, machine, cached) + _decode_s(call, machine) for call in calls)
 
@@ -228,7 +228,7 @@ def _prefill_s(call: MeanCall, machine: LoadedMachine, cached: bool) -> float:
 def _decode_s(call: MeanCall, machine: LoadedMachine) -> float:
     """Return the GPU seconds of a request's decode in a full batch of similar requests."""
     context = call.input_tokens + call.output_tokens // 2
-    # KV memory of a request in tokens; engines reserve only slightly more
+    # KV memory of a request in tokens; engines reserve only slightly more memory.
     held = max(1, call.input_tokens + call.output_tokens)
     batch = max(1, min(machine.limit, machine.pool_tokens // held))
     step_s = machine.profile.decode_ps(batch, batch * context) / PS_PER_S
@@ -244,7 +244,7 @@ def busiest_minute(
 ) -> dict[str, float | None]:
     """Return the load and the start of the busiest minute, and its ratio to the mean load.
 
-    GPU times are computed without any cached tokens. If no client sends requests, ``peak`` is None.
+    GPU times assume that no tokens are cached. If no client sends requests, ``peak`` is None.
     """
     parts = max(PEAK_PARTS, round(duration_s / PEAK_S))
     edges = np.linspace(0.0, duration_s, parts + 1)
@@ -267,19 +267,19 @@ def busiest_minute(
     }
 
 
-FEW = 20  # programs below which a client's percentiles are unreliable
-# loads, as fractions of the cluster's capacity, below which it is often idle and above which it is
-# flooded
+FEW = 20  # With fewer programs, a client's percentiles are unreliable.
+# Loads as fractions of the cluster's capacity: a load below ``IDLE`` often leaves the cluster idle,
+# and a load above ``FLOODED`` floods the cluster.
 IDLE, FLOODED = 0.7, 2.0
 
 
 def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
     """Return facts about the workload of an experiment as JSON types, without a run.
 
-    ``load`` is the requested GPU time divided by the available GPU time, with an unlimited cache
-    and without a cache. ``peak_load`` is the load of the busiest minute without a cache; ``peak``
-    is the ratio of ``peak_load`` to the mean load. Rates are expected values per second, summed
-    over the clients of a group.
+    ``load`` is the requested GPU time divided by the available GPU time, with an unlimited cache.
+    ``load_uncached`` is this ratio without a cache. ``peak_load`` is the load of the busiest minute
+    without a cache, and ``peak`` is its ratio to the mean load. Rates are expected values per
+    second, summed over the clients of a group.
     """
     plans = spec.client_plans()
     groups = groups_of(plans)
