@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from fairbench.diagnosis.text import diagnosis_json as diagnosis_json
     from fairbench.diagnosis.text import diagnosis_text as diagnosis_text
 
-# the scheduler that the cluster is assumed to run, with which fair schedulers are compared
+# the assumed scheduler of the cluster, with which fair schedulers are compared
 FCFS = "fcfs"
 FAIR = ("vtc", "d2lpm", "fair-finish")
-# default target for logs without sessions, on the time to first token
+# the default target on the time to first token, for logs without sessions
 USUAL_SLO = "victim_p95_s<2s"
 SESSION_SLO = "victim_ttft_p95_s<2s"
 

@@ -30,7 +30,7 @@ from fairbench.workloads.traces.read import (
 )
 from fairbench.workloads.traces.table import TraceTable
 
-# most requests of a log that are replayed, because more would take too long
+# most requests of a log that are replayed; a replay of more requests would take too long
 MOST_REPLAYED = 12_000
 # replayed time before and after a flood, as a fraction of the flood's length
 AROUND = 0.5
@@ -46,16 +46,16 @@ NO_WAITS, FIRST_TOKEN, RESPONSE = "", "time to first token", "response time"
 class AccessLog:
     """The requests of a log, as a ``table`` for the replay and as ``traffic`` for the analysis.
 
-    - ``format`` and ``sha256`` describe the file; ``synthetic`` names the fields that fairbench had
-      to make up.
-    - ``measured`` names the recorded quantity that is used as a request's wait, or is NO_WAITS if
-      there is none.
+    - ``format`` and ``sha256`` describe the file.
+    - ``synthetic`` names the fields that the log lacks and fairbench made up.
+    - ``measured`` names the recorded quantity that is used as a request's wait; NO_WAITS means
+      that the log has no waits.
     - ``offset_s`` is the time in seconds in ``traffic`` at which the first request of ``table``
       arrives.
     - ``nameless`` is a message for a log without a column of client names, or else "".
     - ``cached`` is the name of a column of cached tokens, which the replay ignores, or else "".
-    - ``counted`` is false for a log without token counts. Its requests then count as equally large
-      and cannot be replayed.
+    - ``counted`` is False for a log without token counts, whose requests count as equally large and
+      cannot be replayed.
     - ``remarks`` are sentences about records that were corrected.
     - ``stalls`` has the metrics of stalls (pauses in an answer), with the keys of
       ``stall_summary``.
@@ -82,7 +82,7 @@ class AccessLog:
 
 
 def read_log(params: TraceParams) -> AccessLog:
-    """Read a log like ``run --trace``, and its waits like ``fairbench score``.
+    """Read a log as ``run --trace`` does, and its waits as ``fairbench score`` does.
 
     Raises DataError or UsageError for a file that is not a trace.
     """
@@ -122,10 +122,7 @@ def _stalls_in(scored: Scored) -> dict[str, Any]:
 
 
 def traffic_of_table(table: TraceTable, wait_s: Floats) -> Traffic:
-    """Return the requests of a trace as traffic for the analysis.
-
-    ``wait_s`` are the waits in seconds.
-    """
+    """Return the requests of a trace, with the waits ``wait_s`` in seconds, for the analysis."""
     tokens = weighted_tokens(table.input_tokens, table.output_tokens)
     return Traffic(table.clients, table.client, table.arrival_s, tokens, wait_s)
 
@@ -141,11 +138,11 @@ def _scored(params: TraceParams, requests: FileRequests, counted: bool) -> Score
 
 
 def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[TraceTable, float]:
-    """Return the requests to replay, and the arrival time in the log of the first, in seconds.
+    """Return the requests to replay, and the first one's arrival time in the log in seconds.
 
     A log of at most ``MOST_REPLAYED`` requests is replayed completely. From a longer log, the time
-    around the first flood is replayed or, without a flood, the busiest period. At most
-    ``MAX_CLIENTS`` clients are replayed, those with the most requests.
+    around the first flood is replayed or, without a flood, the busiest period. If the log has more
+    than ``MAX_CLIENTS`` clients, only the clients with the most requests are replayed.
     """
     table = log.table
     start_s, end_s = 0.0, None

@@ -24,8 +24,8 @@ from fairbench.metrics.traffic import Traffic
 from fairbench.planning.carry_out import begin_plan, carry_out
 from fairbench.planning.question import Clusters, PlanQuestion
 
-# A plan tries up to LEAST_HIGH replicas, or up to TIMES_USUAL times as many as the replay used,
-# whichever is more.
+# A plan tries up to LEAST_HIGH replicas, or up to TIMES_USUAL times the number of replicas in the
+# replay, whichever is more.
 LEAST_HIGH, TIMES_USUAL = 8, 4
 # A replayed P95 agrees with the recorded P95 within a factor of AGREES or a difference of
 # NOTICED_S seconds.
@@ -37,12 +37,13 @@ class DiagnosisInput:
     """The inputs of a diagnosis of an access log.
 
     - ``flags`` are the flags of ``fairbench run`` with which the log is replayed.
-    - ``dp`` is the number of replicas, or None for the fewest that can serve the load without
-      floods.
-    - ``schedulers`` names the schedulers of the replays; the first of them is the scheduler of the
-      log's servers.
-    - ``slos`` are the targets of the capacity plan, by default the well-behaved clients' time to
-      first token. If ``plan`` is true, the diagnosis also plans the number of replicas.
+    - ``dp`` is the number of replicas; None means the fewest replicas that can serve the load
+      outside floods.
+    - ``schedulers`` names the schedulers of the replays, starting with the scheduler of the log's
+      servers.
+    - ``slos`` are the targets of the capacity plan; the default target is on the time to first
+      token of the well-behaved clients.
+    - ``plan`` is True if the diagnosis also plans the number of replicas.
     """
 
     flags: Mapping[str, Any]
@@ -56,11 +57,11 @@ class DiagnosisInput:
 class Diagnosis:
     """The findings of a diagnosis of an access log.
 
-    - ``waits`` is the traffic with recorded waits or, if there are none, those of the first replay.
-      ``harm`` says which clients waited because of others, computed from ``waits``.
+    - ``waits`` is the traffic with recorded waits, or else with the waits of the first replay.
+    - ``harm`` names the clients that waited because of other clients, computed from ``waits``.
     - ``replays`` are the finished replays of the requests that arrived from ``part_s[0]`` to
       ``part_s[1]``, in seconds.
-    - ``dp`` is the number of replicas; ``dp_given`` says whether the user chose it.
+    - ``dp`` is the number of replicas; ``dp_given`` says whether the user chose this number.
     - ``plan`` is the answer of the capacity plan, or None without a plan.
     - ``present`` is the scheduler of the log's servers, with which other schedulers are compared.
     - ``missing`` names the parts of the diagnosis, such as replays, that an interruption prevented.
@@ -112,7 +113,7 @@ def diagnose(log: access_log.AccessLog, asked: DiagnosisInput, context: RunConte
     """Find floods, replay the log under each scheduler, and plan replicas.
 
     After a signal, the diagnosis contains the finished parts and names the missing parts. Raises
-    UsageError for flags that do not fit together, and DataError for a log without clients.
+    UsageError for flags that contradict each other, and DataError for a log without clients.
     """
     if log.nameless:
         raise DataError(f"{log.file}: {log.nameless}")
@@ -168,8 +169,8 @@ def _unreplayed(
 def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
     """Return percentiles of the waits in a log or a replay, in seconds.
 
-    ``others_p50_s`` and ``others_p95_s`` cover the requests of clients that send no flood, and
-    ``heavy_p50_s`` those of the heavy clients. A percentile over no requests is None.
+    ``others_p50_s`` and ``others_p95_s`` cover the requests of clients that send no flood.
+    ``heavy_p50_s`` covers the requests of heavy clients. A percentile over no requests is None.
     """
     inside = np.zeros(len(traffic.client), dtype=np.bool_)
     for start_s, end_s in found.judged_s:
@@ -200,17 +201,14 @@ def logged_waits(found: Diagnosis) -> dict[str, float | None] | None:
 
 
 class WaitComparison(NamedTuple):
-    """The P95 time to first token of clients that send no flood, in seconds.
-
-    One value is from the log and one from the log's first replay.
-    """
+    """The P95 time to first token of clients without floods, in the log and in its first replay."""
 
     logged_s: float
     replayed_s: float
 
 
 def unlike_replay(found: Diagnosis) -> WaitComparison | None:
-    """Return the waits in the log and in the first replay if they differ much, else None."""
+    """Return the waits in the log and in the first replay if the two differ much, or None."""
     waits = compared_waits(found)
     return None if waits is None or is_alike(waits) else waits
 
@@ -223,7 +221,7 @@ def is_alike(waits: WaitComparison) -> bool:
 
 
 def compared_waits(found: Diagnosis) -> WaitComparison | None:
-    """Return the waits in the log and in the first replay, or None if either has no waits."""
+    """Return the waits in the log and in the first replay, or None if waits are unknown."""
     first, recorded = found.first, logged_waits(found)
     if first is None or recorded is None:
         return None
@@ -246,9 +244,9 @@ def best_fair(found: Diagnosis) -> ReplayedRun | None:
 
 
 def renamed(found: Sequence[Flood], of: Traffic, to: Traffic) -> list[Flood]:
-    """Translate floods from the client indices of ``of`` to those of ``to``.
+    """Translate floods from the client indices of ``of`` to the client indices of ``to``.
 
-    Floods of clients that ``to`` lacks are left out.
+    Floods of clients that are missing in ``to`` are left out.
     """
     number = {name: place for place, name in enumerate(to.clients)}
     names = [of.clients[one.client] for one in found]
@@ -260,7 +258,6 @@ def renamed(found: Sequence[Flood], of: Traffic, to: Traffic) -> list[Flood]:
 
 
 def _in_floods(traffic: Traffic, found: Sequence[Flood]) -> Flags:
-    """Return a mask that is True for each request that belongs to a flood."""
     inside: Flags = np.zeros(len(traffic.client), dtype=np.bool_)
     for one in found:
         inside |= requests_of(traffic, one)
@@ -297,7 +294,7 @@ def _plan(
         return None
 
 
-# flags besides the GPU that describe a plan's cluster
+# flags, besides the GPU, that describe a plan's cluster
 MACHINE = ("model", "engine")
 
 
@@ -305,7 +302,7 @@ def recorded_waits(question: PlanQuestion, context: RunContext) -> dict[str, Any
     """Return the recorded and the replayed waits of a plan's trace, for ``answer.json``.
 
     The trace is replayed under FCFS on the first GPU, with the fewest replicas that serve the load
-    without floods. The result is None if the trace has no times to first token.
+    outside floods. The result is None if the trace has no times to first token.
     """
     log = _log_of(question)
     if log is None or log.measured != access_log.FIRST_TOKEN:
@@ -314,7 +311,7 @@ def recorded_waits(question: PlanQuestion, context: RunContext) -> dict[str, Any
     asked = DiagnosisInput({"gpu": question.gpus[0], **known}, schedulers=(FCFS,), plan=False)
     try:
         found = diagnose(log, asked, context)
-    # fairbench cannot diagnose the trace, for example because the trace names no clients.
+    # This error means that the trace cannot be diagnosed, for example because it names no clients.
     except UsageError:
         return None
     waits = compared_waits(found)
@@ -332,7 +329,7 @@ def recorded_waits(question: PlanQuestion, context: RunContext) -> dict[str, Any
 
 
 def _log_of(question: PlanQuestion) -> access_log.AccessLog | None:
-    """Return the trace of a plan as a log, or None for a plan without a readable trace."""
+    """Return the trace of a plan as a log, or None if the plan has no readable trace."""
     if not question.flags.get("trace"):
         return None
     flags = {

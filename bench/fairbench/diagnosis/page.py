@@ -104,8 +104,8 @@ def _judged(found: Diagnosis) -> JudgedTraffic:
 def _figures(found: Diagnosis) -> Iterator[page.Figure]:
     measured, basis = found.log.measured or FIRST_TOKEN, found.present
     figures = traffic_figures(_judged(found), measured)
-    # The first figure of the page shows the load over time. If all requests of a log have the same
-    # time, the page has no figure.
+    # The first figure of the page shows the load over time. If all requests of a log have equal
+    # times, the page has no figure.
     yield from islice(figures, 1)
     shown = "As recorded" if found.log.measured else f"Replayed under {basis}"
     yield from (page.Figure(one.svg, f"{shown}. {one.caption}") for one in figures)
@@ -120,7 +120,7 @@ def _figures(found: Diagnosis) -> Iterator[page.Figure]:
 
 
 def access_log_page(log: AccessLog) -> page.Page:
-    """Return the report page on an access log: load over time, floods, and recorded waits."""
+    """Return the report page of an access log: load over time, floods, and recorded waits."""
     warnings = [f"Synthetic: {log.synthetic}."] if log.synthetic else []
     warnings += [f"All requests count as one client: {log.nameless}."] if log.nameless else []
     if not log.counted:

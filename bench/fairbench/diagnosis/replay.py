@@ -24,7 +24,7 @@ from fairbench.workloads.trace_workload import plain_names
 from fairbench.workloads.traces.change import write_trace
 from fairbench.workloads.traces.table import TraceTable, shared_prefixes
 
-# most of the replicas' capacity that the load without floods may use
+# largest fraction of the replicas' capacity that the load outside floods may use
 USUAL_LOAD = 0.7
 SAMPLE = 3_000  # most requests from which the GPU time is estimated
 
@@ -36,7 +36,7 @@ class LogReplay:
     - ``file`` is the trace to replay, and ``flags`` are flags of ``fairbench run``.
     - ``start_s`` is the first arrival of a replayed request, in seconds from the start of the log.
     - ``names`` maps the names of clients in the replay to the names in the log.
-    - ``clock`` converts the log's times to timestamps, None if the log has no timestamps.
+    - ``clock`` converts the log's times to timestamps; None means that the log has no timestamps.
     """
 
     file: Path
@@ -53,7 +53,7 @@ class LogReplay:
         return experiment(self.all_flags(scheduler=scheduler, dp=dp), {})
 
     def all_flags(self, **more: Any) -> dict[str, Any]:
-        """Return the flags of an experiment that replays the file, extended by ``more`` flags."""
+        """Return the flags of an experiment that replays the file, together with ``more`` flags."""
         return {"trace": str(self.file), **self.flags, **more}
 
 
@@ -94,10 +94,11 @@ def prepared(
 
 
 def usual_replicas(replay: LogReplay, part: TraceTable, usual: Ints) -> int:
-    """Return the fewest replicas that can easily serve the requests outside floods.
+    """Return the fewest replicas that easily serve the requests outside floods.
 
-    Their load (demanded over available GPU time) is at most ``USUAL_LOAD``. It is estimated from
-    the GPU time of a sample of requests and the hit rate of a cache that never evicts.
+    The load of these requests (demanded over available GPU time) is then at most ``USUAL_LOAD``.
+    The load is estimated from the GPU time of a sample of requests and the hit rate of a cache that
+    never evicts.
 
     Args:
         replay: The data that all replays share.
@@ -124,7 +125,7 @@ def replayed(
 ) -> Iterator[ReplayedRun]:
     """Simulate the log under each scheduler in parallel, and yield each finished replay.
 
-    After a signal, no further replay starts, and unfinished ones are left out. Raises UsageError
+    After a signal, no more replays start, and unfinished replays are left out. Raises UsageError
     for a part of the log that cannot be simulated.
     """
     specs = [replay.spec(scheduler, dp) for scheduler in schedulers]
@@ -151,7 +152,6 @@ class _Simulated(NamedTuple):
 
 
 def _simulated(spec: ExperimentSpec, interrupted: Interruption) -> _Simulated:
-    """Simulate an experiment; return only the columns that a diagnosis reads."""
     result = simulate(spec, interrupted=interrupted)
     columns, clients = result.requests, result.requests["client"]
     arrival_s, first_s = columns["arrival_s"], columns["first_token_s"]
@@ -167,7 +167,7 @@ def _simulated(spec: ExperimentSpec, interrupted: Interruption) -> _Simulated:
 
 
 def _by_log(replay: LogReplay, scheduler: str, run: _Simulated) -> ReplayedRun:
-    """Return a replay that has the log's names of clients and the log's times."""
+    """Return a replay with the log's names of clients and the log's times."""
     order = np.argsort(run.arrival_s, kind="stable")
     names = tuple(replay.names[name] for name in run.clients)
     arrival_s = run.arrival_s[order] + replay.start_s

@@ -1,4 +1,4 @@
-"""Readers of JSON, CSV, Parquet and TOML with errors that name the line, and a writer of TOML."""
+"""Readers of JSON, CSV, Parquet and TOML whose errors name the line, and a writer of TOML."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FilePlace(NamedTuple):
 def json_lines(file: Traversable, shown: str) -> Iterator[FilePlace]:
     """Yield the value and the location of each line of a JSON-lines file.
 
-    Raises DataError with the number of a line that is not JSON.
+    Raises DataError, which names the number of a line that is not JSON.
     """
     for number, data in lines(file, shown):
         where = f"{shown}, line {number}"
@@ -54,10 +54,10 @@ def json_lines(file: Traversable, shown: str) -> Iterator[FilePlace]:
 
 
 def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[FilePlace]:
-    """Yield the JSON objects of a file: one per line, or objects over several lines.
+    """Yield the JSON objects of a file: one object per line, or objects over several lines.
 
-    With ``streamed``, the number of lines is unlimited; the caller must not keep the content.
-    Raises DataError, which names a line that is not a JSON object.
+    If ``streamed`` is True, the number of lines is unlimited, and the caller must not keep the
+    content. Raises DataError, which names a line that is not a JSON object.
     """
     found = lines(file, shown, streamed=streamed)
     first = None
@@ -77,8 +77,8 @@ def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> It
 def _whole_objects(first: TextLine, rest: Iterator[TextLine], shown: str) -> list[FilePlace]:
     """Return the JSON objects of a file in which an object spans several lines.
 
-    Each of several objects must end on a line that contains only a closing brace. The result is []
-    if the file contains anything other than objects.
+    If there are several objects, each must end on a line that contains only a closing brace. The
+    result is [] if the file contains anything but objects.
     """
     if not first.data.lstrip().startswith(b"{"):
         return []
@@ -120,9 +120,8 @@ def _json_object(content: Any, where: str) -> dict[str, Any]:
 def json_file(file: Traversable, shown: str, *, strict: bool = False) -> Any:
     """Return the value of a file that contains a single JSON text.
 
-    Raises DataError with the number of the wrong line.
-
-    With ``strict``, NaN, infinities and numbers too large for a float are refused, too.
+    If ``strict`` is True, NaN, infinities and numbers too large for a float are refused. Raises
+    DataError, which names the wrong line.
     """
     return parsed(read_whole(file, shown), shown, several_lines=True, strict=strict)
 
@@ -197,7 +196,7 @@ def objects_in(value: Any) -> list[dict[str, Any]]:
 
 MAX_CELLS = 100_000  # most cells in a line whose separator is not a comma
 _SEPARATOR_LINE = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
-"""The first line in which some spreadsheets state the separator; it is skipped."""
+"""The first line in which some spreadsheet programs state the separator, and which is skipped."""
 
 
 class CsvRow(NamedTuple):
@@ -210,25 +209,25 @@ class CsvRow(NamedTuple):
 def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.DictReader[str]:
     """Return a reader of CSV rows, which raises ``csv.Error`` or DataError.
 
-    For ``streamed``, see the function ``lines``.
+    The function ``lines`` explains the argument ``streamed``.
     """
     # A single cell may be as long as the longest allowed line.
     csv.field_size_limit(limit_bytes() // LARGEST_PART)
     # Blank lines are kept, because a quoted text may contain line ends.
     found = lines(file, shown, blank=True, streamed=streamed)
     texts = (decoded(data, f"{shown}, line {number}") for number, data in found)
-    # blank lines at the beginning of the file, and the line of column names
+    # the blank lines at the beginning of the file, and the line of column names
     above: list[str] = []
     while not above or not above[-1].strip():
         if (text := next(texts, None)) is None:
             break
         above.append("\n" if _SEPARATOR_LINE.fullmatch(text) else text)
     separator = separator_in("".join(above))
-    # ``memory_of`` counts only commas, so lines with other separators are checked here.
+    # ``memory_of`` counts only commas, so the size of lines with other separators is checked here.
     if separator != ",":
         texts = (_with_few_cells(text, separator, shown) for text in texts)
-    # The CSV reader is strict: otherwise a missing quote would turn the rest of the file into a
-    # single cell.
+    # The CSV reader is strict, because a missing quote would otherwise turn the rest of the file
+    # into a single cell.
     return csv.DictReader(chain(above, texts), delimiter=separator, strict=True)
 
 
@@ -254,9 +253,9 @@ def _with_few_cells(text: str, separator: str, shown: str) -> str:
 def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[CsvRow]:
     """Yield the rows below the line of column names, with "" for missing values.
 
-    For ``streamed``, see the function ``lines``. Raises DataError, which names the line, if the
-    file is unreadable, too large or not CSV, or has a row that is longer than the line of column
-    names.
+    The function ``lines`` explains the argument ``streamed``. Raises DataError, which names the
+    line, if the file is unreadable, too large or not CSV, or if a row is longer than the line of
+    column names.
     """
     reader = csv_reader(file, shown, streamed=streamed)
     rows = reader.reader
@@ -284,9 +283,9 @@ BATCH_ROWS = 16_384  # number of rows of a Parquet file that are read at a time
 
 
 def read_parquet(path: Path, *, any_type: bool = False) -> pa.Table:
-    """Return the table in a file; text columns are dictionary-encoded.
+    """Return the table in a Parquet file, with dictionary-encoded text columns.
 
-    If ``any_type`` is true, lists, objects and dates are allowed, too. Raises DataError if the file
+    If ``any_type`` is True, lists, objects and dates are allowed, too. Raises DataError if the file
     is unreadable or too large, or has a column of a type that is not allowed.
     """
     import pyarrow as pa
@@ -316,10 +315,7 @@ def read_parquet(path: Path, *, any_type: bool = False) -> pa.Table:
 
 
 def _texts(schema: pa.Schema, shown: str, *, any_type: bool) -> list[str]:
-    """Return the names of the columns that contain texts.
-
-    Raises DataError for a column of a type that is not allowed.
-    """
+    """Return the names of the text columns; raise DataError for a type that is not allowed."""
     from pyarrow import types
 
     names = []
@@ -328,7 +324,7 @@ def _texts(schema: pa.Schema, shown: str, *, any_type: bool) -> list[str]:
         if types.is_string(kind) or types.is_large_string(kind):
             names.append(field.name)
         elif any_type or types.is_null(kind):
-            continue  # A column without any value, such as a metric that no run has, has type null.
+            continue  # A column without any value has the type null.
         elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
             raise DataError(
                 f"{shown}: column {field.name!r} is of type {kind}: must hold numbers or texts"
@@ -341,11 +337,11 @@ _PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{LONG_KEY},}}")
 """Keys with too many parts, for which tomllib would need gigabytes of memory."""
 
-MAX_BYTES = 4 * MIB  # limit on a TOML text; its parsed tables take a hundred times as much memory
+MAX_BYTES = 4 * MIB  # limit on a TOML text, because parsed tables take about 100 times its memory
 
 
 def is_path(ref: str) -> bool:
-    """Return whether a text is the path of a TOML file rather than a bundled file's name."""
+    """Return whether a text is the path of a TOML file, and not the name of a bundled file."""
     return ref.endswith(".toml") or "/" in ref or "\\" in ref
 
 
@@ -371,7 +367,7 @@ def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[st
     """Return the tables of a TOML file; error messages call the file ``shown``.
 
     Raises DataError if the file is unreadable or not valid TOML. The error message quotes the
-    invalid line, unless ``secret`` is True. Dates and integers of more than 64 bits are refused,
+    invalid line unless ``secret`` is True. Dates and integers of more than 64 bits are refused,
     because no key of fairbench accepts them.
     """
     text = _toml_text(file, shown)
@@ -381,7 +377,7 @@ def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[st
         data = tomllib.loads(text)
     except RecursionError:
         raise DataError(f"{shown}: {TOO_DEEP}") from None
-    # The text is invalid (TOMLDecodeError), or an integer has thousands of digits.
+    # The text is not valid TOML, or an integer has thousands of digits.
     except ValueError as error:
         if text.lstrip().startswith("{"):
             raise DataError(f"{shown}: is JSON, and must be TOML: lines KEY = VALUE") from None
@@ -436,7 +432,7 @@ def _error_place(message: str, text: str, *, secret: bool) -> str:
 def dumps(data: Mapping[str, Any]) -> str:
     """Return nested mappings, strings, numbers, booleans and arrays as TOML text.
 
-    The data must not contain None. Parsing the returned text gives the same data.
+    The data must not contain None. Parsing the returned text yields equal data.
     """
     return "\n".join(_toml_lines(data, ())).lstrip("\n") + "\n"
 
@@ -464,7 +460,7 @@ def toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
-        return repr(value)  # the shortest text that is read back as the same number
+        return repr(value)  # This is the shortest text that is read back as the same number.
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_toml_key(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
     assert isinstance(value, list | tuple), f"no TOML for {value!r}"

@@ -27,20 +27,20 @@ from fairbench.errors import DataError, FairbenchError, RunFailed, UsageError
 
 MIB = 2**20
 VARIABLE = "FAIRBENCH_READ_MIB"
-# default memory limit in MiB for reading a file, so that a command needs less than 1 GiB
+# default memory limit in MiB for reading a file; with this limit, a command needs less than 1 GiB
 DEFAULT_MIB = 512
-# a line may take 1/8 of the memory limit, because parsing keeps three copies of it
+# A line may take 1/8 of the memory limit, because parsing keeps three copies of the line.
 LARGEST_PART = 8
 
 CHUNK = 2**16  # number of bytes of a compressed file that are read at a time
 CHECKED = 16 * MIB  # number of unpacked bytes after which the compression ratio is checked
-MAX_RATIO = 200  # largest allowed compression ratio of a file; logs have ratios of up to a hundred
+MAX_RATIO = 200  # largest allowed compression ratio; the ratios of logs are at most about 100
 GZIP = 31  # argument that tells zlib to expect a gzip header
-# seconds to wait for the writer of a pipe, and how many times
+# seconds of waiting for the writer of a pipe, and the number of checks in this time
 PIPE_WAIT_S, PIPE_TRIES = 0.5, 10
 
-# bytes of memory that CPython 3.11 needs for a line, and for each punctuation mark in it, which
-# stands for an object, a list, an entry with a number, a key, or half of a quoted text
+# bytes of memory that CPython 3.11 needs for a line, and for each punctuation mark in the line; a
+# mark stands for an object, a list, an entry with a number, a key, or half of a quoted text
 _LINE, _TEXT = 200, 32
 _MARKS = {b"{": 200, b"[": 96, b",": 48, b":": 40, b'"': _TEXT}
 MOST_PER_BYTE = 500  # most bytes of memory for one byte of a line
@@ -59,7 +59,7 @@ class TextLine(NamedTuple):
 
 
 class ReadMemory:
-    """A limited count of the memory for reading a file; messages call the file ``shown``."""
+    """A count of the memory for reading a file, with a limit; messages call the file ``shown``."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
@@ -72,16 +72,13 @@ class ReadMemory:
         return self.limit // LARGEST_PART
 
     def take_bytes(self, size: int) -> None:
-        """Count ``size`` bytes of memory for reading the file.
-
-        Raises DataError if the sum exceeds the file's limit.
-        """
+        """Count ``size`` more bytes of memory; raise DataError above the file's limit."""
         self._left -= size
         if self._left < 0:
             raise self.too_large()
 
     def too_large(self) -> DataError:
-        """Return the error for a file that is too large, which says how to raise the limit."""
+        """Return the error for a file that is too large, with advice to raise the limit."""
         return DataError(
             f"{self._shown}: is too large: reading it takes more than {self.limit // MIB} MiB of "
             f"memory (the environment variable {VARIABLE} allows more)"
@@ -89,7 +86,7 @@ class ReadMemory:
 
 
 def limit_bytes() -> int:
-    """Return the limit on the memory for reading a file.
+    """Return the limit on the memory for reading a file, in bytes.
 
     Raises UsageError if the environment variable of the limit is invalid.
     """
@@ -113,9 +110,9 @@ def lines(
 ) -> Iterator[TextLine]:
     """Yield the lines of a file without a byte order mark.
 
-    Blank lines are left out unless ``blank`` is true. With ``streamed``, only the size of a line is
-    limited, not the size of the file; use it only for fairbench's stored runs, or if the caller
-    does not keep the content. Raises DataError if the file is unreadable or too large.
+    Blank lines are left out unless ``blank`` is True. ``streamed`` limits only the size of a line,
+    not the size of the file; it is meant for fairbench's stored runs, and for callers that do not
+    keep the content. Raises DataError if the file is unreadable or too large.
     """
     memory = ReadMemory(shown)
     most, least = memory.largest_line, memory.limit // MOST_PER_BYTE
@@ -150,7 +147,7 @@ def read_whole(file: Traversable, shown: str) -> bytes:
 
 
 def digest(file: Path, shown: str) -> str:
-    """Return the SHA-256 of a file's bytes. Raises DataError if the file cannot be read."""
+    """Return the SHA-256 digest of a file; raise DataError if the file cannot be read."""
     if file.exists() and not file.is_file():
         raise DataError(f"{shown}: cannot be read: not a file")
     try:
@@ -171,7 +168,7 @@ def memory_of(text: bytes) -> int:
 
 
 def decoded(data: bytes, where: str) -> str:
-    """Decode UTF-8 text; raise DataError, which names ``where``, for other text."""
+    """Decode UTF-8 text; raise DataError, which names ``where``, for other data."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -179,7 +176,7 @@ def decoded(data: bytes, where: str) -> str:
 
 
 class Unpacked(io.RawIOBase):
-    """A gzip file with a limit on its compression ratio, against decompression bombs.
+    """A gzip file with a limit on its compression ratio, as a defence against bombs.
 
     The file may consist of several gzip members, with zero bytes between and after the members.
     """
@@ -252,13 +249,13 @@ class Unpacked(io.RawIOBase):
 
 
 def _open_file(file: Traversable, shown: str) -> IO[bytes]:
-    """Open a file or a pipe. Raises DataError if no process writes to the pipe."""
+    """Open a file or a pipe; raise DataError if no process writes to the pipe."""
     if not isinstance(file, Path) or not file.is_fifo():
         return file.open("rb")
     pipe = io.FileIO(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")
     for _ in range(PIPE_TRIES):
         start = pipe.read(1)
-        # None means that a process has opened the pipe but not written yet.
+        # None means that a process has opened the pipe but has not written yet.
         if start != b"":
             os.set_blocking(pipe.fileno(), True)
             return io.BufferedReader(_Pipe(pipe, start or b""))
@@ -268,7 +265,7 @@ def _open_file(file: Traversable, shown: str) -> IO[bytes]:
 
 
 class _Pipe(io.RawIOBase):
-    """A pipe whose first byte was already read and is returned again."""
+    """A pipe whose first byte was already read; reading the pipe returns this byte again."""
 
     def __init__(self, pipe: io.FileIO, start: bytes) -> None:
         self._pipe, self._start = pipe, start
@@ -290,7 +287,7 @@ class _Pipe(io.RawIOBase):
 
 @contextmanager
 def opened(file: Traversable, shown: str) -> Iterator[IO[bytes]]:
-    """Open a file, decompressed if the name of the file ends in ``.gz``.
+    """Open a file, which is decompressed if its name ends in ``.gz``.
 
     Raises DataError if reading fails within the ``with`` block.
     """
@@ -308,23 +305,23 @@ def opened(file: Traversable, shown: str) -> Iterator[IO[bytes]]:
         raise MissingFile(f"{shown}: cannot be read: {error.strerror}") from None
     except OSError as error:
         raise DataError(f"{shown}: cannot be read: {error.strerror or error}") from None
-    # The file name contains a zero byte, which no path may contain.
+    # This error means that the file's name contains a zero byte.
     except ValueError as error:
         raise DataError(f"{shown}: cannot be read: {error}") from None
     except MemoryError:
         raise DataError(f"{shown}: cannot be read: not enough memory") from None
 
 
-MAX_BYTES = 16 * 2**10  # limit on the bytes of a file that contains a key
+MAX_BYTES = 16 * 2**10  # most bytes of a file that contains an API key
 
 
 def is_key(text: str) -> bool:
-    """Return whether a text is a valid API key, which is sent in an HTTP header."""
+    """Return whether a text is a valid API key; the key is sent in an HTTP header."""
     return text.isascii() and text.isprintable() and text == text.strip() != ""
 
 
 def read_key(file: Traversable, shown: str) -> str:
-    """Return the API key that is stored in a file of one line.
+    """Return the API key in a file of one line.
 
     Raises DataError with a message that does not show the key.
     """
@@ -342,8 +339,8 @@ _LOADED: set[str] = set()  # paths of the Python files that ``module_of`` has lo
 def module_of(path: Path, named_by: str) -> ModuleType:
     """Load a Python file as a module, once per process, and make the module importable.
 
-    Raises UsageError if the file cannot be run; ``named_by`` is the flag or variable that named the
-    file.
+    ``named_by`` is the flag or variable that named the file. Raises UsageError if the file cannot
+    be run.
     """
     digest = sha256(bytes(path)).hexdigest()
     # The hash makes the module's name unique to the path of its file.
@@ -367,9 +364,9 @@ def module_of(path: Path, named_by: str) -> ModuleType:
 def classes_in(path: Path, named_by: str, base: type, key: str) -> Iterator[tuple[str, Any]]:
     """Yield the subclasses of ``base`` in a user's file, each with its name in the file.
 
-    The class attribute ``key`` holds its name in fairbench. A class that lacks both ``key`` and a
-    required method is skipped as a base class of others. Raises UsageError if the file cannot be
-    run, or if a class is incomplete.
+    The class attribute ``key`` holds the name of a class in fairbench. A class that lacks both this
+    attribute and a required method is a base class of other classes, and is skipped. Raises
+    UsageError if the file cannot be run, or if a class is incomplete.
     """
     module = module_of(path, named_by)
     for name, value in vars(module).items():
@@ -384,7 +381,7 @@ def classes_in(path: Path, named_by: str, base: type, key: str) -> Iterator[tupl
 
 
 def _missing_part(found: Any, key: str) -> str:
-    """Return what a user's class lacks, for an error message, or "" if it is complete."""
+    """Return the missing part of a user's class, for an error message, or "" if none is missing."""
     if not fullmatch(r"[\w-]+", str(getattr(found, key, ""))):
         return f'a {key} of letters, digits and -, such as {key} = "mine"'
     if isabstract(found):
@@ -395,10 +392,10 @@ def _missing_part(found: Any, key: str) -> str:
 
 
 def failure_in_own_file(error: Exception) -> RunFailed | None:
-    """Return a RunFailed with file and line if a user's file raised ``error``, else None.
+    """Return a RunFailed with file and line if a user's file raised ``error``.
 
     Its note is the traceback from the user's file on. Python turns a StopIteration in a generator
-    into a RuntimeError; the location is then that of the StopIteration.
+    into a RuntimeError; the location is then the location of the StopIteration.
     """
     if isinstance(error, FairbenchError | MemoryError):
         return None
@@ -415,6 +412,5 @@ def failure_in_own_file(error: Exception) -> RunFailed | None:
 
 
 def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the traceback, starting with the first frame in a user's file."""
     frames = traceback.extract_tb(error.__traceback__)
     return list(dropwhile(lambda frame: frame.filename not in _LOADED, frames))

@@ -38,7 +38,7 @@ MAX_TIME_S = 1e12  # longest duration in seconds (30,000 years); a longer durati
 def is_missing(value: Any) -> bool:
     """Return whether a value of a file is missing: null, NaN, blanks, or a text such as ``n/a``.
 
-    For client names use ``nameless``, because a client may be called None or NaN.
+    For names of clients, use ``nameless`` instead, because a client may be called None or NaN.
     """
     return is_blank(value) or (isinstance(value, str) and value.strip().lower() in NOTHING)
 
@@ -56,10 +56,7 @@ def is_blank(value: Any) -> bool:
 
 
 def number_of(value: Any) -> int | float | None:
-    """Return a number, also from a text such as ``1,000``.
-
-    The result is None for any other value.
-    """
+    """Return a number, even from a text such as ``1,000``; return None for any other value."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -94,8 +91,8 @@ def with_point(value: Any) -> Any:
 def without_points(values: list[Any]) -> list[Any]:
     """Remove the points that separate thousands, as in ``1.234``, from texts of whole numbers.
 
-    Three digits must follow each point, and at least one value must have no point, several points,
-    or an end other than ``.000``; otherwise the points are kept.
+    The points are kept unless three digits follow each point. They are also kept if every value has
+    a single point and ends in ``.000``, because the values may then be decimal numbers.
     """
     pointed = [one for one in values if isinstance(one, str) and "." in one]
     if not pointed or not all(_POINTED.fullmatch(one) for one in pointed):
@@ -107,7 +104,7 @@ def without_points(values: list[Any]) -> list[Any]:
 
 
 def duration_s(value: Any) -> float | None:
-    """Convert a text such as ``1m2.5s`` or ``0:00:02.5`` to seconds, or return None."""
+    """Convert a text such as ``1m2.5s`` or ``0:00:02.5`` to seconds; other values give None."""
     if not isinstance(value, str) or len(value) > 40:
         return None
     text = value.strip().removeprefix("PT").lower()
@@ -123,7 +120,7 @@ def duration_s(value: Any) -> float | None:
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "min": 60 * 10**9, "h": 3600 * 10**9}
 """The number of nanoseconds in each unit of time."""
 
-# the smallest Unix time in each unit; smaller numbers are in a coarser unit
+# the smallest Unix time in each unit; a smaller number is in a coarser unit
 _SINCE_1970 = (("ns", 10**17), ("us", 10**14), ("ms", 10**11))
 _LARGEST = 2**62  # limit on times in ns, so that the difference of two times fits 64 bits
 
@@ -144,9 +141,9 @@ def unit_of(value: Any) -> str:
 def nanoseconds(value: Any, unit: str) -> int:
     """Return a time or duration in nanoseconds.
 
-    A number without a unit is in the unit ``unit``. An ISO 8601 text without a time zone is in UTC.
-    Raises ValueError for a value that is neither a number nor a time, and for a time at least 146
-    years before or after 1970.
+    ``unit`` is the unit of numbers. An ISO 8601 text without a time zone is in UTC. Raises
+    ValueError for a value that is neither a number nor a time, and for a time at least 146 years
+    before or after 1970.
     """
     number = number_of(value)
     if number is None:
@@ -185,13 +182,13 @@ def is_number(value: Any) -> bool:
 
 
 def moment_of(value: Any) -> datetime:
-    """Parse an ISO 8601 time (default zone: UTC) and convert the time to UTC. Raises ValueError."""
+    """Parse an ISO 8601 time (default zone: UTC) and convert the time to UTC; raise ValueError."""
     moment = zoned_moment_of(value)
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def zoned_moment_of(value: Any) -> datetime:
-    """Parse an ISO 8601 time, or a time of a web server's log, and keep the zone of the text.
+    """Parse an ISO 8601 time, or a time of a web server's log, and keep the time zone.
 
     Raises ValueError if the value is not a time.
     """
@@ -208,8 +205,7 @@ def zoned_moment_of(value: Any) -> datetime:
 
 UTC_ZONE = "UTC"
 ACCESS_LOG_TIME = "%d/%b/%Y:%H:%M:%S %z"
-# Numbers from ``FIRST_DATE_S`` to ``LAST_DATE_S`` are taken for Unix times in seconds (1973 to
-# 2115).
+# Numbers in this range are taken for Unix times in seconds, from the years 1973 to 2115.
 FIRST_DATE_S, LAST_DATE_S = 1e8, 4.6e9
 
 
@@ -242,7 +238,7 @@ class ClockTime(NamedTuple):
         return f"{date}{first:%H:%M:%S} to {again}{last:%H:%M:%S} {self.zone}".rstrip()
 
     def _moment(self, at_s: float, *, whole: bool = True) -> datetime:
-        """Return a time in the log's time zone, rounded to whole seconds if ``whole``."""
+        """Return a time in the log's time zone; ``whole`` rounds it to whole seconds."""
         offset = self.zone if self.zone not in ("", UTC_ZONE) else "+00:00"
         zone = datetime.fromisoformat(f"2000-01-01T00:00{offset}").tzinfo
         since_s = self.start_s + at_s
@@ -265,7 +261,7 @@ def clock_of(start_s: float, zone: str, span_s: float) -> ClockTime | None:
 
 
 def read_clock(text: str | None, span_s: float) -> ClockTime | None:
-    """Restore a clock from the text of its ``iso``; None gives None."""
+    """Restore a clock from the text of its ``iso``; None stands for a log without a clock."""
     if text is None:
         return None
     return clock_of(moment_of(text).timestamp(), zone_of(text), span_s)
