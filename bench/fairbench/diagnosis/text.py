@@ -37,7 +37,7 @@ NO_FLOOD = "There is no flood: no client sends 3 times the mean of the others an
 
 
 def flood_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield a sentence for each flood, or a sentence that there is no flood."""
+    """Yield a sentence for each flood, or a sentence that says that there is no flood."""
     count = len(found.log.traffic.client)
     if count < LEAST_REQUESTS:
         yield f"{count} request{'s are' if count > 1 else ' is'} too few to find a flood."
@@ -52,7 +52,7 @@ def flood_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def harm_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield sentences on which clients waited because of floods, and when they waited."""
+    """Yield sentences that say which clients waited because of floods, and when they waited."""
     basis = _basis(found)
     if not found.floods or not found.waits.knows_waits:
         return
@@ -65,21 +65,21 @@ def harm_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def _basis(found: Diagnosis) -> str:
-    """Return a phrase on the source of the waits: the log itself, or a replay."""
+    """Return a phrase that names the source of the waits: the log itself, or a replay."""
     return "in the log" if found.log.measured else f"in the replay under {found.present}"
 
 
 def overload_in(found: Diagnosis) -> Overload | None:
-    """Return the period in which most clients wait without any flood, or None."""
+    """Return the period in which most clients wait although there is no flood, if any."""
     if found.floods or found.log.measured == RESPONSE or not found.waits.knows_waits:
         return None
     return overload_of(found.waits)
 
 
 def change_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield sentences on how the best fair scheduler changes the waits.
+    """Yield a sentence on how the best fair scheduler changes the waits.
 
-    Sentences are marked if the replay does not resemble the log.
+    The sentence has a mark if the replay does not resemble the log.
     """
     first = found.first
     if first is None:
@@ -106,15 +106,12 @@ def cluster_text(found: Diagnosis) -> str:
 
 
 def _marked(line: str) -> str:
-    """Mark a line about a replay that does not resemble the log."""
+    """Mark a sentence about a replay that does not resemble the log."""
     return f"{NOT_YOURS}: {line[0].lower()}{line[1:]}"
 
 
 def _change_line(found: Diagnosis, first: ReplayedRun) -> Iterator[str]:
-    """Yield a sentence on how the best fair scheduler changes the waits.
-
-    If a replay is missing, nothing is yielded.
-    """
+    """Yield a sentence on how the best fair scheduler changes the waits."""
     best = best_fair(found)
     if best is None:
         if not found.missing:
@@ -137,20 +134,14 @@ def _change_line(found: Diagnosis, first: ReplayedRun) -> Iterator[str]:
 
 
 def _why(before_s: float) -> str:
-    """Return why fair queueing changes little.
-
-    ``before_s`` is the P95 time to first token (s) under the present scheduler.
-    """
+    """Return why fair queueing changes little, given the present P95 time to first token (s)."""
     if before_s <= LONG_S:
         return "The simulated replicas keep up with the load."
     return "Clients wait for the whole load, so more replicas help, not another order."
 
 
 def answer_lines(found: Diagnosis) -> list[str]:
-    """Return the answers as sentences.
-
-    The answers are about floods, delayed clients, the effect of fair queueing, and replicas.
-    """
+    """Return the sentences about floods, delayed clients, fair queueing and replicas."""
     replicas = [replica_line(found)] if found.plan else []
     replicas += concurrency_lines(found)
     answers = [*flood_lines(found), *harm_lines(found), *stalled_lines(found)]
@@ -160,14 +151,14 @@ def answer_lines(found: Diagnosis) -> list[str]:
 
 
 def stalls_in(found: Diagnosis) -> Mapping[str, Any]:
-    """Return the metrics of stalls in the log, with heavy clients marked."""
+    """Return the metrics of stalls (pauses in answers) in the log, with heavy clients marked."""
     rows = found.log.stalls.get("clients", ())
     marked = [{**row, "misbehaving": row["client"] in found.heavy} for row in rows]
     return {**found.log.stalls, "clients": marked}
 
 
 def stalled_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield sentences on which clients' prompts stall the answers of others."""
+    """Yield sentences that name the clients whose prompts stall the answers of other clients."""
     if "stalls" not in found.log.stalls["notes"]:
         for _, line in stall_lines(stalls_in(found)):
             yield f"{line[0].upper()}{line[1:]}."
@@ -187,7 +178,7 @@ def concurrency_lines(found: Diagnosis) -> list[str]:
     if found.log.counted or not known.any():
         return []
     starts, ends = table.arrival_s[known], table.end_s[known]
-    # Ends come before starts at the same instant.
+    # If a request ends when another request starts, the end counts first.
     times = np.concatenate([ends, starts])
     change = np.repeat([-1, 1], len(starts))
     order = np.argsort(times, kind="stable")
@@ -261,7 +252,7 @@ def _cluster_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def missing_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield a sentence on the parts that are missing after an interruption, if any."""
+    """Yield a sentence that names the parts of a diagnosis that an interruption prevented."""
     if found.missing:
         yield f"Interrupted. Missing: {', '.join(found.missing)}."
 
@@ -328,8 +319,8 @@ def _list(lines: list[str]) -> Table:
 def headings(found: Diagnosis, *, whole: bool = False) -> list[str]:
     """Return the headings of the table of replays.
 
-    Headings have two lines unless ``whole`` is True. The P95 column then only says P95, because the
-    P50 column beside it names the quantity.
+    Headings have two lines unless ``whole`` is True. With two lines, the column of the P95 does not
+    repeat the name of the quantity, which stands above the P50.
     """
     who = "others" if found.floods else "all clients"
     heavy = cut_middle(found.heavy[0], NAME) if len(found.heavy) == 1 else "heavy clients"
@@ -348,8 +339,7 @@ NAME = 13  # most characters of a client's name in a table's heading
 def replay_rows(found: Diagnosis) -> list[list[str]]:
     """Return the table's rows: one for the log if the log has waits, and one for each replay.
 
-    A row has waits, fairness and throughput; in the row of the log, fairness and throughput are
-    empty.
+    The row of the log has waits only; the row of a replay also has fairness and throughput.
     """
     recorded = logged_waits(found)
     table = [] if recorded is None else [_row(found, AS_RECORDED, recorded, {})]

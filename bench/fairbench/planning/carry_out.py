@@ -1,4 +1,4 @@
-"""Execution of a capacity plan: one search per scheduler and GPU, whose runs are stored."""
+"""The execution of a capacity plan: one search per scheduler and GPU, whose runs are stored."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ QUESTION, ANSWER = "plan.json", "answer.json"
 class _Walk:
     """A search in progress for the cluster size of one choice (scheduler and GPU).
 
-    ``wanted`` lists the sizes to simulate next; ``found`` is the result.
+    ``wanted`` lists the sizes to simulate next; ``found`` is the result of the search.
     """
 
     def __init__(self, choice: PlanChoice, search: Search) -> None:
@@ -82,8 +82,8 @@ def carry_out(
 ) -> dict[str, Any]:
     """Run the missing simulations of a stored plan; store and return the answer.
 
-    If ``recorded`` is given, the answer includes this comparison of waits in a trace and in its
-    replay (``diagnosis.recorded_waits``).
+    ``recorded`` is a comparison of the waits in a trace and in its replay
+    (``diagnosis.recorded_waits``), which is added to the answer.
 
     Raises RunFailed if a run failed, Interrupted after a signal, and UsageError while another
     process carries out the plan.
@@ -132,8 +132,8 @@ class _Runs:
     ) -> None:
         """Run the points that have not been run yet.
 
-        A point is a choice (scheduler, GPU, load) with a number of replicas. If several points need
-        the same run, it is executed once. With ``with_alone``, each client is also simulated alone.
+        A point is a choice (scheduler, GPU, load) with a number of replicas. A run that several
+        points need is executed once. If ``with_alone`` is True, each client is simulated alone, too.
         """
         new: dict[str, ExperimentSpec] = {}
         for choice, dp in points:

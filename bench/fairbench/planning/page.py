@@ -36,7 +36,7 @@ def is_plan(path: Path) -> bool:
 
 
 def plan_page(path: Path) -> page.Page:
-    """Return the report page of a capacity plan. Raises DataError if the plan is not finished."""
+    """Return the report page of a capacity plan; raise DataError if the plan is not finished."""
     if not (path / ANSWER).is_file():
         raise DataError(
             f"{path}: this plan is not finished; finish it with: fairbench plan --resume {path}"
@@ -67,7 +67,7 @@ def plan_page(path: Path) -> page.Page:
 def plan_title(answer: Row) -> str:
     """Return a plan's answer in one line: the replicas that each scheduler needs.
 
-    The line also says how many replicas the first scheduler saves.
+    The line also states what the first scheduler saves.
     """
     load = answer["choices"][0]["load"]
     if size_of(answer) == USERS:
@@ -80,10 +80,10 @@ def plan_title(answer: Row) -> str:
 
 
 def _saved(first: Row, others: Sequence[Row]) -> str:
-    """Return a text on the replicas that the first choice (scheduler and GPU) saves.
+    """Return a text that says what the first choice (scheduler and GPU) saves.
 
-    The first choice is compared with the most expensive choice or, if it is the most expensive
-    itself, with the cheapest.
+    The first choice is compared with the most expensive choice. If the first choice is the most
+    expensive one, the text says what the cheapest choice saves.
     """
     if first["replicas"] is None:
         return ""
@@ -105,9 +105,8 @@ def _saved(first: Row, others: Sequence[Row]) -> str:
 
 
 def _choice(row: Row, answer: Row, load: str = "") -> str:
-    """Return the name of a choice.
+    """Return the name of a choice: its scheduler, its GPU if there are several, and its load.
 
-    A choice is named by its scheduler, by its GPU if the plan has several GPUs, and by its load.
     ``load`` is a format string for a load factor other than 1.
     """
     several = len({one["timing_profile"] for one in answer["choices"]}) > 1
@@ -181,7 +180,6 @@ def _series(answer: Row, place: int) -> Iterator[PointSeries]:
 
 
 def _factor(target: Row) -> float:
-    """Return the factor by which the target's metric is multiplied in charts."""
     entry = metric_of(target["metric"])
     return 1.0 if entry is None else entry.form.factor
 

@@ -1,4 +1,4 @@
-"""Inputs of a capacity plan: targets such as ``ttft_p99<2s``, schedulers, and load."""
+"""The inputs of a capacity plan: targets such as ``ttft_p99<2s``, schedulers, and load."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ UNITS = {("ms", "s"): 1000.0, ("ms", "ms"): 1.0, ("s", "s"): 1.0, ("s", "ms"): 0
 class Slo(NamedTuple):
     """A target, such as ``ttft_p99<2s``: a metric and its limit.
 
-    The metric must lie below the limit if ``below`` is True, or else above it. If ``inclusive`` is
-    True, a value that equals the limit meets the target. ``text`` is the target as the user wrote
-    it; ``metric`` is the key in the summary.
+    If ``below`` is True, the metric must lie below the limit, or else above the limit. If
+    ``inclusive`` is True, a value that equals the limit meets the target. ``text`` is the target as
+    the user wrote it. ``metric`` is the metric's key in a run's summary.
     """
 
     text: str
@@ -61,13 +61,13 @@ class Slo(NamedTuple):
 
     @property
     def rank(self) -> int | None:
-        """The rank of a percentile metric, such as 99, or None for other metrics."""
+        """The rank of a percentile that summaries lack by default, such as 95, or None."""
         match = RANKED.fullmatch(self.metric.rpartition(".")[2])
         return int(match[1]) if match and int(match[1]) not in USUAL_RANKS else None
 
     @property
     def of_sharing(self) -> bool:
-        """Return whether the target's metric needs simulations of each client alone."""
+        """Whether the target's metric needs simulations of each client alone."""
         return "sharing_incentive" in self.metric
 
     def met_by(self, value: float) -> bool:
@@ -77,7 +77,7 @@ class Slo(NamedTuple):
         return value < self.limit if self.below else value > self.limit
 
     def margin(self, value: float) -> float | None:
-        """Return the distance to the limit as a fraction of the limit; None for limit 0."""
+        """Return the distance to the limit as a fraction of the limit; None if the limit is 0."""
         if not self.limit:
             return None
         left = self.limit - value if self.below else value - self.limit
@@ -99,9 +99,9 @@ def parse_slo(text: str) -> Slo:
     """Parse a target: ``METRIC<LIMIT`` or, for metrics that should be large, ``METRIC>LIMIT``.
 
     A metric is a key of a run's summary, ``clients.NAME.KEY``, ``min_share`` or ``on_time``. Names
-    in the style of other tools, such as ``ttft_p99``, are allowed too; their limits need a unit.
-    Raises UsageError for a wrong form, sign, metric or unit, and for a limit that no value can
-    meet.
+    in the style of other tools, such as ``ttft_p99``, are allowed, too; a limit on such a metric
+    needs a unit. Raises UsageError for a wrong form, sign, metric or unit, and for a limit that no
+    value can meet.
     """
     match = SHAPE.fullmatch(text.strip())
     if match is None:
@@ -164,13 +164,13 @@ def _in_unit_of(entry: Metric, unit: str | None, text: str) -> float:
 
 
 def _is_of_a_run(entry: Metric) -> bool:
-    """Return whether a metric exists for a single run and is better when higher or lower."""
+    """Return whether a metric exists for a single run, and says whether higher is better."""
     beside_others = entry.of_comparison and not entry.key.startswith("sharing_incentive")
     return entry.better is not Better.NEITHER and not beside_others
 
 
 def _unknown_metric(name: str) -> UsageError:
-    """Return the error for an unknown metric, with the names that are most similar."""
+    """Return the error for an unknown metric, with the most similar names of metrics."""
     known = [key for key, one in CATALOGUE.items() if _is_of_a_run(one) and one.of is not Of.CLIENT]
     latencies = [f"{one}_p{rank}" for one in ("ttft", "tpot", "e2el") for rank in (50, 95, 99)]
     choices = [*SHORT.values(), "on_time", *latencies, "sharing_p99", *known]
@@ -185,7 +185,7 @@ def _unknown_metric(name: str) -> UsageError:
 
 USERS, REPLICAS = "users", "replicas"
 """A plan seeks either the most users of a cluster or the fewest replicas."""
-# limit on the users that a plan tries, as a multiple of the experiment's number of clients
+# largest number of users that a plan tries, as a multiple of the experiment's number of clients
 MOST_TIMES = 64
 
 NUM_RUNS = 3  # default number of seeds with which each cluster is simulated
@@ -204,17 +204,17 @@ class PlanQuestion:
     """The question that a capacity plan answers, with all inputs.
 
     - ``slos`` are the targets of ``--slo`` as text.
-    - ``schedulers`` and ``gpus`` are compared; the plan is for the first of each, and the others
-      are alternatives.
+    - ``schedulers`` and ``gpus`` are compared; the plan is for the first scheduler on the first
+      GPU, and all others are alternatives.
     - ``low`` and ``high`` are the smallest and the largest number of replicas to consider.
     - ``flags`` and ``settings`` describe the experiment.
-    - ``loads`` multiply the experiment's load. This load is ``request_rate``, the speed of the
-      trace, or the workload's default rate for one replica of the first GPU.
+    - ``loads`` multiply the experiment's load. The experiment's load is ``request_rate``, the speed
+      of the trace, or the workload's default rate for one replica of the first GPU.
     - ``prices`` are prices of one GPU for one hour.
     - ``num_runs`` is the number of seeds with which each size is simulated.
     - ``certain`` demands that the whole 95% interval of a metric meets the target.
     - ``every`` makes the plan test every number of replicas.
-    - ``sharing`` also simulates each client alone, on the cluster that the plan finds.
+    - ``sharing`` adds a simulation of each client alone, on the cluster that the plan finds.
     - ``most`` is USERS if the plan seeks the most users (clients) for ``low`` replicas; then
       ``high`` equals ``low``. If ``most`` is empty, the plan seeks the fewest replicas.
     """
@@ -256,7 +256,7 @@ class PlanQuestion:
 
     @property
     def planned(self) -> list[PlanChoice]:
-        """Return the choice (first scheduler on the first GPU) that is planned at each load."""
+        """The planned choice (first scheduler on the first GPU) at each load."""
         return self.choices[:: len(self.gpus) * len(self.schedulers)]
 
     def price(self, profile_id: str) -> float | None:
@@ -266,7 +266,7 @@ class PlanQuestion:
 
 
 class FixedLoad(NamedTuple):
-    """The fixed load of a plan, independent of the number of replicas.
+    """The fixed load of a plan, which does not depend on the number of replicas.
 
     ``rate`` is in programs/s of each well-behaved client; for a trace, ``rate`` is None. ``usual``
     is True if the rate is the workload's own rate for one replica.
@@ -298,12 +298,12 @@ class Clusters:
         for slo in self.targets:
             if reason := why_missing(slo.metric, smallest):
                 raise UsageError(f"--slo {slo.text}: {reason}")
-        # Build every experiment once, so that contradictions are found before the first run.
+        # Every experiment is built once, so that contradictions are found before the first run.
         for choice in question.choices:
             self.spec(choice, self.last_size)
 
     def _user_range(self, first: PlanChoice) -> tuple[int, int]:
-        """Return the usual number of users of the workload, and the largest number to try."""
+        """Return the workload's default number of users, and the largest number to try."""
         if self.load.rate is None:
             raise UsageError(
                 f"--max {USERS}: a trace has its own clients; name a workload with --workload"
@@ -313,7 +313,7 @@ class Clusters:
         return usual, min(MAX_CLIENTS, MOST_TIMES * usual)
 
     def is_possible(self, choice: PlanChoice, size: int) -> bool:
-        """Return whether the workload allows this size; it may need a minimum number of users."""
+        """Return whether the workload allows this size, which may be too few users."""
         try:
             self.spec(choice, size)
         except UsageError:
@@ -333,10 +333,7 @@ class Clusters:
         return experiment({**self._flags, **own}, self.question.settings)
 
     def seeds(self, choice: PlanChoice, size: int) -> list[ExperimentSpec]:
-        """Return the experiments of a choice (scheduler, GPU, load), one per seed.
-
-        All choices have the same seeds.
-        """
+        """Return the experiments of a choice, one per seed; all choices have equal seeds."""
         first = self.spec(choice, size)
         return [
             first.model_copy(update={"seed": first.seed + number})
@@ -344,7 +341,7 @@ class Clusters:
         ]
 
     def _load(self, first: PlanChoice) -> FixedLoad:
-        """Return the load that is the same for all sizes, computed from the first choice."""
+        """Return the load of all sizes, which is computed from the first choice."""
         if self._flags.get("trace"):
             return FixedLoad(None, usual=False)
         own = {"scheduler": first.scheduler, "gpu": first.gpu, "dp": 1}
@@ -362,7 +359,7 @@ class Clusters:
 
 
 def _check_question(question: PlanQuestion) -> None:
-    """Raise UsageError if a number, a load or a price in the question of a plan is not allowed."""
+    """Raise UsageError if a number, a load or a price in a plan's question is not allowed."""
     if question.most:
         _check_most(question)
     if not 1 <= question.low <= question.high <= MAX_REPLICAS:

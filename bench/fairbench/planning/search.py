@@ -18,17 +18,17 @@ from fairbench.results.summary import NOBODY_NAMED, Value, is_nobody_named, valu
 Search = Generator[list[int], Mapping[int, bool], "SmallestSize"]
 """A generator that yields lists of sizes to try, and is sent whether each size is sufficient.
 
-A size is a number of replicas or of users. The generator returns the result of the search, and
-never yields an empty list.
+A size is a number of replicas or of users. The generator returns the result of the search. It never
+yields an empty list.
 """
 
 
 class SmallestSize(NamedTuple):
-    """The smallest cluster size that meets the targets, or None if no size does.
+    """The smallest cluster size that meets the targets, or None if no size meets the targets.
 
-    ``monotone`` is True if every tested size above a sufficient size is sufficient, too; untested
-    larger sizes are then assumed to be sufficient. Otherwise, every size below the smallest
-    sufficient one was simulated. ``tried`` says whether each simulated size meets the targets.
+    ``monotone`` is True if every tested size above a sufficient size is sufficient, too. In this
+    case, untested larger sizes are assumed to be sufficient. Otherwise, every size below the
+    smallest sufficient size was simulated. ``tried`` says whether each simulated size sufficed.
     """
 
     smallest: int | None
@@ -65,9 +65,9 @@ def bisected(low: int, high: int) -> Search:
 def largest(first: int, last: int, is_possible: Callable[[int], bool]) -> Search:
     """Find the largest sufficient size by doubling from ``first`` to ``last``, then bisection.
 
-    Sizes for which ``is_possible`` is False are skipped; they are smaller than all possible sizes.
-    The two sizes above the found size are tested as well. The found size is returned in the field
-    ``smallest``.
+    Sizes for which ``is_possible`` is False are skipped; such sizes are smaller than all possible
+    sizes. The two sizes above the found size are tested as well. The found size is returned in the
+    field ``smallest``.
     """
     tried = dict((yield [first]))
     size = first
@@ -89,7 +89,7 @@ def largest(first: int, last: int, is_possible: Callable[[int], bool]) -> Search
 
 
 def _halves(low: int, high: int) -> list[int]:
-    """Return sizes from ``high`` down to ``low``, each halfway from the last one to ``low``."""
+    """Return sizes from ``high`` down to ``low``; each step halves the distance to ``low``."""
     found = []
     while high > low:
         high = (low + high) // 2
@@ -120,8 +120,8 @@ UNDONE = ("unfinished", "refused", "failed")
 class JudgedTarget(NamedTuple):
     """The verdict on whether a cluster meets one target.
 
-    - ``met`` is whether the mean over the seeds meets the target; ``certain`` is whether the whole
-      95% interval does.
+    - ``met`` is True if the mean over the seeds meets the target.
+    - ``certain`` is True if the whole 95% interval of the mean meets the target.
     - ``seeds_met`` is the number of seeds for which the metric meets the target.
     - ``low`` and ``high`` are the ends of the 95% interval, or None for a single seed.
     - ``bound`` is ``>`` or ``<`` if the mean is only a lower or upper bound.
@@ -149,8 +149,8 @@ class JudgedTarget(NamedTuple):
 def judge(slo: Slo, summaries: Sequence[Mapping[str, Any]]) -> JudgedTarget:
     """Return whether a cluster meets a target, given the summaries of the cluster's runs.
 
-    If the load is below saturation, targets on shares of the service count as met. A latency that
-    is only a lower bound, or a missing value, does not meet a target.
+    If the load is below saturation, targets on shares of the service count as met. A missing value,
+    or a latency that is only a lower bound, does not meet a target.
     """
     values = [_value(slo, summary) for summary in summaries]
     fine = [value.reason == NOT_CONTENDED for value in values]
@@ -171,10 +171,7 @@ def judge(slo: Slo, summaries: Sequence[Mapping[str, Any]]) -> JudgedTarget:
 
 
 def _value(slo: Slo, summary: Mapping[str, Any]) -> Value:
-    """Return the target's metric.
-
-    The value is a lower bound if unfinished requests could change the metric.
-    """
+    """Return the target's metric, as a lower bound if unfinished requests could change it."""
     value = value_of(summary, slo.metric)
     if value.is_number and not value.bound and _is_among_undone(slo, summary):
         return Value(value.raw, ">")
@@ -184,7 +181,7 @@ def _value(slo: Slo, summary: Mapping[str, Any]) -> Value:
 def _is_among_undone(slo: Slo, summary: Mapping[str, Any]) -> bool:
     """Return whether unfinished requests could change a latency percentile.
 
-    A percentile of the completed requests is meaningless if too many requests did not complete.
+    If too many requests did not complete, a percentile of the completed requests is meaningless.
     """
     match = OF_COMPLETED.fullmatch(slo.metric)
     if match is None:
@@ -195,19 +192,16 @@ def _is_among_undone(slo: Slo, summary: Mapping[str, Any]) -> bool:
 
 
 def _knows(slo: Slo, value: Value) -> bool:
-    """Return whether a value decides if the target is met, although it may be only a bound."""
+    """Return whether a value decides if the target is met, even if it is only a bound."""
     return value.bound != (">" if slo.below else "<")
 
 
 def _kept(slo: Slo, value: Value, number: Any) -> bool:
-    """Return whether ``number`` meets the target.
-
-    If ``value`` is a bound, it must also decide the target.
-    """
+    """Return whether ``number`` meets the target, and ``value`` decides the target."""
     return value.is_number and _knows(slo, value) and slo.met_by(number)
 
 
-# keys of a run's summary that are copied to the plan's ``answer.json``
+# keys of a run's summary that are copied to the plan's file ``answer.json``
 SHARED = ("simulated", "timing_profile", "engine", "timing_error_pct", "trace", "synthetic")
 
 Judge = Callable[[PlanChoice, int], Sequence[JudgedTarget]]
@@ -293,9 +287,9 @@ def _row(
 
 
 def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    """Return a table row for each client that was simulated alone.
+    """Return a row with the mean sharing incentive of each client that was simulated alone.
 
-    The row has the client's mean sharing incentive: its benefit from sharing the cluster.
+    The sharing incentive is the client's benefit from sharing the cluster.
     """
     rows = []
     for clients in zip(*(summary["clients"] for summary in summaries), strict=True):
@@ -311,10 +305,10 @@ def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 
 def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the indices of rows that are cheaper than the first row with the same load.
+    """Return the indices of rows that are cheaper than the first row with an equal load.
 
-    Without prices, only rows with the same GPU and model are compared, by number of GPUs. If the
-    first row has no sufficient size, every row with a sufficient size counts as cheaper.
+    Without prices, only rows with equal GPU and model are compared, by number of GPUs. If the first
+    row has no sufficient size, every row with a sufficient size counts as cheaper.
     """
     found: list[tuple[float, float, int]] = []
     if rows and USERS in rows[0]:

@@ -72,7 +72,7 @@ def unlike_line(answer: Row) -> str:
 def needed_line(answer: Row, *, programs: bool = False) -> str:
     """Return a sentence on the replicas that each scheduler needs, or the users that it serves.
 
-    With ``programs``, ``victim_p95_s`` is the latency of whole sessions.
+    ``programs`` means that the metric ``victim_p95_s`` is the latency of whole sessions.
     """
     targets = " and ".join(said_target(one, programs=programs) for one in answer["targets"])
     rows = answer["choices"]
@@ -91,12 +91,12 @@ def needed_line(answer: Row, *, programs: bool = False) -> str:
 
 
 def size_of(answer: Row) -> str:
-    """Return which size the plan sought, USERS or REPLICAS."""
+    """Return the kind of size that the plan sought: USERS or REPLICAS."""
     return str(answer.get("size", REPLICAS))
 
 
 def _carried_line(answer: Row, targets: str) -> str:
-    """Return a sentence on how many users each scheduler serves within the targets."""
+    """Return a sentence that says how many users each scheduler serves within the targets."""
     several = len({row["timing_profile"] for row in answer["choices"]}) > 1
     carried: list[str] = []
     for row in answer["choices"]:
@@ -113,7 +113,7 @@ def _carried_line(answer: Row, targets: str) -> str:
 
 
 def said_target(target: Row, *, programs: bool) -> str:
-    """Return a target as text. A P95 of the well-behaved clients is written in words."""
+    """Return a target as text; a P95 of the well-behaved clients is written in words."""
     sessions = "P95 of whole sessions" if programs else "TTFT P95"
     measured = {"victim_p95_s": sessions, "victim_ttft_p95_s": "TTFT P95"}.get(target["metric"])
     if measured is None:
@@ -122,7 +122,7 @@ def said_target(target: Row, *, programs: bool) -> str:
 
 
 def load_line(answer: Row) -> str:
-    """Return a line on the plan's load, which is the same for every number of replicas."""
+    """Return a line on the plan's load, which does not depend on the number of replicas."""
     what = f"workload {answer['workload']}, scenario {answer['scenario']}"
     if answer["rate"] is None:
         return f"{what}: the load of the trace, fixed"
@@ -137,7 +137,7 @@ def load_line(answer: Row) -> str:
 def _choices(answer: Row) -> Table:
     """Return the table of compared schedulers and GPUs.
 
-    A second row shows the next smaller cluster or, if users are sought, more users.
+    The second row of a scheduler is for one replica fewer or, if users are sought, one user more.
     """
     rows, size = answer["choices"], size_of(answer)
     priced = any(row["cost"] is not None for row in rows)
@@ -170,7 +170,7 @@ def _choices(answer: Row) -> Table:
 
 
 def _judged(targets: Sequence[Row], seeds: int) -> list[Text]:
-    """Return a table cell for each target, and one that counts the seeds meeting all targets."""
+    """Return a cell for each target, and a cell that counts the seeds that meet all targets."""
     cells = [_cell(one) for one in targets]
     return [*cells, Text(f"{min(one['seeds_met'] for one in targets)}/{seeds}")]
 
@@ -190,15 +190,12 @@ def _cell(target: Row) -> Text:
 
 
 def margin_text(margin: float) -> str:
-    """Return a margin in percent of the limit.
-
-    A value above twice the limit is written as a multiple.
-    """
+    """Return a margin in percent of the limit, or the value as a multiple of the limit if large."""
     return f"{margin:+.0%}" if margin >= -1 else f"{1 - margin:.3g}x the limit"
 
 
 def target_text(target: Row) -> str:
-    """Return the mean of a target's metric with its unit, or why the mean is missing."""
+    """Return the mean of a target's metric with its unit, or the reason why it is missing."""
     if target["mean"] is None:
         return target["reason"].partition(":")[0] or UNDEFINED
     entry = metric_of(target["metric"])
@@ -222,9 +219,9 @@ def _sharing_title(answer: Row, row: Row) -> str:
 
 
 def _sharing(rows: Sequence[Row]) -> Table:
-    """Return the table of each client's benefit from sharing.
+    """Return the table of each client's benefit from sharing the cluster.
 
-    If there are many clients, only those with the highest P99 are shown.
+    A long table is reduced to the clients with the highest P99.
     """
     table = plain_table("client", "P50", "P95", "P99")
     worst = sorted(rows, key=lambda row: -(row["p99"] or 0.0))

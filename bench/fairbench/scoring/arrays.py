@@ -41,7 +41,7 @@ NAMELESS = "names no client, and counts as one of the client 'all'"
 REPEATED = "has the id of an earlier request, and counts as a separate request"
 TWICE = "repeats the id of a request, and counts as a part of this request"
 Mended = Counter[str]
-"""The number of requests with corrected values, by reason."""
+"""The number of requests with corrected values, by the reason for the correction."""
 
 
 def arrays_of(
@@ -108,9 +108,9 @@ def arrays_of(
 
 
 def _missing(columns: FileColumns, *, counted: bool = True) -> dict[str, tuple[str, ...]]:
-    """Return the fields that the file lacks but a score needs, with possible replacements.
+    """Return the fields that a score needs but the file lacks, with possible replacements.
 
-    ``counted`` says whether token counts are needed.
+    ``counted`` is True if token counts are needed.
     """
     known = {
         name
@@ -134,9 +134,9 @@ def _missing(columns: FileColumns, *, counted: bool = True) -> dict[str, tuple[s
 
 
 def has_waits(columns: FileColumns, *, counted: bool = True) -> bool:
-    """Return whether waits are known, because the records have times of first tokens.
+    """Return whether the waits of requests are known from the times of first tokens.
 
-    A request without a recorded end counts as ended at its first token. ``counted`` says whether
+    A request without a recorded end counts as ended at its first token. ``counted`` is True if
     token counts are needed, too.
     """
     known = [name for name in FIRST if any(c.first is not None for c in columns.of_fields(name))]
@@ -192,7 +192,7 @@ def _clients(requests: FileRequests, client: str, mended: Mended) -> list[str]:
 
 
 NO_CLIENT = "all"
-"""The client to which a request without a client name is assigned, if the file names clients."""
+"""The client of a request without a client name, if the file names other clients."""
 
 
 def _check_ends(requests: FileRequests, states: Any) -> None:
@@ -216,10 +216,10 @@ def _check_ends(requests: FileRequests, states: Any) -> None:
             )
 
 
-# An infinite time is refused later, by a message that names the row.
+# A later check refuses infinite times, by a message that names the row.
 @np.errstate(invalid="ignore")
 def _ends_of(requests: FileRequests, nothing: Flags) -> tuple[Floats, Floats, Any]:
-    """Return the times of first and last tokens in seconds, and the gaps between tokens if known.
+    """Return the times of first and last tokens in seconds, and the known gaps between tokens.
 
     ``nothing`` is a mask of requests without an answer, whose times have no meaning.
     """
@@ -267,8 +267,8 @@ def _sums(gaps: list[Floats]) -> Floats:
 def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
     """Return the columns ``status`` (as in the table of requests) and ``failed``.
 
-    If no state is recorded, a request with an end has finished. A request without an end was
-    refused if ``refuses`` is true for the file's format, or else has failed.
+    A request without a recorded state has finished if it has an end. Otherwise, it was refused if
+    ``refuses`` is True for the file's format, or else has failed.
     """
     unsaid, ended = states == UNSAID, ~np.isnan(last)
     unended = REFUSED if refuses else FAILED
@@ -276,11 +276,11 @@ def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
     return {"status": np.where(states == FAILED, REFUSED, states), "failed": states == FAILED}
 
 
-NAMED = "/id "  # the prefix of a program's name, which a session's name follows
+NAMED = "/id "  # the separator between the prefix of a program's name and the session's name
 
 
 def _programs(requests: FileRequests, clients: Any, part: int, *, per_client: bool) -> Any:
-    """Return the program of each request. A request without a session is a program by itself."""
+    """Return the program of each request; a request without a session is a program by itself."""
     names = requests.labels("session")
     owners = clients if per_client else [""] * len(clients)
     found = [
@@ -291,9 +291,9 @@ def _programs(requests: FileRequests, clients: Any, part: int, *, per_client: bo
 
 
 def _workers(columns: FileColumns) -> Any:
-    """Return each request's worker: a number, or a name if any worker has a name.
+    """Return each request's worker as a number, or as a name if any worker has a name.
 
-    Unknown workers are NaN.
+    An unknown worker is NaN.
     """
     found = columns.of_fields("worker")
     if not found:
@@ -351,6 +351,6 @@ def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
 
 def _no_count(values: Floats, least: int, most: int) -> Flags:
     """Return a mask of the known values that are not whole numbers from ``least`` to ``most``."""
-    with np.errstate(invalid="ignore"):  # For infinity, the remainder is NaN.
+    with np.errstate(invalid="ignore"):  # The remainder of infinity is NaN.
         fractions: Flags = values % 1 != 0
     return ~np.isnan(values) & (fractions | (values < least) | (values > most))

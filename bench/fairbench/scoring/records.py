@@ -40,14 +40,14 @@ class Scored:
     """Request records as tables, with client names and facts about the records.
 
     - ``last_token_s`` is the time of each request's last token in seconds, or NaN if unknown.
-    - ``knows_admission`` and ``knows_cached`` say whether every answered request has an admission
-      time and a number of cached tokens.
+    - ``knows_admission`` is True if every answered request has an admission time.
+    - ``knows_cached`` is True if every answered request has a number of cached tokens.
     - ``layouts`` are the names of the files' formats.
-    - ``gaps_s`` are the seconds between the tokens of finished requests, and ``token_gaps`` those
-      of all requests; both are None if the records have no gaps.
-    - ``failed`` is the number of requests that broke off, not counting refused requests.
+    - ``gaps_s`` are the seconds between the tokens of finished requests.
+    - ``token_gaps`` are the seconds between the tokens of all requests.
+    - ``failed`` is the number of requests that broke off, without refused requests.
     - ``remarks`` are sentences about records that were corrected.
-    - ``clock`` converts times to timestamps, or is None if the records have no timestamps.
+    - ``clock`` converts times to timestamps; None means that the records have no timestamps.
     - ``sessions`` are the names of the programs, by program id.
     """
 
@@ -67,7 +67,7 @@ class Scored:
 
     @property
     def horizon_s(self) -> float:
-        """Return the time in seconds of the last event."""
+        """The time in seconds of the last event."""
         requests = self.requests
         times = np.concatenate([requests.arrival_s, requests.first_token_s, self.last_token_s])
         return float(np.nanmax(times))
@@ -124,10 +124,10 @@ def score_asked(
 def scored_of(
     parts: Sequence[Records], paths: Sequence[Path], registered: Sequence[str] = ()
 ) -> Scored:
-    """Return the requests of several files as tables; all must be of one run with one clock.
+    """Return the requests of several files of one run, with one clock, as tables.
 
-    ``parts`` are the requests of each file in ``paths``, and ``registered`` are clients that exist
-    even if they sent no request.
+    ``parts`` are the requests of each file in ``paths``. ``registered`` are clients that exist even
+    if they sent no request.
     """
     made: list[dict[str, Any]] = []
     mended, stems = Mended(), _stems(paths)
@@ -165,7 +165,7 @@ def scored_of(
 
 
 def _check_at_once(columns: FileColumns) -> None:
-    """Raise DataError for a run without start times whose requests did not all start together."""
+    """Raise DataError for records without start times unless all requests started together."""
     run = columns.run
     if not columns.layout.at_once or columns.is_named("start"):
         return
@@ -186,7 +186,7 @@ def _disagreement(path: Path, completed: int | None, status: Any) -> list[str]:
 
 
 def _worker_numbers(workers: Any) -> Any:
-    """Return the number of each request's worker. Names are numbered in order of appearance."""
+    """Return the number of each request's worker; names are numbered in order of appearance."""
     if workers.dtype != object:
         return workers
     names = [None if isinstance(one, float) and np.isnan(one) else f"{one}" for one in workers]
@@ -279,9 +279,9 @@ def _requests(
 
 
 def _programs(requests: Requests, asked: Floats) -> Programs:
-    """Return the programs of the requests. A program ends with the last end of its requests.
+    """Return the programs of the requests; a program ends with the last end of its requests.
 
-    ``requests`` are in order of arrival; ``asked`` is the number of output tokens that each request
+    ``requests`` are in order of arrival. ``asked`` is the number of output tokens that each request
     asked for.
     """
     programs, first = np.unique(requests.program_id, return_index=True)
@@ -340,7 +340,7 @@ def read_answers(path: Path) -> tuple[Floats, Floats, Floats, Floats, Floats]:
 
 
 def _start_times(columns: FileColumns, latency_s: Floats, start_s: Floats) -> Floats:
-    """Return the start time of each request in seconds, estimated if it is missing.
+    """Return the start time of each request in seconds, estimated if the file lacks start times.
 
     Files of SGLang's ``bench_serving`` have no start times. If the file states a request rate,
     requests are assumed to start at even intervals. If the file states a limit on concurrency, each

@@ -1,4 +1,4 @@
-"""The states in which requests ended, recognised from words and columns of several tools."""
+"""The states in which requests ended, recognised by words and columns of several tools."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
 from fairbench.records.column_names import plain
 from fairbench.records.log_reader import ColumnValues, FileColumns
 
-UNSAID = -1  # the record does not state how the request ended
-UNKNOWN = -2  # the record describes the end by an unknown word
-FAILED = 3  # the request ended early; metrics count it as refused
+UNSAID = -1  # The record does not state how the request ended.
+UNKNOWN = -2  # The record describes the end of the request by an unknown word.
+FAILED = 3  # The request ended early; metrics count the request as refused.
 FINISHED_WORD, FAILED_WORD = "finished", "failed"
 
 WORDS = {
@@ -38,9 +38,9 @@ _STATES = {word: state for state, words in WORDS.items() for word in words}
 
 
 def states_of(values: Iterable[Any], columns: FileColumns, unknown: Counter[str]) -> Any:
-    """Return the state that each value means. An empty value or unknown word means ``UNSAID``.
+    """Return the state that each value means; an empty value or unknown word means ``UNSAID``.
 
-    Numbers are HTTP status codes, also in texts such as ``HTTP 200`` and ``200 OK``: 2xx means
+    Numbers are HTTP status codes, even in texts such as ``HTTP 200`` and ``200 OK``: 2xx means
     finished, 4xx refused, and any other code from 100 to 599 failed. ``unknown`` counts the words
     that mean no known state. Raises DataError, which names the request, for a list or an object.
     """
@@ -60,10 +60,7 @@ def states_of(values: Iterable[Any], columns: FileColumns, unknown: Counter[str]
 
 
 def state_of(value: Any) -> int:
-    """Return the state that a value means.
-
-    Empty values are ``UNSAID``, and unknown words ``UNKNOWN``.
-    """
+    """Return the state that a value means: ``UNSAID`` if empty, ``UNKNOWN`` for unknown words."""
     if isinstance(value, bool):
         return FINISHED if value else FAILED
     if is_missing(value):
@@ -81,7 +78,7 @@ def state_of(value: Any) -> int:
 
 
 def errors_of(values: Iterable[Any]) -> Any:
-    """Return a mask of the values in a column of errors that report an error."""
+    """Return a mask that is True where a value in a column of errors reports an error."""
     known: dict[tuple[type, Any], bool] = {}
     found = []
     for value in values:
@@ -122,10 +119,7 @@ def _switch(value: Any) -> str | None:
 
 
 def _reason(value: Any) -> str | None:
-    """Return "failed" if an answer ended because of a failure, or else None.
-
-    An answer that reached its limit of output tokens has not failed.
-    """
+    """Return "failed" if an answer ended because of a failure; other reasons return None."""
     state = _state(value) if isinstance(value, str) else None
     return FAILED_WORD if state is not None and state_of(state) == FAILED else None
 
@@ -148,14 +142,11 @@ SIGNS: Mapping[str, Callable[[Any], Any]] = {
     ),
     **dict.fromkeys(("success", "succeeded", "successful", "issuccess", "ok"), _switch),
 }
-"""Functions that turn a column's value into a request's state. Columns of failures come first."""
+"""Functions that convert a column's value to a request's state; columns of failures come first."""
 
 
 def signed(columns: Sequence[ColumnValues]) -> list[Any] | None:
-    """Return, for each record, the state that follows from the columns in ``SIGNS``.
-
-    A record without any of these columns has the state None.
-    """
+    """Return each record's state by the columns in ``SIGNS``, or None if all states are unknown."""
     said: list[Any] | None = None
     order = list(SIGNS)
     for column in sorted(columns, key=lambda one: order.index(plain(one.name))):

@@ -51,8 +51,8 @@ def scored_summary(
 ) -> dict[str, Any]:
     """Return every metric that the records allow; ``notes`` explains missing values.
 
-    Raises UsageError for an unknown client, an invalid weight, or a target that is a multiple of
-    the latency of a request alone.
+    Raises UsageError for an unknown client, an invalid weight, or a latency target that is relative
+    to the latency of a request alone.
 
     Args:
         scored: The records.
@@ -62,7 +62,7 @@ def scored_summary(
         weights: Weights by name of a client or tenant; the default weight is 1.
         goodput: Latency targets by LATENCY or CLIENT.LATENCY.
         latency: The latency to report, of whole programs or of first tokens.
-        percentiles: Percentiles that replace the usual percentiles; () keeps the usual ones.
+        percentiles: Percentiles that replace the default percentiles; () keeps the defaults.
     """
     weights = checked_weights(weights or {})
     entitled = with_tenants(scored.clients)
@@ -121,10 +121,10 @@ def scored_summary(
     }
 
 
-# The window ends with the last arrival only if two conditions hold. Arrivals must span more than
-# this fraction of the records' time. A client whose first request comes within the same fraction
-# before the last arrival must be served before the last arrival, or the window would contain none
-# of its service.
+# The window ends with the last arrival if two conditions hold. First, arrivals span more than this
+# fraction of the records' time. Second, each client whose first request comes within this fraction
+# before the last arrival is served before the last arrival. Otherwise, the window would contain
+# none of the client's service.
 LEAST_SHARE = 0.1
 
 ASKED = "as requested"
@@ -138,7 +138,7 @@ LATE = "at the last answer, because a client came too late to be served before t
 
 
 class ScoredWindow(NamedTuple):
-    """A time window, and a text on why it ends where it does."""
+    """A time window, and a text that explains the end of the window."""
 
     window: records.Window
     reason: str
@@ -184,8 +184,8 @@ def scored_window(
 def _came_too_late(requests: records.Requests, last_s: float, least_s: float) -> bool:
     """Return whether a client arrived so late that it was first served after the last arrival.
 
-    ``last_s`` is the last arrival in seconds. Only clients that arrive less than ``least_s``
-    seconds before it are considered. Requests must be sorted by arrival.
+    ``last_s`` is the last arrival in seconds. Only clients that arrive within ``least_s`` seconds
+    before the last arrival are considered. Requests must be sorted by arrival.
     """
     _, first = np.unique(requests.client, return_index=True)
     late = requests.client[first][requests.arrival_s[first] > last_s - least_s]
@@ -247,7 +247,7 @@ def score_run(
         if (key not in scored and not key.startswith("clients."))
     }
     notes = {**scored["notes"], **remarks}
-    # Keep the stored value, which cannot be computed from the tables alone.
+    # The stored value is kept, because the tables alone do not determine this value.
     if "limit_ratio" in stored:
         notes.pop("limit", None)
     return {**stored, **scored, "notes": notes}, tables.requests
