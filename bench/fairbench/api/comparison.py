@@ -118,7 +118,6 @@ class Comparison:
         return contrast_text(self.shown).rstrip("\n")
 
     def _repr_html_(self) -> str:
-        """Return the differences as an HTML table, for notebooks."""
         columns = (
             *("other", "place", "metric", "baseline_mean", "other_mean", "difference"),
             *("low", "high", "decision"),

@@ -192,7 +192,6 @@ class Answer:
         return self._text.rstrip("\n")
 
     def _repr_html_(self) -> str:
-        """Return the answer's text as HTML, for notebooks."""
         return f"<pre>{escape(str(self))}</pre>"
 
 
@@ -236,7 +235,7 @@ def diagnose(
 
 def score(
     *data: Data,
-    map: Mapping[str, str] | None = None,  # named after the flag --map of `fairbench score`
+    map: Mapping[str, str] | None = None,  # The argument is named after the flag --map.
     layout: str | None = None,
     time_unit: Literal["s", "ms", "us", "ns"] | None = None,
     line: int | None = None,
@@ -252,7 +251,7 @@ def score(
     """Compute every fairness metric from the request records of any serving system.
 
     ``data`` is a data frame, an Arrow table, a list of dicts, or the names of files that form one
-    run. All other arguments are flags of ``fairbench score``. Some of these flags are given as
+    run. All other arguments are flags of ``fairbench score``. Some flags are given as
     dicts: ``map={"client": "team"}`` (column by field), ``weights`` (weight by client), and
     ``goodput={"ttft": "500"}`` (target by latency).
 
@@ -296,10 +295,10 @@ def plan(
     data: Data | None = None,
     *,
     slo: Sequence[str],
-    map: Mapping[str, str] | None = None,  # named after the flag --map of `fairbench score`
+    map: Mapping[str, str] | None = None,  # The argument is named after the flag --map.
     scheduler: Sequence[str] = (DEFAULTS["scheduler"],),
     dp: tuple[int, int] | None = None,
-    max: Literal["users"] | None = None,  # named after the flag --max of `fairbench score`
+    max: Literal["users"] | None = None,  # The argument is named after the flag --max.
     gpu: Sequence[str] = (DEFAULTS["gpu"],),
     price: Mapping[str, float] | None = None,
     loads: Sequence[float] = (1.0,),

@@ -176,7 +176,6 @@ class Result:
         return draw(self._run)
 
     def _repr_html_(self) -> str:
-        """Return the clients with their main metrics as an HTML table, for notebooks."""
         columns = (
             *("client", "misbehaving", "programs", "service_rate_tok_s", "entitlement_ratio"),
             *("p50_s", "p95_s", "p99_s", "cache_hit_rate"),
@@ -229,7 +228,7 @@ def run(
 
     Raises UsageError for a wrong flag, value or combination, and RunFailed if the run could not
     continue. At Ctrl-C, ``run`` saves the finished requests in ``result_dir`` if this argument is
-    given. It then raises Interrupted (a KeyboardInterrupt).
+    given. ``run`` then raises Interrupted (a KeyboardInterrupt).
     """
     file = None if experiment is None else Path(experiment)
     spec = requested(flags, settings or {}, file)

@@ -90,7 +90,6 @@ class SweepResult:
         return [SchedulerResults(one["place"], one["cell"], (), one) for one in self.cells]
 
     def _repr_html_(self) -> str:
-        """Return the means and 95% intervals of each scheduler as an HTML table, for notebooks."""
         columns = (
             *("place", "cell", "service_rate_tok_s", "jain_index", "victim_p50_s"),
             *("victim_p95_s", "victim_p99_s", "cache_hit_rate"),

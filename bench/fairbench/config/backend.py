@@ -28,7 +28,7 @@ PLACEHOLDERS: Mapping[str, str] = {
     WORKER_URL_LIST: "the URLs of all workers, separated by commas",
     "model": "the model's name",
 }
-PORTS = 2  # most network ports that a router's command uses
+PORTS = 2  # maximum number of network ports that a router's command uses
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -163,8 +163,8 @@ def check_given(args: Sequence[str], what: str = ARGS) -> None:
 
 NO_PROFILE = "none"  # the value of ``gpu`` in an experiment on real hardware
 EXTERNAL = "external"  # the value of ``router`` if another project's router is used
-# the value of scheduler, router, local scheduler and model of a server that runs already, which are
-# unknown
+# the value of scheduler, router, local scheduler and model if they are unknown, because the server
+# runs already
 AS_SERVED = "as served"
 
 Api = Literal["generate", "completions", "chat"]

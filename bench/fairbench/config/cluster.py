@@ -142,8 +142,7 @@ def check_used(given: Iterable[str], specs: Collection[ExperimentSpec]) -> None:
     """Raise UsageError for a setting that has no effect in any of the experiments.
 
     ``given`` contains the keys of the settings that the user's flags set. Settings of schedulers
-    are not checked, because a command may run several schedulers, and only one of them may have the
-    setting.
+    are not checked, because only one of a command's schedulers may have the setting.
     """
     needs = {policy: f"{EVICTION} = {policy!r}" for policy in registry.ALL_EVICTIONS}
     needs |= {ROUTERS: "several routers", DISAGGREGATION: "prefill and decode"}
@@ -182,7 +181,6 @@ def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | 
 
 
 def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
-    """Raise UsageError unless the backend's servers support the eviction policy ``value``."""
     kind = backend.kind
     if key != EVICTION or not backend.evictions:
         raise UsageError(
@@ -419,7 +417,6 @@ def _check_own_eviction(policy: Any, engine: str, local: str) -> None:
 
 
 def _check_plugged_in(policy: str, settings: Mapping[str, Any]) -> None:
-    """Raise UsageError for a fairbench scheduler that cannot run inside the engine's own code."""
     scheduler = build_local(policy, settings)
     for does, what in (
         (type(scheduler).accepts is not LocalScheduler.accepts, "refuses requests"),

@@ -236,7 +236,7 @@ def parts_of(draft: Mapping[str, object]) -> tuple[str, str]:
 def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return the components, such as the router, whose parameters have an effect.
 
-    fairbench does not configure the servers of an endpoint, so an endpoint has no such components.
+    fairbench does not configure the servers of an endpoint, so no component has an effect.
     Another project's router has no parameters in fairbench.
     """
     if draft["scheduler"] == AS_SERVED:
@@ -289,8 +289,8 @@ def text_of(draft: Mapping[str, object], key: str) -> str:
     return value
 
 
-# Client weights belong to the experiment. Old experiment files have them as parameters of local
-# schedulers, so they are moved when a file is read.
+# Client weights belong to the experiment. Old experiment files have client weights as parameters of
+# local schedulers, so the weights are moved when a file is read.
 SPELLINGS = frozenset({"vtc.weights", "vtc-predict.weights", "lcf.weights"})
 
 

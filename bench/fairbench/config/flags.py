@@ -552,8 +552,8 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
 
 RUN = flags_of(RunFlags)
 
-# Commands declare the following flags one by one, because their Python functions name them
-# differently or do without them.
+# The following flags are parameters of commands, but not of the Python functions for the commands,
+# which have other names for these flags or lack them.
 SETTINGS = Flag(
     "Parameter of a scheduler, the engine or the workload; may be repeated.",
     COMMON,
@@ -589,7 +589,7 @@ SERVED_MODEL = Flag("Name of the model in requests.", SERVERS, "the name that th
 RESUME = Flag("Directory of an interrupted run to continue.", OUTPUT, metavar="DIR")
 PICTURE = Flag("Picture to draw (.svg, .png or .pdf).", metavar="FILE.svg")
 READY = Flag("Seconds within which servers must be ready.", SERVERS, least=1)
-READY_S = 600.0  # default of ``READY``
+READY_S = 600.0  # the default of the flag ``READY``
 RAY_ADDRESS = Flag(
     "Address of the head of the Ray cluster for --executor ray.",
     SERVERS,

@@ -50,9 +50,9 @@ OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")
 def with_given(file: Mapping[str, Any], chosen: Collection[str] | None = None) -> Mapping[str, Any]:
     """Return an experiment file with a table ``given`` of the values that the user chose.
 
-    A missing table is reconstructed. In a file of an older version, the table contains the values
+    A missing table is reconstructed. For a file of an older version, ``given`` contains the values
     whose keys the manifest lists as ``chosen``. Without this list, or if a stored file was edited,
-    the table contains all values that differ from defaults. In a file that the user wrote, every
+    ``given`` contains all values that differ from defaults. In a file that the user wrote, every
     value counts as chosen.
     """
     if _has_given(file) and not is_edited(file):
@@ -168,10 +168,10 @@ def _is_usual_machine(draft: Mapping[str, object], workload: WorkloadSpec) -> bo
 
 
 def _without_usual_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]:
-    """Remove default values of the times and the number of clients from a file.
+    """Remove a file's warm-up, duration, drain limit and number of clients if they are defaults.
 
-    The times are the warm-up, the duration and the drain limit. The warm-up is checked before and
-    after the duration, because the default warm-up may depend on the duration.
+    The warm-up is checked before and after the duration, because the default warm-up may depend on
+    the duration.
     """
     kept = dict(file)
     whole = {**workload_defaults(file, workload), **file}
@@ -187,7 +187,7 @@ def chosen_part(file: Mapping[str, Any], *, other_workload: bool = False) -> dic
 
     A bundled workload is returned by name, any other workload as the stored table. If another
     workload replaces the file's workload (``other_workload``), the parameters of the file's
-    workload are left out. The scenario is then left out, too, unless the user chose it.
+    workload are left out, and so is the scenario, unless the user chose the scenario.
     """
     given, rest = file[GIVEN], without_given(file)
     implied = set(IMPLIED)

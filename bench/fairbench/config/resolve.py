@@ -34,7 +34,7 @@ from fairbench.workloads.programs import program_class
 if TYPE_CHECKING:
     from fairbench.workloads.traces.read import TraceParams
 
-# most programs of a run; the limit lets the run's records fit into memory
+# maximum number of programs of a run, so that the run's records fit into memory
 MAX_PROGRAMS = 2_000_000
 
 # keys whose values decide the defaults of other keys
@@ -132,7 +132,7 @@ def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> Ex
     given = None
     if file:
         file = serving.without_unsupported(with_given(file), backend)
-    with suppress(UsageError):  # The checks below report the error.
+    with suppress(UsageError):  # Later checks report the error.
         given = given_values(draft.of_flags(), draft.settings.of_flags(), file)
     if file and (new_defaults or not RULING.isdisjoint(draft)):
         file = chosen_part(file, other_workload="workload" in draft)
@@ -220,8 +220,7 @@ def _checked_engine(
         local = defaults.parts_of(draft)[1]
         cluster.check_own_code(draft, backend, engine, local, {**settings, **resolved})
     if backend is None and engine is None and "engine" in defaults.machine_of_workload(workload):
-        # The default engine is stored here, because readers would otherwise use the workload's
-        # engine.
+        # The default engine is stored, because readers would otherwise use the workload's engine.
         return DEFAULT_ENGINE
     return engine
 
@@ -340,7 +339,7 @@ def with_flags_of_code(
     )
 
 
-# most floods that are found in a trace, whose earliest start limits the warm-up
+# maximum number of floods that are found in a trace; the earliest start limits the warm-up
 MOST_SOUGHT = 20
 
 

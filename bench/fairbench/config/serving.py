@@ -240,7 +240,6 @@ def check_order(
 def _check_choice(
     backend: Chosen, engine: str | None, local: str, settings: Mapping[str, Any]
 ) -> None:
-    """Raise UsageError if the engine does not let schedulers choose between prefill and decode."""
     said = f"local = {local!r}: chooses between prompts and decoding"
     if not _has_profile(backend) or (engine or DEFAULT_ENGINE) != DEFAULT_ENGINE:
         raise UsageError(f"{said}, which only the simulated {DEFAULT_ENGINE} supports").of(

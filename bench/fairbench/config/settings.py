@@ -36,8 +36,8 @@ STORED_AS: Mapping[str, str] = {
 }
 """Settings with an old key in stored files and a new key in ``--set``; both keys are accepted.
 
-In older versions of fairbench, these settings were parameters of the engine. Stored files use the
-old key, so that the identity of an experiment does not change.
+In older versions of fairbench, the settings in ``STORED_AS`` were parameters of the engine. Stored
+files use the old key, so that the identity of an experiment does not change.
 """
 
 _CURRENT = {stored: key for key, stored in STORED_AS.items()}

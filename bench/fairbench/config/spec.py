@@ -53,8 +53,9 @@ class ExperimentSpec(BaseModel):
     The text in brackets after a field is the meaning of the value None.
 
     - ``scheduler``: a scheduler's name, or ``router+local``.
-    - ``dp``: number of replicas; ``prefill`` of them only compute prompts, and ``decode`` of them
-      only generate tokens [all replicas compute prompts and generate tokens].
+    - ``dp``: number of replicas.
+    - ``prefill``, ``decode``: numbers of replicas that only compute prompts, and that only generate
+      tokens [every replica does both].
     - ``gpu``: id of a timing profile, or ``NO_PROFILE`` for real servers.
     - ``model``: the model of the timing profile; for real servers, a path or a name on a model hub.
     - ``request_rate``: programs/s of each well-behaved client over the whole cluster [the
@@ -178,7 +179,6 @@ class ExperimentSpec(BaseModel):
         return self
 
     def _check_targets(self, names: Sequence[str]) -> None:
-        """Raise ValueError for latency targets that are impossible or cannot be measured."""
         try:
             targets = client_targets(self.workload, self.goodput or {}, names)
         except UsageError as error:

@@ -53,7 +53,7 @@ class Sweep(BaseModel):
     """A grid of experiments: one experiment with many combinations of values.
 
     Each table in ``grid`` yields all combinations of its values, added to ``base``. Combinations
-    that match ``exclude`` are left out. These tables have the keys of an experiment file, with
+    that match ``exclude`` are left out. All tables have the keys of an experiment file, with
     settings written as ``"NAME.PARAM"``. A value of ``grid`` or ``exclude`` is a single value or an
     array of values.
 

@@ -30,7 +30,7 @@ from fairbench.workloads.traces.read import (
 )
 from fairbench.workloads.traces.table import TraceTable
 
-# most requests of a log that are replayed; a replay of more requests would take too long
+# maximum number of requests of a log that are replayed, because a long replay would take too long
 MOST_REPLAYED = 12_000
 # replayed time before and after a flood, as a fraction of the flood's length
 AROUND = 0.5
@@ -109,7 +109,6 @@ def read_log(params: TraceParams) -> AccessLog:
 
 
 def _stalls_in(scored: Scored) -> dict[str, Any]:
-    """Return the stalls of answers in a log, or the reason why the stalls are unknown."""
     facts = Facts(
         tuple(Client(name, misbehaving=False) for name in scored.clients),
         Window(0.0, scored.horizon_s),

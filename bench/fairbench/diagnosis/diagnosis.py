@@ -155,7 +155,6 @@ def diagnose(log: access_log.AccessLog, asked: DiagnosisInput, context: RunConte
 def _unreplayed(
     log: access_log.AccessLog, found: tuple[Flood, ...], asked: DiagnosisInput
 ) -> Diagnosis:
-    """Return the diagnosis of a log without token counts, which cannot be replayed."""
     traffic = log.traffic
     harm = harm_of(traffic, list(found)) if traffic.knows_waits else None
     part_s = (float(traffic.arrival_s[0]), float(traffic.arrival_s[-1]))
@@ -267,7 +266,6 @@ def _in_floods(traffic: Traffic, found: Sequence[Flood]) -> Flags:
 def _question(
     replay: LogReplay, slos: Sequence[str], schedulers: Sequence[str], high: int
 ) -> PlanQuestion:
-    """Return the inputs of a capacity plan that seeks at most ``high`` replicas."""
     flags = {key: value for key, value in replay.all_flags().items() if value is not None}
     gpu = flags.pop("gpu", DEFAULTS["gpu"])
     # The replay of a trace is deterministic, so a single seed is enough.
@@ -311,7 +309,7 @@ def recorded_waits(question: PlanQuestion, context: RunContext) -> dict[str, Any
     asked = DiagnosisInput({"gpu": question.gpus[0], **known}, schedulers=(FCFS,), plan=False)
     try:
         found = diagnose(log, asked, context)
-    # This error means that the trace cannot be diagnosed, for example because it names no clients.
+    # UsageError means that the trace cannot be diagnosed, for example because it names no clients.
     except UsageError:
         return None
     waits = compared_waits(found)

@@ -26,7 +26,7 @@ from fairbench.workloads.traces.table import TraceTable, shared_prefixes
 
 # largest fraction of the replicas' capacity that the load outside floods may use
 USUAL_LOAD = 0.7
-SAMPLE = 3_000  # most requests from which the GPU time is estimated
+SAMPLE = 3_000  # maximum number of requests from which the GPU time is estimated
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ def prepared(
 def usual_replicas(replay: LogReplay, part: TraceTable, usual: Ints) -> int:
     """Return the fewest replicas that easily serve the requests outside floods.
 
-    The load of these requests (demanded over available GPU time) is then at most ``USUAL_LOAD``.
-    The load is estimated from the GPU time of a sample of requests and the hit rate of a cache that
+    The load outside floods (demanded over available GPU time) is then at most ``USUAL_LOAD``. The
+    load is estimated from the GPU time of a sample of requests and the hit rate of a cache that
     never evicts.
 
     Args:

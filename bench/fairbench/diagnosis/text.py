@@ -106,12 +106,10 @@ def cluster_text(found: Diagnosis) -> str:
 
 
 def _marked(line: str) -> str:
-    """Mark a sentence about a replay that does not resemble the log."""
     return f"{NOT_YOURS}: {line[0].lower()}{line[1:]}"
 
 
 def _change_line(found: Diagnosis, first: ReplayedRun) -> Iterator[str]:
-    """Yield a sentence on how the best fair scheduler changes the waits."""
     best = best_fair(found)
     if best is None:
         if not found.missing:
@@ -225,7 +223,6 @@ def basis_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def _cluster_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield sentences on the simulated cluster and on the replayed part of the log."""
     if not found.replays:
         return
     summary = found.replays[0].summary
@@ -333,7 +330,7 @@ def headings(found: Diagnosis, *, whole: bool = False) -> list[str]:
     return [first, f"TTFT of {who}, s{split}P50", p95, *own, *rest]
 
 
-NAME = 13  # most characters of a client's name in a table's heading
+NAME = 13  # maximum number of characters of a client's name in a table's heading
 
 
 def replay_rows(found: Diagnosis) -> list[list[str]]:

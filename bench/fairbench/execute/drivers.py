@@ -194,7 +194,7 @@ class Team:
         return found
 
     def start_all(self, offsets: Sequence[Offset]) -> None:
-        """Wait until all drivers are ready, then start them all at the same moment."""
+        """Wait until all drivers are ready, then start all drivers at the same moment."""
         for number in range(len(self._pipes)):
             self._answer_driver(number, Ready)
         start_s = time.monotonic() + LEAD_S

@@ -71,7 +71,7 @@ def main(host: str, port: str, number: str) -> None:
     """Connect a driver to the controlling process, receive the driver's work, and send the load."""
     key = bytes.fromhex(os.environ.pop(KEY))
     with (
-        # An error here means that the controlling process has closed the connection.
+        # EOFError and OSError mean that the controlling process has closed the connection.
         suppress(EOFError, OSError),
         Client((host, int(port)), authkey=key) as pipe,
         TemporaryDirectory(prefix="fairbench-") as temporary,
@@ -230,8 +230,8 @@ def _is_lost(place: ReplicaPlace) -> Callable[[], bool]:
 def _next_caller(listening: socket.socket, key: bytes) -> tuple[int, Connection] | None:
     """Accept one connection, and return the number of the calling driver and the connection.
 
-    Both sides authenticate with the secret ``key``; the driver then sends its number. The result is
-    None if no driver connects in time, has a wrong key, or has died.
+    Both ends of the connection authenticate with the secret ``key``. The driver then sends its
+    number. The result is None if no driver connects in time, has a wrong key, or has died.
     """
     try:
         caller, _ = listening.accept()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LiveFlags(NamedTuple):
-    """The user's flags that decide how servers and drivers start; they do not affect records."""
+    """The user's flags that decide how servers and drivers start, but not the records."""
 
     server_python: str | None = None
     ready_timeout_s: float = READY_S

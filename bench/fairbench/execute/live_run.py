@@ -145,7 +145,7 @@ def run_live_points(
 ) -> list[FailedPoint]:
     """Run all points (experiments of a sweep) on real servers; store and return the failures.
 
-    Points that can share servers are run on the same started servers. After a failed point, the
+    For points that can share servers, the servers are started once. After a failed point, the
     servers are started again.
     """
     with context.progress.watching():
@@ -168,7 +168,7 @@ class _Runs:
         while left and not self.context.interrupted():
             try:
                 yield from self._until_one_fails(left)
-            # The signal came while the servers were starting.
+            # KeyboardInterrupt means that a signal came while the servers were starting.
             except KeyboardInterrupt:
                 return
             except FairbenchError as error:
@@ -177,7 +177,7 @@ class _Runs:
                 return
 
     def _until_one_fails(self, left: deque[LivePoint]) -> Iterator[tuple[LivePoint, Any]]:
-        """Run points on the same started servers until a point fails.
+        """Start servers once, and run points on them until a point fails.
 
         Points that have begun are removed from ``left``.
         """

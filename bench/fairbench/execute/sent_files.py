@@ -74,7 +74,7 @@ class SentFiles:
         return cls(environment(), variables, files, fixed, code)
 
     def check(self, node: str) -> None:
-        """Raise UsageError if software or files on ``node`` differ from those on this machine."""
+        """Raise UsageError if software or files differ between ``node`` and this machine."""
         for key, theirs in environment().items():
             if (ours := self.environment.get(key)) != theirs:
                 raise UsageError(

@@ -202,13 +202,13 @@ def _why(result: Any) -> tuple[str, str]:
     return result.get("notes", {}).get("complete", "its process was told to stop"), ""
 
 
-# additions in the test of the processor's speed, which takes a few hundredths of a second
+# number of additions in the test of the processor's speed, which takes less than 0.1 s
 ADDITIONS = 500_000
 # Simulation work per request, in additions: six schedulers on bundled workloads need 4,500 to
 # 30,000 additions.
 ADDITIONS_PER_REQUEST = 10_000
 BYTES_PER_REQUEST = 220  # bytes per request in the stored tables of a run
-LARGE = 200_000  # With more requests, commands show an estimate of the duration first.
+LARGE = 200_000  # From this number of requests on, commands show an estimate of the duration first.
 
 
 class TimeEstimate(NamedTuple):
@@ -262,7 +262,6 @@ def _runnable_processes() -> float:
 
 
 def _addition_s() -> float:
-    """Measure how many seconds an addition in Python takes on this machine."""
     begun_s, left = process_time(), ADDITIONS
     while left:
         left += -1

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, Protocol
 from fairbench.errors import FairbenchError, Interrupted, RunFailed
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# After a signal, the flag must be read within this number of seconds. Otherwise, the next signal
-# raises KeyboardInterrupt.
+# If code does not read the interruption flag within 1 s of a signal, the next signal raises
+# KeyboardInterrupt.
 STUCK_S = 1.0
 
 
@@ -89,7 +89,7 @@ its results.
 class Reading:
     """A task that reads files of the user, whose names are in ``reads``.
 
-    An executor that runs tasks on other machines also sends these files to the machines.
+    An executor that runs tasks on other machines sends the files in ``reads`` along.
     """
 
     work: Task
@@ -227,7 +227,7 @@ class LocalProcesses:
                         workers.append(idle[-1])
                     worker = idle.pop()
                     busy[worker] = left.pop()
-                    with suppress(OSError):  # The code below detects a dead worker process.
+                    with suppress(OSError):  # A later check detects a dead worker process.
                         worker.pipe.send(tasks[busy[worker]])
                 if interrupted() and not asked_to_stop:
                     asked_to_stop = True
@@ -256,7 +256,6 @@ def _receive(worker: Child) -> tuple[Any | Failure, bool]:
 
 
 def _dismiss(workers: Sequence[Child]) -> None:
-    """Ask all worker processes to stop, and wait until all of them have ended."""
     for worker in workers:
         worker.pipe.close()
         worker.process.terminate()
@@ -269,8 +268,8 @@ def _serve(pipe: Connection) -> None:
     with interruptible() as interrupted:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         Thread(target=_stop_without_parent, daemon=True).start()
-        # An error here means that the parent has ended, or has interrupted a task that does not
-        # end.
+        # EOFError and OSError mean that the parent has ended. KeyboardInterrupt means that the
+        # parent has interrupted a task that does not end.
         with suppress(EOFError, OSError, KeyboardInterrupt):
             # A task runs even after a request to stop, because the parent waits for its result.
             goes_on = True

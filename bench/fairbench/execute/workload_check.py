@@ -19,8 +19,8 @@ from fairbench.workloads.plan import ClientPlan, expected_programs, nth_program,
 from fairbench.workloads.programs.base import Job
 from fairbench.workloads.traffic.source import ClosedArrivals
 
-SAMPLE = 600  # programs sampled from each group of clients
-# most requests that are sampled from all groups of clients together
+SAMPLE = 600  # number of programs that are sampled from each group of clients
+# maximum number of requests that are sampled from all groups of clients together
 MOST_CALLS = 3000
 
 
@@ -228,7 +228,7 @@ def _prefill_s(call: MeanCall, machine: LoadedMachine, cached: bool) -> float:
 def _decode_s(call: MeanCall, machine: LoadedMachine) -> float:
     """Return the GPU seconds of a request's decode in a full batch of similar requests."""
     context = call.input_tokens + call.output_tokens // 2
-    # KV memory of a request in tokens; engines reserve only slightly more memory.
+    # A request needs KV memory for its prompt and its answer; engines reserve only slightly more.
     held = max(1, call.input_tokens + call.output_tokens)
     batch = max(1, min(machine.limit, machine.pool_tokens // held))
     step_s = machine.profile.decode_ps(batch, batch * context) / PS_PER_S
@@ -267,7 +267,7 @@ def busiest_minute(
     }
 
 
-FEW = 20  # With fewer programs, a client's percentiles are unreliable.
+FEW = 20  # If a client has fewer than 20 programs, its percentiles are unreliable.
 # Loads as fractions of the cluster's capacity: a load below ``IDLE`` often leaves the cluster idle,
 # and a load above ``FLOODED`` floods the cluster.
 IDLE, FLOODED = 0.7, 2.0
@@ -413,7 +413,6 @@ def _surprises(
 def _short(
     facts: dict[str, Any], groups: Sequence[LoadGroup], weights: dict[str, float]
 ) -> Iterator[str]:
-    """Yield a warning if some well-behaved clients need more than a fair share."""
     demands, own, good = [], [], []
     for row, group in zip(facts["groups"], groups, strict=True):
         for plan in group.plans:

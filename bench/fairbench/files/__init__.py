@@ -1,4 +1,4 @@
-"""Readers of users' files, which are untrusted. No other package opens them."""
+"""Readers of users' files, which are untrusted. No other package opens users' files."""
 
 from typing import TYPE_CHECKING
 

@@ -194,7 +194,7 @@ def objects_in(value: Any) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-MAX_CELLS = 100_000  # most cells in a line whose separator is not a comma
+MAX_CELLS = 100_000  # maximum number of cells in a line whose separator is not a comma
 _SEPARATOR_LINE = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
 """The first line in which some spreadsheet programs state the separator, and which is skipped."""
 
@@ -315,7 +315,6 @@ def read_parquet(path: Path, *, any_type: bool = False) -> pa.Table:
 
 
 def _texts(schema: pa.Schema, shown: str, *, any_type: bool) -> list[str]:
-    """Return the names of the text columns; raise DataError for a type that is not allowed."""
     from pyarrow import types
 
     names = []
@@ -332,7 +331,7 @@ def _texts(schema: pa.Schema, shown: str, *, any_type: bool) -> list[str]:
     return names
 
 
-LONG_KEY = 200  # most parts of a dotted TOML key
+LONG_KEY = 200  # maximum number of parts of a dotted TOML key
 _PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{LONG_KEY},}}")
 """Keys with too many parts, for which tomllib would need gigabytes of memory."""

@@ -36,14 +36,14 @@ CHUNK = 2**16  # number of bytes of a compressed file that are read at a time
 CHECKED = 16 * MIB  # number of unpacked bytes after which the compression ratio is checked
 MAX_RATIO = 200  # largest allowed compression ratio; the ratios of logs are at most about 100
 GZIP = 31  # argument that tells zlib to expect a gzip header
-# seconds of waiting for the writer of a pipe, and the number of checks in this time
+# number of seconds for which a pipe without a writer is checked, and number of the checks
 PIPE_WAIT_S, PIPE_TRIES = 0.5, 10
 
-# bytes of memory that CPython 3.11 needs for a line, and for each punctuation mark in the line; a
-# mark stands for an object, a list, an entry with a number, a key, or half of a quoted text
+# CPython 3.11 needs this memory, in bytes, for each line and for each punctuation mark in the line.
+# A mark stands for an object, a list, an entry with a number, a key, or half of a quoted text.
 _LINE, _TEXT = 200, 32
 _MARKS = {b"{": 200, b"[": 96, b",": 48, b":": 40, b'"': _TEXT}
-MOST_PER_BYTE = 500  # most bytes of memory for one byte of a line
+MOST_PER_BYTE = 500  # maximum number of bytes of memory for one byte of a line
 _BEYOND_BMP = re.compile(rb"[\xf0-\xff]|\\u[dD]")
 
 
@@ -110,9 +110,9 @@ def lines(
 ) -> Iterator[TextLine]:
     """Yield the lines of a file without a byte order mark.
 
-    Blank lines are left out unless ``blank`` is True. ``streamed`` limits only the size of a line,
-    not the size of the file; it is meant for fairbench's stored runs, and for callers that do not
-    keep the content. Raises DataError if the file is unreadable or too large.
+    Blank lines are left out unless ``blank`` is True. If ``streamed`` is True, only the size of a
+    line is limited, not the size of the file. Only callers that read fairbench's stored runs or do
+    not keep the content set ``streamed``. Raises DataError if the file is unreadable or too large.
     """
     memory = ReadMemory(shown)
     most, least = memory.largest_line, memory.limit // MOST_PER_BYTE
@@ -305,14 +305,14 @@ def opened(file: Traversable, shown: str) -> Iterator[IO[bytes]]:
         raise MissingFile(f"{shown}: cannot be read: {error.strerror}") from None
     except OSError as error:
         raise DataError(f"{shown}: cannot be read: {error.strerror or error}") from None
-    # This error means that the file's name contains a zero byte.
+    # ValueError means that the file's name contains a zero byte.
     except ValueError as error:
         raise DataError(f"{shown}: cannot be read: {error}") from None
     except MemoryError:
         raise DataError(f"{shown}: cannot be read: not enough memory") from None
 
 
-MAX_BYTES = 16 * 2**10  # most bytes of a file that contains an API key
+MAX_BYTES = 16 * 2**10  # maximum number of bytes of a file that contains an API key
 
 
 def is_key(text: str) -> bool:
@@ -364,8 +364,8 @@ def module_of(path: Path, named_by: str) -> ModuleType:
 def classes_in(path: Path, named_by: str, base: type, key: str) -> Iterator[tuple[str, Any]]:
     """Yield the subclasses of ``base`` in a user's file, each with its name in the file.
 
-    The class attribute ``key`` holds the name of a class in fairbench. A class that lacks both this
-    attribute and a required method is a base class of other classes, and is skipped. Raises
+    The class attribute ``key`` holds the name of a class in fairbench. A class that lacks both
+    ``key`` and a required method is a base class of other classes, and is skipped. Raises
     UsageError if the file cannot be run, or if a class is incomplete.
     """
     module = module_of(path, named_by)

@@ -91,8 +91,8 @@ def with_point(value: Any) -> Any:
 def without_points(values: list[Any]) -> list[Any]:
     """Remove the points that separate thousands, as in ``1.234``, from texts of whole numbers.
 
-    The points are kept unless three digits follow each point. They are also kept if every value has
-    a single point and ends in ``.000``, because the values may then be decimal numbers.
+    The points are kept unless three digits follow each point. The points are also kept if every
+    value has one point and ends in ``.000``, because the values may then be decimal numbers.
     """
     pointed = [one for one in values if isinstance(one, str) and "." in one]
     if not pointed or not all(_POINTED.fullmatch(one) for one in pointed):
@@ -205,7 +205,7 @@ def zoned_moment_of(value: Any) -> datetime:
 
 UTC_ZONE = "UTC"
 ACCESS_LOG_TIME = "%d/%b/%Y:%H:%M:%S %z"
-# Numbers in this range are taken for Unix times in seconds, from the years 1973 to 2115.
+# Numbers from 1e8 to 4.6e9 are taken for Unix times in seconds, from the years 1973 to 2115.
 FIRST_DATE_S, LAST_DATE_S = 1e8, 4.6e9
 
 

@@ -24,8 +24,8 @@ COUNTED = (
     "recomputed_tokens",
     "output_tokens",
 )
-MAX_CLIENTS = 1000  # most clients with totals or a label of their own
-MAX_HISTOGRAMS = 100  # most clients with histograms of their own
+MAX_CLIENTS = 1000  # maximum number of clients with totals or a label of their own
+MAX_HISTOGRAMS = 100  # maximum number of clients with histograms of their own
 BALANCE_EVERY_S = 1.0  # seconds between two updates of the clients' balances
 SHARES_EVERY_S = 5.0  # seconds between two updates of the clients' shares of the service
 WINDOW_S = 60.0  # seconds over which a client's share of the service is measured
@@ -209,7 +209,7 @@ class Exporter:
     """The Prometheus metrics ``fairbench_client_*`` on the server's page, labelled by client."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        # The import is here, because prometheus_client looks for SGLang's directory when imported.
+        # prometheus_client is imported late, because its import looks for SGLang's directory.
         from prometheus_client import Counter, Gauge, Histogram
 
         self._counters: dict[str, Any] = {
@@ -284,7 +284,7 @@ class Exporter:
             for client, totals in home.ledger.items()
         }
         waiting = home.waiting
-        # Shares refer to the whole server, not to this rank alone.
+        # Shares refer to the whole server, not to a single data-parallel rank.
         if home.ranks is not None:
             service = dict(home.ranks.served(service))
             waiting = {*waiting, *home.ranks.waiting}

@@ -18,7 +18,7 @@ from fairbench.targets import NOT_DUE, Due
 CLIENT = "x-fairbench-client"
 CLIENT_ALIASES = (CLIENT, "x-llm-d-inference-fairness-id", "x-smg-routing-key")
 DEFAULT_CLIENT = "default"  # the client of a request that names no client
-# the body field of OpenAI's APIs that may name the client; in ``/generate``, it is "routing_key"
+# the body field of OpenAI's APIs that names the client (``/generate`` has "routing_key" instead)
 BODY_CLIENT = "user"
 BODY_CLIENTS = (BODY_CLIENT, "safety_identifier", "prompt_cache_key")
 # names that no client can have: the label of all clients without a label of their own, and the
@@ -26,30 +26,30 @@ BODY_CLIENTS = (BODY_CLIENT, "safety_identifier", "prompt_cache_key")
 OTHERS, HEALTH = "(others)", "(health)"
 # the header of the API key in Anthropic's API; other APIs use the header ``Authorization``
 API_KEY = "x-api-key"
-# SGLang stores this header in ``Req.routing_key``, where fairbench's plugin reads the client.
+# the header that SGLang stores in ``Req.routing_key``, from which the plugin reads the client
 ROUTING_KEY = "x-smg-routing-key"
-# vLLM stores this header in ``Request.session_id``, where fairbench's plugin reads the client.
+# the header that vLLM stores in ``Request.session_id``, from which the plugin reads the client
 SESSION = "x-session-id"
 
 # ``DEADLINE`` holds the milliseconds within which a request should be finished. The headers
-# ``OBJECTIVE_ALIASES`` name a request's objective, which is a set of latency targets. llm-d uses
-# the first name, and earlier releases of the Gateway API inference extension used the second name.
+# ``OBJECTIVE_ALIASES`` name a request's objective, which is a set of latency targets. The first
+# name is llm-d's, and earlier releases of the Gateway API inference extension used the second name.
 DEADLINE = "x-request-deadline-ms"
 OBJECTIVE_ALIASES = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 
-PROGRAM = "x-fairbench-program"  # holds the number of a program
+PROGRAM = "x-fairbench-program"  # the header that holds the number of a program
 # headers and body field that may name the session of a request without the header ``PROGRAM``
 SESSION_ALIASES = ("x-fairbench-session", SESSION)
 BODY_SESSION = "prompt_cache_key"
 DEPTH = "x-fairbench-depth"
-# header of the router's answers: the number of the worker that served the request
+# In an answer of the router, ``WORKER`` is the number of the worker that served the request.
 WORKER = "x-fairbench-worker"
-# header of requests: the ids of the routers that the request has passed; header of the answer to a
-# health check: the id of the answering router
+# In a request, ``ROUTERS`` holds the ids of the routers that the request has passed. In the answer
+# to a health check, ``ROUTERS`` holds the id of the answering router.
 ROUTERS = "x-fairbench-routers"
-# header of the router's answers: 1 if admission control lowered the request's priority
+# In an answer of the router, ``DEMOTED`` is 1 if admission control lowered the request's priority.
 DEMOTED = "x-fairbench-demoted"
-# header of requests: the output tokens that the emulator produces; real servers ignore this header
+# In a request to an emulator, ``OUTPUT_TOKENS`` is the number of output tokens to produce.
 OUTPUT_TOKENS = "x-fairbench-output-tokens"
 
 

@@ -1,8 +1,8 @@
 """The HTTP server of router and emulator, with limits on connections and their idle time.
 
 asyncio's server accepts connections until no file descriptor is left, and then logs a traceback for
-each waiting connection. This server stays below the limit on open files. It sends errors in the
-format of OpenAI's API.
+each waiting connection. This server stays below the limit on open files. The server sends
+errors in the format of OpenAI's API.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TYPES: dict[int, str] = {
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
 }
 RETRY_AFTER_S = 5  # seconds after which a refused client should send its request again
-MOST_SHOWN = 200  # most characters of a path or name that a message quotes
+MOST_SHOWN = 200  # maximum number of characters of a path or name that a message quotes
 
 
 def error_body(status: int, message: str, param: str | None = None) -> bytes:
@@ -69,8 +69,8 @@ def no_such_model(name: str) -> web.Response:
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Send errors that aiohttp raises, such as 404 for an unknown path, as JSON responses.
 
-    If a request's body was not read completely, the connection is closed after the response.
-    Otherwise, the rest of the body would be read as the client's next request.
+    If the body of a request was not read completely, the connection is closed after the response,
+    because the rest of the body would be read as the next request.
     """
     answer = await _handled(request, handler)
     if not (answer.prepared or request.content.at_eof()):
@@ -171,15 +171,15 @@ HEADER_S = 20.0  # seconds within which the first request header of a new connec
 IDLE_S = 75.0  # seconds for which a connection may be idle between two requests
 # file descriptors reserved for logs, KV events, health checks and listening sockets
 OTHER_FILES = 64
-# file descriptors for each client: its connection and the router's connection to a worker
+# Each client needs two file descriptors: its connection and the router's connection to a worker.
 FILES_EACH = 2
 LOOK_S = 1.0  # seconds between two searches for idle connections
 RETRY_S = 0.01  # seconds to wait until closed connections have released their file descriptors
-AT_ONCE = 64  # most connections that are accepted before other tasks run
-# At the connection limit, at most this fraction (1/16) of all connections is closed at a time.
+AT_ONCE = 64  # maximum number of connections that are accepted before other tasks run
+# At the connection limit, at most one sixteenth of all connections is closed at a time.
 CLOSED_AT_ONCE = 16
 COMPLAIN_S = 60.0  # seconds between two equal warnings in the log
-# most requests that are read ahead on a connection while an earlier answer is in progress
+# maximum number of requests that are read ahead on a connection while an answer is in progress
 MOST_AHEAD = 2
 
 log = logging.getLogger(__name__)
@@ -222,7 +222,7 @@ def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
 
 
 class Connections:
-    """The open connections of a server, at most ``most`` of them.
+    """The open connections of a server, whose number is limited to ``most``.
 
     At the limit, the longest idle connections are closed. If every open connection has a request
     in progress, new connections wait in the kernel's backlog.
@@ -244,7 +244,7 @@ class Connections:
     def middleware(self) -> Middleware:
         """The middleware that records which connections have a request in progress.
 
-        It must be the outermost middleware of the application.
+        The middleware must be the outermost one of the application.
         """
 
         @web.middleware
@@ -299,7 +299,7 @@ class Connections:
     def _accept(self, listens: socket.socket) -> None:
         for number in range(AT_ONCE):
             if not self._has_free_slot():
-                # The listening socket is readable, so at least one client waits.
+                # A readable listening socket means that at least one client waits.
                 if number == 0:
                     self._make_room()
                 self._pause()
@@ -308,7 +308,7 @@ class Connections:
                 accepted, _ = listens.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            # The usual reason is that other code has opened too many files.
+            # ``accept`` usually fails because other code has opened too many files.
             except OSError as error:
                 self._complain(f"no connection can be accepted: {error.strerror}")
                 self._pause()
@@ -330,8 +330,8 @@ class Connections:
         except OSError:  # The client disconnected, or the TLS handshake failed.
             accepted.close()
             return
-        # By default, aiohttp reads up to 32 requests ahead, whose memory has no limit. Some
-        # releases of aiohttp lack these attributes.
+        # aiohttp reads up to 32 requests ahead, and their memory has no limit. Some releases of
+        # aiohttp lack the attributes that limit the number of requests.
         with suppress(AttributeError):
             connection._max_msg_queue_size, connection._msg_queue_resume_size = MOST_AHEAD, 0
         self._since_s[connection] = asyncio.get_running_loop().time()
@@ -399,8 +399,8 @@ BACKLOG = 1024
 MAX_BODY_BYTES = 64 * 2**20
 # seconds for which requests in progress may continue after the grace period
 SHUTDOWN_S = 0.5
-# Request bodies of at least this many bytes are parsed in a thread, because parsing and tokenizing
-# may take 0.1 s, which would block the event loop.
+# Request bodies of at least 256 KiB are parsed in a thread, because parsing and tokenizing such a
+# body may block the event loop for 0.1 s.
 LONG_BODY_BYTES = 2**18
 
 
@@ -437,7 +437,7 @@ async def listening(
     # Signal handlers are set first, because the application may take seconds to start.
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, stop.set)
-    # A process started with nohup ignores SIGHUP (SIG_IGN).
+    # A process started with nohup ignores SIGHUP, and must continue to do so.
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         loop.add_signal_handler(signal.SIGHUP, stop.set)
     allow_many_connections()

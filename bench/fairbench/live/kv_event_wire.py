@@ -5,7 +5,7 @@ at 0) and batch. For a replay, a DEALER socket sends ``replay_request``. The ROU
 with the stored messages, each after an empty frame, and ends with the sequence number ``END``.
 
 This module writes SGLang's format (disaggregation/kv_events.py), in which a batch is an array and
-an event is a map. It also reads three formats of vLLM (distributed/kv_events.py):
+an event is a map. The module also reads three formats of vLLM (distributed/kv_events.py):
 
 - until 2025, a batch was an array of events, and an event was an array;
 - for some time on vLLM's main branch, batches and events were maps, and replays had no topic;

@@ -1,7 +1,7 @@
 """Launchers, which choose the machines on which a run's servers start.
 
-If this module is run as a program on another machine, it prints the machine's software versions or
-free ports as JSON:
+If this module runs as a program on another machine, the program prints the machine's software
+versions or free ports as JSON:
 
 python -m fairbench.live.launchers versions [MODULE...]
 python -m fairbench.live.launchers ports COUNT
@@ -60,7 +60,7 @@ class Launcher(Protocol):
     ) -> AbstractContextManager[Sequence[process.ReplicaPlace]]:
         """Yield a place (a machine and its GPUs) for each replica.
 
-        When the ``with`` block ends, all processes at these places are ended. Raises UsageError if
+        When the ``with`` block ends, all processes at the places are ended. Raises UsageError if
         there are too few places, or if a place does not meet the requirements in ``wanted``. Raises
         RunFailed if the places are not found within ``timeout_s`` seconds, and KeyboardInterrupt if
         ``interrupted`` returns True.
@@ -162,12 +162,12 @@ class Reach:
 
         Raises UsageError if the module cannot be run, or if the answer is not of type ``kind``.
         """
-        # The import is here, because checks of flags work without the extra `live`.
+        # msgspec is imported late, because checks of flags work without the extra `live`.
         import msgspec
 
         line = self.line([python, "-m", PROBE, *words], {})
         try:
-            # A separate session prevents Ctrl-C at the terminal from ending the command.
+            # In a separate session, the command does not receive Ctrl-C from the terminal.
             done = subprocess.run(
                 line,
                 stdin=subprocess.DEVNULL,
@@ -194,7 +194,7 @@ class ReachedPlace:
     python: str
     environment: Mapping[str, str]
     listen: str = ANYWHERE
-    # The value is always False, because an unreachable host may soon be reachable again.
+    # A host counts as never lost, because an unreachable host may soon be reachable again.
     is_lost: bool = False
 
     @property
@@ -211,8 +211,7 @@ class ReachedPlace:
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> process.Process:
-        # The reaper ends the server when ``ssh`` here is killed, which alone would not end the
-        # remote process.
+        # A reaper runs on the host, because killing ``ssh`` here would not end the remote process.
         there = [self.python, "-m", reaper.__name__, str(process.GRACE_S), *command]
         return process.ServerProcess(self.reach.line(there, environment), log_path, reaped=True)
 

@@ -78,7 +78,7 @@ class UsageDetails(msgspec.Struct):
         self.cached_tokens = _token_count(self.cached_tokens)
 
 
-MOST_TOKENS = 2**53  # Floats represent all integers up to this number exactly.
+MOST_TOKENS = 2**53  # Floats represent all integers up to 2**53 exactly.
 
 
 def _token_count(value: Any) -> int | None:
@@ -178,7 +178,7 @@ def _first_known(fields: dict[str, Any], names: tuple[str, ...]) -> Any:
     return next((fields[name] for name in names if fields.get(name) is not None), None)
 
 
-# fields of an answer that hold labels, which the model did not write
+# fields of an answer that hold labels instead of text that the model wrote
 LABELS = frozenset(("type", "id", "index", "role", "format", "effort"))
 _NO_OUTPUT = LABELS | {"status", "phase", "call_id", "logprobs", "annotations"}
 _NO_OUTPUT |= {"signature", "encrypted_content"}
@@ -309,7 +309,7 @@ ERROR = "error"
 DONE = b"[DONE]"  # data of the event that marks the end of a stream
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _CODE = re.compile("[45][0-9]{2}")
-MOST_SHOWN = 200  # most characters of a server's text that a message quotes
+MOST_SHOWN = 200  # maximum number of characters of a server's text that a message quotes
 
 
 class Fault(NamedTuple):
@@ -581,8 +581,8 @@ _BESIDE_MESSAGES = (
     *("tools", "chat_template_kwargs", "reasoning_effort", "reasoning", "thinking"),
     *("text", "output_config"),
 )
-# fields of a request body that contain turns, in the order of the prompt, and the role of a turn
-# that is a plain text
+# fields of a request body that contain turns, in the order of the prompt; each has the role of a
+# turn that is a plain text
 _TURNS = {"instructions": "system", "system": "system", "input": "user", "messages": "user"}
 SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # fields of a request that a chat template may use
 _CONTENTS = ("content", "output")  # ``output`` holds the text of a tool's result.
@@ -680,8 +680,8 @@ def _json(fields: Mapping[str, Any]) -> str:
     return msgspec.json.encode(known).decode() if known else ""
 
 
-# An event ends with a blank line, that is, with two line ends (CR LF, LF or CR). The group is
-# atomic, so that CR LF counts as one line end.
+# An event ends with a blank line, that is, with two line ends (CR LF, LF or CR). The atomic group
+# of the regular expression makes CR LF count as one line end.
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r){2}")
 _BLANK_LINES = (b"\n\n", b"\n\r\n", b"\r\r")
 _LONGEST_END = 4  # bytes of the longest blank line, CR LF CR LF
@@ -697,7 +697,7 @@ class EventSplitter:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._begun = bytearray()
-        self._searched = 0  # No blank line begins before this position.
+        self._searched = 0  # No blank line begins before the position ``_searched``.
         self._oversized = False  # whether a piece of the current event was already returned
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
@@ -707,7 +707,7 @@ class EventSplitter:
         """
         is_event = chunk.endswith(b"\n\n") and chunk.find(b"\n\n") == len(chunk) - 2
         if is_event and not self._begun and not self._oversized and b"\r" not in chunk:
-            # This path is fast for the most frequent case: the chunk is a single event.
+            # Most chunks are a single event, which needs no splitting.
             return [(chunk, b"data" in chunk)]
         self._begun += chunk
         starts = [(self._begun.rfind(end, self._searched), len(end)) for end in _BLANK_LINES]
@@ -733,7 +733,7 @@ class EventSplitter:
         for end in _BLANK_LINE.finditer(whole):
             found.append((whole[start : end.end()], not self._oversized))
             start, self._oversized = end.end(), False
-        if start < len(whole):  # The rest is a line end without data.
+        if start < len(whole):  # A line end without data may follow the last event.
             found.append((whole[start:], False))
         return found
 
@@ -745,7 +745,7 @@ class EventSplitter:
 def data_lines(event: bytes) -> list[bytes]:
     """Return the contents of an event's ``data`` lines; a comment has no such lines."""
     if event.startswith(b"data:") and event.find(b"\n") >= len(event) - 2 and b"\r" not in event:
-        # This path is fast for the most frequent case: the event is a single line.
+        # Most events are a single line, which needs no splitting.
         return [event[5:].strip()]
     if b"data:" not in event:
         return []

@@ -56,8 +56,8 @@ class Classes(Enum):
 class PluginConfig:
     """The configuration of a server's plugin: a local scheduler with all its parameters.
 
-    - ``params`` has all parameters as ``NAME.PARAM``: those of the scheduler and of the eviction
-      policy, ``LOAD_CAP`` if this limit is set, and ``SHARE`` if memory shares are on.
+    - ``params`` has all parameters as ``NAME.PARAM`` for the scheduler and the eviction policy.
+      ``LOAD_CAP`` is included if this limit is set, and ``SHARE`` if memory shares are on.
     - ``weights`` are the clients' weights; a client that is not listed has weight 1.
     - ``eviction`` is the eviction policy of the server's cache; None means the server's own policy.
     - ``clients`` are the clients that the eviction policy distinguishes.
@@ -150,7 +150,7 @@ def plugin_config(
     if policy in (None, DEFAULT_EVICTION):
         return PluginConfig(local, told, checked)
     eviction_params = make_params(policy, eviction_class(policy).Params, settings)
-    # This line raises UsageError if the settings name an unknown client.
+    # ``prepare`` raises UsageError if the settings name an unknown client.
     build_eviction(policy, settings).prepare(Setup(clients, checked))
     told |= as_settings(policy, eviction_params)
     return PluginConfig(local, told, checked, policy, clients)

@@ -31,7 +31,7 @@ REQUESTS_FILE, PROGRAMS_FILE = "requests.jsonl", "programs.jsonl"
 
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-# seconds since the start of the run
+# a time in seconds since the start of the run
 Time: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e12)]
 
 
@@ -188,7 +188,7 @@ def _read_file(path: Path, kind: type[_Record]) -> list[_Record]:
     records = []
     for number, line in lines(path, f"{path}", blank=True, streamed=True):
         if not line.endswith(b"\n"):
-            break  # the writer ended in the middle of the line
+            break  # The writer ended in the middle of the line.
         try:
             records.append(decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

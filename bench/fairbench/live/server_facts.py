@@ -92,7 +92,7 @@ def info_in(metrics: str) -> dict[str, Any]:
     on running requests. Settings that the page lacks are left out. Raises ValueError if the text is
     not a page of Prometheus metrics.
     """
-    # The import is here, because prometheus_client belongs to the extra `live`.
+    # prometheus_client is imported late, because it belongs to the extra `live`.
     from prometheus_client.parser import text_string_to_metric_families
 
     info: dict[str, Any] = {}
@@ -110,7 +110,7 @@ def info_in(metrics: str) -> dict[str, Any]:
 
 
 def _plugin_report(labels: dict[str, str]) -> dict[str, Any]:
-    import msgspec  # This package belongs to the extra `live`.
+    import msgspec  # The package msgspec belongs to the extra `live`.
 
     try:
         told = {name: msgspec.json.decode(labels[name]) for name in ("params", "weights")}

@@ -45,13 +45,13 @@ from fairbench.schedulers.registry import build_local, build_router
 from fairbench.workloads.tokens import load_counter
 
 _MESSAGE = re.compile(r'"(?:message|detail|error)"\s*:\s*"((?:[^"\\]|\\.)*)')
-# P99 delay of sending requests, in milliseconds, above which a result gets a note
+# If the P99 delay of sending requests exceeds 10 ms, the result gets a note.
 LATE_MS = 10.0
 NO_CACHED = "the server does not report cached tokens"
 CACHED_AT_END = (
     "the server reports cached tokens at the end of an answer, and too many answers had not ended"
 )
-# If more than this fraction of answers did not end, a note says that cached tokens are unknown.
+# If more than 5% of all answers did not end, a note says that cached tokens are unknown.
 FEW_CUT = 0.05
 NO_WORKER = "the router does not say which worker served a request"
 NO_ADMISSION = "the server does not report when it admitted requests"

@@ -130,10 +130,10 @@ class _Runs:
     def run_points(
         self, points: Iterable[tuple[PlanChoice, int]], *, with_alone: bool = False
     ) -> None:
-        """Run the points that have not been run yet.
+        """Run the points of the plan that have not been run yet.
 
         A point is a choice (scheduler, GPU, load) with a number of replicas. A run that several
-        points need is executed once. If ``with_alone`` is True, each client is simulated alone, too.
+        points need is executed once. If ``with_alone`` is True, clients are also simulated alone.
         """
         new: dict[str, ExperimentSpec] = {}
         for choice, dp in points:
@@ -160,11 +160,9 @@ class _Runs:
         }
 
     def summaries(self, choice: PlanChoice, dp: int) -> list[Summary]:
-        """Return the summaries of one scheduler and GPU on ``dp`` replicas, one per seed."""
         return [self._found[one] for one in self._of[choice, dp]]
 
     def verdicts(self, choice: PlanChoice, dp: int) -> list[JudgedTarget]:
-        """Return the verdict on each target for ``dp`` replicas."""
         return [judge(slo, self.summaries(choice, dp)) for slo in self._clusters.targets]
 
     def is_enough(self, choice: PlanChoice, dp: int) -> bool:

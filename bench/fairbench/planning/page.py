@@ -143,7 +143,6 @@ def _curves(answer: Row) -> Iterator[page.Section]:
 
 
 def _curve(target: Row, series: Sequence[PointSeries], size: str) -> page.Figure:
-    """Return a chart of a target's metric against the number of replicas or of users."""
     entry, factor = metric_of(target["metric"]), _factor(target)
     percent = factor > 1
     unit = "%" if percent else (entry.unit if entry is not None and entry.unit else "")
@@ -195,7 +194,6 @@ def _point(size: int, target: Row) -> ChartPoint | None:
 
 
 def _grids(answer: Row) -> Iterator[page.Grid]:
-    """Yield a table of the tested numbers of replicas or users, in ascending order."""
     size = size_of(answer)
     best = "most users" if size == USERS else "smallest sufficient cluster"
     table: list[list[page.Cell]] = []

@@ -31,7 +31,7 @@ WRITE = "write METRIC<LIMIT or METRIC>LIMIT, such as ttft_p99<2s or min_share>80
 LATENCY = re.compile(r"(ttft|tpot|e2el)_(p[1-9][0-9]?|mean|median)")
 SHARING = re.compile(r"sharing_(p50|p95|p99)")
 RANKED = re.compile(r"(?:victim_)?p([1-9][0-9]?)_\w+")
-MOST_NAMED = 5  # most metric names in the message for an unknown metric
+MOST_NAMED = 5  # maximum number of metric names in the message for an unknown metric
 USUAL_RANKS = (50, 99)  # latency percentiles that every summary has
 
 # factors that convert a target, by the metric's unit and the target's unit
@@ -170,7 +170,6 @@ def _is_of_a_run(entry: Metric) -> bool:
 
 
 def _unknown_metric(name: str) -> UsageError:
-    """Return the error for an unknown metric, with the most similar names of metrics."""
     known = [key for key, one in CATALOGUE.items() if _is_of_a_run(one) and one.of is not Of.CLIENT]
     latencies = [f"{one}_p{rank}" for one in ("ttft", "tpot", "e2el") for rank in (50, 95, 99)]
     choices = [*SHORT.values(), "on_time", *latencies, "sharing_p99", *known]
@@ -205,7 +204,7 @@ class PlanQuestion:
 
     - ``slos`` are the targets of ``--slo`` as text.
     - ``schedulers`` and ``gpus`` are compared; the plan is for the first scheduler on the first
-      GPU, and all others are alternatives.
+      GPU, and all other schedulers and GPUs are alternatives.
     - ``low`` and ``high`` are the smallest and the largest number of replicas to consider.
     - ``flags`` and ``settings`` describe the experiment.
     - ``loads`` multiply the experiment's load. The experiment's load is ``request_rate``, the speed
@@ -359,7 +358,6 @@ class Clusters:
 
 
 def _check_question(question: PlanQuestion) -> None:
-    """Raise UsageError if a number, a load or a price in a plan's question is not allowed."""
     if question.most:
         _check_most(question)
     if not 1 <= question.low <= question.high <= MAX_REPLICAS:

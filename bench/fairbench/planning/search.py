@@ -18,8 +18,8 @@ from fairbench.results.summary import NOBODY_NAMED, Value, is_nobody_named, valu
 Search = Generator[list[int], Mapping[int, bool], "SmallestSize"]
 """A generator that yields lists of sizes to try, and is sent whether each size is sufficient.
 
-A size is a number of replicas or of users. The generator returns the result of the search. It never
-yields an empty list.
+A size is a number of replicas or of users. The generator returns the result of the search. The
+generator never yields an empty list.
 """
 
 
@@ -322,7 +322,6 @@ def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def _is_cheaper(row: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
-    """Return whether a row with a sufficient size is cheaper than the first row of equal load."""
     if first["replicas"] is None:
         return True
     if row["cost"] is not None and first["cost"] is not None:

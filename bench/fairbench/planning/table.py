@@ -19,7 +19,7 @@ from fairbench.results.intervals import METHOD
 from fairbench.results.summary import basis, trace_lines
 
 MET, MISSED, DOUBTFUL = "green", "red", "yellow"
-WORST_SHOWN = 10  # most clients in the table of sharing incentives
+WORST_SHOWN = 10  # maximum number of clients in the table of sharing incentives
 
 Row = Mapping[str, Any]
 
@@ -96,7 +96,6 @@ def size_of(answer: Row) -> str:
 
 
 def _carried_line(answer: Row, targets: str) -> str:
-    """Return a sentence that says how many users each scheduler serves within the targets."""
     several = len({row["timing_profile"] for row in answer["choices"]}) > 1
     carried: list[str] = []
     for row in answer["choices"]:

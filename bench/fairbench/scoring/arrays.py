@@ -267,8 +267,8 @@ def _sums(gaps: list[Floats]) -> Floats:
 def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
     """Return the columns ``status`` (as in the table of requests) and ``failed``.
 
-    A request without a recorded state has finished if it has an end. Otherwise, it was refused if
-    ``refuses`` is True for the file's format, or else has failed.
+    A request without a recorded state has finished if it has an end. A request without state and
+    end was refused if ``refuses`` is True for the file's format, or else has failed.
     """
     unsaid, ended = states == UNSAID, ~np.isnan(last)
     unended = REFUSED if refuses else FAILED
@@ -317,7 +317,6 @@ def _mend(made: dict[str, Any], mended: Mended) -> None:
 
 
 def _check_values(made: Mapping[str, Any], columns: FileColumns) -> None:
-    """Raise DataError, which names the request, for the first impossible value."""
     for what, rows in _impossible(made).items():
         if rows.any():
             row = int(np.argmax(rows))

@@ -178,7 +178,6 @@ def _check_at_once(columns: FileColumns) -> None:
 
 
 def _disagreement(path: Path, completed: int | None, status: Any) -> list[str]:
-    """Return a remark if the file's number of completed requests contradicts its records."""
     found = int((status == FINISHED).sum())
     if completed in (None, found):
         return []

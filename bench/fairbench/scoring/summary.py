@@ -121,10 +121,9 @@ def scored_summary(
     }
 
 
-# The window ends with the last arrival if two conditions hold. First, arrivals span more than this
-# fraction of the records' time. Second, each client whose first request comes within this fraction
-# before the last arrival is served before the last arrival. Otherwise, the window would contain
-# none of the client's service.
+# The window ends with the last arrival if arrivals span more than 10% of the records' time, and if
+# no client came so late in this time that it was first served after the last arrival. Without the
+# second condition, the window would contain none of the late client's service.
 LEAST_SHARE = 0.1
 
 ASKED = "as requested"
@@ -247,7 +246,7 @@ def score_run(
         if (key not in scored and not key.startswith("clients."))
     }
     notes = {**scored["notes"], **remarks}
-    # The stored value is kept, because the tables alone do not determine this value.
+    # ``limit_ratio`` keeps its stored value, because the tables alone do not determine this value.
     if "limit_ratio" in stored:
         notes.pop("limit", None)
     return {**stored, **scored, "notes": notes}, tables.requests

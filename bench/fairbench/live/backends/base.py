@@ -87,8 +87,8 @@ def _latency_targets(spec: ExperimentSpec) -> Iterator[tuple[str, str, Mapping[s
 C = TypeVar("C", bound=BackendConfig)
 
 FIRST_TOKEN = 16  # Lower token ids are special tokens in most vocabularies.
-LOOKED_AT = 16  # most clients whose first program is checked for its length
-# The vocabulary of every common model has at least this many ordinary tokens.
+LOOKED_AT = 16  # maximum number of clients whose first program is checked for its length
+# The vocabulary of every common model has at least 32,000 ordinary tokens.
 COMMON_TOKENS = 32_000
 
 
@@ -302,7 +302,7 @@ class RealServerBackend(WorkerBackend[R]):
 
     def _plugin(self) -> dict[str, str]:
         if self.config.schedule_policy is not None:
-            # The variable may be set in this process, and an empty value overrides it.
+            # An empty value overrides the variable of this process, which may be set.
             return {LOCAL: ""}
         return self.plugin.environment() | untested_environment()
 

@@ -44,7 +44,7 @@ class VLLMBackend(RealServerBackend[VLLM]):
 
     def recipe(self, number: int, place: ReplicaPlace) -> Recipe:
         server = [place.python, "-m", plugin_of("vllm")]
-        # With this variable, vLLM offers an HTTP page that empties its cache.
+        # With ``VLLM_SERVER_DEV_MODE``, vLLM offers an HTTP page that empties its cache.
         environment = self._plugin() | {"VLLM_SERVER_DEV_MODE": "1"}
         return Recipe(
             name=f"worker-{number}",

@@ -77,7 +77,7 @@ RETRY_S = 0.2  # seconds between two attempts to empty a server's cache
 class Workers:
     """Running workers, ready for requests, with the experiment's local scheduler.
 
-    Runs that differ only in the router or the load can use these workers one after another, if
+    Runs that differ only in the router or the load can use the workers one after another, if
     ``flush_cache`` is called between two runs.
     """
 
@@ -109,7 +109,7 @@ class Workers:
         return not any(server.deaths or server.has_ended for server in self.servers)
 
     def can_serve(self, spec: ExperimentSpec) -> bool:
-        """Return whether these workers have all settings that an experiment demands."""
+        """Return whether the workers have all settings that an experiment demands."""
         return same_workers(spec, self._spec)
 
     def server_info(self) -> dict[str, Any]:

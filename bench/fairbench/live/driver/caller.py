@@ -82,7 +82,7 @@ class Attempt:
         """Return the record of this attempt, which ended at time ``now_s`` with ``status``."""
         call, stream, answer = self.call, self.stream, self.stream.answer
         first_s, last_s = stream.chunk_s[:1], stream.chunk_s[-1:]
-        # An answer can finish without tokens; its first and last token then count as arrived now.
+        # An answer without tokens can be complete; its tokens then count as received now.
         if status == FINISHED and not stream.chunk_s:
             first_s = last_s = [now_s]
         admitted_s = None
@@ -142,7 +142,7 @@ class Caller:
         arrives.
         """
         most, least = call.limits(self.target.lengths)
-        # A field ``min_tokens`` that the user adds to the body takes precedence.
+        # If the user adds a field ``min_tokens`` to the body, the minimum of the call is left out.
         if "min_tokens" in self.target.extra_body:
             least = None
         attempt = Attempt(next(self.ids), call, most, least, self._stream())
@@ -164,7 +164,6 @@ class Caller:
         return answer
 
     async def _attempt(self, attempt: Attempt, outputs: Mapping[str, bytes]) -> None:
-        """Send the request of an attempt, and store the result in the attempt."""
         call = attempt.call
         body = self.api.body(
             ApiCall(

@@ -107,7 +107,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError:
-            # An error in a callback is fairbench's fault, so it must not be blamed on the server.
+            # Callbacks are fairbench's code, so their errors are not errors of the server.
             raise
         except httptools.HttpParserError as error:
             self._end_response(Disconnected(f"not HTTP: {error}"))
@@ -213,9 +213,9 @@ class Pool:
 
 OK, TOO_MANY = 200, 429
 END_S = 0.5  # seconds for which a connection may stay open after the end of an answer
-# wait in seconds before a retry without a valid Retry-After header, and the shortest wait
+# seconds before a retry without a valid Retry-After header, and the shortest pause before a retry
 UNSAID_WAIT_S, SHORTEST_WAIT_S = 1.0, 0.1
-MAX_ERROR_BYTES = 500  # most bytes of a response body that an error message quotes
+MAX_ERROR_BYTES = 500  # maximum number of bytes of a response body that an error message quotes
 _WORKER = WORKER.encode()
 _WORKER_NUMBER = re.compile(rb"[0-9]{1,9}")
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")

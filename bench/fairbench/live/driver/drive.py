@@ -27,7 +27,7 @@ from fairbench.sim.program_runner import output_segment
 from fairbench.workloads.plan import User, last_arrival_s, program_stream, users_of
 from fairbench.workloads.programs.base import Job
 
-# the time, in seconds of the run, at which the next action of this branch of a program is due
+# the time, in seconds of the run, at which the next action of a branch of a program is due
 _due_s: ContextVar[float] = ContextVar("due_s")
 
 
@@ -190,7 +190,7 @@ async def drive(
         ids = count(shard.number, shard.drivers)
         run = _Run(spec, target, _api(target, vocab), pool, journal, clock, len(streams), ids)
         if target.api == "generate" and shard.drivers == 1:
-            # In other APIs, a chat template adds unknown tokens to the prompts.
+            # With other APIs, a chat template adds unknown tokens to the prompts.
             run.caller.prefixes = DistinctPrefixes()
         try:
             complete = await run.until_over(streams, on_progress, interrupted)

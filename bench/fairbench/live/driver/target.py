@@ -13,7 +13,7 @@ from fairbench.config.flags import RUN
 from fairbench.errors import UsageError, unknown_name
 
 Lengths = Literal["exact", "header", "free"]
-# limit in seconds on the total wait of a request for retries after status 429
+# limit in seconds on the total time for which a request waits after answers with status 429
 LONGEST_WAIT_S = float(RUN["longest_wait"].default)
 
 MANAGED_HEADERS = frozenset({"content-length", "transfer-encoding", "connection"})
@@ -37,7 +37,7 @@ class DriverTarget:
       repeats fairbench's headers, and a request's worker is known only if the answer names the
       worker.
     - ``objectives`` maps clients to the objective (a set of latency targets) in their requests.
-    - ``names`` maps clients to their names in requests, if these differ.
+    - ``names`` maps clients to the different names that their requests use.
     - ``extra_body`` contains fields that are added to each request body.
     - ``max_tokens_field`` is the field of OpenAI's APIs for the maximum length of an answer.
     - ``rate_limited`` is the reaction to HTTP status 429: ``fail``, or ``wait`` for the time that

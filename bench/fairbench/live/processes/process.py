@@ -19,9 +19,9 @@ from fairbench.live.processes.environment import WITHOUT_GPU
 
 TAIL_BYTES = 4_000
 TAIL_LINES = 20
-# last bytes of a server's log that are searched for the reason why the server ended
+# number of bytes at the end of a server's log that are searched for the cause of the server's end
 CAUSE_BYTES = 2**20
-LONGEST = 500  # most characters of a log line that a message quotes
+LONGEST = 500  # maximum number of characters of a log line that a message quotes
 
 # prefixes of engines' log messages: a process, a level with a time, a file, or a rank
 _BEFORE = re.compile(
@@ -183,8 +183,8 @@ class ServerProcess:
         self._grace_s = grace_s
         self._log_start = log_path.stat().st_size if log_path.exists() else 0
         with log_path.open("ab") as log:
-            # In a session of its own, the process does not receive Ctrl-C from the terminal.
-            # Only fairbench receives Ctrl-C, and then ends the process.
+            # In a separate session, the process does not receive Ctrl-C from the terminal. Only
+            # fairbench receives Ctrl-C, and then ends the process.
             self._reaper = subprocess.Popen(
                 [*under, *command],
                 stdin=subprocess.PIPE,

@@ -18,8 +18,8 @@ import sys
 import threading
 from contextlib import suppress
 
-HARNESS = 0  # standard input, the pipe from the parent process
-PR_SET_CHILD_SUBREAPER = 36  # from linux/prctl.h
+HARNESS = 0  # the file descriptor of standard input, the pipe from the parent process
+PR_SET_CHILD_SUBREAPER = 36  # the value in linux/prctl.h
 
 
 def main() -> int:

@@ -20,16 +20,16 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.1  # seconds between two checks of servers that are not ready yet
 HEALTH_TIMEOUT_S = 5.0  # limit in seconds on the answer of a server's health page
-# texts, in lower case, of a server's log if the server's port is taken
+# lower-case texts in a server's log that mean that the server's port is taken
 TAKEN = ("address already in use", "address in use")
 PROBE_BYTES = 2**16  # bytes that are written to test whether a disk is full
 TELL_S = 30.0  # seconds between two log lines about servers that are not ready yet
-MAX_STARTS = 5  # most starts of a server whose port was taken each time
+MAX_STARTS = 5  # maximum number of starts of a server whose port was taken each time
 LOOK_S = 0.5  # seconds between two checks whether servers have ended
 FIRST_PAUSE_S = 1.0  # seconds from the first end of a server to its restart
 # limit in seconds on the pause before a restart, which doubles with each end of the server
 LONGEST_PAUSE_S = 60.0
-# A server that ran for this many seconds has its next restart after ``FIRST_PAUSE_S``.
+# After 60 s without an end of the server, the next pause is again ``FIRST_PAUSE_S``.
 STEADY_S = 60.0
 
 
