@@ -32,8 +32,8 @@ One = Result | str | PathLike[str]
 class Comparison:
     """A comparison of schedulers, as returned by ``compare``.
 
-    ``runs`` is an Arrow table with the metrics of each run, one row per run. Its first columns
-    are ``place`` (the configuration), ``run`` (the scheduler) and ``seed``.
+    ``runs`` is an Arrow table with the metrics of each run, one row per run. The first columns of
+    ``runs`` are ``place`` (the configuration), ``run`` (the scheduler) and ``seed``.
 
     ``differences`` has one row per metric and pair of experiments: both means, the difference
     over runs with equal seeds, and the difference's 95% confidence interval. A verdict says whether
@@ -72,12 +72,12 @@ class Comparison:
 
     @cached_property
     def contrasts(self) -> list[comparison.Contrast]:
-        """The differences of all pairs of experiments, in the chosen metrics or in all metrics."""
+        """The differences of all pairs of experiments in the chosen metrics (default: all)."""
         return [comparison.contrast(*pair, self._metrics) for pair in self._pairs]
 
     @cached_property
     def shown(self) -> list[comparison.Contrast]:
-        """The differences of all pairs of experiments, in the chosen metrics or main metrics."""
+        """The differences of all pairs in the chosen metrics (default: the main metrics)."""
         return [comparison.contrast(*pair, self._usual) for pair in self._pairs]
 
     @cached_property
@@ -147,9 +147,9 @@ def compare(
     compare`` as keywords, and ``settings`` as in ``run``. New runs are saved in a new directory in
     ``result_dir``; without ``result_dir``, no files remain.
 
-    If the only argument is a directory, its schedulers are compared with its scheduler
-    ``baseline``, in each configuration. ``resume`` continues the comparison in the given
-    directory, optionally with more seeds (``num_runs``).
+    If the only argument is a directory, the directory's schedulers are compared with the scheduler
+    ``baseline`` in each configuration. ``resume`` continues the comparison in the given directory,
+    optionally with more seeds (``num_runs``).
 
     Raises UsageError for experiments that cannot be compared, and the errors of ``sweep``.
     """

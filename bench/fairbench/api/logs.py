@@ -156,7 +156,7 @@ def _plain_number(value: float) -> float | None:
 
 
 def _text(value: Any) -> str | float | None:
-    """Return a time or another value as text, and a duration as a number of seconds."""
+    """Return a duration as a number of seconds, and any other value as text."""
     if type(value).__name__ in ("NAType", "NaTType"):  # pandas uses these types for missing values.
         return None
     if isinstance(value, datetime | date | time):

@@ -33,7 +33,7 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 def check_router_command(words: Sequence[str]) -> None:
-    """Raise ValueError if a router's command lacks a required placeholder or has an unknown one."""
+    """Raise ValueError for a router's command with a missing or an unknown placeholder."""
     if not words:
         raise ValueError("the router's command must not be empty")
     used = {name for word in words for name in _PLACEHOLDER.findall(word)}
@@ -303,7 +303,7 @@ class Emulator(_Servers):
     """Emulated servers (``fairbench emulate``): the simulated engine behind real HTTP.
 
     In one real second, ``time_scale`` seconds pass in the servers. ``router_command`` starts a
-    third-party router in front of the servers. This router receives requests in OpenAI's
+    third-party router in front of the servers. The third-party router receives requests in OpenAI's
     completions API unless ``api`` names another API.
     """
 
@@ -335,12 +335,12 @@ class Endpoint(BackendConfig):
     """A running OpenAI-compatible server that fairbench did not start.
 
     - ``output_lengths`` is "exact" if requests contain ``min_tokens``, which not every server
-      supports, or "free" if answers may be shorter than in the workload.
+      supports. With "free", answers may be shorter than in the workload.
     - ``extra_body`` is a JSON object with more fields for every request; null removes a field.
     - ``max_tokens_field`` names the field that limits the length of an answer.
     - ``rate_limited`` decides whether a request with status 429 fails, or is sent again after the
       time in the answer's Retry-After header.
-    - ``longest_wait_s`` is the most seconds for which a request waits for such retries in total.
+    - ``longest_wait_s`` limits the total seconds for which a request waits after status 429.
     """
 
     kind: Literal["endpoint"] = "endpoint"

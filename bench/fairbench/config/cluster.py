@@ -116,7 +116,7 @@ def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | No
 def cluster_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return the names of cluster components whose parameters have an effect in the experiment.
 
-    Examples are ``routers`` and the name of an eviction policy.
+    The eviction policy is an example of a cluster component.
     """
     return routers_parts(draft) + eviction_parts(draft) + disaggregation_parts(draft)
 

@@ -236,7 +236,7 @@ def parts_of(draft: Mapping[str, object]) -> tuple[str, str]:
 def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return the components, such as the router, whose parameters have an effect.
 
-    fairbench does not configure the servers of an endpoint, so no component has an effect.
+    The result is () for an endpoint, because fairbench does not configure the endpoint's servers.
     Another project's router has no parameters in fairbench.
     """
     if draft["scheduler"] == AS_SERVED:

@@ -1,10 +1,10 @@
 """Origins of values: which values of an experiment the user chose, and which are defaults.
 
-A stored experiment contains every value, even defaults, so that a run can be repeated. Its table
-``given`` contains the values that flags, settings or a file set. All other values are defaults of
-the fairbench version that stored the file; ``fairbench baseline`` recomputes them. If a flag
-replaces a value, every command recomputes the defaults that depend on this value. A stored file
-without ``given`` gets this table when the file is read.
+A stored experiment contains every value, even defaults, so that a run can be repeated. The table
+``given`` of a stored experiment contains the values that flags, settings or a file set. All other
+values are defaults of the fairbench version that stored the file; ``fairbench baseline`` recomputes
+these defaults. If a flag replaces a value, every command recomputes the defaults that depend on
+this value. If a stored file lacks the table ``given``, the table is added when the file is read.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")
 def with_given(file: Mapping[str, Any], chosen: Collection[str] | None = None) -> Mapping[str, Any]:
     """Return an experiment file with a table ``given`` of the values that the user chose.
 
-    A missing table is reconstructed. For a file of an older version, ``given`` contains the values
-    whose keys the manifest lists as ``chosen``. Without this list, or if a stored file was edited,
-    ``given`` contains all values that differ from defaults. In a file that the user wrote, every
-    value counts as chosen.
+    If the table ``given`` is missing, it is reconstructed. For a file of an older version,
+    ``given`` contains the values whose keys the manifest lists as ``chosen``. Without the list
+    ``chosen``, or if a stored file was edited, ``given`` contains all values that differ from
+    defaults. In a file that the user wrote, every value counts as chosen.
     """
     if _has_given(file) and not is_edited(file):
         return file

@@ -1,4 +1,4 @@
-"""Policies of an installed engine's own code, and server flags that configure it."""
+"""Policies of an installed engine's own code, and server flags that configure the engine."""
 
 from __future__ import annotations
 

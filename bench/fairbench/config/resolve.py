@@ -298,7 +298,7 @@ def experiment(
 
 
 def with_own_policy(given: PlacedFlags) -> PlacedFlags:
-    """With ``engine_code``, change the flag ``schedule_policy`` to the local scheduler."""
+    """If ``engine_code`` is set, turn the flag ``schedule_policy`` into the local scheduler."""
     backend = dict(given.backend)
     if "kind" in backend or (policy := backend.pop("schedule_policy", None)) is None:
         return given

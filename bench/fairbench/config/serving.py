@@ -24,7 +24,7 @@ def resolve_backend(given: Any, stored: Any) -> BackendConfig | None:
     """Merge the backend that flags give with the backend of a file; return None for the simulator.
 
     If the flags name another kind of backend than the file, the file's backend is ignored. Raises
-    UsageError, which names the wrong key.
+    UsageError, which names the wrong key of the backend.
     """
     given, stored = _backend_table(given), _backend_table(stored)
     kind = given.get("kind", "endpoint" if "base_url" in given else stored.get("kind", SIM))

@@ -44,7 +44,7 @@ _CURRENT = {stored: key for key, stored in STORED_AS.items()}
 
 
 def current_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings under their current keys; the last value of a repeated setting counts."""
+    """Return settings with new keys for old keys; the last value of a repeated key counts."""
     return {_CURRENT.get(key, key): value for key, value in settings.items()}
 
 
@@ -89,7 +89,8 @@ MACHINE: Mapping[str, type] = {ENGINE: EngineParams, CLUSTER: ClusterParams, TIM
 
 
 def machine_of(engine: str | None) -> tuple[str, ...]:
-    """Return the machine components that have settings for an engine, by default SGLang."""
+    """Return the names of the machine components that have settings for an engine (default:
+    SGLang)."""
     return (ENGINES[engine or DEFAULT_ENGINE].part, CLUSTER, TIMING)
 
 
@@ -174,7 +175,7 @@ def _unknown_owner(owner: str, workload: WorkloadSpec, known: Mapping[str, type]
 def _checked_defaults(
     workload: WorkloadSpec, scenario: str, known: Mapping[str, type]
 ) -> dict[str, Any]:
-    """Return the settings in the workload file, whose names are checked."""
+    """Check the names of the settings in a workload file, and return the settings."""
     defaults = current_keys(workload.scheduler_settings(scenario))
     for owner in _owners(defaults):
         if owner not in known:

@@ -53,9 +53,9 @@ class ExperimentSpec(BaseModel):
     The text in brackets after a field is the meaning of the value None.
 
     - ``scheduler``: a scheduler's name, or ``router+local``.
-    - ``dp``: number of replicas.
-    - ``prefill``, ``decode``: numbers of replicas that only compute prompts, and that only generate
-      tokens [every replica does both].
+    - ``dp``: the total number of replicas.
+    - ``prefill``, ``decode``: numbers of prefill-only and of decode-only replicas [every replica
+      does prefill and decode].
     - ``gpu``: id of a timing profile, or ``NO_PROFILE`` for real servers.
     - ``model``: the model of the timing profile; for real servers, a path or a name on a model hub.
     - ``request_rate``: programs/s of each well-behaved client over the whole cluster [the
@@ -352,7 +352,7 @@ def digest_of(tables: Mapping[str, Any]) -> str:
 
 
 def without_given(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an experiment's tables without ``given``, which is irrelevant in comparisons."""
+    """Return an experiment's tables without ``given``, which does not matter in comparisons."""
     return {key: value for key, value in tables.items() if key != GIVEN}
 
 

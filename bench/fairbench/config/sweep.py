@@ -53,9 +53,9 @@ class Sweep(BaseModel):
     """A grid of experiments: one experiment with many combinations of values.
 
     Each table in ``grid`` yields all combinations of its values, added to ``base``. Combinations
-    that match ``exclude`` are left out. All tables have the keys of an experiment file, with
-    settings written as ``"NAME.PARAM"``. A value of ``grid`` or ``exclude`` is a single value or an
-    array of values.
+    that match ``exclude`` are left out. The tables ``base``, ``grid`` and ``exclude`` have the keys
+    of an experiment file, with settings written as ``"NAME.PARAM"``. A value of ``grid`` or
+    ``exclude`` is a single value or an array of values.
 
     Each experiment runs with ``num_runs`` seeds. If ``quick`` is True, an experiment stops after a
     few programs (``QUICK_PROGRAMS``) instead of its duration. ``_flagged`` contains the keys and

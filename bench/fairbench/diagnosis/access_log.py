@@ -137,7 +137,7 @@ def _scored(params: TraceParams, requests: FileRequests, counted: bool) -> Score
 
 
 def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[TraceTable, float]:
-    """Return the requests to replay, and the first one's arrival time in the log in seconds.
+    """Return the requests to replay, and the arrival time in the log of the first request, in s.
 
     A log of at most ``MOST_REPLAYED`` requests is replayed completely. From a longer log, the time
     around the first flood is replayed or, without a flood, the busiest period. If the log has more

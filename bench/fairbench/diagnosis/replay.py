@@ -96,9 +96,9 @@ def prepared(
 def usual_replicas(replay: LogReplay, part: TraceTable, usual: Ints) -> int:
     """Return the fewest replicas that easily serve the requests outside floods.
 
-    The load outside floods (demanded over available GPU time) is then at most ``USUAL_LOAD``. The
-    load is estimated from the GPU time of a sample of requests and the hit rate of a cache that
-    never evicts.
+    With these replicas, the load outside floods (demanded over available GPU time) is at most
+    ``USUAL_LOAD``. The load is estimated from the GPU time of a sample of requests and the hit rate
+    of a cache that never evicts.
 
     Args:
         replay: The data that all replays share.

@@ -316,8 +316,8 @@ def _list(lines: list[str]) -> Table:
 def headings(found: Diagnosis, *, whole: bool = False) -> list[str]:
     """Return the headings of the table of replays.
 
-    Headings have two lines unless ``whole`` is True. With two lines, the column of the P95 does not
-    repeat the name of the quantity, which stands above the P50.
+    Headings have two lines unless ``whole`` is True. In two lines, the heading of the P95 does not
+    repeat the quantity, which the heading of the P50 names.
     """
     who = "others" if found.floods else "all clients"
     heavy = cut_middle(found.heavy[0], NAME) if len(found.heavy) == 1 else "heavy clients"

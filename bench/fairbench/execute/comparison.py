@@ -51,7 +51,7 @@ class ToRun:
 
 
 def experiment_key(experiment: Experiment) -> str:
-    """Return a key that is equal for experiments that differ only in seed or report options."""
+    """Return a key of an experiment, which does not depend on its seed and its report options."""
     return key_of({k: v for k, v in experiment.items() if k not in OF_THE_REPORT | {"seed"}})
 
 
@@ -272,10 +272,10 @@ def compare_experiments(
 ) -> ComparedExperiments:
     """Run the missing experiments of a comparison, and return all of its experiments in groups.
 
-    ``arguments`` are those of ``plan_comparison``, or a single directory. The schedulers in a
-    single directory are compared in each configuration with the scheduler ``baseline``, by default
-    the first one. ``resume`` is the directory of a stored comparison to continue. New runs are
-    saved in a new directory in ``parent``. The names in ``metrics`` are checked before any run
+    ``arguments`` are the arguments of ``plan_comparison``, or a single directory. The schedulers in
+    a single directory are compared with the scheduler ``baseline``, by default the first scheduler,
+    in each configuration. ``resume`` is the directory of a stored comparison to continue. New runs
+    are saved in a new directory in ``parent``. The names in ``metrics`` are checked before any run
     starts. Raises UsageError for experiments that cannot be compared, and errors of ``carry_out``.
     """
     codes = len(codes_of(flags))

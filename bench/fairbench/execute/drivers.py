@@ -57,7 +57,7 @@ class Begin(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """A message that a driver is ready; the reply names the driver's start time on its clock."""
+    """A message that a driver is ready; the reply is the start time on the driver's clock."""
 
 
 class Stop(NamedTuple):
@@ -255,7 +255,7 @@ class Team:
             self._pipes[number].send(message)
 
     def _heard(self, number: int) -> Any:
-        """Return a driver's next message that is not about records; store records in files."""
+        """Return a driver's next message, and write records that arrive before it to files."""
         with self._alive(number):
             while isinstance(message := self._received(number), Written):
                 with (self._folders[number] / message.name).open("ab") as file:

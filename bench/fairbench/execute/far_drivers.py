@@ -142,7 +142,7 @@ def address_facing(host: str) -> str:
 class RemoteCrew:
     """Drivers on other machines (``places``), which connect to ``address`` on this machine.
 
-    Drivers must authenticate, because their messages are unpickled. Each start uses a new key.
+    Drivers must authenticate, because their messages are unpickled. Each start has a new key.
     """
 
     places: Sequence[ReplicaPlace]

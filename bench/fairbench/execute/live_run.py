@@ -105,7 +105,7 @@ def cluster_in(
     """Start workers for several runs, with logs in ``parent``; for an endpoint, yield None.
 
     Raises KeyboardInterrupt if a signal comes before the workers are ready. If ``fresh`` is True,
-    ``parent`` is then removed.
+    ``parent`` is removed after such a signal.
     """
     if spec.backend is None or not spec.backend.is_managed:
         yield None
@@ -145,8 +145,8 @@ def run_live_points(
 ) -> list[FailedPoint]:
     """Run all points (experiments of a sweep) on real servers; store and return the failures.
 
-    For points that can share servers, the servers are started once. After a failed point, the
-    servers are started again.
+    Servers are started once for all points that can share them, and started again after a failed
+    point.
     """
     with context.progress.watching():
         run = _Runs(store, options, context)
@@ -177,7 +177,7 @@ class _Runs:
                 return
 
     def _until_one_fails(self, left: deque[LivePoint]) -> Iterator[tuple[LivePoint, Any]]:
-        """Start servers once, and run points on them until a point fails.
+        """Start servers, and run points on the servers until a point fails.
 
         Points that have begun are removed from ``left``.
         """

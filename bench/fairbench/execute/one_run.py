@@ -30,7 +30,7 @@ def run_and_save(
     """Run an experiment in a new directory in ``parent``; return result and directory.
 
     ``options`` is None for a simulation. A run that is interrupted ends early and is saved. Raises
-    Interrupted if a signal comes before the servers are ready; no files remain then. Raises
+    Interrupted, and leaves no files, if a signal comes before the servers are ready. Raises
     UsageError if the run is impossible, and RunFailed if the run cannot continue.
     """
     check_writable(parent)

@@ -47,7 +47,7 @@ def repeat(
     options: LiveOptions | None,
     context: RunContext,
 ) -> Repeats:
-    """Run ``num_runs`` seeds, beginning with ``spec.seed``.
+    """Run an experiment with ``num_runs`` seeds, beginning with ``spec.seed``.
 
     All runs are saved in one new directory, with confidence intervals (``intervals.json``) and the
     logs of the servers. Servers are started once, and their caches are emptied between two runs.
@@ -122,7 +122,7 @@ REMARKS = ("workers", "errors", "cache", "lateness", "estimated", "lengths")
 
 
 def remarks_on(summary: Summary, place: str = "") -> Iterator[str]:
-    """Yield notes that limit what a comparison with a run can conclude.
+    """Yield the notes of a run that limit the conclusions from a comparison.
 
     Each note begins with ``place`` (the configuration) and the run's seed.
     """
@@ -142,7 +142,7 @@ class SweepOutcome:
     comparison: dict[str, Any]
 
     def remarks(self) -> Iterator[str]:
-        """Yield notes on live runs that limit what their comparison can conclude."""
+        """Yield notes on live runs that limit the conclusions from the sweep."""
         for cell in self.cells:
             for one in cell.runs:
                 yield from remarks_on(one.summary, f"{cell.place}, {cell.scheduler}, ")
@@ -160,7 +160,7 @@ def run_sweep(
     context: RunContext,
     command: str = "sweep",
 ) -> SweepOutcome:
-    """Run the unfinished experiments of a sweep, compare all, and store the comparison.
+    """Run the unfinished experiments of a sweep, compare all experiments, and store the comparison.
 
     If an experiment fails, the sweep continues with the next experiment. Raises UsageError while
     another process runs this sweep, and Interrupted after a signal. The message of Interrupted

@@ -34,9 +34,9 @@ from fairbench.workloads.plan import ClientPlan, expected_programs, program_stre
 def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
     """Return the files that an experiment reads: traces, timing profile, data set and tokenizer.
 
-    The workload file is left out, because the experiment contains its content. The files of
-    ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS`` are left out, because all experiments share
-    them. A data set on the Hugging Face hub does not count as a file.
+    The workload file is left out, because the experiment contains its content. The files in
+    ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS`` are left out, because they belong to all
+    experiments. A data set on the Hugging Face hub does not count as a file.
     """
     found = [*_called_file(spec.workload.model_dump()), *cost_names(spec.settings)]
     if spec.dataset_path and not spec.dataset_path.startswith(HUB_PREFIX):
@@ -240,7 +240,7 @@ class TimeEstimate(NamedTuple):
 
 
 def estimate(requests: Iterable[float]) -> TimeEstimate:
-    """Estimate the cost of simulations; ``requests`` has the number of requests of each."""
+    """Estimate the cost of simulations; ``requests`` has each simulation's number of requests."""
     counts = list(requests)
     total, load, processors = sum(counts), _runnable_processes(), _processors()
     # the fraction of a processor's time that a simulation gets while other processes run

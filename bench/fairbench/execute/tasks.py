@@ -129,9 +129,9 @@ class Executor(Protocol):
     ) -> Generator[tuple[int, Any], None, None]:
         """Yield (index, result) as tasks end; the result of a failed task is a ``Failure``.
 
-        Tasks are started in the given order. After an interruption, no task is started, running
-        tasks are asked to stop, and their results are still yielded. No task runs after the
-        generator is closed.
+        Tasks are started in the given order. After an interruption, no task is started, and running
+        tasks are asked to stop. The results of running tasks are still yielded. No task runs after
+        the generator is closed.
         """
         ...
 
@@ -213,7 +213,7 @@ class LocalProcesses:
     def run(
         self, tasks: Sequence[Task], interrupted: Interruption
     ) -> Generator[tuple[int, Any], None, None]:
-        """Run the tasks. If a worker process dies, only the task that it ran fails."""
+        """Run the tasks. If a worker process dies, only the task of this process fails."""
         left = list(reversed(range(len(tasks))))
         workers: list[Child] = []
         idle: list[Child] = []

@@ -242,7 +242,7 @@ def busiest_minute(
     duration_s: float,
     dp: int,
 ) -> dict[str, float | None]:
-    """Return the load and the start of the busiest minute, and its ratio to the mean load.
+    """Return the load and the time of the busiest minute, and the ratio of this load to the mean.
 
     GPU times assume that no tokens are cached. If no client sends requests, ``peak`` is None.
     """
@@ -277,9 +277,9 @@ def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
     """Return facts about the workload of an experiment as JSON types, without a run.
 
     ``load`` is the requested GPU time divided by the available GPU time, with an unlimited cache.
-    ``load_uncached`` is this ratio without a cache. ``peak_load`` is the load of the busiest minute
-    without a cache, and ``peak`` is its ratio to the mean load. Rates are expected values per
-    second, summed over the clients of a group.
+    ``load_uncached`` is the same as ``load``, but without a cache. ``peak_load`` is the load of the
+    busiest minute without a cache, and ``peak`` is the ratio of ``peak_load`` to the mean load.
+    Rates are expected values per second, summed over the clients of a group.
     """
     plans = spec.client_plans()
     groups = groups_of(plans)

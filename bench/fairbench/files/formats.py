@@ -77,8 +77,8 @@ def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> It
 def _whole_objects(first: TextLine, rest: Iterator[TextLine], shown: str) -> list[FilePlace]:
     """Return the JSON objects of a file in which an object spans several lines.
 
-    If there are several objects, each must end on a line that contains only a closing brace. The
-    result is [] if the file contains anything but objects.
+    If there are several objects, each must end on a line that contains only a closing brace. If the
+    file contains anything but objects, the result is [].
     """
     if not first.data.lstrip().startswith(b"{"):
         return []

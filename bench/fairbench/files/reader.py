@@ -59,7 +59,7 @@ class TextLine(NamedTuple):
 
 
 class ReadMemory:
-    """A count of the memory for reading a file, with a limit; messages call the file ``shown``."""
+    """A limited count of the memory that reading a file takes; messages call the file ``shown``."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
@@ -176,7 +176,7 @@ def decoded(data: bytes, where: str) -> str:
 
 
 class Unpacked(io.RawIOBase):
-    """A gzip file with a limit on its compression ratio, as a defence against bombs.
+    """A gzip file with a limit on its compression ratio, as a defence against decompression bombs.
 
     The file may consist of several gzip members, with zero bytes between and after the members.
     """
@@ -394,8 +394,8 @@ def _missing_part(found: Any, key: str) -> str:
 def failure_in_own_file(error: Exception) -> RunFailed | None:
     """Return a RunFailed with file and line if a user's file raised ``error``.
 
-    Its note is the traceback from the user's file on. Python turns a StopIteration in a generator
-    into a RuntimeError; the location is then the location of the StopIteration.
+    The note of the RunFailed is the traceback from the user's file on. Python turns a StopIteration
+    in a generator into a RuntimeError; the location is then the location of the StopIteration.
     """
     if isinstance(error, FairbenchError | MemoryError):
         return None

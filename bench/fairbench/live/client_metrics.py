@@ -172,7 +172,7 @@ class Ledger:
 
 
 class OtherRanks(Protocol):
-    """The interface through which a rank's exporter reads the service at other ranks."""
+    """The interface by which a data-parallel rank reads the service of clients at other ranks."""
 
     rank: int
     lag_s: float
@@ -300,7 +300,7 @@ class Exporter:
     def _client_label(self, client: str) -> str:
         """Return the label of a client, or ``OTHERS`` if ``MAX_CLIENTS`` labels are in use.
 
-        Labels are never removed.
+        A label of a client is never removed.
         """
         if client not in self._labels:
             if len(self._labels) >= MAX_CLIENTS:

@@ -60,7 +60,7 @@ _ANSWER = re.compile(r"worker-(\d{1,9})-")
 
 
 def tag(number: int, headers: Mapping[str, str]) -> str:
-    """Return an id for request ``number`` that repeats fairbench's headers."""
+    """Return an id for request ``number`` that contains the values of fairbench's headers."""
     facts = {name: value for name, value in headers.items() if name in _FACTS}
     return _TAG + urlencode({"n": str(number), **facts})
 
@@ -95,7 +95,7 @@ _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOT
 
 
 def tagged(client: str, due: Due, now_s: float) -> str:
-    """Add a tag with the request's deadlines and pace to the client's name.
+    """Add a tag with a request's deadlines and pace (time per output token) to the client's name.
 
     The tag states the milliseconds to each deadline, and the promised milliseconds per output
     token. A request without deadlines and pace needs no tag.
@@ -118,7 +118,7 @@ def tagged_client(request: Request, now_s: float) -> str:
 def untagged(name: str, now_s: float, scale: float = 1.0) -> tuple[str, Due]:
     """Return the client's name without its tag, and the deadlines and pace in the tag.
 
-    Deadlines are in seconds on a clock that now reads ``now_s``. This clock runs ``scale`` times as
+    Deadlines are in seconds on a clock that now reads ``now_s``, and that runs ``scale`` times as
     fast as the clock of the process that wrote the tag.
     """
     found = _TAGGED.fullmatch(name)

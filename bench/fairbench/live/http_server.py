@@ -1,8 +1,8 @@
 """The HTTP server of router and emulator, with limits on connections and their idle time.
 
 asyncio's server accepts connections until no file descriptor is left, and then logs a traceback for
-each waiting connection. This server stays below the limit on open files. The server sends
-errors in the format of OpenAI's API.
+each waiting connection. The server in this module stays below the limit on open files. The server
+sends errors in the format of OpenAI's API.
 """
 
 from __future__ import annotations
@@ -224,8 +224,8 @@ def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
 class Connections:
     """The open connections of a server, whose number is limited to ``most``.
 
-    At the limit, the longest idle connections are closed. If every open connection has a request
-    in progress, new connections wait in the kernel's backlog.
+    If the limit is reached, the connections that have been idle longest are closed. If every open
+    connection has a request in progress, new connections wait in the kernel's backlog.
     """
 
     def __init__(self, most: int) -> None:
@@ -468,8 +468,8 @@ async def listening(
 async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncIterator[str]:
     """Serve a second application on a local port while the ``with`` block runs, and yield its URL.
 
-    Signals of this process go to its first server. Compressed request bodies are not decompressed.
-    Raises UsageError, which names the ``flag``, if the port is not available.
+    The server of the first application handles signals such as SIGTERM. Compressed request bodies
+    are not decompressed. Raises UsageError, which names the ``flag``, if the port is not available.
     """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
     await runner.setup()

@@ -94,8 +94,8 @@ class ReportedUsage(msgspec.Struct):
     """The token counts (``usage``) that an answer reports, with None for an unreported count.
 
     The Responses and Messages APIs call the counts input and output. The Messages API reports
-    cached tokens separately from the input, so ``prompt_tokens`` is set to the sum. Some servers
-    write counts with a decimal point, such as 12.0.
+    cached tokens separately from the input, so ``prompt_tokens`` is set to the sum of input and
+    cached tokens. Some servers write counts with a decimal point, such as 12.0.
     """
 
     prompt_tokens: Any = None
@@ -155,7 +155,7 @@ def usage_in(usage: Any, payload: bytes) -> ReportedUsage | None:
 
 
 def output_tokens_in(usage: dict[str, Any]) -> int | None:
-    """Return the valid number of output tokens in a ``usage``, or None if there is none."""
+    """Return the number of output tokens in a ``usage``, or None without a valid number."""
     with suppress(ValueError):
         return _token_count(_first_known(usage, _OUTPUT))
     return None
@@ -638,9 +638,9 @@ def turns_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def pieces_of(message: Mapping[str, Any], start: str) -> list[Piece]:
-    """Return the pieces of a message: ``start``, the content, and other fields as JSON.
+    """Return the pieces of a message: ``start``, the content, and JSON of other fields.
 
-    Tool calls are an example of other fields. Neighbouring texts are joined.
+    Tool calls are an example of another field. Neighbouring pieces of text are joined.
     """
     parts: list[Piece] = []
     for content in (message.get(name) for name in _CONTENTS):
@@ -703,7 +703,7 @@ class EventSplitter:
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
         """Add received bytes; return completed events and pieces of oversized events.
 
-        The flag beside each item is True for a completed event, and False for a piece.
+        Each event or piece is returned with a flag that is True for a completed event.
         """
         is_event = chunk.endswith(b"\n\n") and chunk.find(b"\n\n") == len(chunk) - 2
         if is_event and not self._begun and not self._oversized and b"\r" not in chunk:

@@ -57,7 +57,7 @@ class PluginConfig:
     """The configuration of a server's plugin: a local scheduler with all its parameters.
 
     - ``params`` has all parameters as ``NAME.PARAM`` for the scheduler and the eviction policy.
-      ``LOAD_CAP`` is included if this limit is set, and ``SHARE`` if memory shares are on.
+      ``params`` has ``LOAD_CAP`` if the load is limited, and ``SHARE`` if memory shares are on.
     - ``weights`` are the clients' weights; a client that is not listed has weight 1.
     - ``eviction`` is the eviction policy of the server's cache; None means the server's own policy.
     - ``clients`` are the clients that the eviction policy distinguishes.
@@ -262,7 +262,8 @@ def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
 def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
     """Raise UsageError unless the engine has a function with the expected first parameters.
 
-    ``target`` is the dotted name of the function; ``expected`` are the names of the parameters.
+    ``target`` is the dotted name of the function; ``expected`` are the names of the first
+    parameters.
     """
     try:
         function = pkgutil.resolve_name(target)

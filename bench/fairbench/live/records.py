@@ -289,7 +289,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
     @property
     def drift_s(self) -> float:
-        """The change of the offset during the run in seconds; 0 if it is within the uncertainty."""
+        """The change of the offset in the run (s); a change within the uncertainty counts as 0."""
         if self.after is None:
             return 0.0
         drift_s = self.after.offset_s - self.before.offset_s

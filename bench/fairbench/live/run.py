@@ -174,11 +174,12 @@ def run_live(
     Each request is written to ``directory`` as soon as it ends. When ``interrupted`` returns True,
     the run ends, and the records until then are kept.
 
-    Given ``workers`` must fit the experiment (see ``can_serve``). The caches of given workers are
-    emptied, and these workers keep running after the run. Otherwise, workers are started and ended.
-    ``driving`` sends the load. Drivers on other machines reach the router at ``listen``, an address
-    of this machine. Raises RunFailed if servers fail to start, and KeyboardInterrupt if a signal
-    arrives before the servers have started.
+    If ``workers`` are given, they must fit the experiment (see ``can_serve``). The caches of given
+    workers are emptied, and these workers keep running after the run. If no ``workers`` are given,
+    the run starts and ends its own workers. ``driving`` is the function that sends the load.
+    Drivers on other machines reach the router at ``listen``, an address of this machine. Raises
+    RunFailed if servers fail to start, and KeyboardInterrupt if a signal arrives before the servers
+    have started.
     """
     with run_folder(directory) as folder:
         with _serving(spec, folder, options, workers, on_progress, interrupted, listen) as serving:

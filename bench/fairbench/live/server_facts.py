@@ -1,4 +1,4 @@
-"""Information pages of servers, and the settings and metrics on them."""
+"""Readers of servers' information pages, which show settings and metrics."""
 
 from __future__ import annotations
 

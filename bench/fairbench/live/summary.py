@@ -182,7 +182,7 @@ def _facts(spec: ExperimentSpec, result: DriveResult, served: Served) -> Facts:
 
 
 def _prices(spec: ExperimentSpec, served: Served) -> WorkPrices | None:
-    """Return prices for computing requests' least GPU time; a real server has no such prices."""
+    """Return the prices that yield requests' least GPU time, or None for a real server."""
     if served.timing_profile is None or not is_known(served.timing_profile):
         return None
     profile = load_profile(served.timing_profile)

@@ -67,7 +67,7 @@ def plan_page(path: Path) -> page.Page:
 def plan_title(answer: Row) -> str:
     """Return a plan's answer in one line: the replicas that each scheduler needs.
 
-    The line also states what the first scheduler saves.
+    The line also states how much the first scheduler saves.
     """
     load = answer["choices"][0]["load"]
     if size_of(answer) == USERS:
@@ -80,10 +80,10 @@ def plan_title(answer: Row) -> str:
 
 
 def _saved(first: Row, others: Sequence[Row]) -> str:
-    """Return a text that says what the first choice (scheduler and GPU) saves.
+    """Return a text that says how much the first choice (scheduler and GPU) saves.
 
     The first choice is compared with the most expensive choice. If the first choice is the most
-    expensive one, the text says what the cheapest choice saves.
+    expensive one, the text says how much the cheapest choice saves.
     """
     if first["replicas"] is None:
         return ""

@@ -61,7 +61,7 @@ class Slo(NamedTuple):
 
     @property
     def rank(self) -> int | None:
-        """The rank of a percentile that summaries lack by default, such as 95, or None."""
+        """The rank of a percentile metric that summaries lack by default, such as 95."""
         match = RANKED.fullmatch(self.metric.rpartition(".")[2])
         return int(match[1]) if match and int(match[1]) not in USUAL_RANKS else None
 
@@ -164,7 +164,7 @@ def _in_unit_of(entry: Metric, unit: str | None, text: str) -> float:
 
 
 def _is_of_a_run(entry: Metric) -> bool:
-    """Return whether a metric exists for a single run, and says whether higher is better."""
+    """Return whether a metric exists for a single run, and has a direction that is better."""
     beside_others = entry.of_comparison and not entry.key.startswith("sharing_incentive")
     return entry.better is not Better.NEITHER and not beside_others
 
@@ -214,8 +214,8 @@ class PlanQuestion:
     - ``certain`` demands that the whole 95% interval of a metric meets the target.
     - ``every`` makes the plan test every number of replicas.
     - ``sharing`` adds a simulation of each client alone, on the cluster that the plan finds.
-    - ``most`` is USERS if the plan seeks the most users (clients) for ``low`` replicas; then
-      ``high`` equals ``low``. If ``most`` is empty, the plan seeks the fewest replicas.
+    - ``most`` is USERS if the plan seeks the most users (clients) for ``low`` replicas. In this
+      case, ``high`` equals ``low``. If ``most`` is empty, the plan seeks the fewest replicas.
     """
 
     slos: Sequence[str]
@@ -312,7 +312,7 @@ class Clusters:
         return usual, min(MAX_CLIENTS, MOST_TIMES * usual)
 
     def is_possible(self, choice: PlanChoice, size: int) -> bool:
-        """Return whether the workload allows this size, which may be too few users."""
+        """Return whether the workload allows a number of users or replicas."""
         try:
             self.spec(choice, size)
         except UsageError:
@@ -332,7 +332,7 @@ class Clusters:
         return experiment({**self._flags, **own}, self.question.settings)
 
     def seeds(self, choice: PlanChoice, size: int) -> list[ExperimentSpec]:
-        """Return the experiments of a choice, one per seed; all choices have equal seeds."""
+        """Return the experiments of a choice (scheduler, GPU, load), one per seed."""
         first = self.spec(choice, size)
         return [
             first.model_copy(update={"seed": first.seed + number})
@@ -340,7 +340,7 @@ class Clusters:
         ]
 
     def _load(self, first: PlanChoice) -> FixedLoad:
-        """Return the load of all sizes, which is computed from the first choice."""
+        """Return the load of the plan, which is computed from the first scheduler and GPU."""
         if self._flags.get("trace"):
             return FixedLoad(None, usual=False)
         own = {"scheduler": first.scheduler, "gpu": first.gpu, "dp": 1}

@@ -26,9 +26,10 @@ generator never yields an empty list.
 class SmallestSize(NamedTuple):
     """The smallest cluster size that meets the targets, or None if no size meets the targets.
 
-    ``monotone`` is True if every tested size above a sufficient size is sufficient, too. In this
-    case, untested larger sizes are assumed to be sufficient. Otherwise, every size below the
-    smallest sufficient size was simulated. ``tried`` says whether each simulated size sufficed.
+    ``monotone`` is True if every tested size above a sufficient size is sufficient, too. If
+    ``monotone`` is True, untested larger sizes are assumed to be sufficient. If ``monotone`` is
+    False, every size below the smallest sufficient size was simulated. ``tried`` says whether each
+    simulated size sufficed.
     """
 
     smallest: int | None
@@ -171,7 +172,7 @@ def judge(slo: Slo, summaries: Sequence[Mapping[str, Any]]) -> JudgedTarget:
 
 
 def _value(slo: Slo, summary: Mapping[str, Any]) -> Value:
-    """Return the target's metric, as a lower bound if unfinished requests could change it."""
+    """Return the target's metric; if unfinished requests could change it, it is a lower bound."""
     value = value_of(summary, slo.metric)
     if value.is_number and not value.bound and _is_among_undone(slo, summary):
         return Value(value.raw, ">")
@@ -192,12 +193,12 @@ def _is_among_undone(slo: Slo, summary: Mapping[str, Any]) -> bool:
 
 
 def _knows(slo: Slo, value: Value) -> bool:
-    """Return whether a value decides if the target is met, even if it is only a bound."""
+    """Return whether a value, which may be only a bound, decides if the target is met."""
     return value.bound != (">" if slo.below else "<")
 
 
 def _kept(slo: Slo, value: Value, number: Any) -> bool:
-    """Return whether ``number`` meets the target, and ``value`` decides the target."""
+    """Return whether ``number`` meets the target, and ``value`` decides if the target is met."""
     return value.is_number and _knows(slo, value) and slo.met_by(number)
 
 

@@ -189,7 +189,7 @@ def _cell(target: Row) -> Text:
 
 
 def margin_text(margin: float) -> str:
-    """Return a margin in percent of the limit, or the value as a multiple of the limit if large."""
+    """Return a margin in percent of the limit, or a large value as a multiple of the limit."""
     return f"{margin:+.0%}" if margin >= -1 else f"{1 - margin:.3g}x the limit"
 
 

@@ -278,7 +278,7 @@ def _requests(
 
 
 def _programs(requests: Requests, asked: Floats) -> Programs:
-    """Return the programs of the requests; a program ends with the last end of its requests.
+    """Return the programs of the requests; a program ends when its last request ends.
 
     ``requests`` are in order of arrival. ``asked`` is the number of output tokens that each request
     asked for.
@@ -318,8 +318,7 @@ def read_answers(path: Path) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     Raises DataError if no request has times and token counts.
 
     Returns: The times (s) of the first and of the last token, and the numbers of prompt tokens, of
-        uncached prompt tokens and of output tokens. Each of the five arrays has the shape
-        (n_answers,).
+        uncached prompt tokens and of output tokens. The five arrays have the shape (n_answers,).
     """
     records = read_requests(path, score_asked({}))
     rows = arrays_of(records, client="all", part=0, mended=Mended(), per_client=False)

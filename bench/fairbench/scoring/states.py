@@ -111,7 +111,7 @@ def _state(value: Any) -> Any:
 
 
 def _switch(value: Any) -> str | None:
-    """Return the state that a success flag means: true or false, in any spelling."""
+    """Return the state that a success flag (true or false in any spelling) means."""
     word = str(value).strip().lower()
     if word in _YES:
         return FINISHED_WORD

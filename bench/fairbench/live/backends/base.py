@@ -169,7 +169,7 @@ class LiveBackend(ABC, Generic[C]):
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
         """Return instructions for starting the worker at each place (a machine and its GPUs).
 
-        The list is empty for a server that runs already.
+        A server that runs already needs no instructions.
         """
         return []
 

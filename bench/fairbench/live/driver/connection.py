@@ -23,9 +23,9 @@ from fairbench.live.openai import EventSplitter, data_lines, event_name
 
 
 class RunClock:
-    """A clock for seconds of the run, ``scale`` times as fast as real time.
+    """A clock that counts the seconds of a run, ``scale`` times as fast as real time.
 
-    The clock reaches zero ``starts_in_s`` seconds (real time) after it is created.
+    The clock reads zero ``starts_in_s`` seconds (real time) after its creation.
     """
 
     def __init__(self, scale: float = 1.0, starts_in_s: float = 0.0) -> None:

@@ -168,7 +168,7 @@ async def drive(
 
     The programs and arrival times are the same as in the simulator. The run ends when all programs
     have ended, ``max_drain_s`` seconds after the last arrival, or when ``interrupted`` returns
-    true. Requests in progress at that time are cancelled and recorded as unfinished.
+    true. Requests in progress at the end of the run are cancelled and recorded as unfinished.
 
     Args:
         spec: The experiment.
@@ -218,7 +218,7 @@ class _Stream:
 def _in_turn(stream: _Stream) -> Iterator[tuple[float, int, Job, _Room]]:
     """Yield the programs in the order in which they start, with time, number and ``room``.
 
-    The numbers order programs with equal times.
+    Programs with equal times start in the order of their numbers.
     """
     for arrival_s, program in stream.programs:
         yield arrival_s, getattr(program, "turn", None) or 0, program, stream.room

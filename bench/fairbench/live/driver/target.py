@@ -33,9 +33,9 @@ class DriverTarget:
     - ``idle_timeout_s`` is the number of real seconds without data after which a stream counts as
       failed. There is no timeout before the first token, because the benchmark measures starvation.
     - ``time_scale`` is the number of emulated seconds in one real second.
-    - ``foreign_router`` is True if requests go to another project's router. The request id then
-      repeats fairbench's headers, and a request's worker is known only if the answer names the
-      worker.
+    - ``foreign_router`` is True if requests go to another project's router. With such a router, the
+      request id repeats fairbench's headers, and a request's worker is known only if the answer
+      names the worker.
     - ``objectives`` maps clients to the objective (a set of latency targets) in their requests.
     - ``names`` maps clients to the different names that their requests use.
     - ``extra_body`` contains fields that are added to each request body.

@@ -102,8 +102,8 @@ def rocm_gpus() -> list[str]:
     """Return HIP's numbers of the AMD GPUs that this process can use, in the order of KFD's nodes.
 
     KFD (the kernel's driver for AMD GPUs) lists all CPUs and GPUs of the machine, even in a
-    container. A CPU has no SIMD units. A GPU that is not passed to this container has no render
-    device here, and HIP does not count this GPU.
+    container. In KFD's list, the SIMD count of a CPU is 0. A GPU that is not passed to this
+    container has no render device here, and HIP does not count this GPU.
     """
     try:
         nodes = sorted((ROOT / NODES).iterdir(), key=lambda node: int(node.name))
