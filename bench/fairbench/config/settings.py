@@ -89,8 +89,7 @@ MACHINE: Mapping[str, type] = {ENGINE: EngineParams, CLUSTER: ClusterParams, TIM
 
 
 def machine_of(engine: str | None) -> tuple[str, ...]:
-    """Return the names of the machine components that have settings for an engine (default:
-    SGLang)."""
+    """Return the machine components with settings for an engine, by default for SGLang."""
     return (ENGINES[engine or DEFAULT_ENGINE].part, CLUSTER, TIMING)
 
 
