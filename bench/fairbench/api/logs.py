@@ -96,10 +96,7 @@ def _write(path: Path, rows: Iterable[Mapping[Any, Any]]) -> None:
 
 
 def _data_rows(data: Data) -> Iterable[Mapping[Any, Any]]:
-    """Return the rows of a data frame, Arrow table, list or dict of columns as dicts.
-
-    Raises UsageError for an unsupported type of ``data``.
-    """
+    """Return the rows of a data frame, Arrow table, list or dict of columns as dicts."""
     if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "to_dict"):
         return _pandas_rows(data)
     if isinstance(data, pa.Table | pa.RecordBatch) or hasattr(data, "__arrow_c_stream__"):

@@ -161,7 +161,7 @@ def check_given(args: Sequence[str], what: str = ARGS) -> None:
             raise UsageError(f"{what}: {flag} is secret and was not stored; give it again")
 
 
-NO_PROFILE = "none"  # the value of ``gpu`` in an experiment on real hardware
+NO_PROFILE = "none"
 EXTERNAL = "external"  # the value of ``router`` if another project's router is used
 # the value of scheduler, router, local scheduler and model if they are unknown, because the server
 # runs already
@@ -189,7 +189,6 @@ ENGINE_ONLY = (
 # eviction policies that need sessions, which the requests to real servers do not name
 NEED_SESSIONS = frozenset({"retention"})
 
-# vLLM's flag for each engine setting that vLLM also has
 VLLM_FLAGS = {
     "max_running_requests": "--max-num-seqs",
     "mem_fraction_static": "--gpu-memory-utilization",
@@ -383,10 +382,7 @@ class Endpoint(BackendConfig):
 
 
 def _extra_fields(text: str | None) -> dict[str, Any]:
-    """Return the fields of a JSON object; an empty text counts as {}.
-
-    Raises ValueError for a text that is not a JSON object.
-    """
+    """Return the fields of a JSON object; an empty text counts as {}."""
     if not text:
         return {}
     try:

@@ -55,9 +55,7 @@ def check_sides(flags: Mapping[str, Any]) -> None:
 def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
     """Set ``dp``, the total number of replicas, to the sum of ``prefill`` and ``decode``.
 
-    The flags ``prefill`` and ``decode`` override the value ``dp`` of an experiment file. Raises
-    UsageError if only one of ``prefill`` and ``decode`` is given, if ``dp`` contradicts their sum,
-    and for options that a disaggregated cluster does not support.
+    The flags ``prefill`` and ``decode`` override the value ``dp`` of an experiment file.
     """
     sides = {key: draft[key] for key in SIDES if draft.get(key) is not None}
     if not sides:
@@ -156,11 +154,7 @@ EVICTION, MEMORY_RECORDS, CHARGE_PASS = "eviction", "memory_records", "charge_pa
 
 
 def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
-    """Check a draft experiment's eviction policy, and remove ``memory_records = False``.
-
-    Raises UsageError for an unknown policy, and for an engine or backend whose eviction policy
-    cannot be chosen.
-    """
+    """Check a draft experiment's eviction policy, and remove ``memory_records = False``."""
     if draft.get(MEMORY_RECORDS) is False:
         del draft[MEMORY_RECORDS]
     for key in (EVICTION, MEMORY_RECORDS):
@@ -235,10 +229,7 @@ def memory_parts(
 
 
 def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
-    """Check the number of routers of a draft experiment, and remove ``routers = 1``.
-
-    Raises UsageError if real or emulated servers are combined with several routers.
-    """
+    """Check the number of routers of a draft experiment, and remove ``routers = 1``."""
     number = draft.get(ROUTERS)
     if number == 1 and not isinstance(number, bool):
         del draft[ROUTERS]
@@ -333,7 +324,6 @@ def _check_gateway(
 
 ENGINE_CODE = "engine_code"
 DEFAULT_POLICY = "fcfs"
-# scheduling policies of engines for which fairbench has parameters
 WITH_SETTINGS = frozenset({"lpm"})
 
 # keys of features that the simulator models, but that an engine's real code lacks or does otherwise

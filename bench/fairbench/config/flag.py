@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, get_type_hints
 from fairbench import records, workloads
 from fairbench.errors import TOO_DEEP, UsageError, is_too_deep, unknown_name
 
-# headings of the flag groups in ``--help``, in the order in which they appear
 COMMON, WORKLOAD, LOAD, SCHEDULER, CLUSTER, SERVERS, OUTPUT, OTHER = PANELS = (
     *("Common options", "Workload", "Load", "Scheduler", "Simulated cluster", "Real servers"),
     *("Output", "Other options"),

@@ -589,7 +589,7 @@ SERVED_MODEL = Flag("Name of the model in requests.", SERVERS, "the name that th
 RESUME = Flag("Directory of an interrupted run to continue.", OUTPUT, metavar="DIR")
 PICTURE = Flag("Picture to draw (.svg, .png or .pdf).", metavar="FILE.svg")
 READY = Flag("Seconds within which servers must be ready.", SERVERS, least=1)
-READY_S = 600.0  # the default of the flag ``READY``
+READY_S = 600.0
 RAY_ADDRESS = Flag(
     "Address of the head of the Ray cluster for --executor ray.",
     SERVERS,

@@ -38,7 +38,6 @@ IMPLIED = frozenset(
     {"gpu", "model", "engine", "clients", "duration_s", "warmup_s", "max_drain_s", "weights"}
 )
 NOT_RECORDED = frozenset({"settings", "tag", "backend", "workload", GIVEN})
-# tables of an experiment in which a flag overrides single entries
 TABLES = frozenset({"weights", "goodput"})
 
 # further names in the manifest's list of chosen values, which are not keys of an experiment file
@@ -115,10 +114,7 @@ def _given_by_keys(experiment: Mapping[str, Any], chosen: Collection[str]) -> di
 
 
 def _unexplained(file: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a file's values that differ from the defaults of preset, workload, scheduler and GPU.
-
-    All values of an invalid file are returned; its error is reported later.
-    """
+    """Return the values of a file that are not defaults, or all values of an invalid file."""
     try:
         return _everything(_without_defaults(file))
     except UsageError:

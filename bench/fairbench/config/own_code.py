@@ -13,7 +13,6 @@ from fairbench.named import imported
 from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.schedulers.registry import locals_by_name
 
-# scheduling policies of unmodified engines
 OWN_POLICIES = {"sglang": get_args(SGLangPolicy), "vllm": ("fcfs", "priority")}
 # eviction policies of unmodified engines; SGLang's ``tlru`` needs parameters and is left out
 OWN_EVICTIONS = {

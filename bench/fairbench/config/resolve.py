@@ -202,10 +202,7 @@ def _fill_usual(draft: Draft, backend: serving.Chosen) -> defaults.Preset | None
 def _checked_engine(
     draft: Draft, backend: serving.Chosen, workload: WorkloadSpec, resolved: Mapping[str, Any]
 ) -> str | None:
-    """Return the name of the engine, or None for the default engine.
-
-    Raises UsageError if a setting belongs to an engine that is not simulated.
-    """
+    """Check that every setting belongs to the simulated engine; return the name of the engine."""
     engine, settings = defaults.engine_of(draft), dict(draft.settings)
     if backend is not None:
         own = workload.scheduler_settings(defaults.text_of(draft, "scenario"))

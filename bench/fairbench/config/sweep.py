@@ -26,7 +26,6 @@ from fairbench.workloads.model import MAX_NAME
 MAX_POINTS = 10_000
 QUICK_RUNS = 3
 KEYS = frozenset(ExperimentSpec.model_fields) - {"settings", GIVEN}
-# keys that --quick sets unless a flag of the command sets them
 SIZES = frozenset({"num_programs", "duration_s"})
 
 

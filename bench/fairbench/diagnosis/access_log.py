@@ -127,10 +127,7 @@ def traffic_of_table(table: TraceTable, wait_s: Floats) -> Traffic:
 
 
 def _scored(params: TraceParams, requests: FileRequests, counted: bool) -> Scored | None:
-    """Return the file's records as ``score`` reads them, or None without times of first tokens.
-
-    Raises DataError if a record contains an impossible value.
-    """
+    """Return the file's records as ``score`` reads them, or None without times of first tokens."""
     if not has_waits(requests.columns, counted=counted):
         return None
     return scored_of([requests], [Path(params.file)])

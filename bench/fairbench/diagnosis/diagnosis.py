@@ -292,7 +292,6 @@ def _plan(
         return None
 
 
-# flags, besides the GPU, that describe a plan's cluster
 MACHINE = ("model", "engine")
 
 
@@ -327,7 +326,6 @@ def recorded_waits(question: PlanQuestion, context: RunContext) -> dict[str, Any
 
 
 def _log_of(question: PlanQuestion) -> access_log.AccessLog | None:
-    """Return the trace of a plan as a log, or None if the plan has no readable trace."""
     if not question.flags.get("trace"):
         return None
     flags = {

@@ -167,7 +167,6 @@ def _simulated(spec: ExperimentSpec, interrupted: Interruption) -> _Simulated:
 
 
 def _by_log(replay: LogReplay, scheduler: str, run: _Simulated) -> ReplayedRun:
-    """Return a replay with the log's names of clients and the log's times."""
     order = np.argsort(run.arrival_s, kind="stable")
     names = tuple(replay.names[name] for name in run.clients)
     arrival_s = run.arrival_s[order] + replay.start_s

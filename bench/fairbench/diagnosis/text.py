@@ -330,7 +330,7 @@ def headings(found: Diagnosis, *, whole: bool = False) -> list[str]:
     return [first, f"TTFT of {who}, s{split}P50", p95, *own, *rest]
 
 
-NAME = 13  # maximum number of characters of a client's name in a table's heading
+NAME = 13
 
 
 def replay_rows(found: Diagnosis) -> list[list[str]]:

@@ -34,7 +34,7 @@ from fairbench.schedulers.registry import PAIRS, other_kind
 from fairbench.workloads.model import MAX_NAME
 
 METRIC = "--metric"
-NUM_RUNS = 5  # default number of seeds in a new comparison
+NUM_RUNS = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,10 +268,7 @@ class Team:
         return self._pipes[number].recv()
 
     def _has_said(self, number: int, timeout_s: float = 0.0) -> bool:
-        """Return whether a driver sends a message within ``timeout_s`` seconds.
-
-        Raises RunFailed if the driver process has died.
-        """
+        """Return whether a driver sends a message within ``timeout_s`` seconds."""
         # ``is_lost`` is called before the read, because a driver may send messages and then die.
         lost = self._drivers[number].is_lost()
         if self._pipes[number].poll(timeout_s):

@@ -164,7 +164,6 @@ class _Runs:
     context: RunContext
 
     def all(self, left: deque[LivePoint]) -> Iterator[tuple[LivePoint, Any]]:
-        """Run points that share servers, and yield each point with its result."""
         while left and not self.context.interrupted():
             try:
                 yield from self._until_one_fails(left)

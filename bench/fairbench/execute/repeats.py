@@ -117,7 +117,6 @@ def _one_after_another(
     return summaries
 
 
-# keys of a summary's notes that limit what a comparison can conclude
 REMARKS = ("workers", "errors", "cache", "lateness", "estimated", "lengths")
 
 

@@ -114,10 +114,7 @@ class SentFiles:
 
 
 def _files(name: str) -> Iterator[tuple[str, Path]]:
-    """Yield the name and the path of a file, or of each file in a folder.
-
-    Raises DataError if no file or folder has the given name.
-    """
+    """Yield the name and the path of a file, or of each file in a folder."""
     if not Path(name).is_dir():
         yield name, find_trace_file(name)
         return

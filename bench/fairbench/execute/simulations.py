@@ -207,7 +207,7 @@ ADDITIONS = 500_000
 # Simulation work per request, in additions: six schedulers on bundled workloads need 4,500 to
 # 30,000 additions.
 ADDITIONS_PER_REQUEST = 10_000
-BYTES_PER_REQUEST = 220  # bytes per request in the stored tables of a run
+BYTES_PER_REQUEST = 220
 LARGE = 200_000  # From this number of requests on, commands show an estimate of the duration first.
 
 

@@ -19,7 +19,7 @@ from fairbench.workloads.plan import ClientPlan, expected_programs, nth_program,
 from fairbench.workloads.programs.base import Job
 from fairbench.workloads.traffic.source import ClosedArrivals
 
-SAMPLE = 600  # number of programs that are sampled from each group of clients
+SAMPLE = 600
 # maximum number of requests that are sampled from all groups of clients together
 MOST_CALLS = 3000
 

@@ -279,7 +279,7 @@ def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterat
         raise DataError(f"{shown}, line {rows.line_num}: not CSV: {reason}") from None
 
 
-BATCH_ROWS = 16_384  # number of rows of a Parquet file that are read at a time
+BATCH_ROWS = 16_384
 
 
 def read_parquet(path: Path, *, any_type: bool = False) -> pa.Table:

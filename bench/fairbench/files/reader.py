@@ -32,7 +32,7 @@ DEFAULT_MIB = 512
 # A line may take 1/8 of the memory limit, because parsing keeps three copies of the line.
 LARGEST_PART = 8
 
-CHUNK = 2**16  # number of bytes of a compressed file that are read at a time
+CHUNK = 2**16
 CHECKED = 16 * MIB  # number of unpacked bytes after which the compression ratio is checked
 MAX_RATIO = 200  # largest allowed compression ratio; the ratios of logs are at most about 100
 GZIP = 31  # argument that tells zlib to expect a gzip header
@@ -312,7 +312,7 @@ def opened(file: Traversable, shown: str) -> Iterator[IO[bytes]]:
         raise DataError(f"{shown}: cannot be read: not enough memory") from None
 
 
-MAX_BYTES = 16 * 2**10  # maximum number of bytes of a file that contains an API key
+MAX_BYTES = 16 * 2**10
 
 
 def is_key(text: str) -> bool:

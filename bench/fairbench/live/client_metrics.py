@@ -26,8 +26,8 @@ COUNTED = (
 )
 MAX_CLIENTS = 1000  # maximum number of clients with totals or a label of their own
 MAX_HISTOGRAMS = 100  # maximum number of clients with histograms of their own
-BALANCE_EVERY_S = 1.0  # seconds between two updates of the clients' balances
-SHARES_EVERY_S = 5.0  # seconds between two updates of the clients' shares of the service
+BALANCE_EVERY_S = 1.0
+SHARES_EVERY_S = 5.0
 WINDOW_S = 60.0  # seconds over which a client's share of the service is measured
 SHARE, BALANCE = "fairbench_client_fair_share_ratio", "fairbench_client_balance"
 SHARE_TEXT = (
@@ -236,7 +236,7 @@ class Exporter:
         # clients with a label of their own, in the order of first use
         self._labels: dict[str, int] = {}
         self._shares = RecentShares(time.monotonic())
-        self._shown: dict[str, float] = {}  # shares on the metrics page at present
+        self._shown: dict[str, float] = {}
 
     def count(self, what: str, client: str, amount: int) -> None:
         self._counters[what].labels(self._client_label(client)).inc(amount)

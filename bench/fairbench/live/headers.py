@@ -17,7 +17,7 @@ from fairbench.targets import NOT_DUE, Due
 
 CLIENT = "x-fairbench-client"
 CLIENT_ALIASES = (CLIENT, "x-llm-d-inference-fairness-id", "x-smg-routing-key")
-DEFAULT_CLIENT = "default"  # the client of a request that names no client
+DEFAULT_CLIENT = "default"
 # the body field of OpenAI's APIs that names the client (``/generate`` has "routing_key" instead)
 BODY_CLIENT = "user"
 BODY_CLIENTS = (BODY_CLIENT, "safety_identifier", "prompt_cache_key")
@@ -37,7 +37,7 @@ SESSION = "x-session-id"
 DEADLINE = "x-request-deadline-ms"
 OBJECTIVE_ALIASES = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 
-PROGRAM = "x-fairbench-program"  # the header that holds the number of a program
+PROGRAM = "x-fairbench-program"
 # headers and body field that may name the session of a request without the header ``PROGRAM``
 SESSION_ALIASES = ("x-fairbench-session", SESSION)
 BODY_SESSION = "prompt_cache_key"

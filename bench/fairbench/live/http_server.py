@@ -38,7 +38,7 @@ _TYPES: dict[int, str] = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
 }
-RETRY_AFTER_S = 5  # seconds after which a refused client should send its request again
+RETRY_AFTER_S = 5
 MOST_SHOWN = 200  # maximum number of characters of a path or name that a message quotes
 
 

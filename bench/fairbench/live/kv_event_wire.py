@@ -146,7 +146,6 @@ def decode(frames: Sequence[bytes]) -> NumberedBatch | None:
 
 
 def _is_map(packed: bytes) -> bool:
-    """Return whether a msgpack value is a map."""
     first = packed[:1]
     return b"\x80" <= first <= b"\x8f" or first in (b"\xde", b"\xdf")
 

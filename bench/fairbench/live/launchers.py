@@ -87,7 +87,7 @@ class LocalLauncher:
         return [process.LocalPlace(python, own) for own in gpus]
 
 
-OWN_CODE = "fairbench"  # the key of fairbench's own code in the result of ``versions``
+OWN_CODE = "fairbench"
 
 
 def versions(*modules: str) -> dict[str, str]:
@@ -101,7 +101,6 @@ def ports(count: str) -> list[int]:
     return free_ports(int(count))
 
 
-# the name of this module, which fairbench runs as a program on other machines
 PROBE = "fairbench.live.launchers"
 WORDS: Mapping[str, Callable[..., Any]] = {"versions": versions, "ports": ports}
 

@@ -126,7 +126,6 @@ def _known(value: Any, other: Any) -> Any:
     return other if value is None else value
 
 
-# names of token counts in the ``usage`` of OpenAI's chat and Responses APIs
 _OUTPUT = ("completion_tokens", "output_tokens")
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
 # names of the cached tokens in the APIs of Moonshot and DeepSeek
@@ -528,7 +527,6 @@ def _ended_choices(answer: Answered) -> set[Any]:
 
 
 def _error_of(answer: Answered, event: str, named: Typed | None) -> Fault | None:
-    """Return the error in an answer, from any of the fields that servers use."""
     error = answer.error or (named and named.error)
     for choice in answer.choices or ():
         error = error or choice.error
@@ -585,7 +583,7 @@ _BESIDE_MESSAGES = (
 # turn that is a plain text
 _TURNS = {"instructions": "system", "system": "system", "input": "user", "messages": "user"}
 SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # fields of a request that a chat template may use
-_CONTENTS = ("content", "output")  # ``output`` holds the text of a tool's result.
+_CONTENTS = ("content", "output")
 _TURN = frozenset({"role", *_CONTENTS})
 
 
@@ -684,7 +682,7 @@ def _json(fields: Mapping[str, Any]) -> str:
 # of the regular expression makes CR LF count as one line end.
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r){2}")
 _BLANK_LINES = (b"\n\n", b"\n\r\n", b"\r\r")
-_LONGEST_END = 4  # bytes of the longest blank line, CR LF CR LF
+_LONGEST_END = 4
 
 
 class EventSplitter:

@@ -41,7 +41,6 @@ PROOF, LIMIT = "fairbench_scheduler", "fairbench_max_running_requests"
 
 # the only engine setting that the plugin itself enforces
 LOAD_CAP = "engine.load_cap"
-# settings that belong to the server, not to its scheduler or its eviction policy
 OF_SERVER = (LOAD_CAP, SHARE)
 
 
@@ -120,7 +119,7 @@ class Evicting(NamedTuple):
     clients: tuple[str, ...] = ()
 
 
-OWN_ORDER = Evicting()  # The engine evicts cached tokens in its own order.
+OWN_ORDER = Evicting()
 
 
 def plugin_config(

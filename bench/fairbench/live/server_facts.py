@@ -16,7 +16,7 @@ from fairbench.errors import DataError, RunFailed
 from fairbench.files.formats import json_file
 from fairbench.live.plugin_config import LIMIT, OF_SERVER, PROOF, PluginConfig
 
-TIMEOUT_S = 10.0  # seconds without any byte from a server before a timeout
+TIMEOUT_S = 10.0
 NO_HEADERS: Mapping[str, str] = {}
 
 _direct = build_opener(ProxyHandler({}))

@@ -31,7 +31,7 @@ WRITE = "write METRIC<LIMIT or METRIC>LIMIT, such as ttft_p99<2s or min_share>80
 LATENCY = re.compile(r"(ttft|tpot|e2el)_(p[1-9][0-9]?|mean|median)")
 SHARING = re.compile(r"sharing_(p50|p95|p99)")
 RANKED = re.compile(r"(?:victim_)?p([1-9][0-9]?)_\w+")
-MOST_NAMED = 5  # maximum number of metric names in the message for an unknown metric
+MOST_NAMED = 5
 USUAL_RANKS = (50, 99)  # latency percentiles that every summary has
 
 # factors that convert a target, by the metric's unit and the target's unit
@@ -187,7 +187,7 @@ USERS, REPLICAS = "users", "replicas"
 # largest number of users that a plan tries, as a multiple of the experiment's number of clients
 MOST_TIMES = 64
 
-NUM_RUNS = 3  # default number of seeds with which each cluster is simulated
+NUM_RUNS = 3
 
 
 class PlanChoice(NamedTuple):

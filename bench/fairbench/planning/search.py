@@ -202,7 +202,6 @@ def _kept(slo: Slo, value: Value, number: Any) -> bool:
     return value.is_number and _knows(slo, value) and slo.met_by(number)
 
 
-# keys of a run's summary that are copied to the plan's file ``answer.json``
 SHARED = ("simulated", "timing_profile", "engine", "timing_error_pct", "trace", "synthetic")
 
 Judge = Callable[[PlanChoice, int], Sequence[JudgedTarget]]

@@ -19,7 +19,7 @@ from fairbench.results.intervals import METHOD
 from fairbench.results.summary import basis, trace_lines
 
 MET, MISSED, DOUBTFUL = "green", "red", "yellow"
-WORST_SHOWN = 10  # maximum number of clients in the table of sharing incentives
+WORST_SHOWN = 10
 
 Row = Mapping[str, Any]
 

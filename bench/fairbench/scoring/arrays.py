@@ -117,7 +117,6 @@ def _missing(columns: FileColumns, *, counted: bool = True) -> dict[str, tuple[s
         for name, found in columns.fields.items()
         if any(
             one.first is not None
-            # An empty column counts as known.
             or (one.name not in columns.unseen and not one.name.startswith(OWN))
             for one in found
         )
@@ -183,7 +182,6 @@ def _states(columns: FileColumns, mended: Mended) -> tuple[Any, Flags]:
 
 
 def _clients(requests: FileRequests, client: str, mended: Mended) -> list[str]:
-    """Return the client of each request, or always ``client`` if the file names no clients."""
     if "client" not in requests.columns.fields:
         return [client] * len(requests)
     names = requests.labels("client")
@@ -349,7 +347,6 @@ def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
 
 
 def _no_count(values: Floats, least: int, most: int) -> Flags:
-    """Return a mask of the known values that are not whole numbers from ``least`` to ``most``."""
     with np.errstate(invalid="ignore"):  # The remainder of infinity is NaN.
         fractions: Flags = values % 1 != 0
     return ~np.isnan(values) & (fractions | (values < least) | (values > most))

@@ -183,8 +183,8 @@ def scored_window(
 def _came_too_late(requests: records.Requests, last_s: float, least_s: float) -> bool:
     """Return whether a client arrived so late that it was first served after the last arrival.
 
-    ``last_s`` is the last arrival in seconds. Only clients that arrive within ``least_s`` seconds
-    before the last arrival are considered. Requests must be sorted by arrival.
+    Only clients that arrive within ``least_s`` seconds before the last arrival ``last_s`` are
+    considered. Requests must be sorted by arrival.
     """
     _, first = np.unique(requests.client, return_index=True)
     late = requests.client[first][requests.arrival_s[first] > last_s - least_s]
@@ -253,10 +253,7 @@ def score_run(
 
 
 def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, str]:
-    """Return the proven bound on the service gap of a stored run, or None and the reason.
-
-    Raises DataError if the stored experiment differs from the stored summary.
-    """
+    """Return the proven bound on the service gap of a stored run, or None and the reason."""
     if stored["bound_source"] is None:
         return None, stored["notes"]["bound_source"]
     spec = read_spec(path / EXPERIMENT)

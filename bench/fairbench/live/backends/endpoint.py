@@ -12,7 +12,7 @@ from fairbench.live.driver.target import LONGEST_WAIT_S, DriverTarget
 from fairbench.live.launchers import Wanted
 from fairbench.live.server_facts import get_json
 
-ASK_TIMEOUT_S = 2.0  # limit in seconds on the answer of a server's information page
+ASK_TIMEOUT_S = 2.0
 
 
 class EndpointBackend(LiveBackend[Endpoint]):

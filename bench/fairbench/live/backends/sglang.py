@@ -22,7 +22,6 @@ from fairbench.schedulers.params import make_params
 PYTHON = "FAIRBENCH_SGLANG_PYTHON"
 # SGLang itself loads fairbench's plugin if fairbench is installed in the server's Python.
 SERVER_PYTHON = ServerPython(("sglang", "fairbench"), "sglang==0.5.23", PYTHON, plugin="sglang")
-# engine settings for which SGLang's command line has a flag of the same name
 ENGINE_FLAGS = {
     name: f"--{name.replace('_', '-')}"
     for name in (

@@ -71,7 +71,7 @@ def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
 
 # limit in seconds for emptying a server's cache; SGLang refuses this while requests run
 FLUSH_TIMEOUT_S = 60.0
-RETRY_S = 0.2  # seconds between two attempts to empty a server's cache
+RETRY_S = 0.2
 
 
 class Workers:

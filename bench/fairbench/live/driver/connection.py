@@ -124,8 +124,6 @@ class Connection(asyncio.Protocol):
         if listener is not None:
             listener.on_end(error)
 
-    # The parser httptools calls the following methods.
-
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.lower()] = value
 
@@ -260,7 +258,7 @@ class Stream:
         self._events = EventSplitter(MAX_EVENT_BYTES)
         self._status = OK
         self._has_events = False
-        self._body = b""  # the first bytes of a body without events, for an error message
+        self._body = b""
         self._retry_after = b""
         self._heard_s = 0.0
         self._timer: asyncio.TimerHandle | None = None

@@ -127,7 +127,7 @@ class ProgramRunner:
 
 _Room: TypeAlias = AbstractAsyncContextManager[None]
 
-POLL_S = 0.1  # real seconds between two checks of the time limit and of ``interrupted``
+POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,10 +163,7 @@ class StreamedAnswer(ABC):
 
     @abstractmethod
     def _read_event(self, found: AnswerJudgement, answer: Answered, payload: bytes) -> int:
-        """Read an event that reports no fault, and add its content to the answer.
-
-        Raises BadEvent or MsgspecError for an invalid event.
-        """
+        """Read an event that reports no fault, and add its content to the answer."""
 
     @abstractmethod
     def rendered(self) -> bytes:
@@ -350,7 +347,7 @@ class OpenAIAnswer(StreamedAnswer):
     def __init__(self) -> None:
         super().__init__()
         self._texts: list[str] = []
-        self._events = 0  # events of the stream that contain output
+        self._events = 0
         self._told = 0  # output tokens in the latest usage that the stream reported
 
     def _read_event(self, found: AnswerJudgement, answer: Answered, payload: bytes) -> int:

@@ -21,8 +21,8 @@ class WorkerAddress:
     ``key`` is the API key that the worker expects in each request; no output shows it.
     """
 
-    url: str  # such as http://127.0.0.1:30000
-    kv_events: str | None = None  # such as tcp://127.0.0.1:5557
+    url: str
+    kv_events: str | None = None
     kv_replay: str | None = None
     key: str | None = field(default=None, repr=False)
 

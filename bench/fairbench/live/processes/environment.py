@@ -210,7 +210,6 @@ def ask_python(python: str, program: str, *arguments: str) -> str:
     return found.stdout
 
 
-# modules of the packages that the extra `live` installs
 PACKAGES = ("aiohttp", "httptools", "msgspec", "prometheus_client", "zmq")
 
 

@@ -93,7 +93,7 @@ def _is_cause(line: str) -> bool:
     return any(kind.match(line) for kind in (_RAISED, _REFUSED, _KILLED))
 
 
-GRACE_S = 10.0  # seconds between SIGTERM and SIGKILL to a server
+GRACE_S = 10.0
 REAPER_MARGIN_S = 5.0  # seconds after ``GRACE_S`` within which the reaper must end
 
 

@@ -18,8 +18,8 @@ from fairbench.live.server_facts import answers
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.1  # seconds between two checks of servers that are not ready yet
-HEALTH_TIMEOUT_S = 5.0  # limit in seconds on the answer of a server's health page
+POLL_S = 0.1
+HEALTH_TIMEOUT_S = 5.0
 # lower-case texts in a server's log that mean that the server's port is taken
 TAKEN = ("address already in use", "address in use")
 PROBE_BYTES = 2**16  # bytes that are written to test whether a disk is full
