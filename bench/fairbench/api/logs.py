@@ -232,7 +232,7 @@ def diagnose(
 
 def score(
     *data: Data,
-    map: Mapping[str, str] | None = None,  # The argument is named after the flag --map.
+    map: Mapping[str, str] | None = None,
     layout: str | None = None,
     time_unit: Literal["s", "ms", "us", "ns"] | None = None,
     line: int | None = None,
@@ -292,10 +292,10 @@ def plan(
     data: Data | None = None,
     *,
     slo: Sequence[str],
-    map: Mapping[str, str] | None = None,  # The argument is named after the flag --map.
+    map: Mapping[str, str] | None = None,
     scheduler: Sequence[str] = (DEFAULTS["scheduler"],),
     dp: tuple[int, int] | None = None,
-    max: Literal["users"] | None = None,  # The argument is named after the flag --max.
+    max: Literal["users"] | None = None,
     gpu: Sequence[str] = (DEFAULTS["gpu"],),
     price: Mapping[str, float] | None = None,
     loads: Sequence[float] = (1.0,),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INTERVALS = 40
-# maximum number of clients in the legend; a longer legend would hide the panels
+# A legend with more than 12 clients would hide the panels.
 NAMED_CLIENTS = 12
 SIZE_IN = (8.0, 4.6)
 STYLES = ("-", "--", "-.", ":")

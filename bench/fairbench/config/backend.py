@@ -75,13 +75,13 @@ def _repeated(word: str, workers: Sequence[str]) -> list[str]:
     return [word.replace(mark, url) for url in workers] if mark in word else [word]
 
 
-# server flags that fairbench itself sets when it starts a server
+# fairbench itself sets the flags ``MANAGED_ARGS`` when it starts a server.
 MANAGED_ARGS = frozenset(
     {"--host", "--port", "--model-path", "--model", "--tp-size", "--tp", "--load-format"}
     | {"--schedule-policy", "--kv-events-config", "--kv-events-port", "--time-scale", "--local"}
     | {"--scheduler-cls", "--tensor-parallel-size", "--enable-prompt-tokens-details"}
 )
-# prefixes of server flags that start data-parallel ranks inside a server of SGLang or vLLM
+# Server flags with the prefixes ``RANK_ARGS`` start data-parallel ranks inside a server.
 RANK_ARGS = ("--dp", "--data-parallel", "--enable-dp")
 
 
@@ -163,18 +163,17 @@ def check_given(args: Sequence[str], what: str = ARGS) -> None:
 
 NO_PROFILE = "none"
 EXTERNAL = "external"  # the value of ``router`` if another project's router is used
-# the value of scheduler, router, local scheduler and model if they are unknown, because the server
-# runs already
+# ``AS_SERVED`` stands for the unknown scheduler, router and model of a server that runs already.
 AS_SERVED = "as served"
 
 Api = Literal["generate", "completions", "chat"]
 
-# fields of a request body that fairbench's load driver itself sets
+# fairbench's load driver itself sets the fields ``MANAGED_FIELDS`` of a request body.
 MANAGED_FIELDS = frozenset(
     {"messages", "prompt", "input_ids", "stream", "max_tokens", "max_completion_tokens"}
 )
 
-# engine settings for which SGLang has no flag, or which are not tested on real servers
+# SGLang has no flag for the settings ``ENGINE_ONLY``, or they are not tested on real servers.
 ENGINE_ONLY = (
     "full_reservation",
     "step_by_step",
@@ -186,7 +185,7 @@ ENGINE_ONLY = (
     "enable_mixed_chunk",
 )
 
-# eviction policies that need sessions, which the requests to real servers do not name
+# The eviction policies ``NEED_SESSIONS`` need sessions, which requests to real servers do not name.
 NEED_SESSIONS = frozenset({"retention"})
 
 VLLM_FLAGS = {
@@ -194,7 +193,7 @@ VLLM_FLAGS = {
     "mem_fraction_static": "--gpu-memory-utilization",
 }
 
-# limits on emulated seconds per real second; outside these limits, measured times are meaningless
+# Measured times are meaningless beyond the limits on emulated seconds per real second.
 MIN_TIME_SCALE, MAX_TIME_SCALE = 1e-6, 1e6
 
 Count = Annotated[int, Field(ge=1)]

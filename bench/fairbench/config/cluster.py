@@ -35,10 +35,10 @@ from fairbench.schedulers.peers import ROUTERS
 from fairbench.schedulers.registry import build_local
 
 SIDES = ("prefill", "decode")
-# engines with which the simulator supports eviction policies, and prefill and decode workers
+# The simulator supports eviction policies and disaggregation only with the engines ``ENGINES``.
 ENGINES = (DEFAULT_ENGINE, "vllm")
 KEYS = frozenset({*SIDES, "routers", "eviction", "memory_records", "charge_pass"})
-# keys that cannot be combined with separate prefill and decode replicas
+# The keys ``APART`` cannot be combined with separate prefill and decode replicas.
 APART = ("routers", "eviction", "memory_records")
 
 
@@ -326,9 +326,9 @@ ENGINE_CODE = "engine_code"
 DEFAULT_POLICY = "fcfs"
 WITH_SETTINGS = frozenset({"lpm"})
 
-# keys of features that the simulator models, but that an engine's real code lacks or does otherwise
+# An engine's real code lacks the features ``MODELLED`` of the simulator, or differs in them.
 MODELLED = ("prefill", "decode", "memory_records")
-# settings of the simulator's engine model that an engine's real code lacks
+# An engine's real code lacks the settings ``OF_THE_MODEL`` of the simulator's engine model.
 OF_THE_MODEL = (
     "num_continuous_decode_steps",
     "in_batch_prefix_caching",

@@ -163,14 +163,14 @@ def at_rate_of(preset: Preset, workload: WorkloadSpec) -> WorkloadSpec:
     return workload.model_copy(update={"scenarios": scenarios})
 
 
-# keys of a simulation whose default values are fixed; other default values depend on the workload
+# The keys ``_DEFAULTED`` have fixed default values; all other defaults depend on the workload.
 _DEFAULTED = ("scheduler", "dp", "workload", "scenario", "gpu", "model", "seed")
 DEFAULTS: Mapping[str, Any] = {
     **{key: RUN[key].default for key in _DEFAULTED},
     "burstiness": float(RUN["burstiness"].default),
 }
 
-# largest default warm-up, as a fraction of a duration that the user chose
+# If the user chooses a duration, the default warm-up is at most 10% of this duration.
 WARMUP_SHARE = 0.1
 
 

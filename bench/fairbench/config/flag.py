@@ -104,7 +104,6 @@ def place_flags(flags: Mapping[str, Any], table: Mapping[str, Flag]) -> PlacedFl
     return found
 
 
-# values of the flag ``--backend``: the simulator, and the servers that fairbench can start
 SIM = "sim"
 STARTED = ("emulator", "sglang", "vllm")
 

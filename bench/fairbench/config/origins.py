@@ -33,16 +33,16 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import workload_names
 
 ALWAYS_STORED = ("router", "local", "warmup_s", "settings", "max_drain_s", "clients", "burstiness")
-# keys whose values follow from other keys, so that they never count as chosen by the user
+# The values of the keys ``IMPLIED`` follow from other keys, so the user never chose them.
 IMPLIED = frozenset(
     {"gpu", "model", "engine", "clients", "duration_s", "warmup_s", "max_drain_s", "weights"}
 )
 NOT_RECORDED = frozenset({"settings", "tag", "backend", "workload", GIVEN})
 TABLES = frozenset({"weights", "goodput"})
 
-# further names in the manifest's list of chosen values, which are not keys of an experiment file
+# ``PROFILE`` is a name in the manifest's list of chosen values, but no key of an experiment file.
 PROFILE = "timing profile"  # the parts of a timing profile's id other than GPU and model
-# keys of a workload that may also be top-level keys of an experiment file
+# The keys ``OF_THE_WORKLOAD`` may be keys of the workload or of the experiment file.
 OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")
 
 

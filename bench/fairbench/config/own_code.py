@@ -14,7 +14,7 @@ from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.schedulers.registry import locals_by_name
 
 OWN_POLICIES = {"sglang": get_args(SGLangPolicy), "vllm": ("fcfs", "priority")}
-# eviction policies of unmodified engines; SGLang's ``tlru`` needs parameters and is left out
+# SGLang's eviction policy ``tlru`` is left out, because it needs parameters.
 OWN_EVICTIONS = {
     "sglang": ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru"),
     "vllm": ("lru",),
@@ -38,7 +38,7 @@ def evicts_inside(policy: object, engine: object) -> bool:
     return policy in EVICTIONS and policy not in own
 
 
-# parameters of fairbench that an engine also has, under a server flag of the same name
+# An engine also has the parameters ``CARRIED``, under server flags of the same names.
 CARRIED = {
     "sglang": (
         *("chunked_prefill_size", "max_prefill_tokens", "max_running_requests"),

@@ -34,10 +34,10 @@ from fairbench.workloads.programs import program_class
 if TYPE_CHECKING:
     from fairbench.workloads.traces.read import TraceParams
 
-# maximum number of programs of a run, so that the run's records fit into memory
+# A run has at most ``MAX_PROGRAMS`` programs, so that its records fit into memory.
 MAX_PROGRAMS = 2_000_000
 
-# keys whose values decide the defaults of other keys
+# The values of the keys ``RULING`` decide the defaults of other keys.
 RULING = frozenset(
     {"workload", "scenario", "scheduler", "router", "local", "gpu", "model"}
     | {
@@ -53,7 +53,7 @@ RULING = frozenset(
     }
 )
 
-# keys that decide which programs the clients send
+# The keys ``SENT`` decide which programs the clients send.
 SENT = ("workload", "scenario", "clients", "num_programs", "request_rate", "duration_s", "dp")
 
 
@@ -336,7 +336,7 @@ def with_flags_of_code(
     )
 
 
-# maximum number of floods that are found in a trace; the earliest start limits the warm-up
+# At most ``MOST_SOUGHT`` floods are found in a trace; the earliest start limits the warm-up.
 MOST_SOUGHT = 20
 
 
@@ -360,7 +360,7 @@ def _first_flood_s(params: TraceParams) -> float:
     return min(starts_s, default=inf) / params.time_scale
 
 
-# flags that cannot be combined with a trace, because the trace determines their values
+# A trace determines the values of the flags ``SAID``, so they cannot be combined with a trace.
 SAID = {
     **{"workload": "", "request_rate": ": give --time-scale", "dataset_path": ""},
     **{"dataset_map": "", "tokenizer": ""},

@@ -28,11 +28,11 @@ from fairbench.workloads.plan import ClientPlan
 if TYPE_CHECKING:
     from fairbench.workloads.datasets import Source
 
-# the table of a stored experiment that holds the values that the user chose
+# The table ``GIVEN`` of a stored experiment holds the values that the user chose.
 GIVEN = "given"
-# fields that fairbench completes; the table ``given`` keeps the text that the user wrote
+# fairbench completes the fields ``AS_GIVEN``; the table ``given`` keeps the text of the user.
 AS_GIVEN = ("gpu", "weights", "workload")
-# the key, in the table ``given``, of a digest that reveals edits of a stored experiment
+# ``DIGEST`` is the key, in the table ``given``, of a digest that reveals edits of a stored file.
 DIGEST = "digest"
 
 MAX_REPLICAS = 4096

@@ -189,7 +189,7 @@ def sweep_of(
     return with_axes(quick_form(swept) if quick else swept, axes, **fields)
 
 
-# most programs of all well-behaved clients in a run with --quick
+# With --quick, the well-behaved clients of a run send about 40 programs in total.
 QUICK_PROGRAMS = 40
 
 

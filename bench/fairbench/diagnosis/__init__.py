@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from fairbench.diagnosis.text import diagnosis_json as diagnosis_json
     from fairbench.diagnosis.text import diagnosis_text as diagnosis_text
 
-# the assumed scheduler of the cluster, with which fair schedulers are compared
+# A diagnosis assumes that the log's cluster runs FCFS, and compares fair schedulers with FCFS.
 FCFS = "fcfs"
 FAIR = ("vtc", "d2lpm", "fair-finish")
-# the default target on the time to first token, for logs without sessions
+# ``USUAL_SLO`` is the default target, on the time to first token, for logs without sessions.
 USUAL_SLO = "victim_p95_s<2s"
 SESSION_SLO = "victim_ttft_p95_s<2s"
 

@@ -30,15 +30,15 @@ from fairbench.workloads.traces.read import (
 )
 from fairbench.workloads.traces.table import TraceTable
 
-# maximum number of requests of a log that are replayed, because a long replay would take too long
+# At most 12,000 requests of a log are replayed, because a longer replay would take too long.
 MOST_REPLAYED = 12_000
-# replayed time before and after a flood, as a fraction of the flood's length
+# A replay includes half of the flood's length before and after a flood.
 AROUND = 0.5
 
 UNKNOWN_STALLS: Mapping[str, Any] = {"clients": [], "notes": {"stalls": NO_GAPS}}
 NO_ROWS = Service.from_columns(dict.fromkeys(FiledService.column_types(), ()))
 
-# meanings of the waits in a log: unknown, time to first token, or response time
+# The waits in a log are unknown, or times to first token, or response times.
 NO_WAITS, FIRST_TOKEN, RESPONSE = "", "time to first token", "response time"
 
 

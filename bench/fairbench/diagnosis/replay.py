@@ -24,7 +24,7 @@ from fairbench.workloads.trace_workload import plain_names
 from fairbench.workloads.traces.change import write_trace
 from fairbench.workloads.traces.table import TraceTable, shared_prefixes
 
-# largest fraction of the replicas' capacity that the load outside floods may use
+# The load outside floods may use at most 70% of the replicas' capacity.
 USUAL_LOAD = 0.7
 SAMPLE = 3_000  # maximum number of requests from which the GPU time is estimated
 

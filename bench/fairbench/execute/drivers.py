@@ -124,7 +124,7 @@ def _driven(
 
 
 POLL_S = 0.1
-# seconds from the sending of the start message to the start time in the message
+# Drivers start ``LEAD_S`` seconds after the start message is sent.
 LEAD_S = 0.2
 
 

@@ -91,9 +91,9 @@ def main(host: str, port: str, number: str) -> None:
 
 
 POLL_S = 0.2
-# whole seconds within which a driver that connects must send its key
+# A driver that connects must send its key within ``ANSWER_S`` whole seconds.
 ANSWER_S = 10
-# seconds within which all load drivers must start; the first import is slow on a busy machine
+# All drivers must start within 120 s; the first import is slow on a busy machine.
 START_S = 120.0
 
 

@@ -202,7 +202,7 @@ def _why(result: Any) -> tuple[str, str]:
     return result.get("notes", {}).get("complete", "its process was told to stop"), ""
 
 
-# number of additions in the test of the processor's speed, which takes less than 0.1 s
+# A test of the processor's speed makes ``ADDITIONS`` additions, which take less than 0.1 s.
 ADDITIONS = 500_000
 # Simulation work per request, in additions: six schedulers on bundled workloads need 4,500 to
 # 30,000 additions.
@@ -243,7 +243,7 @@ def estimate(requests: Iterable[float]) -> TimeEstimate:
     """Estimate the cost of simulations; ``requests`` has each simulation's number of requests."""
     counts = list(requests)
     total, load, processors = sum(counts), _runnable_processes(), _processors()
-    # the fraction of a processor's time that a simulation gets while other processes run
+    # A simulation gets the fraction ``share`` of a processor's time beside other processes.
     share = processors / (processors + load)
     seconds = total * ADDITIONS_PER_REQUEST * _addition_s() / processors / share
     return TimeEstimate(len(counts), total, seconds, total * BYTES_PER_REQUEST, load)

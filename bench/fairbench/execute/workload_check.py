@@ -20,7 +20,7 @@ from fairbench.workloads.programs.base import Job
 from fairbench.workloads.traffic.source import ClosedArrivals
 
 SAMPLE = 600
-# maximum number of requests that are sampled from all groups of clients together
+# At most ``MOST_CALLS`` requests are sampled from all groups of clients together.
 MOST_CALLS = 3000
 
 

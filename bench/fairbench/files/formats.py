@@ -216,7 +216,7 @@ def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.
     # Blank lines are kept, because a quoted text may contain line ends.
     found = lines(file, shown, blank=True, streamed=streamed)
     texts = (decoded(data, f"{shown}, line {number}") for number, data in found)
-    # the blank lines at the beginning of the file, and the line of column names
+    # ``above`` holds the blank lines at the beginning of the file, and the line of column names.
     above: list[str] = []
     while not above or not above[-1].strip():
         if (text := next(texts, None)) is None:

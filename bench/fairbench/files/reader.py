@@ -27,7 +27,7 @@ from fairbench.errors import DataError, FairbenchError, RunFailed, UsageError
 
 MIB = 2**20
 VARIABLE = "FAIRBENCH_READ_MIB"
-# default memory limit in MiB for reading a file; with this limit, a command needs less than 1 GiB
+# Reading a file takes at most 512 MiB by default, so that a command needs less than 1 GiB.
 DEFAULT_MIB = 512
 # A line may take 1/8 of the memory limit, because parsing keeps three copies of the line.
 LARGEST_PART = 8
@@ -36,11 +36,11 @@ CHUNK = 2**16
 CHECKED = 16 * MIB  # number of unpacked bytes after which the compression ratio is checked
 MAX_RATIO = 200  # largest allowed compression ratio; the ratios of logs are at most about 100
 GZIP = 31  # argument that tells zlib to expect a gzip header
-# number of seconds for which a pipe without a writer is checked, and number of the checks
+# A pipe without a writer is checked ``PIPE_TRIES`` times within ``PIPE_WAIT_S`` seconds.
 PIPE_WAIT_S, PIPE_TRIES = 0.5, 10
 
-# CPython 3.11 needs this memory, in bytes, for each line and for each punctuation mark in the line.
-# A mark stands for an object, a list, an entry with a number, a key, or half of a quoted text.
+# CPython 3.11 needs ``_LINE`` bytes of memory for each line, and ``_MARKS`` bytes for each mark. A
+# mark stands for an object, a list, an entry with a number, a key, or half of a quoted text.
 _LINE, _TEXT = 200, 32
 _MARKS = {b"{": 200, b"[": 96, b",": 48, b":": 40, b'"': _TEXT}
 MOST_PER_BYTE = 500  # maximum number of bytes of memory for one byte of a line

@@ -133,7 +133,7 @@ class Ledger:
     """
 
     def __init__(self, exporter: Exporter | None = None, most: int | None = None) -> None:
-        # sums by client, in the order of the clients' last activity
+        # ``_clients`` holds the sums of each client, in the order of the clients' last activity.
         self._clients: dict[str, Totals] = {}
         self._all: Totals = defaultdict(int)
         self._exporter = exporter
@@ -233,7 +233,7 @@ class Exporter:
             name: Gauge(f"fairbench_rank_{name}", text, ["rank"], multiprocess_mode="mostrecent")
             for name, text in RANK_GAUGES.items()
         }
-        # clients with a label of their own, in the order of first use
+        # Clients receive labels of their own in the order of their first use.
         self._labels: dict[str, int] = {}
         self._shares = RecentShares(time.monotonic())
         self._shown: dict[str, float] = {}

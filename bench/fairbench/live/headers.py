@@ -18,17 +18,17 @@ from fairbench.targets import NOT_DUE, Due
 CLIENT = "x-fairbench-client"
 CLIENT_ALIASES = (CLIENT, "x-llm-d-inference-fairness-id", "x-smg-routing-key")
 DEFAULT_CLIENT = "default"
-# the body field of OpenAI's APIs that names the client (``/generate`` has "routing_key" instead)
+# ``BODY_CLIENT`` is the body field of OpenAI's APIs that names the client.
 BODY_CLIENT = "user"
 BODY_CLIENTS = (BODY_CLIENT, "safety_identifier", "prompt_cache_key")
-# names that no client can have: the label of all clients without a label of their own, and the
-# client of a server's health checks
+# ``OTHERS`` is the label of all clients without a label of their own. ``HEALTH`` is the client of a
+# server's health checks. No other client can have these names.
 OTHERS, HEALTH = "(others)", "(health)"
-# the header of the API key in Anthropic's API; other APIs use the header ``Authorization``
+# In Anthropic's API, the header ``API_KEY`` replaces the header ``Authorization``.
 API_KEY = "x-api-key"
-# the header that SGLang stores in ``Req.routing_key``, from which the plugin reads the client
+# SGLang stores ``ROUTING_KEY`` in ``Req.routing_key``, where the plugin reads the client.
 ROUTING_KEY = "x-smg-routing-key"
-# the header that vLLM stores in ``Request.session_id``, from which the plugin reads the client
+# vLLM stores the header ``SESSION`` in ``Request.session_id``, where the plugin reads the client.
 SESSION = "x-session-id"
 
 # ``DEADLINE`` holds the milliseconds within which a request should be finished. The headers
@@ -38,7 +38,7 @@ DEADLINE = "x-request-deadline-ms"
 OBJECTIVE_ALIASES = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 
 PROGRAM = "x-fairbench-program"
-# headers and body field that may name the session of a request without the header ``PROGRAM``
+# If a request lacks the header ``PROGRAM``, other headers or a body field may name its session.
 SESSION_ALIASES = ("x-fairbench-session", SESSION)
 BODY_SESSION = "prompt_cache_key"
 DEPTH = "x-fairbench-depth"
@@ -89,7 +89,7 @@ def worker_in(answer: str) -> int:
     return int(found[1]) if found else -1
 
 
-# longest time in the tag of a client's name, in milliseconds (12 digits, 31 years)
+# A tag states times in milliseconds with at most 12 digits (31 years).
 _MOST_MS = 10**12 - 1
 _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOTALL)
 

@@ -169,7 +169,7 @@ def bad_request(message: str) -> Problem:
 
 HEADER_S = 20.0  # seconds within which the first request header of a new connection must arrive
 IDLE_S = 75.0  # seconds for which a connection may be idle between two requests
-# file descriptors reserved for logs, KV events, health checks and listening sockets
+# Logs, KV events, health checks and listening sockets need ``OTHER_FILES`` file descriptors.
 OTHER_FILES = 64
 # Each client needs two file descriptors: its connection and the router's connection to a worker.
 FILES_EACH = 2
@@ -179,7 +179,7 @@ AT_ONCE = 64  # maximum number of connections that are accepted before other tas
 # At the connection limit, at most one sixteenth of all connections is closed at a time.
 CLOSED_AT_ONCE = 16
 COMPLAIN_S = 60.0  # seconds between two equal warnings in the log
-# maximum number of requests that are read ahead on a connection while an answer is in progress
+# While an answer is in progress, at most ``MOST_AHEAD`` requests are read ahead.
 MOST_AHEAD = 2
 
 log = logging.getLogger(__name__)
@@ -397,7 +397,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 BACKLOG = 1024
 MAX_BODY_BYTES = 64 * 2**20
-# seconds for which requests in progress may continue after the grace period
+# After the grace period, requests in progress may continue for ``SHUTDOWN_S`` seconds.
 SHUTDOWN_S = 0.5
 # Request bodies of at least 256 KiB are parsed in a thread, because parsing and tokenizing such a
 # body may block the event loop for 0.1 s.

@@ -134,7 +134,7 @@ def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
 HOST = "{host}"
 # Servers listen at all addresses, because a host may resolve its own name to the loopback address.
 ANYWHERE = "0.0.0.0"
-# limit in seconds on a host's answer; the first import from a remote file system is slow
+# A host must answer within 120 s; the first import from a remote file system is slow.
 ASK_S = 120.0
 
 T = TypeVar("T")

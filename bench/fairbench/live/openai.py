@@ -128,7 +128,7 @@ def _known(value: Any, other: Any) -> Any:
 
 _OUTPUT = ("completion_tokens", "output_tokens")
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
-# names of the cached tokens in the APIs of Moonshot and DeepSeek
+# ``_CACHED`` are the names of cached tokens in the APIs of Moonshot and DeepSeek.
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens")
 _COUNTS = ("prompt_tokens", "input_tokens", *_OUTPUT)
 
@@ -177,18 +177,18 @@ def _first_known(fields: dict[str, Any], names: tuple[str, ...]) -> Any:
     return next((fields[name] for name in names if fields.get(name) is not None), None)
 
 
-# fields of an answer that hold labels instead of text that the model wrote
+# ``LABELS`` are fields of an answer that hold labels instead of text that the model wrote.
 LABELS = frozenset(("type", "id", "index", "role", "format", "effort"))
 _NO_OUTPUT = LABELS | {"status", "phase", "call_id", "logprobs", "annotations"}
 _NO_OUTPUT |= {"signature", "encrypted_content"}
 RESPONSE = "response"
 _RESPONSE_EVENT, _DELTA = "response.", ".delta"
-# types of events that contain the whole response and end the stream
+# Events of the types ``_RESPONSE_ENDS`` contain the whole response and end the stream.
 _RESPONSE_ENDS = frozenset(
     f"{_RESPONSE_EVENT}{status}" for status in ("completed", "incomplete", "failed", "cancelled")
 )
 MESSAGE = "message"
-# the field with new output for each type of event in the Messages API
+# ``_MESSAGE_EVENTS`` maps each type of event in the Messages API to the field with new output.
 _MESSAGE_EVENTS = {
     "message_start": None,
     "content_block_start": "content_block",
@@ -279,8 +279,7 @@ def texts_in(value: Any, labels: frozenset[str] = LABELS) -> Iterator[str]:
             waiting += reversed(one)
 
 
-# finish reasons of a complete answer: reasons of OpenAI, TGI, Mistral and vLLM ("repetition"), stop
-# reasons of the Messages API, and statuses and reasons of the Responses API
+# ``GOOD_REASONS`` are the finish reasons and statuses of complete answers in all supported APIs.
 GOOD_REASONS = frozenset(
     (
         *("stop", "length", "tool_calls", "function_call", "content_filter"),
@@ -289,14 +288,14 @@ GOOD_REASONS = frozenset(
         *("completed", "incomplete", "max_output_tokens"),
     )
 )
-# finish reasons of answers that may be empty
+# An answer with one of the finish reasons ``_MAY_BE_EMPTY`` may be empty.
 _MAY_BE_EMPTY = (
     *("length", "max_tokens", "model_length", "content_filter", "refusal"),
     *("incomplete", "max_output_tokens"),
 )
-# finish reasons of answers that must contain output
+# An answer with one of the finish reasons ``_CALLS`` must contain output.
 _CALLS = ("tool_calls", "function_call", "tool_use")
-# error types and codes of OpenAI's API, vLLM and TGI for a request that is itself invalid
+# ``_REFUSALS`` are error types of OpenAI's API, vLLM and TGI for requests that are invalid.
 _REFUSALS = frozenset(
     (
         *("invalid_request_error", "badrequesterror", "validation", "validation_error"),
@@ -469,7 +468,6 @@ class StreamJudge:
         self._answers, self._ends = answers, set[Any]()
         self.may_be_empty = False
         self._promised = False  # whether the finish reason promises output
-        # the number of output tokens that the server has reported so far
         self._told: int | None = None
 
     def judge_event(self, payload: bytes, event: str = "") -> AnswerJudgement:
@@ -568,8 +566,8 @@ def _reported(answer: Answered) -> int | None:
     return output_tokens_in(told) if isinstance(told, dict) else None
 
 
-# estimated tokens of an image, a sound or a video; in current models, an image of 1,024 x 1,024
-# pixels takes about 600 to 1,400 tokens
+# An image, a sound or a video counts as 1,024 tokens. In current models, an image of 1,024 x 1,024
+# pixels takes about 600 to 1,400 tokens.
 MEDIA_TOKENS = 1_024
 _MEDIA = frozenset(
     {"image", "image_url", "input_image", "image_data", "image_embeds", "audio", "audio_url"}
@@ -579,8 +577,8 @@ _BESIDE_MESSAGES = (
     *("tools", "chat_template_kwargs", "reasoning_effort", "reasoning", "thinking"),
     *("text", "output_config"),
 )
-# fields of a request body that contain turns, in the order of the prompt; each has the role of a
-# turn that is a plain text
+# ``_TURNS`` lists the fields of a request body with turns, in the order of the prompt. A turn that
+# is a plain text has the role of its field.
 _TURNS = {"instructions": "system", "system": "system", "input": "user", "messages": "user"}
 SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # fields of a request that a chat template may use
 _CONTENTS = ("content", "output")

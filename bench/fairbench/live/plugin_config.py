@@ -35,11 +35,11 @@ SETTINGS = "FAIRBENCH_SETTINGS"
 WEIGHTS = "FAIRBENCH_WEIGHTS"
 EVICTION = "FAIRBENCH_EVICTION"
 
-# gauges on a server's metrics page: the labels of ``PROOF`` name the scheduler and its parameters,
-# and the value of ``LIMIT`` is the limit on running requests
+# On a server's metrics page, the labels of ``PROOF`` name the scheduler and its parameters. The
+# value of ``LIMIT`` is the limit on running requests.
 PROOF, LIMIT = "fairbench_scheduler", "fairbench_max_running_requests"
 
-# the only engine setting that the plugin itself enforces
+# ``LOAD_CAP`` is the only engine setting that the plugin itself enforces.
 LOAD_CAP = "engine.load_cap"
 OF_SERVER = (LOAD_CAP, SHARE)
 
@@ -218,7 +218,7 @@ def check_classes(flag: str, config: PluginConfig) -> None:
         )
 
 
-# environment variable whose value 1 allows engine releases newer than the supported releases
+# If the environment variable ``UNTESTED`` is 1, releases newer than the supported ones are tried.
 UNTESTED = "FAIRBENCH_ALLOW_UNTESTED_RELEASE"
 
 

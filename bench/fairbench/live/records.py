@@ -31,7 +31,6 @@ REQUESTS_FILE, PROGRAMS_FILE = "requests.jsonl", "programs.jsonl"
 
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-# a time in seconds since the start of the run
 Time: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e12)]
 
 

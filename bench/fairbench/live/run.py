@@ -39,7 +39,7 @@ from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.params import as_settings
 
 UNLIMITED = 10**9
-# pages on which routers report that they are ready; not every router has all of these pages
+# Routers report on ``READY_PAGES`` that they are ready; not every router has all of these pages.
 READY_PAGES = ("/health", "/v1/models", "/readiness")
 
 

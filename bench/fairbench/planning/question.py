@@ -34,7 +34,7 @@ RANKED = re.compile(r"(?:victim_)?p([1-9][0-9]?)_\w+")
 MOST_NAMED = 5
 USUAL_RANKS = (50, 99)  # latency percentiles that every summary has
 
-# factors that convert a target, by the metric's unit and the target's unit
+# ``UNITS`` maps the unit of a metric and the unit of a target to a conversion factor.
 UNITS = {("ms", "s"): 1000.0, ("ms", "ms"): 1.0, ("s", "s"): 1.0, ("s", "ms"): 0.001}
 
 
@@ -184,7 +184,7 @@ def _unknown_metric(name: str) -> UsageError:
 
 USERS, REPLICAS = "users", "replicas"
 """A plan seeks either the most users of a cluster or the fewest replicas."""
-# largest number of users that a plan tries, as a multiple of the experiment's number of clients
+# A plan tries at most 64 times the experiment's number of clients.
 MOST_TIMES = 64
 
 NUM_RUNS = 3

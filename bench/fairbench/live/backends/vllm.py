@@ -19,7 +19,7 @@ from fairbench.live.server_facts import PluginReport, get_json, get_text, info_i
 
 PYTHON = "FAIRBENCH_VLLM_PYTHON"
 RELEASE = "vllm==0.32.0"
-# vLLM flags that override the fraction of GPU memory for the KV cache
+# The flags ``POOL_FLAGS`` of vLLM override the fraction of GPU memory for the KV cache.
 POOL_FLAGS = ("--num-gpu-blocks-override", "--kv-cache-memory-bytes")
 # vLLM listens at its KV event address if the address contains "*" or is an IPC address. An IPC name
 # that starts with "@" creates no file.

@@ -69,7 +69,7 @@ def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
         options.launcher.check(wanted)
 
 
-# limit in seconds for emptying a server's cache; SGLang refuses this while requests run
+# Emptying a server's cache may take up to 60 s, because SGLang refuses while requests run.
 FLUSH_TIMEOUT_S = 60.0
 RETRY_S = 0.2
 

@@ -46,7 +46,6 @@ class RunClock:
 
 
 FIRST_FINAL_STATUS = 200
-# HTTP headers that determine where a body ends
 _LENGTHS = {b"content-length", b"transfer-encoding"}
 
 
@@ -211,7 +210,7 @@ class Pool:
 
 OK, TOO_MANY = 200, 429
 END_S = 0.5  # seconds for which a connection may stay open after the end of an answer
-# seconds before a retry without a valid Retry-After header, and the shortest pause before a retry
+# Without a valid Retry-After header, a retry waits ``UNSAID_WAIT_S`` seconds.
 UNSAID_WAIT_S, SHORTEST_WAIT_S = 1.0, 0.1
 MAX_ERROR_BYTES = 500  # maximum number of bytes of a response body that an error message quotes
 _WORKER = WORKER.encode()

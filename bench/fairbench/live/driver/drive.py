@@ -27,7 +27,7 @@ from fairbench.sim.program_runner import output_segment
 from fairbench.workloads.plan import User, last_arrival_s, program_stream, users_of
 from fairbench.workloads.programs.base import Job
 
-# the time, in seconds of the run, at which the next action of a branch of a program is due
+# ``_due_s`` is the time, in seconds of the run, at which a branch of a program acts next.
 _due_s: ContextVar[float] = ContextVar("due_s")
 
 

@@ -28,7 +28,7 @@ from fairbench.metrics.records import Ints
 ID_BYTES = 4
 CACHED_BYTES = 64 * 2**20
 
-# 128 words, each of which is a single token in common vocabularies if a space precedes it
+# Each of the 128 words is a single token in common vocabularies if a space precedes the word.
 _WORDS = """
  time year people way day man thing woman life child world school state family student group
  country problem hand part place case week company system program question work government number

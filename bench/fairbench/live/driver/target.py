@@ -13,11 +13,11 @@ from fairbench.config.flags import RUN
 from fairbench.errors import UsageError, unknown_name
 
 Lengths = Literal["exact", "header", "free"]
-# limit in seconds on the total time for which a request waits after answers with status 429
+# After answers with status 429, a request waits at most ``LONGEST_WAIT_S`` seconds in total.
 LONGEST_WAIT_S = float(RUN["longest_wait"].default)
 
 MANAGED_HEADERS = frozenset({"content-length", "transfer-encoding", "connection"})
-# characters of a header name according to RFC 9110
+# ``_TOKEN`` matches the names of headers that RFC 9110 allows.
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 

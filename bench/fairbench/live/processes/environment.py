@@ -15,7 +15,7 @@ from typing import NamedTuple
 from fairbench.doors import plugin_of
 from fairbench.errors import UsageError
 
-# CUDA's variable for visible GPUs, which AMD's HIP reads, too, unless HIP's own variable is set
+# AMD's HIP reads CUDA's variable for visible GPUs, too, unless HIP's own variable is set.
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 HIP, ROCR = "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 

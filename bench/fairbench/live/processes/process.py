@@ -19,11 +19,11 @@ from fairbench.live.processes.environment import WITHOUT_GPU
 
 TAIL_BYTES = 4_000
 TAIL_LINES = 20
-# number of bytes at the end of a server's log that are searched for the cause of the server's end
+# The last ``CAUSE_BYTES`` bytes of a server's log are searched for the cause of its end.
 CAUSE_BYTES = 2**20
 LONGEST = 500  # maximum number of characters of a log line that a message quotes
 
-# prefixes of engines' log messages: a process, a level with a time, a file, or a rank
+# ``_BEFORE`` matches prefixes of log messages: a process, a level with a time, a file, or a rank.
 _BEFORE = re.compile(
     r"(?:\([^()]{1,80}\) |(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d [\d:]{8} |\[[^\[\]]{1,80}\] )"
 )
@@ -31,7 +31,7 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]{0,100}(?:Error|Exception|Exit|Failure): ?\
 _REFUSED = re.compile(r"(?:\S{1,80}: error: |fairbench: )\S")
 _KILLED = re.compile(r"\S.{0,80} (?:was killed by signal|died unexpectedly)")
 
-# texts in messages of processes that ended only because another process had ended before
+# A message with one of ``_ECHOES`` is from a process that ended only because another one ended.
 _ECHOES = (
     *("See root cause above", "Engine core initialization failed", "EngineDeadError"),
     *("CancelledError", "BrokenPipeError", "ConnectionResetError", "EOFError", "SystemExit"),

@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.1
 HEALTH_TIMEOUT_S = 5.0
-# lower-case texts in a server's log that mean that the server's port is taken
+# If a server's port is taken, its log contains one of the texts ``TAKEN``.
 TAKEN = ("address already in use", "address in use")
 PROBE_BYTES = 2**16  # bytes that are written to test whether a disk is full
 TELL_S = 30.0  # seconds between two log lines about servers that are not ready yet
 MAX_STARTS = 5  # maximum number of starts of a server whose port was taken each time
 LOOK_S = 0.5  # seconds between two checks whether servers have ended
 FIRST_PAUSE_S = 1.0  # seconds from the first end of a server to its restart
-# limit in seconds on the pause before a restart, which doubles with each end of the server
+# The pause before a restart doubles with each end of the server, up to 60 s.
 LONGEST_PAUSE_S = 60.0
 # After 60 s without an end of the server, the next pause is again ``FIRST_PAUSE_S``.
 STEADY_S = 60.0
@@ -72,7 +72,6 @@ class Server:
         self.recipe = recipe
         self._log_path = log_dir / f"{recipe.name}.log"
         self.starts = 0
-        # how often the supervisor noticed that the server's process had ended
         self.deaths = 0
         self.start()
 
