@@ -198,7 +198,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         return key, value
     if is_too_deep(parsed):
         raise UsageError(f"--set {key}: {TOO_DEEP}")
-    # A VALUE with a line break could contain another TOML key.
+    # In ``NAME.PARAM=VALUE``, a VALUE with a line break could contain another TOML key.
     return key, parsed["value"] if len(parsed) == 1 else value
 
 
