@@ -109,6 +109,7 @@ def reserved(host: str, port: int, shown: str) -> Iterator[int]:
     """Bind a port in the ``with`` block, so that a worker that starts meanwhile cannot take it.
 
     The router can still listen at this port, because aiohttp binds it with SO_REUSEPORT.
+
     Args:
         host: Address to listen at.
         port: Port number; 0 means that any free port is used.
