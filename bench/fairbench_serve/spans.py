@@ -99,7 +99,7 @@ class OtelTraces(Traces):
         finally:
             outcome = trace.outcome or LEFT
             span.set_attributes(_told(trace, outcome))
-            # By OpenTelemetry's convention, a client's error does not mark a server span as failed.
+            # OpenTelemetry's convention: a client's error does not mark a server span as failed.
             if outcome not in (OK, LEFT) and not (outcome == REFUSED and status < 500):
                 span.set_status(self._error)
             span.end()

@@ -114,7 +114,7 @@ class RealReplica(ABC):
     def in_flight(self) -> list[Sequence]:
         return [*self._sequences.values(), *self._inbox, *self.frontend]
 
-    # As in real engines, the scheduling loop considers arriving requests before the next iteration.
+    # Like a real engine, the replica considers arriving requests before its next iteration.
 
     def _decide(self) -> None:
         inbox, self._inbox = self._inbox, []
