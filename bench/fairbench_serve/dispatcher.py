@@ -36,8 +36,8 @@ from fairbench_serve.ingress import (
     pages_of,
 )
 
-# The simulated cache of a worker with KV events is this many times as large as the worker's KV pool,
-# so that the simulated cache never evicts earlier than the worker.
+# The simulated cache of a worker with KV events is this many times as large as its KV pool, so that
+# the simulated cache never evicts earlier than the worker.
 FOLLOWED_SLACK = 2
 
 

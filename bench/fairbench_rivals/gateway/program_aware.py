@@ -15,7 +15,7 @@ from fairbench.schedulers.params import NotNegative
 class ProgramAware(FlowPolicy):
     """A policy that favours clients with little attained service and a long wait.
 
-    The rules are llm-d's program-aware-fairness with the ``las`` strategy (llm-d-router @06aa34b);
+    The rules are llm-d's program-aware-fairness with the ``las`` strategy (llm-d-router @06aa34b).
     llm-d identifies a program by a fairness id, which is a client in fairbench. Attained service is
     the input + 2 x output tokens of finished answers, and halves every ``half_life_s`` seconds.
     Service and waiting time are each scaled to the range from 0 to 1 over the waiting clients. The
@@ -42,7 +42,7 @@ class ProgramAware(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # ``_attained`` holds each client's attained service, and the time (s) of its last update.
+        # each client's attained service, and the time in seconds of its last update
         self._attained: dict[str, tuple[float, float]] = {}
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
@@ -63,7 +63,7 @@ class ProgramAware(FlowPolicy):
         self._attained[request.client] = (self.attained(request.client, now_s) + served, now_s)
 
     def attained(self, client: str, now_s: float) -> float:
-        """Return the client's attained service after the decay until ``now_s``."""
+        """Return a client's attained service, decayed until ``now_s``."""
         service, as_of_s = self._attained.get(client, (0.0, now_s))
         half_life_s = self.params.half_life_s
         return service * 2 ** (-(now_s - as_of_s) / half_life_s) if half_life_s else service

@@ -76,8 +76,7 @@ class FairServe(LeastCounter):
         super().__init__(self.counters)
         self.params = params
         self._applications: dict[str, _Application] = {}
-        # ``_asked`` holds the times (s) of each user's and each application's requests, the oldest
-        # first.
+        # times in seconds of each user's and each application's requests, the oldest first
         self._asked: dict[tuple[str, str], deque[float]] = {}
         self._waiting: set[Request] = set()
         self._usage = 0.0

@@ -19,7 +19,7 @@ class KeptOrder:
     """
 
     def __init__(self) -> None:
-        # An element consists of the sort key, the number of the entry, and the request.
+        # entries with the sort key, the number of the entry, and the request
         self._sorted = SortedList()
         self._entries: dict[Request, tuple[Any, int, Request]] = {}
         self._numbers = count()
@@ -32,7 +32,7 @@ class KeptOrder:
         self._sorted.add(entry)
 
     def drop_request(self, request: Request) -> None:
-        """Remove a request if it is in the order."""
+        """Remove a request, if the collection contains it."""
         entry = self._entries.pop(request, None)
         if entry is not None:
             self._sorted.remove(entry)

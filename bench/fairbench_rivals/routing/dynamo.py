@@ -50,10 +50,9 @@ class Dynamo(CountingRouter):
         super().__init__(workers)
         self.params = params
         self._tree = ActiveTree()
-        # ``_ends`` holds the tree node at which each request's prompt ends, by request id.
+        # tree node at which each request's prompt ends, by request id
         self._ends: dict[int, ActiveNode] = {}
-        # ``_uncached`` holds the uncached tokens of each worker's requests in flight, the oldest
-        # first.
+        # number of uncached tokens of each worker's requests in flight, the oldest request first
         self._uncached: defaultdict[int, dict[int, int]] = defaultdict(dict)
 
     def route(self, request: Request, now_s: float) -> int:
