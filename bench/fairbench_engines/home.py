@@ -42,7 +42,7 @@ class Tracked:
 
     request: Request
     theirs: Theirs
-    # tokens to prefill; in vLLM, they include the output of a preempted request
+    # tokens to prefill, which include the output of a request that vLLM has preempted
     prompt: Prompt
     produced: int = 0  # output tokens that the scheduler knows of
     admitted: bool = False  # whether the engine has ever admitted the request
@@ -120,7 +120,7 @@ class EngineHome(ABC):
         self._numbers = count()
 
     def share_memory(self, eviction: MirroredEviction | None) -> None:
-        """Let memory shares decide on admissions, if the configuration turns them on."""
+        """Let memory shares decide on admissions if the configuration has memory shares."""
         if self.config.shares_memory and eviction is not None:
             ours = self._ours
             self._shares = MirroredMemory(
@@ -137,12 +137,12 @@ class EngineHome(ABC):
         return self.view.clients()
 
     def look(self, now_s: float) -> None:
-        """Apply the charges that the other data-parallel ranks have published."""
+        """Apply the charges that other data-parallel ranks have published."""
         if self.ranks is not None:
             self.ranks.look(now_s)
 
     def tell(self, now_s: float) -> None:
-        """Publish this rank's charges for the other data-parallel ranks."""
+        """Publish this rank's charges to all other data-parallel ranks."""
         if self.ranks is not None:
             self.ranks.tell(now_s, self.view.clients(), idle=self.idle)
 

@@ -38,7 +38,7 @@ class Match(NamedTuple):
 class Spot:
     """The end of a cached prefix, and the waiting requests whose match ends there.
 
-    ``latest`` is the last of these requests in the order of the queue, or None if unknown.
+    ``latest`` is the waiting request that is last in the order of the queue, or None if unknown.
     """
 
     parent: Spot | None = None  # used only by the simulated engine

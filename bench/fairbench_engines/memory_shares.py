@@ -1,7 +1,7 @@
 """The common part of memory shares inside SGLang and vLLM.
 
-The simulator's ``MemoryShare`` decides which waiting requests may be admitted. It reads each
-client's tokens from the eviction policy's copy (mirror) of the engine's cache.
+The simulator's ``MemoryShare`` decides which waiting requests may be admitted. ``MemoryShare``
+reads each client's tokens from the eviction policy's copy (mirror) of the engine's cache.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Each rank has its own queue and scheduler. Totals of charges (``Totals``) travel between ranks, and
 no rank waits for another rank.
 
-The service of two clients that wait at all ranks differs by at most 2(R U + Q + S). R is the
-number of ranks; U and Q are the terms of the theorem for one rank (the quantum Q is 0 for VTC).
-S is the largest charge to a client that a rank has not received yet. This bound is at most that of
+The service of two clients that wait at all ranks differs by at most 2(R U + Q + S). R is the number
+of ranks; U and Q are the terms of the theorem for one rank (the quantum Q is 0 for VTC). S is the
+largest charge to a client that a rank has not received yet. This bound is at most the bound of
 [DLPM] Theorem 5.1, 2 R (U + Q), plus 2 S, for two reasons:
 
 - A rank serves the waiting client with the lowest known counter, or a client with positive known
@@ -122,7 +122,7 @@ class CounterRanks(RankAccount):
         self._account.elsewhere = elsewhere
 
     def active(self) -> Collection[str]:
-        # Only waiting clients matter for counters, and the rank publishes them separately.
+        # Counters need only the waiting clients, which each rank publishes separately.
         return ()
 
     @contextmanager

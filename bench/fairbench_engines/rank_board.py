@@ -1,7 +1,7 @@
 """The board of a data-parallel rank: a file with totals by client that all ranks can read.
 
-A rank alone writes its board, without locks, and all other ranks map the file into memory. A
-reader during an update gets old totals of some clients, and their new totals at the next reading.
+A rank alone writes its board, without locks, and all other ranks map the file into memory. A rank
+that reads during an update gets outdated totals of some clients until its next reading.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COLUMNS = (
 
 def _columns(path: Path, mode: Literal["r", "w+"]) -> dict[str, Any]:
     """Map the file into memory, and return its columns as arrays."""
-    # Only a server with several ranks needs numpy, so numpy is imported here.
+    # Numpy is imported here, because only a server with several ranks needs it.
     import numpy as np
 
     sizes = {name: np.dtype(kind).itemsize * count for name, kind, count in COLUMNS}
@@ -101,7 +101,7 @@ class Reader:
 
     @property
     def told_s(self) -> float:
-        """The time of the other rank's last version, in seconds on the host's monotonic clock."""
+        """The time of the board's last version, in seconds on the host's monotonic clock."""
         return float(self._columns["told_s"][0])
 
     @property
@@ -119,12 +119,12 @@ class Reader:
         return self._changed("charged"), self._changed("raised")
 
     def states(self) -> dict[str, int]:
-        """Return the states of the clients with requests at the other rank."""
+        """Return the states of the clients that have requests at the board's rank."""
         state = self._columns["state"][: len(self._names)]
         return {self._names[slot]: int(state[slot]) for slot in state.nonzero()[0].tolist()}
 
     def service(self) -> dict[str, float]:
-        """Return the weighted tokens that the other rank has computed for each client."""
+        """Return the weighted tokens that the board's rank has computed for each client."""
         found = self._columns["service"][: len(self._names)].tolist()
         return dict(zip(self._names, found, strict=True))
 

@@ -41,8 +41,8 @@ class RankLink:
     """A rank's link to all other ranks: it publishes its own totals and reads their totals.
 
     ``shared`` is the account of the rank's scheduler, or None. A board's file name contains the
-    rank and its process id, so a restarted rank has a new board. It then reads all totals of the
-    other ranks, and the charges of its former process stay on the old board.
+    rank and its process id, so a restarted rank has a new board. The restarted rank reads the
+    totals of all other ranks, and the old board keeps the charges of its former process.
     """
 
     def __init__(self, folder: Path, rank: int, shared: RankAccount | None) -> None:
@@ -65,7 +65,7 @@ class RankLink:
         self.lag_s = 0.0  # age in seconds of the totals that were last read from another rank
 
     def look(self, now_s: float) -> None:
-        """Apply new totals of the other ranks, at most once every ``EVERY_S`` seconds."""
+        """Apply new totals of all other ranks, at most once every ``EVERY_S`` seconds."""
         if now_s < self._looked_s + EVERY_S:
             return
         self._looked_s = now_s
@@ -119,12 +119,12 @@ class RankLink:
 
     @property
     def sent(self) -> float:
-        """The charges that this rank has sent to the other ranks."""
+        """The sum of the charges that this rank has sent to all other ranks."""
         return self._board.charged
 
     @property
     def received(self) -> float:
-        """The charges that this rank has received from the other ranks."""
+        """The sum of the charges that this rank has received from all other ranks."""
         return sum(reader.charged for reader in self._readers.values())
 
     def tell(self, now_s: float, waiting: Collection[str], *, idle: bool) -> None:

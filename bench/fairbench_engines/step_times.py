@@ -38,7 +38,7 @@ class _Fit:
         return max(0.0, constant + sum(a * b for a, b in zip(each, counts, strict=True)))
 
     def each(self, count: int) -> float:
-        """Return by how many seconds (at least 0) each unit of count number ``count`` adds."""
+        """Return the seconds (at least 0) that a unit of the count with index ``count`` adds."""
         return max(0.0, self._coefficients()[count + 1])
 
     def _coefficients(self) -> list[float]:
@@ -63,8 +63,8 @@ class FittedCosts:
     """A ``CostModel`` that is fitted to measured steps of an engine.
 
     The model is linear, like the simulator's timing profiles. A prefill's time depends on its new
-    tokens, the context that they attend to, and the tokens loaded from host memory. A decode step's
-    time depends on its number of requests and their context.
+    tokens, on their context, and on the tokens loaded from host memory. A decode step's time
+    depends on its number of requests and on the requests' context.
     """
 
     def __init__(self) -> None:

@@ -106,7 +106,7 @@ def _is_own(address: str) -> bool:
 
 @contextmanager
 def reserved(host: str, port: int, shown: str) -> Iterator[int]:
-    """Bind a port in the ``with`` block, so that a worker that starts meanwhile cannot take it.
+    """Bind a port in the ``with`` block, so that no worker that starts there can take the port.
 
     The router can still listen at this port, because aiohttp binds it with SO_REUSEPORT.
 

@@ -248,7 +248,7 @@ NOTHING = Charge()
 
 
 class Bill:
-    """The charges of a request so far, summed over all workers that served it."""
+    """The present charges of a request, summed over all workers that served it."""
 
     def __init__(self) -> None:
         self.total = NOTHING
@@ -261,7 +261,7 @@ class HighestCost(NamedTuple):
     """The highest cost that a request can cause, in tokens.
 
     ``prompt_tokens`` is the known or estimated length of the prompt. ``most_output_tokens`` limits
-    the total output of all answers, and ``answers`` is their number.
+    the total output of all answers. ``answers`` is the number of answers.
     """
 
     prompt_tokens: int
@@ -288,10 +288,10 @@ def broken_off(
     """Return the charge for an incomplete answer.
 
     All tokens of the prompt are charged. If the client abandoned the answer (``left``), the client
-    also pays for the memory that the engine reserved for the remaining output. Otherwise, a client
-    could reserve memory for free by requesting long answers and disconnecting early.
+    also pays for the memory that the engine reserved for the remaining output. Without this charge,
+    a client could reserve memory for free by requesting long answers and disconnecting early.
 
-    Without streaming, the router does not see tokens before the end of an answer. It then estimates
+    Without streaming, the router does not see tokens before the end of an answer. The estimate is
     one token per ``token_s`` seconds since sending, for each requested answer. ``token_s`` is None
     if the number of received tokens is known exactly.
     """

@@ -1,7 +1,7 @@
 """Request bodies: decompression piece by piece, and limits on size, time and memory.
 
-The router decompresses bodies itself, because the HTTP library aiohttp would answer some encodings
-with an error in its own format and leave others compressed.
+The router decompresses bodies itself. The HTTP library aiohttp would answer some encodings with an
+error in its own format, and pass bodies with other encodings on in compressed form.
 """
 
 from __future__ import annotations
@@ -183,7 +183,8 @@ class BodyMemory:
     """A memory limit for all request bodies that no client can use up alone.
 
     All bodies together may use ``most`` bytes. A body counts from its first byte until its request
-    ends. The number of arriving bodies is also limited, because each one occupies a connection.
+    ends. The number of arriving bodies is also limited, because each arriving body occupies a
+    connection.
     """
 
     def __init__(self, most: int) -> None:

@@ -26,7 +26,7 @@ class _State:
     failures: int = 0
     # the first two clients whose requests failed at the worker
     clients: set[str] = field(default_factory=set)
-    # seconds of the worker's next pause
+    # seconds for which the worker will get no requests after its breaker opens again
     rest_s: float = field(default_factory=lambda: FIRST_REST_S)
     until_s: float = -inf  # time in seconds at which the open breaker allows a probe request
     open: bool = False
@@ -36,11 +36,11 @@ class _State:
 class Breakers:
     """The circuit breakers of all workers.
 
-    A worker's failure counts only if another worker has served the same request. Otherwise,
-    requests that fail everywhere could make all workers unavailable. After ``TRIPS_AFTER``
-    consecutive failures, the worker's breaker opens and the worker gets no requests for 5 s. Each
-    time the breaker opens again, the pause doubles, up to 60 s. After the pause, a single probe
-    request decides whether the breaker closes or opens again.
+    A worker's failure counts only if another worker has served the same request. Requests that fail
+    at every worker therefore do not make all workers unavailable. After ``TRIPS_AFTER`` consecutive
+    failures, the worker's breaker opens and the worker gets no requests for 5 s. Each time the
+    breaker opens again, the pause doubles, up to 60 s. After the pause, a single probe request
+    decides whether the breaker closes or opens again.
 
     A breaker stays closed if only one client's requests fail and the worker has served another
     client in the last 5 s, because the failing requests themselves may be the cause. ``now_s``
@@ -148,10 +148,10 @@ class Refusals:
 
     A kind is a hash of properties such as model and fields; a size is the number of tokens that a
     request needs. After ``TRIPS_AFTER`` refusals, requests of the same kind and at least the same
-    size avoid the worker for a pause as long as a circuit breaker's. Then a single request of this
-    kind tests the worker again. When the worker serves a request, its refusals of requests up to
-    this size are forgotten. If a single client sent all refused requests, only the requests of this
-    client avoid the worker, because their content may be the cause.
+    size avoid the worker for a pause as long as a circuit breaker's. After the pause, a single
+    request of this kind tests the worker. When the worker serves a request, its refusals of
+    requests up to this size are forgotten. If a single client sent all refused requests, only the
+    requests of this client avoid the worker, because their content may be the cause.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:

@@ -297,11 +297,12 @@ class ChatApi(Api):
 
     def call_of(self, reader: BodyReader) -> Call:
         body, ids = reader.body, reader.chat_ids()
-        # Engines differ in which of these two limits they prefer; 0 means no limit in SGLang.
+        # Some engines prefer ``max_tokens`` to ``max_completion_tokens``; 0 means no limit in
+        # SGLang.
         most = max(body.max_completion_tokens or 0, body.max_tokens or 0) or None
         is_long = body.ignore_eos or body.logit_bias or (body.min_tokens or 0) > MOST_RESERVED
         if most is None and is_long:
-            # With such a field, an answer may fill the model's whole context.
+            # With ``ignore_eos`` or a similar field, an answer may fill the model's whole context.
             most = reader.limits.most_tokens
         return reader.openai_call(ids, most)
 

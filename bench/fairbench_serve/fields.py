@@ -51,8 +51,8 @@ DROPPED = frozenset(
     # ``stream_interval`` would change the number of tokens in each event of a stream.
     | {"stream_interval"}
 )
-# Fields whose value engines need as an integer. Clients may write it as a float such as 64.0, which
-# OpenAI's API accepts.
+# Engines need the values of these fields as integers. Clients may write such an integer as a float
+# such as 64.0, which OpenAI's API accepts.
 INTEGERS = frozenset(
     {"max_tokens", "max_completion_tokens", "min_tokens", "max_new_tokens", "min_new_tokens"}
     | {"max_output_tokens", "max_tool_calls", "priority"}

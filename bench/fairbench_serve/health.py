@@ -92,7 +92,7 @@ class Health:
     def stalled(self, worker: int) -> None:
         """Make a worker that produces no tokens unavailable, and end its requests.
 
-        No request is retried at another worker, because any of them may have caused the stall.
+        No request is retried at another worker, because any request may have caused the stall.
         """
         self._stalled.add(worker)
         self.breakers.reset(worker)

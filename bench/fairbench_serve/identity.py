@@ -93,8 +93,8 @@ def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -
 def session_of(sent: Mapping[str, str], said: str | None) -> int:
     """Return the number of a request's session, or ``NO_SESSION``.
 
-    A header, or else the body field ``said``, names the session. A client's requests with equal
-    names belong to the same session. Raises Problem for a name that is too long.
+    The session's name is in a header, or else in the body field ``said``. A client's requests with
+    equal session names belong to the same session. Raises Problem for a name that is too long.
     """
     name = next((sent[name] for name in headers.SESSION_ALIASES if sent.get(name)), said)
     if not name:

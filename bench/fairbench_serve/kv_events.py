@@ -125,7 +125,8 @@ class BlockIndex:
         if parent is not None:
             run = self._runs.get((group, parent))
             if run is None:
-                # The prompt is unknown, because the worker stored its parent block too early.
+                # The prompt is unknown, because the worker stored the parent block before the
+                # subscription.
                 return
             start = run.end_of(run.hashes.index(parent))
         for index, name in enumerate(event.block_hashes):
@@ -170,7 +171,7 @@ class BlockIndex:
 
 # seconds without a replayed message after which a replay has failed
 SILENCE_S = 5.0
-# number of replayed messages after which other tasks may run; they take a few milliseconds
+# number of replayed messages, which take a few milliseconds, after which other tasks may run
 AT_A_TIME = 16
 
 
@@ -217,16 +218,17 @@ class Subscriber:
     """A reader that applies a worker's KV events to its ``BlockIndex``, in order and without gaps.
 
     A worker numbers its messages, and the reader requests missing messages from the worker's replay
-    socket. The index is cleared if the worker no longer stores the missing messages. It is also
-    cleared if the numbers start again, because the worker has then restarted. ``gaps`` counts gaps
-    in the numbers, and ``losses`` counts how often a gap or an error cleared the index.
+    socket. The index is cleared if the worker no longer stores the missing messages. The index is
+    also cleared if the numbers start again, because the worker has then restarted. ``gaps`` counts
+    gaps in the numbers, and ``losses`` counts how often a gap or an error cleared the index.
 
     A message that cannot be decoded also clears the index and increases ``unreadable``. After
-    ``MAX_UNREADABLE`` consecutive such messages, the worker's events are ignored until the worker
-    restarts. ``on_follow`` is called when the reader starts or stops ignoring events.
+    ``MAX_UNREADABLE`` consecutive unreadable messages, the worker's events are ignored until the
+    worker restarts. ``on_follow`` is called when the reader starts or stops ignoring events.
 
     The reader cannot notice a lost last message, or messages from before the subscription, by a
-    gap. It therefore asks the replay socket at the start and after ``quiet_s`` seconds of silence.
+    gap. The reader therefore asks the replay socket at the start and after ``quiet_s`` seconds of
+    silence.
     """
 
     def __init__(
@@ -434,7 +436,7 @@ class Subscriber:
         self._index.clear()
 
     def _count_unreadable(self) -> None:
-        """Count an invalid message; raise Unreadable after too many consecutive ones."""
+        """Count an invalid message; raise Unreadable if ``MAX_UNREADABLE`` were consecutive."""
         self.unreadable += 1
         self._unreadable += 1
         if self._unreadable >= MAX_UNREADABLE:

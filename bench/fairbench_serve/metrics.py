@@ -181,7 +181,7 @@ class HeldRequests(Collector):
 
 
 class WorkerGauges(Collector):
-    """Gauges of each current worker; ``subscribers`` holds the readers of their KV events."""
+    """Gauges of each current worker; ``subscribers`` holds the readers of workers' KV events."""
 
     def __init__(self, dispatcher: Dispatcher, subscribers: Mapping[int, Subscriber]) -> None:
         self._dispatcher = dispatcher

@@ -1,6 +1,6 @@
 """Peers (other routers in front of the same workers), and the exchange of clients' totals.
 
-Simulations use the same classes of ``schedulers/peers.py``. A message contains only totals that
+Simulations use the same classes in ``schedulers/peers.py``. A message contains only totals that
 have changed since the version that the peer last confirmed. The message after a lost message
 repeats its changes, so no message is stored, and an unreachable peer takes no memory.
 """
@@ -44,7 +44,7 @@ MOST_CLIENTS = 200_000  # most entries for clients in a message
 LONGEST_ORIGIN = 64  # most characters of a router's id
 
 Versions = dict[str, dict[str, int]]
-"""The last known version of totals, by router and by the part of the router that has them."""
+"""The last known version of totals, by router and by the part of the router that counts them."""
 PATH = "/peers/totals"
 # seconds within which another router must answer
 PATIENCE_S = 2.0
@@ -61,8 +61,8 @@ class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
     - ``origin`` identifies the process; each start of a router gives a new identifier.
     - ``fleet`` is a hash of the settings that all peers must share.
     - ``parts`` holds the totals of the router process.
-    - ``gone`` holds the last totals of stopped routers. Without them, a restarted router would
-      treat the clients of a stopped router as clients without service.
+    - ``gone`` holds the last totals of stopped routers. Without these totals, a restarted router
+      would treat the clients of a stopped router as clients without service.
     """
 
     origin: str

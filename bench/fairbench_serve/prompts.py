@@ -73,7 +73,8 @@ class PromptLimits:
     - ``patterns`` is True if the operator allows regular expressions and grammars.
 
     JSON decoding blocks the event loop. A megabyte of text takes milliseconds, but a megabyte of
-    small values takes a second. Counting structural characters quickly finds such bodies.
+    small values takes a second. Counting structural characters quickly finds bodies with many small
+    values.
     """
 
     most_tokens: int = UNKNOWN_POOL_TOKENS

@@ -328,7 +328,7 @@ class Attempts:
     ) -> AttemptFailure:
         """Return why an attempt failed, after a health check if the connection failed.
 
-        If the client disconnects meanwhile, the attempt is recorded as left or evicted.
+        If the client disconnects during the check, the attempt is recorded as left or evicted.
         """
         if failed.reason not in DISCONNECTED:
             return failed.reason

@@ -62,7 +62,7 @@ class PolledLoads:
         return self.dispatcher.workers()
 
     def load(self, worker: int) -> WorkerLoad:
-        """Return a worker's last report, or the router's own counts if the report is too old."""
+        """Return a worker's last load report or, if it is too old, the router's own counts."""
         counted = self.dispatcher.load(worker)
         at_s, told = self._told.get(worker, (-self.stale_s, None))
         if told is None or self.now_s() - at_s > self.stale_s:
@@ -356,8 +356,8 @@ def headroom_of(most: int) -> int:
     """Return by how many requests (at least 1) the gateway exceeds an engine's limit ``most``.
 
     These requests wait in the engine's queue and start as soon as a running request ends, before
-    the router can send another request. Their number is small, because the gateway cannot reorder
-    requests that wait in the engine.
+    the router can send another request. The number of these requests is small, because the gateway
+    cannot reorder requests in the engine.
     """
     return max(1, ceil(HEADROOM * most))
 

@@ -54,7 +54,7 @@ def _folder_of(package: str) -> str:
 
 FAIRBENCH = "fairbench"
 # Packages that fairbench's plugin needs in an engine's Python, as arguments of
-# ``inside.packages.provide``. Pydantic is not among them, because every engine installs it.
+# ``inside.packages.provide``. Pydantic is not in the table, because every engine installs it.
 PACKAGES = {
     "own": {name: str(DOOR.parent) for name in (FAIRBENCH, "fairbench_rivals")},
     "missing": {"sortedcontainers": _folder_of("sortedcontainers")},
@@ -128,7 +128,7 @@ class OwnCode(ABC):
         """Return the version and digest of the engine's code in an installation of Python.
 
         The result has the keys of ``about``, except "policy". The engine is not imported. Raises
-        UsageError if this Python has no such engine.
+        UsageError if this Python does not have the engine.
         """
         process = EngineProcess(python, cls.engine, cls.releases, only_source=True)
         try:

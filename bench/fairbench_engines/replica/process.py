@@ -21,9 +21,9 @@ from fairbench_engines.replica.inside.bridge import SOURCE_ONLY
 # the value of --engine-code for the Python that runs fairbench
 INSTALLED = "installed"
 DOOR = Path(__file__).resolve().parents[1]
-# This program lets the engine's Python import the running version of ``fairbench_engines``, even if
-# another version or none is installed there. Python's option ``-c`` puts the current folder on the
-# import path; the program removes this folder, so that none of its files is imported.
+# This program lets the engine's Python import the running version of ``fairbench_engines``, whether
+# or not that Python has an installed version. Python's option ``-c`` puts the current folder on the
+# import path. The program removes this folder, so that no file in it is imported.
 START = """
 import sys, types
 sys.path[:] = [path for path in sys.path if path]
@@ -38,7 +38,7 @@ sys.exit(main(sys.argv[1:]))
 def python_of(named: str) -> str:
     """Return the path of the Python that ``--engine-code`` names.
 
-    Raises UsageError if there is no such program.
+    Raises UsageError if the named program does not exist.
     """
     if named == INSTALLED:
         return sys.executable
@@ -191,7 +191,7 @@ class EngineProcess:
             return UsageError(
                 f"engine_code = {self._named!r}: cannot import {self._engine}: {told['text']}"
             )
-        if told["type"] == UsageError.__name__:  # raised by fairbench's plugin
+        if told["type"] == UsageError.__name__:  # fairbench's plugin raised this error
             return UsageError(f"engine_code = {self._named!r}: {told['text']}")
         if told["fits"]:
             return RunFailed(f"code of {self._engine}: {where}: {text}")

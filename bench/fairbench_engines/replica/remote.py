@@ -92,7 +92,7 @@ class RemoteReplica(RealReplica):
 
     @abstractmethod
     def _begin(self, answer: Mapping[str, Any]) -> bool:
-        """Begin the iteration that the engine has planned; return False if there is none."""
+        """Begin the iteration that the engine has planned; return False without an iteration."""
 
     def _note(self, answer: Mapping[str, Any]) -> None:
         """Record queue length, free memory, preemptions and evictions from an answer."""

@@ -38,8 +38,8 @@ class VLLMCodeReplica(RemoteReplica):
         self._prefilling: set[int] = set()  # requests whose prompts are partly computed
         # context in tokens at the first decode step of each decoding request
         self._joined: dict[int, int] = {}
-        # longest of these contexts in the current stretch (consecutive decode steps with the same
-        # batch)
+        # longest context in tokens at the first decode step of any request in the current stretch
+        # (consecutive decode steps with the same batch)
         self._longest = 0
         self._chunks: list[Prefill] = []  # the requests in the current step
         self._booking = Booking()

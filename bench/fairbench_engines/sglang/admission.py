@@ -59,7 +59,8 @@ class PluginAdmission:
         # If SGLang has not iterated over the queue, remove its pending order.
         if isinstance(scheduler.waiting_queue, ArmedQueue):
             scheduler.waiting_queue = scheduler.waiting_queue[:]
-        # Otherwise, SGLang 0.5.17 would lose the requests that a pass without admissions preempted.
+        # Without this loop, SGLang 0.5.17 would lose preempted requests of a pass without
+        # admissions.
         for req in self.preemption.taken:
             scheduler._add_request_to_queue(req, is_retracted=True)
         self.preemption.began(scheduler)

@@ -23,7 +23,7 @@ ALLOCATION = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
 
 @dataclass(eq=False)
 class Disaggregation:
-    """The hooks of a prefill or decode server; their first argument is the wrapped function.
+    """The hooks of a prefill or decode server; the first argument of each is the wrapped function.
 
     ``ready`` contains the requests to which a decode server can give memory.
     """

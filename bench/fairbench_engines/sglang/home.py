@@ -240,7 +240,7 @@ class SGLangHome(EngineHome):
     ) -> None:
         """Divide an iteration's time among prompts (request, cached, new tokens) and decodes.
 
-        This must be called before ``produced`` receives the iteration's results.
+        This method must be called before ``produced`` receives the iteration's results.
         """
         if self._times is None:
             return

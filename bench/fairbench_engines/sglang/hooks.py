@@ -277,7 +277,7 @@ class Hooks:
         return [at[req] for req in reversed(self.home.retraction_order(reqs, self._now_s()))]
 
     def flush(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``flush_cache`` to give an idle server of a single rank a new scheduler, too.
+        """Wrap ``flush_cache`` to give an idle server of a single rank also a new scheduler.
 
         With several ranks, the scheduler stays, because other ranks still count its charges.
         """

@@ -75,7 +75,7 @@ class KeptTree(KeptMatches):
 
     @abstractmethod
     def touch(self, spot: Spot) -> None:
-        """Mark the path to a match position as used now."""
+        """Mark all nodes up to a match position as used now."""
 
 
 class KeptRadixCache(KeptTree):

@@ -3,7 +3,7 @@
 SGLang preempts in the same way with ``--enable-priority-scheduling``
 (``PrefillAdder.preempt_to_schedule``, 0.5.17 and 0.5.23); here, fairbench's scheduler chooses the
 requests. A preempted request returns its memory and its part of the pass's token budget, and leaves
-the batch. It keeps its outputs, and is queued again after the pass.
+the batch. A preempted request keeps its outputs, and is queued again after the pass.
 """
 
 from __future__ import annotations

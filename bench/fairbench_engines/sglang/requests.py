@@ -79,7 +79,7 @@ def prefix_len(req: Req) -> int:
 def cached_len(req: Req) -> int:
     """Return the cached tokens of a matched request, on the GPU or in the host's memory.
 
-    At the request's admission, SGLang loads tokens from host memory and counts them as cached.
+    When SGLang admits the request, it loads the tokens in host memory, which then count as cached.
     """
     return prefix_len(req) + int(getattr(req, "host_hit_length", 0))
 

@@ -45,9 +45,9 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
     """A scheduler in which FAIRBENCH_LOCAL decides admissions, and vLLM decides everything else.
 
     Instances also derive from the scheduler class that vLLM would use without the plugin. With
-    asynchronous scheduling, a step is decided while the previous step runs, and outputs are charged
-    once they are known. A server that cannot run the scheduler prints a line of text and ends with
-    exit code 2.
+    asynchronous scheduling, a step is decided while the previous step runs, and clients are charged
+    for outputs as soon as vLLM knows the outputs. A server that cannot run the scheduler prints a
+    line of text and ends with exit code 2.
     """
 
     now_s: Callable[[], float] = staticmethod(time.monotonic)

@@ -73,8 +73,8 @@ class VLLMLiveBatch:
 class LiveQueue(QueueView):
     """A WaitingView in which preempted requests go to the head of the queue.
 
-    ``matched(request)`` returns a request's number of cached tokens. It is called only for
-    ``cache_aware`` schedulers and for requests in ``ours``.
+    ``matched(request)`` returns a request's number of cached tokens. The function ``matched`` is
+    called only for ``cache_aware`` schedulers and for requests in ``ours``.
     """
 
     def __init__(

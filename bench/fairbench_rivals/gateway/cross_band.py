@@ -21,9 +21,9 @@ class CrossBand(ClassQueues):
     the order ``interleaved``, the priority with the lowest virtual time goes first, and each
     request adds 1 / weight to this virtual time.
 
-    The issue does not say what happens to priorities without requests, which never spend their
-    credits. Here, priorities get new credits when no waiting priority has credit. The virtual time
-    of a priority without requests is not raised, as in the issue.
+    Issue 1995 does not say what happens to priorities without requests, which never spend their
+    credits. In fairbench, priorities get new credits when no waiting priority has credit. The
+    virtual time of a priority without requests is not raised, as in the issue.
     """
 
     name = "cross-band"

@@ -37,10 +37,10 @@ class ExFairS(FlowPolicy):
     the score 0.3 x (service / service of all clients) + 0.7 x (late answers / answers). The service
     of an answer is input + 2 x output, and an answer after more than 5 s is late. Let d be the
     highest score minus the lowest score. The client with the highest score lowers its number by
-    int(10 x min(d, 0.5)), and the client with the lowest score raises its number by as much. The
-    clients with the second highest and second lowest score follow by the same rule, and further
-    pairs as well, while the two scores of a pair differ by more than 0.1. A client's number changes
-    at most once per round. All numbers start at 0 and are kept between rounds.
+    int(10 x min(d, 0.5)), and the client with the lowest score raises its number by as much. This
+    rule then applies to the clients with the second highest and second lowest score, and to further
+    pairs while their scores differ by more than 0.1. A client's number changes at most once per
+    round. All numbers start at 0 and are kept between rounds.
 
     A request with a negative number p overtakes int(requests with higher numbers x p / lowest p)
     places, at most 100. Requests with a number of 0 or more go to the end of the queue. Among the
@@ -50,10 +50,10 @@ class ExFairS(FlowPolicy):
     strategies/priority.py lets positive numbers overtake. Here, a lower number goes earlier, as in
     the queue that ExFairS really runs (RequestQueueManager.py, which does not call
     strategies/priority.py). The number of overtaken places comes from strategies/priority.py, with
-    the opposite sign. The real queue uses the rank of a number instead, and delays requests with
-    positive numbers by up to 10 s; neither rule is modelled. At other commits, ExFairS divides by
-    the service of the client with the most service, and requests overtake only within 30 s;
-    fairbench follows @9823370b.
+    the opposite sign. The real queue uses the rank of a number, and delays requests with positive
+    numbers by up to 10 s; fairbench models neither rule. At other commits, ExFairS divides by the
+    service of the client with the most service, and requests overtake only within 30 s; fairbench
+    follows @9823370b.
 
     **Rounds.** ExFairS cancels unfinished requests at the end of a round. In fairbench, these
     requests continue, and a request counts in the round in which its answer ends.
@@ -93,7 +93,7 @@ class ExFairS(FlowPolicy):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._numbers: Counter[str] = Counter()  # each client's current priority number
-        # the queue, in which the client of the first place goes next
+        # the queue of places; the client of the first place goes next
         self._places: list[Place] = []
         self._queued: set[Request] = set()
         # each client's answers in the current round

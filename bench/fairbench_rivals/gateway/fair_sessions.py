@@ -47,11 +47,11 @@ class FairSessions(PlacementGate[VisitingSession]):
     clients is not above the counter of its own client.
 
     While clients f and g wait, f resumes a session only if the counter of f is not above the
-    counter of g. After that, each of f's sessions in memory has at most ``turns`` turns before it
-    waits. Suppose that K sessions fit into memory, and that a turn has at most L_in input and L_out
-    output tokens. Then the counter of a client f is at most K turns (L_in + w_out L_out) above the
-    counter of a waiting client g. (A session with sub-agents waits only when none of its turns
-    runs.)
+    counter of g. After this resumption, each of f's sessions in memory has at most ``turns`` turns
+    before it waits. Suppose that K sessions fit into memory, and that a turn has at most L_in input
+    and L_out output tokens. Then the counter of a client f is at most K turns (L_in + w_out L_out)
+    above the counter of a waiting client g. (A session with sub-agents waits only when none of its
+    turns runs.)
     """
 
     name = "fair-sessions"
@@ -167,8 +167,8 @@ class FairSessions(PlacementGate[VisitingSession]):
         """Return the replica at which a session that needs ``required`` tokens is resumed.
 
         The result is the session's last replica if pausing sessions whose visits have ended frees
-        enough memory there. Otherwise, it is the replica with the most free memory or, if this
-        memory does not suffice, the replica where pauses free the most memory.
+        enough memory there. Otherwise, the result is the replica with the most free memory or, if
+        this memory does not suffice, the replica where pauses free the most memory.
         """
         free = self.rooms(whole)
         made = {

@@ -18,7 +18,7 @@ class Kthena(FlowPolicy):
     The rules are those of the priority queue of volcano-sh/kthena @3cc05728
     (pkg/kthena-router/datastore). Tokens count when an answer has ended, and a request keeps the
     priority that it had at its arrival. A client without answers in the window overtakes all other
-    clients until its first answer has ended. Therefore, the whole burst of a new client goes first,
+    clients until its first answer has ended. The whole burst of a new client therefore goes first,
     and a stream of new clients starves a client with any usage. kthena's queue releases 100
     requests a second unless a limit on unfinished requests is set; here, the saturation detector
     decides when a request is released. kthena's window counts whole seconds; here, it is exact.

@@ -63,9 +63,9 @@ class PlacementParams:
     """Parameters that all variants of ThunderAgent share.
 
     ``admit`` is the order of new sessions. ``smallest`` (as published) or ``largest`` puts the
-    session with the fewest or most tokens first, and ``fifo`` goes by arrival. These orders come
-    from SARPAT/thunderagent-churn-study. A turn that has waited for ``forced_s`` seconds is sent
-    even without free memory.
+    session with the fewest or most tokens first, and ``fifo`` goes by arrival. The orders
+    ``largest`` and ``fifo`` come from SARPAT/thunderagent-churn-study. A turn that has waited for
+    ``forced_s`` seconds is sent even without free memory.
     """
 
     admit: Literal["smallest", "largest", "fifo"] = "smallest"

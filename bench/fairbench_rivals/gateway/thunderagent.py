@@ -19,12 +19,12 @@ class ThunderAgent(TickGate[PlacedSession]):
     """A gate that resumes sessions into free memory and pauses sessions of full replicas every 5 s.
 
     The rules follow ThunderAgent-org/ThunderAgent @a7eef77a, ThunderAgent/scheduler/router.py.
-    While any session is paused, a new session waits. Otherwise, a new session goes to the replica
-    with the fewest tokens among the replicas with enough free memory. After ``forced_s`` seconds,
-    a waiting turn goes to its session's last replica, or to the replica with the fewest sessions.
+    While any session is paused, a new session waits. If none is paused, a new session goes to the
+    replica with the fewest tokens that has enough free memory. After ``forced_s`` seconds, a
+    waiting turn goes to its session's last replica, or to the replica with the fewest sessions.
 
-    Two rules are simpler than in ThunderAgent. The length of a prompt is known, so it is not
-    estimated from the number of characters. The tokens of an answer count when the answer has
+    Two rules are simpler than in ThunderAgent. fairbench knows the length of a prompt, which
+    ThunderAgent estimates from its characters. The tokens of an answer count when the answer has
     ended, not while it streams. ThunderAgent learns from a release call that a session has ended.
     Simulations know the end of a session; real gateways remember 10,000 idle sessions.
     """

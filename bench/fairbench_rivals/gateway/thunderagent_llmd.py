@@ -28,7 +28,7 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
 
     The rules are those of the plugin thunder-agent of llm-d-router (issue 2964, PR 3076), as in
     zetxqx/llm-d-router pkg/epp/framework/plugins/thunderagent/fairness.go @e79fd6c3. The rule
-    ``lease`` and the times come from zetxqx/thunderagent-original-verification
+    ``lease`` and the waiting times of all rules come from zetxqx/thunderagent-original-verification
     (12-llm-d-router-pool @003b83dc, 17-thunder-lease-pool @64146f69). Paused sessions go before new
     sessions. In each group, the session with the fewest tokens is resumed first, and a session that
     does not fit is skipped. In the test for free memory, the tokens of idle sessions halve every

@@ -18,9 +18,9 @@ from fairbench_rivals.local.kept_order import KeptOrder
 class Autellix(LocalScheduler):
     """A scheduler with priority queues that serves the programs with the least service first.
 
-    The rules follow [Autellix] Alg. 1. A new call enters a queue by its program's service. This is
-    the sum over the program's finished calls (``plas``), or the longest chain of its calls
-    (``atlas``). The calls of a queue go in the order of arrival. A call that has run for its
+    The rules follow [Autellix] Alg. 1. A new call enters a queue by its program's service. This
+    service is the sum over the program's finished calls (``plas``), or the longest chain of its
+    calls (``atlas``). The calls of a queue go in the order of arrival. A call that has run for its
     queue's quantum moves down a queue. A call whose program has waited ``beta`` times its service
     time moves up to the first queue. A waiting call preempts calls of lower queues. The policy is
     fair to programs, not to clients, and ``atlas`` treats a wide program like a narrow program.

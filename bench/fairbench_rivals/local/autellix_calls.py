@@ -52,7 +52,8 @@ class CallTimes:
 class Promotions:
     """The times at which programs will have waited ``beta`` times their service time.
 
-    ``heap`` is sorted by these times. An entry that is too early is corrected when its time comes.
+    ``heap`` is sorted by these times. A heap entry that is too early is corrected when its time
+    comes.
     """
 
     def __init__(self, beta: float, programs: ProgramStates[ProgramTimes]) -> None:

@@ -14,8 +14,8 @@ from fairbench.core import Request
 class KeptOrder:
     """A sorted collection of requests; requests with equal keys are in the order of their entry.
 
-    Inserting, removing and finding the next candidate take O(log n) time. This suits long queues in
-    which a pass tries few requests; ``least_first`` would examine the whole queue in each pass.
+    Inserting, removing and finding the next candidate take O(log n) time. A ``KeptOrder`` suits
+    long queues of which a pass tries few requests; ``least_first`` would examine the whole queue.
     """
 
     def __init__(self) -> None:

@@ -27,10 +27,10 @@ class AibrixPrefixCache(HistoryRouter):
     is chosen. A single LRU index holds the prompts that were sent to any worker. In AIBrix, the
     index also expires after 20 minutes, which is not modelled. Clients are not distinguished.
 
-    fairbench keeps two known defects. The match is rounded to a whole percentage, so a match of up
-    to 214 of 21,449 tokens looks like no match (``whole_percents``). The index of the whole cluster
-    holds 200,000 blocks of 4 characters, about half the tokens of a worker's pool
-    (``index_tokens``; with 0, the index never forgets).
+    fairbench keeps two known defects of AIBrix's router. The match is rounded to a whole
+    percentage, so a match of up to 214 of 21,449 tokens looks like no match (``whole_percents``).
+    The index of the whole cluster holds 200,000 blocks of 4 characters, about half the tokens of a
+    worker's pool (``index_tokens``; with 0, the index never forgets).
     """
 
     name = "aibrix-prefix-cache"

@@ -19,9 +19,9 @@ class CacheAware(CountingRouter):
     """A router that prefers the worker with the longest prefix while workers are balanced.
 
     Requests in flight are imbalanced if most - least > ``balance_abs`` and most > ``balance_rel`` x
-    least; then the worker with the fewest requests is chosen. Otherwise, the worker with the
-    longest prefix is chosen, if the prefix is more than the fraction ``cache_threshold`` of the
-    prompt. If no prefix is long enough, the versions differ:
+    least; then the worker with the fewest requests is chosen. While requests are balanced, the
+    worker with the longest prefix is chosen, if the prefix is more than the fraction
+    ``cache_threshold`` of the prompt. If no prefix is long enough, the versions differ:
 
     - ``sgl-router`` (sgl-project/sglang @026f853, sgl-router/src/policies/cache_aware.rs) chooses
       the worker with the smallest tree.
@@ -37,12 +37,12 @@ class CacheAware(CountingRouter):
     assumed to be cached. Clients are not distinguished. The original routers measure text in
     characters instead of tokens, which changes no ratio.
 
-    fairbench keeps two known defects. sgl-router and sgl-model-gateway break ties by the lowest
-    number (``rotate_ties`` rotates equal workers), so new prompts go to an idle cluster's first
-    worker. smg keeps the state of workers that left, and sends requests that match such a worker to
-    the first worker, without recording the choice (``purge_on_leave``). If several workers have the
-    prefix, the original routers choose arbitrarily, and fairbench chooses the worker to which the
-    prefix was sent last.
+    fairbench keeps two known defects of SGLang's routers. sgl-router and sgl-model-gateway break
+    ties by the lowest number (``rotate_ties`` rotates equal workers), so new prompts go to an idle
+    cluster's first worker. smg keeps the state of workers that left, and sends requests that match
+    such a worker to the first worker, without recording the choice (``purge_on_leave``). If several
+    workers have the prefix, the original routers choose arbitrarily, and fairbench chooses the
+    worker to which the prefix was sent last.
     """
 
     name = "cache-aware"

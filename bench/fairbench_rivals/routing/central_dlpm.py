@@ -19,8 +19,8 @@ from fairbench.schedulers.views import ListScan, ListView, Room
 
 # The cost of a decision was measured for figure 4, with 8 replicas and 200 queued requests
 # (docs/appendix/figures.md): 2.45 ms for messages, and 3.22 ms for matching and sorting 1,600 pairs
-# of a request and a replica. The sum is 39% of a decode step of 25 requests; the DLPM paper (§5.1)
-# reports 40%.
+# of a request and a replica. Such a decision takes 39% of the time of a decode step of 25 requests;
+# the DLPM paper (§5.1) reports 40%.
 MESSAGES_S = 2.45e-3 / 8  # seconds for the messages to a replica
 # seconds for matching and sorting a pair of a request and a replica
 PAIR_S = 3.22e-3 / (8 * 200)
@@ -88,7 +88,7 @@ class CentralRouter(PrefixRouter):
         return worker
 
     def look(self) -> None:
-        """Find the workers that can start a request after the requests sent so far."""
+        """Find the workers that can start a request in addition to all requests that were sent."""
         self.routed = False
         self.open = sum(1 << w for w in self._fleet.workers if _is_open(self._room(w)))
 
@@ -103,7 +103,7 @@ class CentralRouter(PrefixRouter):
         return _is_open(room) and _needed(request) < room.tokens
 
     def _room(self, worker: int) -> Room | None:
-        """Return a worker's room in its next pass after all requests sent so far, or None."""
+        """Return a worker's free slots and tokens (room) after the requests sent to it, or None."""
         load = None if self.setup.fleet is None else self.setup.fleet.load(worker)
         if load is None or load.room is None or load.queued is None:
             return None

@@ -21,10 +21,10 @@ class VllmRouter(CountingRouter):
     package vllm-router of vllm-project/router has ``cache_aware``, which is fairbench's router
     cache-aware.) Clients are ignored.
 
-    fairbench keeps two known defects. Because load is ignored, all requests go to a single worker
-    if all clients share a prefix, and prefixes are never forgotten. (With ``min_match_tokens``, a
-    request with a shorter match goes to the worker with the fewest requests per second, as with
-    ``prefix_min_match_length`` of the original router.)
+    fairbench keeps two known defects of vLLM's router. Because load is ignored, all requests go to
+    a single worker if all clients share a prefix, and prefixes are never forgotten. (With
+    ``min_match_tokens``, a request with a shorter match goes to the worker with the fewest requests
+    per second, as with ``prefix_min_match_length`` of the original router.)
     """
 
     name = "vllm-router"

@@ -23,10 +23,10 @@ class VtcBasic(CountingRouter):
     requests, so a flood delays all clients at the same worker, and no service difference is
     bounded. AIBrix's README states another formula than the code.
 
-    fairbench keeps two known defects. Outputs are assumed to be 1.5 times the input, and are never
-    corrected (unless ``true_outputs`` is set). Old tokens of a user are dropped only when the user
-    returns, so l and m are outdated (unless ``drop_all`` is set). The tokens of a lone user
-    determine the bucket, so its requests go only to workers 0 and 1 until about 90 run there.
+    fairbench keeps two known defects of AIBrix's router. Outputs are assumed to be 1.5 times the
+    input, and are never corrected (unless ``true_outputs`` is set). Old tokens are dropped only
+    when their user returns, so l and m are outdated (unless ``drop_all`` is set). The tokens of a
+    lone user determine the bucket, so its first 90 requests go only to workers 0 and 1.
     """
 
     name = "vtc-basic"

@@ -4,8 +4,8 @@ The program reads operations from standard input and writes answers to standard 
 is a line with a JSON list (name and arguments); an answer is a line of JSON.
 
 The engine is imported once. A forked copy of the process serves each run, so that no run sees the
-state of an earlier run. This copy forks a process for each replica, so that replicas compute in
-parallel; each replica's process communicates through a socket.
+state of an earlier run. The copy forks a process for each replica, so that replicas compute in
+parallel. Each replica's process communicates through a socket.
 
 The program imports only the standard library and the engine; a run's copy also imports fairbench if
 a fairbench scheduler decides. The program ends when its input ends, or within a second after the
@@ -117,7 +117,7 @@ def _started_replica(run: EngineReplicas, passing: int, index: int, tells_evicte
 
 
 def _serve(replica: ClockedReplica, messages: BinaryIO, answers: BinaryIO) -> None:
-    """Answer the messages to a replica until they end."""
+    """Answer the messages to a replica until the input ends."""
     known = {name: getattr(replica, name) for name in OPERATIONS}
     _write(answers, True)
     while message := _read(messages):

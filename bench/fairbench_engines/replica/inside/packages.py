@@ -32,7 +32,7 @@ def provide(own: Mapping[str, str], missing: Mapping[str, str]) -> None:
     """Make the given packages importable in this process.
 
     Args:
-        own: Parent folders by package; these packages replace installed ones of the same name.
+        own: Parent folders by package; these packages replace installed packages of equal names.
         missing: Parent folders by package, used only if this Python lacks the package.
     """
     absent = {name: folder for name, folder in missing.items() if find_spec(name) is None}

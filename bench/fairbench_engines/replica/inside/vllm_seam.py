@@ -135,7 +135,7 @@ def _drawn(name: str, what: Any, most: int) -> int:
 class VLLMScheduling:
     """A vLLM scheduler with an empty KV pool; ``limits`` has the attributes of a VLLMLimits.
 
-    ``configured`` sets further attributes of the VllmConfig, which it names by their dotted paths.
+    ``configured`` sets further attributes of the VllmConfig, by their dotted paths.
     """
 
     def __init__(
@@ -320,8 +320,8 @@ class VLLMScheduling:
     def _draft(self, names: list[str]) -> None:
         """Give vLLM draft tokens for each request if speculative decoding is used.
 
-        With several steps in flight, vLLM's scheduler gets no drafts, because they stay in the
-        model's process.
+        With several steps in flight, draft tokens stay in the model's process, and vLLM's scheduler
+        gets none.
         """
         most, depth = self.scheduler.num_spec_tokens, self._depth
         if most and depth == 1:
