@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-# most clients on a board; ranks do not share the service of further clients
+# maximum number of clients on a board; ranks do not share the service of further clients
 SLOTS = 1 << 16
 # bytes for the names of all clients
 NAME_BYTES = 64 * SLOTS
@@ -65,7 +65,7 @@ class RankBoard:
         return slot
 
     def put(self, column: str, values: Iterable[tuple[str, float]]) -> None:
-        """Set the entries of some clients in a column."""
+        """Write the values of some clients into a column of the board."""
         column_of = self._columns[column]
         for client, value in values:
             if (slot := self._slot(client)) is not None:

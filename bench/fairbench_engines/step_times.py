@@ -11,7 +11,7 @@ from fairbench.schedulers.base import LocalScheduler
 
 # factor by which the weights of all earlier observations shrink at a new observation
 FORGET = 0.999
-FEW = 8  # least number of observations before the first prediction of a step time
+FEW = 8  # minimum number of observations before the first prediction of a step time
 
 
 class _Fit:

@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 
 PATH = "/workers"
 FIELDS = ("url", "key")
-# most seconds for which a POST request waits until the added worker is healthy
+# maximum number of seconds for which a POST request waits until the added worker is healthy
 PATIENCE_S = 2.0
-MOST_BYTES = 2**16  # most bytes of an admin request's body
+MOST_BYTES = 2**16  # maximum number of bytes of an admin request's body
 
 
 @dataclass(eq=False)

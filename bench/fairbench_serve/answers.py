@@ -14,7 +14,7 @@ from fairbench.live import openai
 from fairbench.live.http_server import Problem
 from fairbench_serve.prompts import TOKEN_BYTES
 
-# most bytes of a stream's event that the router keeps in memory
+# maximum number of bytes of a stream's event that the router keeps in memory
 MAX_EVENT_BYTES = 2**22
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -230,7 +230,7 @@ FIRST_TOKEN_S = 0.02
 # SGLang reserves KV memory for this fraction of a request's remaining output, and for at most 4,096
 # output tokens; the fraction is the minimum of SGLang's ``new_token_ratio``
 RESERVED_SHARE, MOST_RESERVED = 0.098, 4_096
-LATEST_SHARE = 0.05  # weight of the latest answer in the exponential average of answer lengths
+LATEST_SHARE = 0.05  # weight of the latest answer in the average time per token
 
 
 class Charge(NamedTuple):

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
 
 
-# seconds after which the router closes an idle connection to a worker; Uvicorn, the HTTP server of
-# SGLang and vLLM, closes the connection after 5 s, which a busy router may notice too late
+# The router closes an idle connection to a worker after this many seconds. Uvicorn, the HTTP server
+# of SGLang and vLLM, closes the connection after 5 s, which a busy router may notice too late.
 KEEP_ALIVE_S = 4.0
 CONNECT_TIMEOUT_S = 10.0  # limit in seconds on opening a connection to a worker
 FIRST_CHECK_S = 2.0  # limit in seconds on the first health check, before the router starts

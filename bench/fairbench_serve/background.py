@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 Work: TypeAlias = Coroutine[Any, Any, None]
 # seconds between returns of freed memory to the operating system
 GIVE_BACK_S = 30.0
-# least size in bytes of a buffer that gets its own memory map; asyncio reads into 256 KiB buffers
+# minimum size in bytes of a buffer that gets its own memory map; asyncio reads into 256 KiB buffers
 LARGE_BYTES = 2**17
 # number of the parameter M_MMAP_THRESHOLD in the C header malloc.h
 M_MMAP_THRESHOLD = -3

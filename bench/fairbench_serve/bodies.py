@@ -25,9 +25,9 @@ WINDOWS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate"
 # zlib's parameter ``wbits`` for "deflate" without a zlib header
 RAW_DEFLATE = -zlib.MAX_WBITS
 ZLIB_METHOD, METHOD_BITS = 8, 0x0F
-# most bytes of a decompressed piece of a body
+# maximum number of bytes of a decompressed piece of a body
 PIECE_BYTES = 2**20
-# most compressed members of a gzip body; 64 MiB in blocks of 64 KiB are 1,024 members
+# maximum number of compressed members of a gzip body; 64 MiB in blocks of 64 KiB are 1,024 members
 MOST_MEMBERS = 2048
 BODY_S = 120.0  # seconds within which a request body must arrive completely
 # bytes of memory for the connection, task and buffer of an arriving body

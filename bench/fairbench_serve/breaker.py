@@ -14,9 +14,9 @@ from math import inf
 TRIPS_AFTER = 3
 # seconds for which a worker gets no requests after its breaker opens for the first time
 FIRST_REST_S = 5.0
-# most seconds for which a worker with an open breaker gets no requests
+# maximum number of seconds for which a worker with an open breaker gets no requests
 LONGEST_REST_S = 60.0
-# most kinds of requests, served clients and failing workers that are remembered
+# maximum number of kinds of requests, served clients and failing workers that are remembered
 MOST_KINDS = 1024
 
 

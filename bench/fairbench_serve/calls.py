@@ -22,7 +22,7 @@ from fairbench_serve.prompts import NO_LIMITS, PromptLimits, TextTokens
 
 # default limit on output tokens in the completions API of OpenAI and SGLang
 COMPLETION_TOKENS = 16
-# most prompt tokens with log-probabilities; each takes memory for a row of vocabulary size
+# maximum number of prompt tokens with log-probabilities, each of which needs a row of logits
 MOST_PROMPT_LOGPROBS = 8_192
 SEVERAL = "a request must have one prompt, because workers do not keep the client of a batch"
 # limit on ``n``, the answers per request; limits on concurrent requests ignore ``n``

@@ -37,7 +37,7 @@ from fairbench_serve.ingress import (
 )
 
 # The simulated cache of a worker with KV events is this many times as large as its KV pool, so that
-# the simulated cache never evicts earlier than the worker.
+# no simulated eviction comes before the worker's own.
 FOLLOWED_SLACK = 2
 
 

@@ -27,11 +27,11 @@ from fairbench_serve.ingress import AttemptFailure, RequestInFlight
 
 RETURNED, RETRY_AFTER = ("x-request-id",), "Retry-After"
 EVENTS, JSON = "text/event-stream", "application/json"
-# most seconds of a Retry-After header that the router passes on to a client
+# maximum number of seconds of a Retry-After header that the router passes on to a client
 LONGEST_RETRY_S = 3_600
 SERVED, REFUSED = range(200, 300), range(400, 600)
-# END_S limits the seconds for which a connection to a worker stays open after the last event, and
-# USAGE_S the seconds after a finish reason, because the usage event may follow.
+# END_S limits the seconds for which a connection to a worker stays open after the last event.
+# USAGE_S limits the seconds after a finish reason, because the usage event may follow.
 END_S, USAGE_S = 0.5, 5.0
 # seconds after which a client that reads nothing counts as disconnected
 STALLED_S = 60.0

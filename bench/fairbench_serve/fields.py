@@ -41,7 +41,7 @@ Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 LogprobStart = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
 # largest absolute value of a logit bias, as in OpenAI's API
 MOST_BIAS = 100.0
-# most log-probabilities per token, as in OpenAI's API
+# maximum number of log-probabilities per token, as in OpenAI's API
 FewLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]
 
 # Fields that are accepted but not passed on: the router sets them itself, or engines ignore them.
@@ -345,25 +345,25 @@ PROMPTS = frozenset({"prompt", "suffix", "system", "instructions"})
 CHECKED = frozenset({"logit_bias", "stop", "stop_regex", "stop_token_ids", "stop_sequences"})
 CHECKED |= {"chat_template_kwargs"}
 TURNS = frozenset({"messages", "input"})
-# fields of a message or item that need no check, because they contain no schemas; "tools" is not
-# among them, because some templates and engines read schemas there
+# fields of a message or item that need no check, because they contain no schemas; the field "tools"
+# needs a check, because some templates and engines read schemas there
 TEXTS = frozenset(
     {"role", "content", "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
     | {"name", "refusal", "arguments", "output", "input", "summary", "encrypted_content"}
 )
 
-# most stop texts of a request
+# maximum number of stop texts of a request
 MOST_STOPS = 32
-# most characters of a stop text; SGLang decodes this many characters again at each step
+# maximum number of characters of a stop text, which SGLang decodes again at each step
 LONGEST_STOP = 256
-MOST_STOP_IDS = 128  # most stop token ids, as in vLLM
-MOST_BIASES = 1024  # most entries of ``logit_bias``, as in vLLM
+MOST_STOP_IDS = 128  # maximum number of stop token ids, as in vLLM
+MOST_BIASES = 1024  # maximum number of entries of ``logit_bias``, as in vLLM
 
-# most JSON values in all schemas of a request; a text counts as one more per TEXT_VALUE characters
+# maximum number of JSON values in all schemas of a request; TEXT_VALUE characters count as a value
 MOST_VALUES = 5_000
 TEXT_VALUE = 16
-MOST_DEPTH = 32  # most nested levels of a schema
-# most repetitions that a schema may allow; limits of nested elements are multiplied
+MOST_DEPTH = 32  # maximum number of nested levels of a schema
+# maximum number of repetitions that a schema may allow; limits of nested elements are multiplied
 MOST_REPEATS = 10_000
 LARGEST_NUMBER = 2**63  # largest absolute value of a number in a schema
 ANY_OBJECT = "$$ANY$$"  # SGLang's schema for any object

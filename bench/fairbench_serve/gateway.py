@@ -56,8 +56,8 @@ async def default_limits(
     """Return default limits for each client, computed from the sizes that workers report.
 
     A single active client may use all request slots and KV memory of the workers except a reserve;
-    several active clients share these slots and this memory. The result is empty if ``settings``
-    already limit clients or no worker reports its size.
+    several active clients share this part. The result is empty if ``settings`` already limit
+    clients or no worker reports its size.
     """
     if any(name in settings for name in (*CLIENT_LIMITS, CLIENT_RESERVE)):
         return {}

@@ -32,9 +32,9 @@ PROOF_PATH = "/v1/completions"
 PROOF = {"prompt": "a", "max_tokens": 1, "temperature": 0}
 # number of checks of each worker within the stall timeout
 LOOKS = 8
-# most seconds per output token of an answer without streaming, whose tokens are invisible
+# maximum number of seconds per output token of an answer without streaming
 SLOWEST_TOKEN_S = 0.1
-# most stall timeouts that an answer without streaming may take
+# maximum number of stall timeouts that an answer without streaming may take
 LONGEST_STALLS = 5
 # metrics that change while an engine decodes, such as token counts and the used share of KV memory
 MOVING = (

@@ -21,9 +21,9 @@ from fairbench.live import headers
 from fairbench.live.http_server import Problem, bad_request
 from fairbench.live.processes.addresses import LOOPBACK
 
-# most characters of a client's name
+# maximum number of characters of a client's name
 MAX_LENGTH = 128
-# most characters of a body field that names the client, for example by an e-mail address
+# maximum number of characters of a body field that names the client, such as an e-mail address
 MAX_BODY_LENGTH = 512
 HASHED, HASH_BYTES = "user-", 10
 # A session's number has few bytes, so that it fits into the header for the worker.

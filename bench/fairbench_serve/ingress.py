@@ -98,7 +98,7 @@ def pages_of(ids: array[int], page_tokens: int) -> Prompt:
     return segments_of(whole)[:-1]
 
 
-# least seconds until a timer fires; without this limit, rounding errors could cause a busy loop
+# minimum number of seconds until a timer fires; rounding errors could otherwise cause a busy loop
 SHORTEST_NAP_S = 0.001
 
 

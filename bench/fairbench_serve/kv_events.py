@@ -37,8 +37,8 @@ MEDIA = (None, "GPU")
 Key = tuple[int | None, BlockHash]  # a block's group of layers, and its hash
 
 
-# most tokens of a run of blocks; a run stays in memory while any of its blocks is cached, so this
-# limit also bounds the memory for evicted blocks
+# maximum number of tokens of a run; while any block of a run is cached, the whole run stays in
+# memory, including evicted blocks
 RUN_TOKENS = 256
 
 
@@ -200,7 +200,7 @@ async def replayed(
                 await asyncio.sleep(0)
 
 
-# most unread messages, equal to SGLang's limit for a slow subscriber
+# maximum number of unread messages, equal to SGLang's limit for a slow subscriber
 HIGH_WATER = 100_000
 # seconds without a message after which the router requests missed messages
 QUIET_S = 0.5
@@ -365,7 +365,7 @@ class Subscriber:
         def take(message: NumberedBatch) -> bool:
             nonlocal is_first
             if message.seq == known and message.batch.ts != known_s:
-                # The next call requests the messages after the restart.
+                # The next call of ``_catch_up`` requests the messages after the restart.
                 self.restart()
             elif message.seq >= self._next:
                 self.gaps += is_first

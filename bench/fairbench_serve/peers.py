@@ -37,11 +37,11 @@ from fairbench_serve.served_settings import served_routers
 log = logging.getLogger(__name__)
 
 ALL_EVERY_S = 60.0  # seconds after which all totals are sent again, even confirmed totals
-MOST_TOKENS = 1e15  # most tokens of a total, which a cluster would need decades to reach
+MOST_TOKENS = 1e15  # maximum number of tokens of a total (decades of a cluster)
 MOST_VERSION = 2**53  # largest version number of totals
-MOST_ORIGINS = 1_000  # most routers in a message, including stopped routers
-MOST_CLIENTS = 200_000  # most entries for clients in a message
-LONGEST_ORIGIN = 64  # most characters of a router's id
+MOST_ORIGINS = 1_000  # maximum number of routers in a message, including stopped routers
+MOST_CLIENTS = 200_000  # maximum number of entries for clients in a message
+LONGEST_ORIGIN = 64  # maximum number of characters of a router's id
 
 Versions = dict[str, dict[str, int]]
 """The last known version of totals, by router and by the part of the router that counts them."""
@@ -52,7 +52,7 @@ PATIENCE_S = 2.0
 RELAYED_S = 30.0
 # the parts of `fairbench serve` that may share totals with other routers
 ROUTER, GATEWAY = "router", "gateway"
-MOST_KNOWN = 1_000  # most routers whose totals are kept
+MOST_KNOWN = 1_000  # maximum number of routers whose totals are kept
 
 
 class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):

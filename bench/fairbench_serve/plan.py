@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fairbench_serve.config import RouterConfig
     from fairbench_serve.keys_file import (
         KeysFile,
-        WorkerKeys,  # ``fairbench.live`` needs the packages of the extra ``live``
+        WorkerKeys,  # imported for types only, because ``fairbench.live`` needs the extra ``live``
     )
 
 

@@ -13,11 +13,11 @@ from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 TOKEN_BYTES = array("I").itemsize
 # assumed KV memory in tokens of a worker that does not report its size
 UNKNOWN_POOL_TOKENS = 2**21
-# most bytes per token, far above the mean of any language and vocabulary
+# maximum number of bytes per token, far above the mean of any language and vocabulary
 LONGEST_TOKEN_BYTES = 16
 # JSON signs, each with the most occurrences in a body per token of the longest prompt
 SIGNS = ((b",", 1.0), (b"\\", 4.0), (b":", 0.25))
-# number of each JSON sign that a body may contain in addition
+# number of further JSON signs of each kind that a body may contain
 OTHER_SIGNS = 100_000
 
 

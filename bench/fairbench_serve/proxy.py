@@ -32,7 +32,7 @@ from fairbench_serve.retries import Asking, Attempts
 from fairbench_serve.spans import NO_TRACES, RequestTrace, Traces
 from fairbench_serve.worker_info import WorkerFacts
 
-# most characters of the header that lists the routers through which a request has passed
+# maximum length of the header that lists the routers through which a request has passed
 MOST_PASSED = 1024
 ASK_S = 60.0  # seconds within which a worker must answer a request that generates nothing
 REFUSED_BY_ALL = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)

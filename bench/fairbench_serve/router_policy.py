@@ -1,8 +1,8 @@
 """A plugin for other projects' routers, which lets a router of fairbench choose the worker.
 
 vllm-router calls ``make_policy`` through the flag ``--external-policy-factory`` of a fork, which
-``integration/vllm_router`` of llm-d-incubation/py-inference-scheduler describes. llm-d's Python
-scheduler uses the scorer ``examples/llmd_scorer.py``. vllm-router and llm-d report each worker's
+``integration/vllm_router`` of llm-d-incubation/py-inference-scheduler describes. The Python
+scheduler of llm-d uses the scorer ``examples/llmd_scorer.py``. Both projects report each worker's
 number of requests in flight, but neither the end of a request nor its tokens.
 """
 

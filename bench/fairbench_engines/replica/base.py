@@ -44,7 +44,7 @@ class RealReplica(ABC):
         self.batch: Any = types.SimpleNamespace(sequences=())
         self._tell_evicted = parts.on_evict
         self._inbox: list[Sequence] = []
-        # unfinished requests by the engine's own name
+        # unfinished requests by the name or object that the engine uses
         self._sequences: dict[Req, Sequence] = {}
         self._per_client: dict[str, int] = {}  # number of decoding requests by client
         self._stretch: Stretch | None = None

@@ -59,8 +59,7 @@ class PluginAdmission:
         # If SGLang has not iterated over the queue, remove its pending order.
         if isinstance(scheduler.waiting_queue, ArmedQueue):
             scheduler.waiting_queue = scheduler.waiting_queue[:]
-        # Without this loop, SGLang 0.5.17 would lose preempted requests of a pass without
-        # admissions.
+        # SGLang 0.5.17 would lose the preempted requests of a pass without admissions.
         for req in self.preemption.taken:
             scheduler._add_request_to_queue(req, is_retracted=True)
         self.preemption.began(scheduler)
@@ -73,7 +72,7 @@ class PluginAdmission:
         """Return whether a pass may admit or preempt a request.
 
         A pass of SGLang marks the prefixes of waiting requests as used. If no pass is needed, this
-        method marks these prefixes.
+        method marks the prefixes of waiting requests.
         """
         queue, now_s = scheduler.waiting_queue, self.now_s()
         if not queue or scheduler.chunked_req is not None:

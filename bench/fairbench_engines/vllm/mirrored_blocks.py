@@ -31,7 +31,7 @@ class MirroredBlock:
         self.client = client
         self.users = 1
         self.given_back = 0
-        self.node: HashNode | None = None  # set when the block is full
+        self.node: HashNode | None = None  # the block's node, set when the block is full
 
 
 class HashNode:

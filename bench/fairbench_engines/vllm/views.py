@@ -222,8 +222,8 @@ def kept_blocks(manager: Any) -> KeptBlocks | None:
     """Return cached matches for vLLM's KV cache manager, or None if its look-ups differ.
 
     Matches can be cached only if look-ups follow the blocks from first to last. With a draft model
-    such as EAGLE, vLLM removes the last block of a match, so the match may later grow by a block
-    that is not the next one.
+    such as EAGLE, vLLM removes the last block of a match. The match may later grow by a block that
+    does not follow its end.
     """
     blocks = getattr(manager.block_pool, "cached_block_hash_to_block", None)
     watchable = all(hasattr(blocks, name) for name in ("insert", "pop", "get_one_block"))

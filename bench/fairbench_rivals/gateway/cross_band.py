@@ -61,7 +61,7 @@ class CrossBand(ClassQueues):
         # weight of each priority, in descending order of priority
         self._weights: dict[int, float] = {}
         self._credits: dict[int, int] = {}
-        self._virtual: dict[int, float] = {}  # virtual time of each priority
+        self._virtual: dict[int, float] = {}
 
     def class_of(self, request: Request) -> int:
         return self.priority_of(request)

@@ -50,8 +50,8 @@ class FairSessions(PlacementGate[VisitingSession]):
     counter of g. After this resumption, each of f's sessions in memory has at most ``turns`` turns
     before it waits. Suppose that K sessions fit into memory, and that a turn has at most L_in input
     and L_out output tokens. Then the counter of a client f is at most K turns (L_in + w_out L_out)
-    above the counter of a waiting client g. (A session with sub-agents waits only when none of its
-    turns runs.)
+    above the counter of a waiting client g. A session with sub-agents waits only when none of its
+    turns runs.
     """
 
     name = "fair-sessions"
@@ -166,9 +166,9 @@ class FairSessions(PlacementGate[VisitingSession]):
     def _target(self, session: VisitingSession, required: int) -> int:
         """Return the replica at which a session that needs ``required`` tokens is resumed.
 
-        The result is the session's last replica if pausing sessions whose visits have ended frees
-        enough memory there. Otherwise, the result is the replica with the most free memory or, if
-        this memory does not suffice, the replica where pauses free the most memory.
+        A session returns to its last replica if pausing sessions with ended visits frees enough
+        memory there. If not, the session goes to the replica with the most free memory or, if this
+        memory does not suffice, to the replica where pauses free the most memory.
         """
         free = self.rooms(whole)
         made = {

@@ -19,9 +19,10 @@ class Kthena(FlowPolicy):
     (pkg/kthena-router/datastore). Tokens count when an answer has ended, and a request keeps the
     priority that it had at its arrival. A client without answers in the window overtakes all other
     clients until its first answer has ended. The whole burst of a new client therefore goes first,
-    and a stream of new clients starves a client with any usage. kthena's queue releases 100
-    requests a second unless a limit on unfinished requests is set; here, the saturation detector
-    decides when a request is released. kthena's window counts whole seconds; here, it is exact.
+    and a stream of new clients starves a client with any usage. In kthena, the queue releases 100
+    requests a second unless unfinished requests are limited. In fairbench, the saturation detector
+    decides when a request is released. The time window is exact in fairbench, but counts whole
+    seconds in kthena.
     """
 
     name = "kthena"
@@ -30,8 +31,8 @@ class Kthena(FlowPolicy):
     class Params:
         """Parameters: weights of a token and of an answered request, and the window in seconds.
 
-        ``refreshed`` orders requests by current usage instead of usage at arrival. kthena refreshes
-        only the head of its queue, and only if configured.
+        ``refreshed`` orders requests by current usage instead of usage at arrival. In kthena, only
+        the head of the queue is refreshed, and only if configured.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight", "request_weight")

@@ -16,12 +16,12 @@ class ProgramAware(FlowPolicy):
     """A policy that favours clients with little attained service and a long wait.
 
     The rules are llm-d's program-aware-fairness with the ``las`` strategy (llm-d-router @06aa34b).
-    llm-d identifies a program by a fairness id, which is a client in fairbench. Attained service is
-    the input + 2 x output tokens of finished answers, and halves every ``half_life_s`` seconds.
-    Service and waiting time are each scaled to the range from 0 to 1 over the waiting clients. The
-    client with the least service goes first, unless its request is by far the youngest. With the
-    default weights, the client with the most service never goes before a client without service,
-    even after the longest wait. A stream of new clients can then starve an old client.
+    A program has a fairness id in llm-d, and is a client in fairbench. Attained service is the
+    input + 2 x output tokens of finished answers, and halves every ``half_life_s`` seconds. Service
+    and waiting time are each scaled to the range from 0 to 1 over the waiting clients. The client
+    with the least service goes first, unless its request is by far the youngest. With the default
+    weights, the client with the most service never goes before a client without service, even after
+    the longest wait. A stream of new clients can then starve an old client.
     """
 
     name = "program-aware"
@@ -30,8 +30,8 @@ class ProgramAware(FlowPolicy):
     class Params:
         """Weights of attained service and of the next request's waiting time, and the half-life.
 
-        If ``half_life_s`` is 0, service does not decay. llm-d forgets programs that are idle for an
-        hour; this policy keeps them, because their attained service has decayed to almost 0.
+        If ``half_life_s`` is 0, service does not decay. Unlike llm-d, this policy does not forget
+        programs that are idle for an hour, because their attained service has decayed to almost 0.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("half_life_s", "service_weight", "wait_weight")

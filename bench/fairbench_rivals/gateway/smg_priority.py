@@ -19,7 +19,7 @@ class Rules(NamedTuple):
     """The rules of a class: reserved slots, limits on queue length and waiting time, and aging."""
 
     name: str
-    floor: int  # least number of slots that are reserved for the class
+    floor: int  # minimum number of slots that are reserved for the class
     share: float  # fraction of all slots that is reserved for the class
     queue: int
     timeout_s: float
@@ -49,7 +49,7 @@ class SmgPriority(ClassQueues):
     the time limit of its class. Clients are not distinguished.
 
     If a request of the classes system or interactive finds no slot, smg also cancels a request of a
-    lower class that has no first token yet. fairbench's gateways cannot cancel a sent request, so
+    lower class that has no first token yet. Gateways of fairbench cannot cancel a sent request, so
     the request of the higher class waits.
     """
 

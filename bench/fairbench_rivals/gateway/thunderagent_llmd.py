@@ -51,10 +51,10 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
         - ``age``: like ``urgent``, but the session may not move to another replica.
         - ``wait-cap``: like ``origin`` until the session has waited for ``after_s`` seconds
           (default 8), and then like ``most-room``.
-        - ``lease``: like ``origin``, and idle tokens never decay. Full replicas do not pause
-          sessions every 5 s. Instead, a session that does not fit replaces idle sessions, the
-          longest idle first. A waiting session replaces sessions that are idle for ``after_s`` (30)
-          seconds, and a turn of an active session replaces any idle session.
+        - ``lease``: like ``origin``, but the tokens of idle sessions never decay. Full replicas do
+          not pause sessions every 5 s. Instead, a session that does not fit replaces idle sessions,
+          the longest idle first. A waiting session replaces sessions that are idle for ``after_s``
+          (30) seconds, and a turn of an active session replaces any idle session.
         """
 
         resume: Literal["most-room", "origin", "urgent", "age", "wait-cap", "lease"] = "most-room"

@@ -52,7 +52,7 @@ class CallTimes:
 class Promotions:
     """The times at which programs will have waited ``beta`` times their service time.
 
-    ``heap`` is sorted by these times. A heap entry that is too early is corrected when its time
+    ``heap`` is sorted by these times. Entries that are too early are corrected when their time
     comes.
     """
 

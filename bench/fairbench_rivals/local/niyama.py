@@ -19,13 +19,13 @@ class Niyama(LocalScheduler):
     """A scheduler that orders requests by first-token deadline + ``alpha_s`` x prompt tokens.
 
     The rules are those of Niyama's code (arXiv 2503.22562, later QoServe; microsoft/sarathi-serve
-    @72339db, branch niyama_asplos2026, deadline_scheduler.py and sequence.py). fairbench's authors
-    had only the abstract of the paper. Niyama calls this sum hybrid prioritization: ``alpha_s=0``
-    is EDF, and a large value puts the shortest prompt first. With the code's 8 ms per token, a
-    prompt of 650 tokens adds 5 s, which exceeds the differences between the code's interactive
-    deadlines. Niyama also relegates late requests: if the prefill of a request that has not run yet
-    would end after its first token is due, the request goes behind all others when its turn comes.
-    A relegated request waits while requests arrive that can be in time, so its wait is unbounded;
+    @72339db, branch niyama_asplos2026, deadline_scheduler.py and sequence.py). The authors of
+    fairbench had only the abstract of the paper. Niyama calls this sum hybrid prioritization:
+    ``alpha_s=0`` is EDF, and a large value puts the shortest prompt first. With the code's 8 ms per
+    token, a prompt of 650 tokens adds 5 s, which exceeds the differences between the code's
+    interactive deadlines. Niyama also relegates late requests. When the turn of a request comes
+    that has not run yet, it goes behind all other requests if its first token would be late. A
+    relegated request waits while requests arrive that can be in time, so its wait is unbounded;
     ``relegate=false`` turns this rule off.
 
     If a request only has a deadline for its end, its first-token deadline is this deadline minus

@@ -25,7 +25,7 @@ class PrefillTimeShare(FCFS):
     def __init__(self, params: NoParams) -> None:
         super().__init__(params)
         self.share = self.SHARE
-        self._prefill_ps = self._decode_ps = 0.0  # the virtual clocks
+        self._prefill_ps = self._decode_ps = 0.0
         # whether the scheduler chose prefill, or None if it had no choice
         self._chosen: bool | None = None
 

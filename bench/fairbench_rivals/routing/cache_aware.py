@@ -37,12 +37,12 @@ class CacheAware(CountingRouter):
     assumed to be cached. Clients are not distinguished. The original routers measure text in
     characters instead of tokens, which changes no ratio.
 
-    fairbench keeps two known defects of SGLang's routers. sgl-router and sgl-model-gateway break
-    ties by the lowest number (``rotate_ties`` rotates equal workers), so new prompts go to an idle
-    cluster's first worker. smg keeps the state of workers that left, and sends requests that match
-    such a worker to the first worker, without recording the choice (``purge_on_leave``). If several
-    workers have the prefix, the original routers choose arbitrarily, and fairbench chooses the
-    worker to which the prefix was sent last.
+    Two known defects of SGLang's routers are kept. The routers sgl-router and sgl-model-gateway
+    break ties by the lowest number (``rotate_ties`` rotates equal workers). New prompts thus go to
+    an idle cluster's first worker. The router smg keeps the state of workers that left. It sends
+    requests that match such a worker to the first worker, and does not record this choice
+    (``purge_on_leave``). If several workers have the prefix, the original routers choose
+    arbitrarily, and fairbench chooses the worker to which the prefix was sent last.
     """
 
     name = "cache-aware"
@@ -56,7 +56,7 @@ class CacheAware(CountingRouter):
         learns the contents of caches and chooses the worker with the longest overlap, then the
         fewest requests in flight, then the smallest tree. In smg, the load also counts as
         imbalanced if the used fractions of KV pools differ by more than ``balance_usage``, or if a
-        fraction exceeds ``overload_usage``; the value 1 turns each of these two rules off.
+        fraction exceeds ``overload_usage``. The value 1 turns these rules off.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("balance_usage", "overload_usage", "rotate_ties")

@@ -24,9 +24,9 @@ class LlmD(HistoryRouter):
     and falls to 0 at ``queue_threshold`` waiting requests.
 
     A second published configuration knows the cached prefixes: prefix_weight=2, load_weight=0,
-    queue_weight=1, kv_weight=1. In this configuration, the queue score is (most - waiting) / (most
-    - least), from the numbers of waiting requests at the workers, and the KV score is 1 - usage.
-    Clients are ignored; only llm-d's queue before the scheduler sees clients.
+    queue_weight=1, kv_weight=1. Here, the queue score is (most - waiting) / (most - least), from
+    the numbers of waiting requests at the workers, and the KV score is 1 - usage. Clients are
+    ignored; only llm-d's queue before the scheduler sees clients.
 
     fairbench keeps a known defect: only the first 256 blocks count, so prompts that share 4,096
     tokens look the same (``max_prefix_blocks``; 0 counts all blocks).

@@ -159,8 +159,8 @@ def _end_with_parent(sleep: Callable[[float], None]) -> None:
 def failure(error: Exception) -> dict[str, Any]:
     """Return the type and text of an error, and the file, line and function that raised the error.
 
-    ``fits`` is False if the error shows that the engine differs from the supported releases: a call
-    from this package failed, or the engine used an attribute that a stand-in lacks.
+    ``fits`` is False if the error shows that the engine differs from the supported releases. In
+    such a case, a call from this package failed, or a stand-in lacks an attribute.
     """
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1]

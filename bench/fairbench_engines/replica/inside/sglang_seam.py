@@ -30,7 +30,7 @@ HOST_CACHE = {  # arguments of an SGLang server with a hierarchical KV cache
     "hicache_io_backend": "direct",
     "hicache_mem_layout": "layer_first",
 }
-DRAFTS = 4  # most draft tokens that a step accepts with speculative decoding
+DRAFTS = 4  # maximum number of draft tokens that a step accepts with speculative decoding
 AFTER_END = 3  # token id that stands for any token after the end of an output
 # the output tokens of a request after its end
 NO_MORE: dict[int, int] = defaultdict(lambda: AFTER_END)
@@ -122,7 +122,7 @@ def sglang() -> Any:
         _tolerate_newer_transformers()
         modules = {name: import_module(path) for name, path in MODULES.items()}
     logging.getLogger("sglang").setLevel(logging.ERROR)
-    modules["torch"].set_num_threads(1)  # all tensors are small
+    modules["torch"].set_num_threads(1)  # a thread is enough for small tensors
     return types.SimpleNamespace(**modules)
 
 
