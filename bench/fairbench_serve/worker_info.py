@@ -370,7 +370,7 @@ async def _most(session: ClientSession, worker: WorkerAddress, path: str) -> int
 def most_told_by(body: bytes) -> int | None:
     """Return the limit on running requests from a page of SGLang, the emulator or vLLM.
 
-    The limits of a server's ranks are added. The result is None if the page reports no limit.
+    The result is the sum over a server's ranks, or None if the page reports no limit.
     """
     try:
         page: Any = msgspec.json.decode(body)

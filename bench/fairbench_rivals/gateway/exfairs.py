@@ -40,7 +40,7 @@ class ExFairS(FlowPolicy):
     int(10 x min(d, 0.5)), and the client with the lowest score raises its number by as much. This
     rule then applies to the clients with the second highest and second lowest score, and to further
     pairs while their scores differ by more than 0.1. A client's number changes at most once per
-    round. All numbers start at 0 and are kept between rounds.
+    round. All priority numbers start at 0 and are kept between rounds.
 
     A request with a negative number p overtakes int(requests with higher numbers x p / lowest p)
     places, at most 100. Requests with a number of 0 or more go to the end of the queue. Among the

@@ -52,8 +52,7 @@ class CallTimes:
 class Promotions:
     """The times at which programs will have waited ``beta`` times their service time.
 
-    ``heap`` is sorted by these times. Entries that are too early are corrected when their time
-    comes.
+    ``heap`` is sorted by these times. Entries that are too early are corrected later.
     """
 
     def __init__(self, beta: float, programs: ProgramStates[ProgramTimes]) -> None:
