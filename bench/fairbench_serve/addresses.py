@@ -108,7 +108,7 @@ def _is_own(address: str) -> bool:
 def reserved(host: str, port: int, shown: str) -> Iterator[int]:
     """Bind a port in the ``with`` block, so that no worker that starts there can take the port.
 
-    The router can still listen at this port, because aiohttp binds it with SO_REUSEPORT.
+    The router can still listen at this port, because both sockets are bound with SO_REUSEADDR.
 
     Args:
         host: Address to listen at.

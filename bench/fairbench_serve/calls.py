@@ -78,7 +78,7 @@ class Call:
         self.fields[name] = encoded(value)
 
     def body(self) -> bytes:
-        """Return the JSON body that is sent to the worker, with long fields copied unparsed."""
+        """Return the JSON body for the worker; unchanged fields are copied, not encoded again."""
         return msgspec.json.encode(self.fields)
 
 
