@@ -253,7 +253,6 @@ class EngineHome(ABC):
 
 
 def _tokens_by_client(requests: Iterable[Request], tokens: list[int]) -> Mapping[str, int]:
-    """Return the sum of tokens by client, in order of each client's first request."""
     clients = map(CLIENT, requests)
     if max(tokens, default=1) == 1:
         return Counter(clients)

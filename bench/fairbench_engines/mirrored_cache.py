@@ -157,7 +157,6 @@ class MirroredCache(ClientCache):
         return child
 
     def _cut(self, lower: KVNode, tokens: int) -> KVNode:
-        """Split a node after ``tokens`` tokens; return the new upper node."""
         ids, namespace = self._stretches[lower]
         parent, (name, _) = lower.parent, lower.key
         assert parent is not None

@@ -26,7 +26,6 @@ COLUMNS = (
 
 
 def _columns(path: Path, mode: Literal["r", "w+"]) -> dict[str, Any]:
-    """Map the file into memory, and return its columns as arrays."""
     # Numpy is imported here, because only a server with several ranks needs it.
     import numpy as np
 

@@ -82,7 +82,6 @@ class RankLink:
             self._shared.merge_ranks(told, self._elsewhere, now_s)
 
     def _find(self, now_s: float) -> None:
-        """Map the boards of ranks that have started since the last call."""
         if now_s < self._found_s + FIND_EVERY_S:
             return
         self._found_s = now_s

@@ -33,7 +33,6 @@ class _Fit:
         self._found = None
 
     def predict(self, *counts: float) -> float:
-        """Return the predicted seconds for these counts; too few observations predict 0."""
         constant, *each = self._coefficients()
         return max(0.0, constant + sum(a * b for a, b in zip(each, counts, strict=True)))
 

@@ -74,7 +74,6 @@ def _may_be_same(one: str, other: str) -> bool:
 
 
 def _address(text: str) -> str:
-    """Return an IP address in standard form; addresses of this machine become ``LOOPBACK``."""
     address = ip_address(text.partition("%")[0])
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or address

@@ -25,7 +25,7 @@ class Usage(NamedTuple):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
-    failed: bool = False  # whether the answer ended with an error
+    failed: bool = False
 
     def completed_by(self, earlier: Usage) -> Usage:
         """Return this usage, with missing counts taken from ``earlier``."""

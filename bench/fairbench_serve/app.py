@@ -175,7 +175,6 @@ def _new_dispatcher(
 
 
 def _subscriber(worker: int, address: WorkerAddress, dispatcher: Dispatcher) -> Subscriber | None:
-    """Return the reader of a worker's KV events, or None if the router needs none."""
     if address.kv_events is None or not dispatcher.router.wants_evictions:
         return None
     lost, cleared = dispatcher.lost, dispatcher.forget_cache
@@ -333,7 +332,6 @@ def _renew_tls(site: http_server.Connections, read_tls: Callable[[], SSLContext 
 
 @asynccontextmanager
 async def _administered(app: web.Application, config: RouterConfig) -> AsyncIterator[None]:
-    """Serve the admin port, if configured, until the ``with`` block ends."""
     if config.admin_port is None:
         yield
         return

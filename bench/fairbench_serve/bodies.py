@@ -81,7 +81,6 @@ class Decoder:
             raise _broken()
 
     def _new_member(self) -> zlib._Decompress:
-        """Return a decompressor for the next gzip member of the body."""
         self._members += 1
         if self._members > MOST_MEMBERS:
             raise bad_request(f"the body has more than {MOST_MEMBERS} compressed members")

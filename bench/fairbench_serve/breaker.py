@@ -22,7 +22,6 @@ MOST_KINDS = 1024
 
 @dataclass(slots=True)
 class _State:
-    # consecutive failures of the worker
     failures: int = 0
     # the first two clients whose requests failed at the worker
     clients: set[str] = field(default_factory=set)

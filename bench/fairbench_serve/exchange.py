@@ -238,7 +238,6 @@ class Exchange:
             self.flight.paused = False
 
     async def _break_off(self, stream: web.StreamResponse) -> web.StreamResponse:
-        """End a stream whose worker has failed, with an error in the stream's format."""
         # The router already knows about this failure of the worker.
         self.flight.on_lost = lambda reason: None
         problem = Problem(HTTPStatus.BAD_GATEWAY, "the worker failed during this answer")
@@ -247,7 +246,6 @@ class Exchange:
 
 
 def _returned(answer: ClientResponse) -> dict[str, str]:
-    """Return the headers of the worker's answer that are passed on to the client."""
     returned = {name: answer.headers[name] for name in RETURNED if name in answer.headers}
     wait = answer.headers.get(RETRY_AFTER, "")
     if wait.isascii() and wait.isdecimal() and len(wait) < 6 and int(wait) <= LONGEST_RETRY_S:

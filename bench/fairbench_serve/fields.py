@@ -352,7 +352,6 @@ TEXTS = frozenset(
     | {"name", "refusal", "arguments", "output", "input", "summary", "encrypted_content"}
 )
 
-# maximum number of stop texts of a request
 MOST_STOPS = 32
 # maximum number of characters of a stop text, which SGLang decodes again at each step
 LONGEST_STOP = 256
@@ -434,7 +433,6 @@ def _check_field(given: Fields, name: str, budget: _Budget, where: str) -> None:
 
 
 def _check_turns(given: Fields, turns: str, budget: _Budget) -> None:
-    """Check the JSON schemas in messages or items, such as the tools of a system message."""
     messages = _messages.decode(given[turns])
     for message in messages:
         for name in sorted(message.keys() - TEXTS):
@@ -567,7 +565,6 @@ class _Walk:
                 self.schema(schema, replace(place, around=around, within=within))
 
     def _literal(self, value: Any, depth: int) -> None:
-        """Subtract a literal value and all its nested values from the budget."""
         self._charge_size(value, depth)
         if isinstance(value, dict):
             value = [one for pair in value.items() for one in pair]
@@ -575,7 +572,6 @@ class _Walk:
             self._literal(one, depth + 1)
 
     def _charge_size(self, value: Any, depth: int) -> None:
-        """Subtract a value's size, without nested values, from the budget; check its depth."""
         texts = len(value) // TEXT_VALUE if isinstance(value, str) else 0
         self.budget.spend(1 + texts, self.where)
         if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
@@ -597,7 +593,6 @@ def _table_in(text: str, where: str) -> Any:
 
 
 def _is_pattern(name: Any) -> bool:
-    """Return whether a keyword or type denotes a regular expression or a grammar."""
     return isinstance(name, str) and any(word in name.lower() for word in _PATTERN_WORDS)
 
 

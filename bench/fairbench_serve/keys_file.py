@@ -247,7 +247,6 @@ class Access:
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
-    """Return a file's modification time, size, inode and device, or None without a file."""
     try:
         found = path.stat()
     except OSError:

@@ -61,12 +61,10 @@ class _Run:
         return self.start + min((index + 1) * self.block_size, len(self.ids))
 
     def may_grow(self, parent: BlockHash | None, block_size: int) -> bool:
-        """Return whether a block that follows the block ``parent`` may be added to this run."""
         fits = len(self.ids) == block_size * len(self.hashes) < RUN_TOKENS
         return fits and self.block_size == block_size and self.hashes[-1] == parent
 
     def prefix(self, end: int) -> array[int]:
-        """Return all token ids of a prompt up to token ``end``."""
         parts: list[array[int]] = []
         run: _Run | None = self
         while run is not None:
@@ -161,7 +159,6 @@ class BlockIndex:
             self._evict(run.prefix(end), start)
 
     def _evict(self, ids: array[int], start: int) -> None:
-        """Report the pages of tokens that end after token ``start`` as evicted."""
         pages = segments_of(ids)
         ends = [0, *accumulate(page.length for page in pages)]
         first = bisect_right(ends, start)

@@ -144,7 +144,6 @@ class FairnessGauges(Collector):
         yield _by_client(BALANCE, text, self._balances())
 
     def _waiting_requests(self) -> Iterator[Request]:
-        """Yield the requests whose answers have not begun yet."""
         yield from self._dispatcher.ingress or ()
         for flights in self._dispatcher.flights.values():
             yield from (one.request for one in flights if one.first_token_s is None)

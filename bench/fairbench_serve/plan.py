@@ -333,13 +333,11 @@ def started_workers(
 
 
 def _served(router: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the routing policy's default parameters for serving to the settings."""
     served = router_class(router).served_params.items()
     return {f"{router}.{name}": value for name, value in served} | dict(settings)
 
 
 def _check_settings(settings: Mapping[str, Any], *owners: str) -> None:
-    """Raise UsageError for a setting of a part that is not among ``owners``."""
     for key in settings:
         if key.partition(".")[0] not in owners:
             parameters = " and ".join(f"{owner}.PARAM" for owner in owners)

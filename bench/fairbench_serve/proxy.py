@@ -162,7 +162,6 @@ class Proxy:
             return await self._unless_evicted(asking)
 
     def _session(self, http: web.Request, call: Call) -> int:
-        """Return the session's number; raise Problem if the gateway needs a session."""
         number = _header_number(http, headers.PROGRAM, NO_SESSION)
         if number == NO_SESSION:
             number = session_of(http.headers, call.said.get(headers.BODY_SESSION))

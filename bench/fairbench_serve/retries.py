@@ -212,7 +212,6 @@ class Attempts:
                     return tries.given_up()
 
     def _avoided(self, tries: Tries) -> Collection[int]:
-        """Return the workers that the next attempt avoids if other workers are available."""
         failed = {one.worker for one in tries.failures if one.reason is not AttemptFailure.STALE}
         refusing = failed.union(tries.refusers)
         doubted = refusing | self._doubted(tries) if failed else refusing
@@ -348,14 +347,12 @@ class Attempts:
     def _record_attempt(
         self, asking: Asking, worker: int, outcome: str, charge: Charge = NOTHING
     ) -> None:
-        """Add the outcome of an attempt to the metrics and to the trace."""
         self.metrics.totals.count_finished(asking.request.client, outcome, charge)
         asking.trace.end_attempt(worker, outcome, charge)
 
     def _settle_exchange(
         self, asking: Asking, flight: RequestInFlight, exchange: Exchange, elapsed_s: float
     ) -> None:
-        """Record the cost and the end of an exchange with a worker."""
         failure = AttemptFailure.EVICTED if asking.slot.evicted else exchange.failure
         charge = self._exchange_charge(asking, flight.worker, exchange, elapsed_s)
         if failure is None:

@@ -95,7 +95,6 @@ class RouterPolicy:
                 self._dispatcher.finish(flight, 0, failed=True)
 
     def _with_workers(self, loads: Mapping[str, int]) -> Dispatcher:
-        """Apply the workers' loads to the dispatcher, and return the dispatcher."""
         if self._dispatcher is None:
             self._numbers = {name: number for number, name in enumerate(loads)}
             router = self._make(len(loads))

@@ -110,7 +110,6 @@ class OtelTraces(Traces):
 
 
 def _told(trace: RequestTrace, outcome: str) -> dict[str, str | int | float]:
-    """Return the attributes of a span, without any text of the prompt or answer."""
     told: dict[str, str | int | float] = {
         "fairbench.outcome": outcome,
         "fairbench.held_s": trace.held_s,

@@ -300,7 +300,6 @@ async def ask_workers(session: ClientSession, workers: Iterable[WorkerAddress]) 
 
 
 def _vocab_size(info: dict[str, Any]) -> int | None:
-    """Return the vocabulary size that a worker reports, or else the size in the model's files."""
     for told in _reports(info):
         if size := _positive_int(told.get("vocab_size")):
             return size
@@ -326,7 +325,6 @@ async def _ask_info(session: ClientSession, worker: WorkerAddress) -> dict[str, 
 
 
 async def _ask_vllm(session: ClientSession, worker: WorkerAddress) -> dict[str, Any]:
-    """Return the information in a vLLM server's metrics, with the path of its model."""
     metrics = await _page(session, worker, "/metrics")
     try:
         info = info_in(metrics.decode())

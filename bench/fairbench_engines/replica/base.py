@@ -163,7 +163,6 @@ class RealReplica(ABC):
             del self._per_client[client]
 
     def _decoding(self, contexts: Iterable[tuple[Req, int]]) -> dict[str, Decoding]:
-        """Return the number and the total context in tokens of each client's decoding requests."""
         sums: dict[str, Decoding] = {}
         for request, tokens in contexts:
             client = self._sequences[request].request.client
@@ -195,7 +194,6 @@ class RealReplica(ABC):
         self._first = first
 
     def _book_step(self, complete: Callable[[], list[Req]]) -> list[Req]:
-        """Add a step to the stretch of decode steps, and return the requests that it finished."""
         finished = complete()
         assert self._stretch is not None
         self._stretch.steps += 1
@@ -207,7 +205,6 @@ class RealReplica(ABC):
         return 0
 
     def _end_stretch(self) -> None:
-        """Record a stretch of decode steps in the service log before the batch changes."""
         if self._stretch is not None and self._stretch.steps:
             batch = InBatch(self.log.index)
             for client, (requests, context) in self._first.items():

@@ -184,7 +184,6 @@ class EngineProcess:
         return self._ended(self.ask("ended", replica))
 
     def _failed(self, told: Mapping[str, Any]) -> Exception:
-        """Return the error for a failure that ``inside.bridge.failure`` described."""
         text = ": ".join(dict.fromkeys((told["type"], told["text"])))
         where = f"{told['file']}, line {told['line']}, in {told['function']}"
         if told["type"] == "ModuleNotFoundError" and not self.version:

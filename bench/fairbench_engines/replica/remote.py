@@ -95,7 +95,6 @@ class RemoteReplica(RealReplica):
         """Begin the iteration that the engine has planned; return False without an iteration."""
 
     def _note(self, answer: Mapping[str, Any]) -> None:
-        """Record queue length, free memory, preemptions and evictions from an answer."""
         self._state = {name: answer[name] for name in ("waiting", "free", "evictable")}
         for number, produced in answer.get("preempted", ()):
             self._end_stretch()

@@ -49,7 +49,7 @@ class SGLangCodeReplica(RemoteReplica):
     def __init__(self, parts: WorkerParts, settings: Mapping[str, Any], channel: Channel) -> None:
         limits = SGLangContract(settings, parts.profile).limits
         super().__init__(parts, limits, limits.pool_tokens, channel)
-        self._prefills: list[Prefill] = []  # the requests in the current iteration
+        self._prefills: list[Prefill] = []
         # requests whose prompts are partly computed
         self._prefilling: set[Sequence] = set()
 

@@ -41,7 +41,7 @@ class VLLMCodeReplica(RemoteReplica):
         # longest context in tokens at the first decode step of any request in the current stretch
         # (consecutive decode steps with the same batch)
         self._longest = 0
-        self._chunks: list[Prefill] = []  # the requests in the current step
+        self._chunks: list[Prefill] = []
         self._booking = Booking()
 
     def fits(self, request: Request) -> bool:

@@ -238,7 +238,6 @@ class Eviction:
         mirror.claim(self._tree.nodes[req.last_node], claiming)
 
     def _stored(self, _: Any, req: Req, **named: Any) -> None:
-        """Claim the tokens of a request that SGLang has just stored in its tree."""
         mine = self._held.get(req) or SGLangHolding(UNKNOWN)
         left = req.kv.kv_allocated_len - req.kv.cache_protected_len
         node, private = self._tree.nodes[req.last_node], mine.private - left

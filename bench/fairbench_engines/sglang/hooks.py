@@ -180,7 +180,6 @@ class Hooks:
         self.home.ranks = self._link(scheduler)
 
     def _link(self, scheduler: Any) -> RankLink | None:
-        """Return the link to the server's other data-parallel ranks, or None if it has only one."""
         folder = os.environ.get(FOLDER)
         if not folder:
             return None

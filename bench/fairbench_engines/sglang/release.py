@@ -149,7 +149,6 @@ def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool 
 
 
 def _check_ranks(server_args: Any, scheduler: LocalScheduler) -> None:
-    """Raise UsageError unless the data-parallel ranks can exchange charges."""
     flag = f"--dp-size {server_args.dp_size}"
     if ranks_of(scheduler) is not None:
         why = "because the processes of a rank would hear of other ranks at different times"
@@ -199,7 +198,6 @@ def _one_rank(server_args: Any, why: str) -> None:
 
 
 def _given(name: str, value: Any) -> str:
-    """Return a flag with its value as users write it."""
     flag = "--" + name.replace("_", "-")
     return flag if value is True else f"{flag} {value}"
 

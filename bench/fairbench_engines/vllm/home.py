@@ -81,10 +81,10 @@ class VLLMHome(EngineHome):
         # admitted requests whose prompts may still need memory; used only with memory shares
         self._prefilling: dict[Tracked, None] = {}
         self._lost: list[Tracked] = []  # requests preempted after the last admission pass
-        self._ended_s = 0.0  # end of the last step in seconds
+        self._ended_s = 0.0
         self._over = False  # whether the scheduler has no further candidate in this pass
         self._in_pass = False
-        self.now_s = 0.0  # time of the current admission pass in seconds
+        self.now_s = 0.0
 
     @staticmethod
     def name_of(theirs: Theirs) -> str:
@@ -203,7 +203,6 @@ class VLLMHome(EngineHome):
         return prompts, decoding
 
     def _matched(self, request: Request) -> int:
-        """Return the cached tokens of a request's prompt, found by vLLM's own look-up."""
         theirs = self._ours[request].theirs
         found: int = self._engine.kv_cache_manager.get_computed_blocks(theirs)[1]
         return found

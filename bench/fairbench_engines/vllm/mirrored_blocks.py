@@ -90,7 +90,7 @@ class MirroredBlocks:
         self._size = size
         self._blank = blocks
         self._overwrite = overwrite
-        self._of: dict[int, MirroredBlock] = {}  # mirrored blocks by vLLM's block number
+        self._of: dict[int, MirroredBlock] = {}
         self._nodes: dict[bytes, HashNode] = {}  # all nodes except the root, by their hashes
         self._given_back = self._created = 0
 

@@ -153,7 +153,6 @@ class ExFairS(FlowPolicy):
             self._round_ends_s += length_s * (1 + (now_s - self._round_ends_s) // length_s)
 
     def _exchange(self) -> None:
-        """Lower the numbers of clients with high scores, and raise the numbers of all others."""
         scores = self._scores()
         ascending = sorted(scores, key=scores.__getitem__)
         for low, high in zip(ascending[: len(ascending) // 2], reversed(ascending), strict=False):
@@ -165,7 +164,6 @@ class ExFairS(FlowPolicy):
             self._numbers[low] += exchanged
 
     def _scores(self) -> dict[str, float]:
-        """Return the score of each client with an answer in the current round."""
         total = sum(answered.service for answered in self._answered.values())
         if not total:
             return {}

@@ -146,7 +146,6 @@ class FairSessions(PlacementGate[VisitingSession]):
         return min((end_s for end_s in ends_s if end_s > now_s), default=inf)
 
     def _idle_until_s(self, session: VisitingSession) -> float:
-        """Return the time in seconds at which the visit of an idle session ends."""
         return session.idle_since_s + IDLE_S
 
     def _next(self) -> Request:
@@ -182,7 +181,6 @@ class FairSessions(PlacementGate[VisitingSession]):
         return emptiest if free[emptiest] >= required else max(made, key=made.__getitem__)
 
     def _leaving(self, worker: int) -> list[VisitingSession]:
-        """Return the idle sessions of a replica whose visits have ended."""
         return [
             one for one in self.sessions_at(worker)
             if not one.is_busy and (

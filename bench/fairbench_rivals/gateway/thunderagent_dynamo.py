@@ -70,7 +70,6 @@ class ThunderAgentDynamo(TickGate[DemotableSession]):
         return super().tick(now_s)
 
     def _demote(self, until_s: float) -> None:
-        """Demote the sessions of replicas with a nearly full pool until the given time."""
         pool_tokens = self.setup.pool_tokens
         loads = self.loads(whole)
         for worker, session in self.active():

@@ -132,7 +132,6 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
         return 2, ADMISSIONS[self.params.admit](session)
 
     def _target(self, session: PlacedSession, rooms: dict[int, float]) -> int:
-        """Return the replica at which the rule lets the session resume now."""
         own = session.origin
         best = max(rooms, key=rooms.__getitem__)
         if own is None or own not in rooms:

@@ -111,7 +111,6 @@ class Autellix(LocalScheduler):
         return sorted(running, key=self._queue_place, reverse=True)
 
     def _promote(self, now_s: float) -> None:
-        """Move each call whose program has waited long enough to the first queue."""
         for request, call in self._promotions.due_calls(now_s, self._calls):
             if call.since_s is not None:
                 call.total_waited_s += now_s - call.since_s

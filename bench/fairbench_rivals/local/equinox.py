@@ -13,8 +13,6 @@ from fairbench_rivals.local.least_counter import LeastCounter
 
 
 class _Charge(NamedTuple):
-    """The facts about a request that are known at its admission."""
-
     outputs: int
     extend_tokens: int
     waited_s: float

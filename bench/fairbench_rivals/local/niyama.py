@@ -125,7 +125,6 @@ class Niyama(LocalScheduler):
         return self._due_s[request] + self.params.alpha_s * request.input_tokens
 
     def _is_late(self, request: Request, now_s: float) -> bool:
-        """Return whether a request has never run and its first token would be late."""
         if not self.params.relegate or request in self._made:
             return False
         return now_s + self._prefill_s(request) > self._due_s[request]

@@ -68,7 +68,7 @@ class PrefillTimeShareAuto(PrefillTimeShare):
 
     def __init__(self, params: NoParams) -> None:
         super().__init__(params)
-        self._token_s = 0.0  # mean time per prompt token in seconds
+        self._token_s = 0.0
         # duration and end of the last decode step in seconds
         self._step_s, self._decoded_s = inf, 0.0
         self._adapted_s = 0.0
@@ -87,7 +87,6 @@ class PrefillTimeShareAuto(PrefillTimeShare):
             self._step_s, self._decoded_s = lasted_s, end_ps / PS_PER_S
 
     def _adapt(self, oldest: Request, left: int, now_s: float) -> None:
-        """Move the prefill share towards the share that the two pressures demand."""
         passed_s, self._adapted_s = now_s - self._adapted_s, now_s
         if not self._token_s:
             return

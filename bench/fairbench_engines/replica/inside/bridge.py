@@ -100,7 +100,6 @@ def _served_by_copy(answers: BinaryIO, bridge: Callable[[], EngineReplicas], pas
 
 
 def _started_replica(run: EngineReplicas, passing: int, index: int, tells_evicted: bool) -> int:
-    """Fork a copy of this process for a replica, and return the copy's process id."""
     with socket.socket(fileno=os.dup(passing)) as passed:
         _, descriptors, _, _ = socket.recv_fds(passed, 1, 1)
     with socket.socket(fileno=descriptors[0]) as channel:
@@ -117,7 +116,6 @@ def _started_replica(run: EngineReplicas, passing: int, index: int, tells_evicte
 
 
 def _serve(replica: ClockedReplica, messages: BinaryIO, answers: BinaryIO) -> None:
-    """Answer the messages to a replica until the input ends."""
     known = {name: getattr(replica, name) for name in OPERATIONS}
     _write(answers, True)
     while message := _read(messages):

@@ -69,7 +69,6 @@ def _git(home: Path, *words: str) -> str | None:
 
 
 def _commit(home: Path) -> str | None:
-    """Return the commit of the git checkout that tracks the package, or None without a checkout."""
     if not _git(home, "ls-files", "--error-unmatch", "__init__.py"):
         return None
     commit = _git(home, "rev-parse", "HEAD")

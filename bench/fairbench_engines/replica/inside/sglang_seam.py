@@ -193,7 +193,6 @@ def _scheduler_class() -> Any:
             self.req_to_token_pool, self.token_to_kv_pool_allocator = rows, tokens
 
         def _make_surroundings(self) -> None:
-            """Set stand-ins for parts of the scheduler that do not affect scheduling."""
             self.model_config = types.SimpleNamespace(
                 is_encoder_decoder=False,
                 vocab_size=2**62,
@@ -445,7 +444,6 @@ class SGLangScheduling:
         return finished
 
     def _next(self, requests: list[Any]) -> Any:
-        """Return the next output token of each request; an ended request gets ``AFTER_END``."""
         tokens = [self._outputs.get(req, NO_MORE)[len(req.output_ids)] for req in requests]
         return self._sgl.utils.GenerationBatchResult(next_token_ids=self._sgl.torch.tensor(tokens))
 

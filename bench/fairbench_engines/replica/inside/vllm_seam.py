@@ -57,7 +57,6 @@ class _Structured:
 
 
 def _configuration(limits: Any, policy: str, kv_events: Any) -> Any:
-    """Return an object with the attributes of a VllmConfig that vLLM's schedulers read."""
     config, batches = vllm().config, 1 + limits.async_scheduling
     scheduler = config.SchedulerConfig(
         max_model_len=1 << 20,
@@ -173,7 +172,6 @@ class VLLMScheduling:
         self._listen()
 
     def _listen(self) -> None:
-        """Wrap two methods of vLLM to record preemptions and the cached tokens of requests."""
         scheduler = self.scheduler
         preempt, lookup = scheduler._preempt_request, scheduler.kv_cache_manager.get_computed_blocks
 
