@@ -216,7 +216,7 @@ class Doubts:
             del self._doubts[next(iter(self._doubts))]
 
     def clear_doubts(self, worker: int, kind: int) -> None:
-        """Delete the doubts about a worker that has served a request of this kind."""
+        """Forget the failures of a worker for this kind of request, which it has now served."""
         self._doubts.pop((worker, None), None)
         self._doubts.pop((worker, kind), None)
 

@@ -238,7 +238,7 @@ class Exchange:
             self.flight.paused = False
 
     async def _break_off(self, stream: web.StreamResponse) -> web.StreamResponse:
-        # The router already knows about this failure of the worker.
+        # Ignore later reports that the worker was lost, because the answer has already failed.
         self.flight.on_lost = lambda reason: None
         problem = Problem(HTTPStatus.BAD_GATEWAY, "the worker failed during this answer")
         await self._write(stream, self._reader.end_with(problem))

@@ -575,7 +575,7 @@ class _Walk:
         texts = len(value) // TEXT_VALUE if isinstance(value, str) else 0
         self.budget.spend(1 + texts, self.where)
         if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
-            raise bad_request(f"{self.where}: numbers must fit into 64 bits")
+            raise bad_request(f"{self.where}: a number must fit 64 bits")
         if depth > MOST_DEPTH:
             raise bad_request(f"{self.where}: nested more than {MOST_DEPTH} levels deep")
 

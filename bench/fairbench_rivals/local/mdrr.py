@@ -14,7 +14,7 @@ from fairbench.schedulers.charging.shared_prefixes import Sharing
 from fairbench.schedulers.local.fair import FairScheduler
 from fairbench.schedulers.params import NotNegativeInt, Positive, PositiveInt
 
-# fraction of the KV pool that is the default quantum, as a divisor
+# The default quantum is the size of the KV pool divided by this number.
 POOL_SHARES = 20
 # default quantum in tokens if the size of the KV pool is unknown, as in a gateway
 QUANTUM_ANYWHERE = 10_000
