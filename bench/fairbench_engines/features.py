@@ -1,6 +1,6 @@
-"""The table of features on the releases page: what works with the plugin in each engine.
+"""The table of engine features on the releases page: what works with each plugin.
 
-A feature is shown as refused if the plugin of the engine refuses it.
+The table shows a feature as refused if the plugin of the engine refuses it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ADAPTERS = (
 
 
 class Feature(NamedTuple):
-    """A feature of an engine: what works with the plugin, and the flags that request it.
+    """A feature of an engine: what works with the plugin, and the flags that request the feature.
 
     ``sglang`` and ``vllm`` say what works in SGLang and in vLLM, and how the feature is tested.
-    ``flags`` are names in ``sglang.OFF`` and ``paths`` names in ``vllm.OFF``, which list what the
-    plugins refuse.
+    ``flags`` are keys of ``sglang.OFF`` and ``paths`` keys of ``vllm.OFF``; these tables list the
+    features that the plugins refuse.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The host of a local scheduler in an engine, as far as SGLang and vLLM have it in common.
+"""The common base of the classes that host a local scheduler in SGLang and in vLLM.
 
 The scheduler is the same object as in the simulator. The engine keeps the queue, the KV cache and
-the memory. The host reports events of requests to the scheduler, and counts them.
+the memory. The host reports events of requests to the scheduler, and counts the events.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fairbench_engines.step_times import FittedCosts, StepTimes
 Theirs = Any  # an engine's request
 REQUEST, PRODUCED, CLIENT = map(attrgetter, ("request", "produced", "client"))
 IS_POSITIVE = (0).__lt__
-# creates a ``Running`` from a tuple without running Python code, unlike the class
+# creates a ``Running`` from a tuple without running the class's Python code
 RUNNING: Callable[[Any], Running] = partial(tuple.__new__, Running)
 
 
@@ -42,10 +42,10 @@ class Tracked:
 
     request: Request
     theirs: Theirs
-    # tokens to prefill, which include the request's output after a preemption in vLLM
+    # tokens to prefill, which include the output of a request that vLLM has preempted
     prompt: Prompt
     produced: int = 0  # output tokens that the scheduler knows of
-    admitted: bool = False  # whether the engine has admitted the request before
+    admitted: bool = False  # whether the engine has ever admitted the request
     loaded: int = 0  # prefix tokens that the next step copies from host memory
 
 
@@ -58,10 +58,9 @@ def request_of(
     priority: int = 0,
     session: str | None = None,
 ) -> Request:
-    """Return the scheduler's view of a request; a session is a program without a known end.
+    """Return the scheduler's view of a request; a session becomes a program of unknown length.
 
-    ``tag`` holds the client's name, and the seconds that are left at ``now_s`` until the request's
-    deadlines.
+    ``tag`` holds the client's name, and the seconds from ``now_s`` to the request's deadlines.
     """
     client, due = untagged(tag, now_s)
     return Request(
@@ -93,7 +92,7 @@ class EngineView(WaitingView, Protocol):
 class EngineHome(ABC):
     """The object in an engine that owns a scheduler of fairbench.
 
-    ``name_of`` returns the key of an engine's request.
+    ``name_of`` returns the key under which a request of the engine is recorded.
     """
 
     view: EngineView
@@ -114,14 +113,14 @@ class EngineHome(ABC):
         self._ours: dict[Request, Tracked] = {}
         # connection to the server's other data-parallel ranks, or None
         self.ranks: RankLink | None = None
-        # memory shares of clients, or None if shares are off
+        # memory shares of clients, or None without memory shares
         self._shares: MirroredMemory | None = None
-        # requests that have left the queue, but that views may still read
+        # requests that have left the queue, but that the view may still read in this pass
         self._left: list[Request] = []
         self._numbers = count()
 
     def share_memory(self, eviction: MirroredEviction | None) -> None:
-        """Let memory shares decide on admissions, if the configuration turns them on."""
+        """Let memory shares decide on admissions if the configuration has memory shares."""
         if self.config.shares_memory and eviction is not None:
             ours = self._ours
             self._shares = MirroredMemory(
@@ -138,12 +137,12 @@ class EngineHome(ABC):
         return self.view.clients()
 
     def look(self, now_s: float) -> None:
-        """Apply the charges that the other data-parallel ranks have published."""
+        """Apply the charges that other data-parallel ranks have published."""
         if self.ranks is not None:
             self.ranks.look(now_s)
 
     def tell(self, now_s: float) -> None:
-        """Publish this rank's charges for the other data-parallel ranks."""
+        """Publish this rank's charges to all other data-parallel ranks."""
         if self.ranks is not None:
             self.ranks.tell(now_s, self.view.clients(), idle=self.idle)
 
@@ -153,16 +152,13 @@ class EngineHome(ABC):
         if self.ranks is None:
             handle(request, self.view, now_s)
             return
-        if not again:  # a retracted request may come back in the middle of a pass
+        if not again:  # a retracted request may return in the middle of a pass
             self.ranks.look(now_s)
         with self.ranks.arriving(request.client):
             handle(request, self.view, now_s)
 
     def gone(self, theirs: Theirs) -> None:
-        """Handle the end of a request in any state.
-
-        Repeated calls change nothing.
-        """
+        """Handle the end of a request in any state; later calls have no effect."""
         if (tracked := self._tracked.pop(self.name_of(theirs), None)) is None:
             return
         request = tracked.request
@@ -177,9 +173,9 @@ class EngineHome(ABC):
         self.scheduler.on_finish(request)
 
     def _select(self, now_s: float) -> Selection | None:
-        """Begin a pass of the scheduler over the requests that memory shares allow.
+        """Begin a pass over the waiting requests, or only over those that memory shares allow.
 
-        The result is None if they allow no request.
+        The result is None if memory shares allow no request.
         """
         view: WaitingView = self.view
         if self._shares is not None:
@@ -190,7 +186,7 @@ class EngineHome(ABC):
 
     @abstractmethod
     def _pending(self) -> Iterable[tuple[Request, int]]:
-        """Return the running requests whose prompts lack memory, with the missing tokens."""
+        """Return the running requests whose prompts still need memory, with the missing tokens."""
 
     def end_pass(self) -> None:
         """Record that the engine has ended an admission pass."""
@@ -200,7 +196,7 @@ class EngineHome(ABC):
         self._left.clear()
 
     def retraction_order(self, running: Iterable[Theirs], now_s: float) -> list[Theirs]:
-        """Return the running requests in the order in which they lose memory, unknown ones last."""
+        """Return the running requests, the first to lose memory first, unknown requests last."""
         order_victims = self.scheduler.retraction_order
         assert order_victims is not None, "only a scheduler with such an order is asked"
         wanted = order_victims(self.view.running, now_s)
@@ -219,7 +215,7 @@ class EngineHome(ABC):
         return [*(known[request] for request in wanted), *unknown]
 
     def _admit(self, tracked: Tracked, extend_tokens: int) -> None:
-        """Record an admission; ``extend_tokens`` tokens will be computed, possibly in chunks."""
+        """Record an admission after which ``extend_tokens`` prompt tokens are computed."""
         request, recompute = tracked.request, tracked.admitted
         tracked.admitted = True
         if self._shares is not None:
@@ -233,9 +229,9 @@ class EngineHome(ABC):
         self.scheduler.on_admitted(request, extend_tokens, recompute)
 
     def _produce(self, names: Iterable[Hashable], new_tokens: Iterable[int]) -> None:
-        """Charge clients for new output tokens of requests, given by name; ignore unknown names.
+        """Charge clients for new output tokens of the named requests; ignore unknown names.
 
-        A step has hundreds of requests, so loops run in C where possible.
+        The loops run in C where possible, because a step has hundreds of requests.
         """
         found = list(map(self._tracked.get, names))
         new = list(compress(new_tokens, found))
@@ -249,7 +245,7 @@ class EngineHome(ABC):
             one.produced += tokens
         requests = list(map(REQUEST, tracked))
         if (charge_tokens := self.scheduler.on_request_tokens) is not None:
-            # calls ``charge_tokens`` for each pair without a loop in Python
+            # A deque without space calls ``charge_tokens`` for each pair without a Python loop.
             deque(map(charge_tokens, requests, new), maxlen=0)
         for client, sum_tokens in _tokens_by_client(requests, new).items():
             self.ledger.count("output_tokens", client, sum_tokens)
@@ -257,7 +253,6 @@ class EngineHome(ABC):
 
 
 def _tokens_by_client(requests: Iterable[Request], tokens: list[int]) -> Mapping[str, int]:
-    """Return the sum of tokens by client, in order of each client's first request."""
     clients = map(CLIENT, requests)
     if max(tokens, default=1) == 1:
         return Counter(clients)

@@ -1,7 +1,7 @@
 """Cached matches of waiting requests with an engine's prefix cache.
 
-A match is looked up again only after the prefix cache changed where the match ends. Sorting a queue
-by match length then costs as much as there are changes.
+A match is looked up again only if the prefix cache has changed where the match ends. Sorting a
+queue by match length then costs only as much as the changes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ NO_OUTPUT = Segment("", 0)  # a placeholder, because the queue reads no outputs
 class Match(NamedTuple):
     """The result of looking up a prompt in an engine's prefix cache.
 
-    ``depth`` is the number of cached tokens. ``at`` identifies the place in the tree where the
+    ``depth`` is the number of cached tokens. ``at`` identifies the position in the tree where the
     cached prefix ends. ``awaited`` identifies the next part of the prompt, which would extend the
-    match if it were cached; it is None if the whole prompt is cached.
+    match if the engine cached it; ``awaited`` is None if the whole prompt is cached.
     """
 
     depth: int
@@ -38,7 +38,7 @@ class Match(NamedTuple):
 class Spot:
     """The end of a cached prefix, and the waiting requests whose match ends there.
 
-    ``latest`` is the last of them in the order of the queue, or None if unknown.
+    ``latest`` is the waiting request that is last in the order of the queue, or None if unknown.
     """
 
     parent: Spot | None = None  # used only by the simulated engine
@@ -51,7 +51,7 @@ class Spot:
         self.latest: Waiter | None = None
 
     def last(self, refresh: int) -> Waiter:
-        """Return the waiting request that is last in the order of refresh number ``refresh``."""
+        """Return the request that is last in the queue order of refresh number ``refresh``."""
         if self.latest is None:
             self.latest = max(self.waiters, key=lambda waiter: waiter.touched_at(refresh))
         return self.latest
@@ -64,8 +64,7 @@ class KeptMatches(ABC):
     """A MatchCache that looks up a prompt again only if its match may have changed.
 
     A subclass defines the look-up, and calls ``stored`` and ``lost`` when the engine's cache
-    changes. An unnecessary call costs only a look-up; a missing call leaves an outdated match in
-    the order of the queue.
+    changes. An unnecessary call costs only a look-up. A missing call leaves an outdated match.
     """
 
     def __init__(self) -> None:
@@ -97,7 +96,7 @@ class KeptMatches(ABC):
             for waiter in waiters:
                 self.on_moved(waiter)
 
-    # the interface ``MatchCache``, which the queue calls
+    # The following methods implement ``MatchCache``, which the queue calls.
 
     def refresh(self, waiters: Iterable[Waiter]) -> None:
         self.refresh_stamp += 1
@@ -125,16 +124,13 @@ class KeptMatches(ABC):
             self._awaiting.setdefault(awaited, {})[waiter] = None
 
     def opened(self, spot: Spot, request: Request) -> None:
-        """Handle a match position that a first request uses: the end of its cached prefix."""
+        """Handle a new match position, at which the match of a first request ends."""
 
     def closed(self, spot: Spot) -> None:
         """Handle a match position that no waiting request uses any longer."""
 
     def detach(self, waiter: Waiter) -> None:
-        """Forget the match position of a waiting request.
-
-        A request without a match position is ignored.
-        """
+        """Forget the match position of a waiting request, if it has one."""
         if (spot := waiter.node) is None:
             return
         waiter.node = None
@@ -151,12 +147,12 @@ class KeptMatches(ABC):
                 del self._awaiting[awaited]
 
     def placed(self, waiter: Waiter) -> None:
-        """Handle a changed queue position of a request that has a match position."""
+        """Handle a changed queue position of a waiting request that may have a match."""
         if (spot := waiter.node) is None:
             return
         latest, following = spot.latest, self.refresh_stamp + 1
         if latest is waiter:
-            spot.latest = None  # the request may have moved to the front
+            spot.latest = None  # the request may no longer be the last
         elif latest is None:
             if len(spot.waiters) == 1:
                 spot.latest = waiter
@@ -165,7 +161,7 @@ class KeptMatches(ABC):
 
 
 class EngineQueue(MatchedQueue[Spot]):
-    """The simulator's queue in match order, on top of an engine's cache.
+    """The simulator's queue in match order, which uses an engine's cache.
 
     ``matched(request)`` returns the cached tokens that the engine itself finds before an admission.
     """
@@ -192,12 +188,12 @@ class EngineQueue(MatchedQueue[Spot]):
     ) -> None:
         """Add an arriving or retracted request with the prompt ``token_ids``.
 
-        It joins the tail of the queue, or the head with ``first``. Its match has at most ``most``
-        tokens, by default all but the last. ``apart`` is a key that separates equal tokens of two
-        requests in the cache.
+        The request joins the tail of the queue or, with ``first``, the head. The match has at most
+        ``most`` tokens; by default, all tokens but the last may match. ``apart`` is a key that
+        separates requests with equal tokens in the cache.
         """
         waiting = Waiting(request, NO_OUTPUT, 0, lambda _: None)
-        # Only the first tokens are compared, to find uncached prefixes that requests share.
+        # The first tokens suffice to find uncached prefixes that waiting requests share.
         waiting.prompt = prompt_apart(token_ids[:IN_BATCH_TOKENS], apart)
         waiting.total = len(token_ids) if most is None else most + 1
         self.enter(waiting, first=first)

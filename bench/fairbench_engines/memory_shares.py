@@ -1,7 +1,7 @@
-"""Memory shares inside an engine, as far as SGLang and vLLM have them in common.
+"""The common part of memory shares inside SGLang and vLLM.
 
-The simulator's ``MemoryShare`` decides which waiting requests may be admitted. It reads each
-client's tokens from the copy (mirror) of the engine's cache that the eviction policy maintains.
+The simulator's ``MemoryShare`` decides which waiting requests may be admitted. ``MemoryShare``
+reads each client's tokens from the eviction policy's copy (mirror) of the engine's cache.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Theirs = Any  # an engine's request
 
 
 class Mirror(Protocol):
-    """The mirror of an engine's cache, which knows the clients that claim each cached token."""
+    """The mirror of an engine's cache, which records the clients that claim each cached token."""
 
     @property
     def claims(self) -> Claims[Any]: ...
@@ -30,14 +30,14 @@ class Mirror(Protocol):
 
 
 class MirroredEviction(Protocol):
-    """The eviction policy of an engine; ``mirror`` is a new object after the cache was emptied."""
+    """The eviction policy of an engine; ``mirror`` is a new object after the cache is emptied."""
 
     @property
     def mirror(self) -> Mirror: ...
 
     @property
     def splits(self) -> int:
-        """The number of node splits in the mirror so far; a split may change a demand."""
+        """The number of node splits in the mirror so far; a split may change a prompt's demand."""
 
     def free_tokens(self) -> int:
         """Return the number of free tokens in the engine; cached tokens are not free."""
@@ -68,7 +68,7 @@ class MirroredMemory:
         self._eviction, self._theirs_of = eviction, theirs_of
         self._known = frozenset(clients)
         self._share = MemoryShare(self.share, self, self.name_of)
-        # answers that stay valid until the engine admits or preempts a request
+        # demands and tokens that stay valid until the engine admits or preempts a request
         self._demands: dict[Request, PromptTokens] = {}
         self._held: dict[str, float] = {}
         self._unpinned: dict[str, float] = {}
@@ -77,8 +77,8 @@ class MirroredMemory:
     def begin(self, waiting: WaitingView, pending: Iterable[tuple[Request, int]]) -> ShareView:
         """Begin an admission pass, and return the view for the scheduler.
 
-        ``pending`` lists running requests, with the number of their prompt tokens that have no
-        memory yet.
+        ``pending`` lists the running requests, each with the number of its prompt tokens that have
+        no memory yet.
         """
         self.clients = self._eviction.mirror.residency.clients
         self.changed()
@@ -88,7 +88,7 @@ class MirroredMemory:
         return self._share.begin(waiting, sums)
 
     def changed(self) -> None:
-        """Record that the memory of clients may have changed within a pass."""
+        """Record that an admission or a preemption in this pass has changed the memory."""
         for stored in (self._demands, self._held, self._unpinned):
             stored.clear()
 
@@ -120,8 +120,8 @@ class MirroredMemory:
 
     def demand(self, request: Request) -> PromptTokens:
         if self._splits != self._eviction.splits:
-            # In SGLang, a node in use counts only if all of it is a prefix of the prompt. Matching
-            # prompts in this pass may have split nodes.
+            # SGLang counts a used node only if the whole node is a prefix of the prompt, and
+            # matching prompts in this pass may have split nodes.
             self._demands.clear()
             self._splits = self._eviction.splits
         found = self._demands.get(request)

@@ -12,7 +12,7 @@ from fairbench.engine.client_cache import ClaimedNode, ClientCache, Residency
 from fairbench.engine.kv_cache import KVNode
 from fairbench.schedulers.eviction.policies import EvictionPolicy
 
-# name for the tokens of all clients that the policy does not know
+# common name for all clients that the policy does not know
 OTHERS = "clients without an entitlement"
 UNKNOWN = Request(-1, OTHERS, 0, 0, (), 0, 0)
 
@@ -20,14 +20,14 @@ Ids: TypeAlias = "array[int]"
 
 
 class Prefix(NamedTuple):
-    """A cached prefix: token ids, and a namespace that separates, for example, two adapters."""
+    """A cached prefix: token ids, and a namespace that separates, for example, LoRA adapters."""
 
     ids: Ids
     namespace: tuple[Hashable, Hashable]
 
 
 class LiveMemoryLog:
-    """A memory log for a real engine, which has a clock but records nothing."""
+    """A memory log that provides a real engine's clock and records nothing."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -37,7 +37,7 @@ class LiveMemoryLog:
         return round(self._now_s() * PS_PER_S)
 
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
-        """Ignore a change of memory, because a real engine keeps no memory log."""
+        """Do nothing, because a real engine keeps no memory log."""
 
 
 def claiming(request: Request, clients: Container[str]) -> Request:
@@ -51,7 +51,7 @@ def held_by_client(residency: Residency) -> dict[str, float]:
 
 
 class MirroredCache(ClientCache):
-    """The simulator's cache as a copy of an engine's tree, node by node.
+    """A copy of an engine's prefix tree, node by node, as a cache of the simulator.
 
     The engine reports every match, insertion and lock. ``drop(node)`` must evict the engine's
     corresponding leaf. Tokens of clients that the policy does not know are evicted first.
@@ -70,8 +70,8 @@ class MirroredCache(ClientCache):
         self._clients = frozenset(self.residency.clients)
         self._drop_theirs = drop
         self._page = page
-        self.splits = 0  # node splits so far
-        # tokens of each node, without those of its ancestors
+        self.splits = 0  # number of node splits so far
+        # the tokens of each node, without the tokens of its ancestors
         self._stretches: dict[KVNode, Prefix] = {}
 
     def claiming(self, request: Request) -> Request:
@@ -114,9 +114,9 @@ class MirroredCache(ClientCache):
         return cast(ClaimedNode, node)
 
     def found(self, prefix: Prefix, limit: int) -> tuple[int, int]:
-        """Return how many tokens of a prompt are cached, and how many of these are in use.
+        """Return how many of a prompt's first ``limit`` tokens are cached, and how many are in use.
 
-        At most ``limit`` tokens count. The tree does not change.
+        The tree does not change.
         """
         cached = used = 0
         for child, common in self._along(prefix, limit):
@@ -128,8 +128,7 @@ class MirroredCache(ClientCache):
     def _along(self, prefix: Prefix, limit: int) -> Iterator[tuple[KVNode, int]]:
         """Yield the nodes on the path of a prefix, each with its number of equal tokens.
 
-        The path ends after ``limit`` tokens, or in the first node that only partly equals the
-        prefix.
+        The path ends after ``limit`` tokens, or in the first node that differs from the prefix.
         """
         ids, node = prefix.ids, self.root
         while node.depth + self._page <= limit:
@@ -145,7 +144,7 @@ class MirroredCache(ClientCache):
             node = child
 
     def _name(self, prefix: Prefix, depth: int) -> str:
-        """Return a name for the page at token ``depth``, different for sibling nodes."""
+        """Return the name of the page at token ``depth``, which differs between sibling nodes."""
         text = prefix.ids[depth : depth + self._page].tobytes().decode("latin-1")
         return text if depth else f"{prefix.namespace} {text}"
 
@@ -158,7 +157,6 @@ class MirroredCache(ClientCache):
         return child
 
     def _cut(self, lower: KVNode, tokens: int) -> KVNode:
-        """Split a node after ``tokens`` tokens; return the new upper node."""
         ids, namespace = self._stretches[lower]
         parent, (name, _) = lower.parent, lower.key
         assert parent is not None
@@ -175,7 +173,7 @@ class MirroredCache(ClientCache):
         return upper
 
     def take(self, client: str, tokens: int) -> None:
-        """Evict until ``tokens`` tokens fit, for a client's request that is computed next."""
+        """Evict until ``tokens`` tokens fit for a client's request that is computed next."""
         self.claims.keep_within_limit(client, tokens)
         if tokens > self.free:
             self.evict(tokens - self.free, {client: tokens})
@@ -189,15 +187,15 @@ class MirroredCache(ClientCache):
             self.residency.add_private(client, tokens)
 
     def store(self, node: ClaimedNode, request: Request, private: int, *, last: bool) -> None:
-        """Claim the path to ``node`` for a request; ``last`` is true at the request's end.
+        """Claim the path to ``node`` for a request; ``last`` is True at the request's end.
 
-        The request's stored tokens end at ``node``; ``private`` of them no longer count as its
-        private memory.
+        The request's stored tokens end at ``node``. Of these tokens, ``private`` tokens no longer
+        count as the request's private memory.
         """
         stored, at = 0, node
         while (parent := at.parent) is not None and not at.holders:
             stored, at = stored + at.length, parent
-        # other requests had already stored the remaining tokens
+        # Other requests had stored the remaining tokens of the path before.
         self.residency.add_private(request.client, stored - private)
         (self.retain if last else self.claim)(node, request)
 

@@ -1,18 +1,18 @@
-"""Data-parallel ranks of a server, whose schedulers count each other's charges.
+"""Accounts that count the charges of all data-parallel ranks of a server.
 
-Each rank has its own queue and scheduler. The host carries totals between ranks (``Totals``), and
-no rank waits for another.
+Each rank has its own queue and scheduler. Totals of charges (``Totals``) travel between ranks, and
+no rank waits for another rank.
 
-The service of two clients that wait at all ranks differs by at most 2(R U + Q + S). R is the
-number of ranks; U and Q are the terms of the theorem for one rank (the quantum Q is 0 for VTC).
-S is the largest charge to a client elsewhere that a rank does not know yet. This bound is at most
-that of [DLPM] Theorem 5.1, 2 R (U + Q), plus 2 S, for two reasons:
+The service of two clients that wait at all ranks differs by at most 2(R U + Q + S). R is the number
+of ranks; U and Q are the terms of the theorem for one rank (the quantum Q is 0 for VTC). S is the
+largest charge to a client that a rank has not received yet. The difference is at most 2 S above the
+bound of [DLPM] Theorem 5.1, 2 R (U + Q), for two reasons:
 
-- A rank serves the waiting client with the least known counter, or one with positive known
+- A rank serves the waiting client with the lowest known counter, or a client with positive known
   credit. The client's true counter exceeds the known counter by at most S, and its running
   requests at the ranks add at most R U.
-- All clients that wait at a refill get the same number of quanta, and a round that several ranks
-  grant at the same time counts once.
+- At a refill, all waiting clients get the same number of quanta. If several ranks grant a round of
+  quanta at the same time, the round counts once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NO_LEAD = Terms(ahead_tok_s=0.0, forget_s=inf)
 
 
 class RankAccount(ABC):
-    """The account of one rank's scheduler, which includes the charges of the other ranks."""
+    """The account of a rank's scheduler, which includes the charges of all other ranks."""
 
     def __init__(self) -> None:
         self._elsewhere: Mapping[str, bool] = {}
@@ -53,10 +53,10 @@ class RankAccount(ABC):
 
         Args:
             told: Totals by the rank that sent them; totals may be late, repeated or out of order.
-            elsewhere: Clients with requests at other ranks; True if one of the requests is queued.
+            elsewhere: Clients with requests at other ranks, each True if a request is queued there.
             now_s: The time in seconds on the host's clock.
         """
-        # Clients may leave the account only after all new charges are applied.
+        # No client may leave the account before all new charges are applied.
         busy = dict(self._elsewhere)
         for totals in told.values():
             busy |= dict.fromkeys((*totals.charged, *totals.raised), False)
@@ -68,11 +68,11 @@ class RankAccount(ABC):
 
     @abstractmethod
     def export_totals(self, since: int = 0) -> Totals:
-        """Return the message with this rank's charges for ranks that know version ``since``."""
+        """Return this rank's charges for ranks that already know version ``since``."""
 
     @abstractmethod
     def _merge(self, origin: str, totals: Totals, now_s: float) -> None:
-        """Merge the totals of charges that one rank has published."""
+        """Merge the totals of charges that the rank ``origin`` has published."""
 
     @abstractmethod
     def _look_elsewhere(self, elsewhere: Mapping[str, bool]) -> None:
@@ -80,16 +80,16 @@ class RankAccount(ABC):
 
     @abstractmethod
     def active(self) -> Collection[str]:
-        """Return the clients of this rank whose presence other ranks have to know."""
+        """Return the clients of this rank that other ranks must treat as active."""
 
     @contextmanager
     def arriving(self, client: str) -> Iterator[None]:
-        """Record any lift of the client's counter while its arriving request is handled."""
+        """Record how the counter of an arriving request's client rises in the ``with`` block."""
         yield
 
 
 class CounterRanks(RankAccount):
-    """Counters of service, with a client's charges and lifts at all ranks."""
+    """Counters of service that include a client's charges and counter lifts at all ranks."""
 
     def __init__(self, scheduler: Any, account: Counters) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class CounterRanks(RankAccount):
         self._account.elsewhere = elsewhere
 
     def active(self) -> Collection[str]:
-        # Only waiting clients matter, and the totals list them.
+        # Counters need only the waiting clients, which each rank publishes separately.
         return ()
 
     @contextmanager
@@ -133,7 +133,7 @@ class CounterRanks(RankAccount):
 
 
 class CreditRanks(RankAccount):
-    """Deficit credits: a client's credit is its quanta minus the charges of all ranks."""
+    """Deficit credits: a client's credit is its quanta minus its charges at all ranks."""
 
     def __init__(self, account: Credits) -> None:
         super().__init__()

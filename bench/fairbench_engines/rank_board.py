@@ -1,7 +1,7 @@
-"""The board of a rank: totals by client, in a file that the other ranks map into memory.
+"""The board of a data-parallel rank: a file with totals by client that all ranks can read.
 
-Only the rank itself writes its board, without locks. A reader during an update gets old totals of
-some clients, and their new totals at the next reading.
+A rank alone writes its board, without locks, and all other ranks map the file into memory. A rank
+that reads during an update gets outdated totals of some clients until its next reading.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-# most clients on the board; service of further clients is not shared between ranks
+# maximum number of clients on a board; ranks do not share the service of further clients
 SLOTS = 1 << 16
 # bytes for the names of all clients
 NAME_BYTES = 64 * SLOTS
-# bits of a client's state: its requests run, its requests wait
+# bits of a client's state: RUNS if the client has requests at the rank, WAITS if any is queued
 RUNS, WAITS = 1, 2
-# Columns of the board: name, type of entries, number of entries. ``ends`` holds where the clients'
-# names end. The file is sparse, so unused slots take no memory.
+# Each column of the board has a name, a type and a number of entries. ``ends`` holds the position
+# where each client's name ends. The file is sparse, so unused slots take no memory.
 COLUMNS = (
     *(("clients", "i8", 1), ("version", "i8", 1), ("told_s", "f8", 1)),
     *(("charged", "f8", SLOTS), ("raised", "f8", SLOTS), ("service", "f8", SLOTS)),
@@ -26,8 +26,7 @@ COLUMNS = (
 
 
 def _columns(path: Path, mode: Literal["r", "w+"]) -> dict[str, Any]:
-    """Map the file into memory, and return its columns as arrays."""
-    # imported here, because only a server with several ranks needs numpy
+    # Numpy is imported here, because only a server with several ranks needs it.
     import numpy as np
 
     sizes = {name: np.dtype(kind).itemsize * count for name, kind, count in COLUMNS}
@@ -40,18 +39,18 @@ def _columns(path: Path, mode: Literal["r", "w+"]) -> dict[str, Any]:
 
 
 class RankBoard:
-    """The board of this rank, on which each client keeps its slot."""
+    """The board of this rank, on which each client has a fixed slot."""
 
     def __init__(self, path: Path) -> None:
         made = path.with_suffix(".new")
         self._columns = _columns(made, "w+")
-        # The file is renamed when it is complete, so readers find only complete files.
+        # Renaming the complete file ensures that other ranks find no incomplete file.
         made.rename(path)
         self._slots: dict[str, int] = {}
         self._states: Mapping[str, int] = {}
 
     def _slot(self, client: str) -> int | None:
-        """Return the client's slot, creating one on first use; None if the board is full."""
+        """Return the client's slot, created at its first use, or None if the board is full."""
         if (slot := self._slots.get(client)) is not None:
             return slot
         slot, name = len(self._slots), client.encode(errors="surrogatepass")
@@ -65,7 +64,7 @@ class RankBoard:
         return slot
 
     def put(self, column: str, values: Iterable[tuple[str, float]]) -> None:
-        """Set the entries of some clients in a column."""
+        """Write the values of some clients into a column of the board."""
         column_of = self._columns[column]
         for client, value in values:
             if (slot := self._slot(client)) is not None:
@@ -85,13 +84,13 @@ class RankBoard:
         return float(self._columns["charged"][: len(self._slots)].sum())
 
     def tell(self, version: int, now_s: float) -> None:
-        """Publish the version of the board that is now complete."""
+        """Publish the number of the board's new version."""
         self._columns["told_s"][0] = now_s
         self._columns["version"][0] = version
 
 
 class Reader:
-    """The board of another rank, and the values last read from it."""
+    """The board of another rank, and the values that were last read from it."""
 
     def __init__(self, path: Path) -> None:
         self._columns = _columns(path, "r")
@@ -101,30 +100,30 @@ class Reader:
 
     @property
     def told_s(self) -> float:
-        """The time of the other rank's last version, in seconds on the host's monotonic clock."""
+        """The time of the board's last version, in seconds on the host's monotonic clock."""
         return float(self._columns["told_s"][0])
 
     @property
     def charged(self) -> float:
-        """The sum of the charges that this rank has read."""
+        """The sum of all charges that this rank has read from the board."""
         return float(self._seen["charged"].sum()) if self._seen else 0.0
 
     def has_news(self) -> bool:
         return bool(self._columns["version"][0] != self.version)
 
     def read(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the charges and the lifted levels that have changed, by client."""
+        """Return the charges and the lifted counters that have changed, by client."""
         self.version = int(self._columns["version"][0])
         self._read_names()
         return self._changed("charged"), self._changed("raised")
 
     def states(self) -> dict[str, int]:
-        """Return the states of the clients with requests at the other rank."""
+        """Return the states of the clients that have requests at the board's rank."""
         state = self._columns["state"][: len(self._names)]
         return {self._names[slot]: int(state[slot]) for slot in state.nonzero()[0].tolist()}
 
     def service(self) -> dict[str, float]:
-        """Return the weighted tokens that the other rank has computed for each client."""
+        """Return the weighted tokens that the board's rank has computed for each client."""
         found = self._columns["service"][: len(self._names)].tolist()
         return dict(zip(self._names, found, strict=True))
 

@@ -1,4 +1,4 @@
-"""The link of a data-parallel rank to the other ranks of its server, on one host."""
+"""The link of a data-parallel rank to all other ranks of its server, on the same host."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fairbench.schedulers.peers import Totals
 from fairbench_engines.rank_accounts import RankAccount
 from fairbench_engines.rank_board import RUNS, WAITS, RankBoard, Reader
 
-# environment variable that the first process of a server with several ranks sets
+# environment variable that the first process of a server with several ranks sets for all ranks
 FOLDER = "FAIRBENCH_RANKS"
 EVERY_S = 0.05  # seconds between two exchanges of totals while a rank is busy
 FIND_EVERY_S = 1.0
-# seconds without news from a rank after which no client counts as waiting there
+# seconds without news from a rank after which its clients do not count as waiting there
 FORGET_S = 10.0
 
 
@@ -38,11 +38,11 @@ def _remove(folder: str, owner: int) -> None:
 
 
 class RankLink:
-    """A rank's link to the others: it publishes its own totals and reads theirs.
+    """A rank's link to all other ranks: it publishes its own totals and reads their totals.
 
     ``shared`` is the account of the rank's scheduler, or None. A board's file name contains the
-    rank and its process: after a restart, the rank reads all totals of the others, and the charges
-    of its former process stay charged.
+    rank and its process id, so a restarted rank has a new board. The restarted rank reads the
+    totals of all other ranks, and the old board keeps the charges of its former process.
     """
 
     def __init__(self, folder: Path, rank: int, shared: RankAccount | None) -> None:
@@ -62,10 +62,10 @@ class RankLink:
         self._told_s = self._looked_s = self._found_s = -FORGET_S
         self._was_idle = False
         self._elsewhere: dict[str, bool] = {}
-        self.lag_s = 0.0  # age in seconds of another rank's latest totals when they were read
+        self.lag_s = 0.0  # age in seconds of the totals that were last read from another rank
 
     def look(self, now_s: float) -> None:
-        """Apply new totals of the other ranks, at most once every ``EVERY_S`` seconds."""
+        """Apply new totals of all other ranks, at most once every ``EVERY_S`` seconds."""
         if now_s < self._looked_s + EVERY_S:
             return
         self._looked_s = now_s
@@ -82,7 +82,6 @@ class RankLink:
             self._shared.merge_ranks(told, self._elsewhere, now_s)
 
     def _find(self, now_s: float) -> None:
-        """Map the boards of ranks that have started since the last look."""
         if now_s < self._found_s + FIND_EVERY_S:
             return
         self._found_s = now_s
@@ -119,16 +118,16 @@ class RankLink:
 
     @property
     def sent(self) -> float:
-        """The charges that this rank has sent to the other ranks."""
+        """The sum of the charges that this rank has sent to all other ranks."""
         return self._board.charged
 
     @property
     def received(self) -> float:
-        """The charges that this rank has received from the other ranks."""
+        """The sum of the charges that this rank has received from all other ranks."""
         return sum(reader.charged for reader in self._readers.values())
 
     def tell(self, now_s: float, waiting: Collection[str], *, idle: bool) -> None:
-        """Publish this rank's totals once per ``EVERY_S`` seconds, or if the rank becomes idle."""
+        """Publish this rank's totals every ``EVERY_S`` seconds, and when the rank becomes idle."""
         ends, self._was_idle = idle and not self._was_idle, idle
         if now_s < self._told_s + EVERY_S and not ends:
             return

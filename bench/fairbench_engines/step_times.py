@@ -9,22 +9,19 @@ from fairbench.core import PS_PER_S, CostModel, Request
 from fairbench.hardware.gpu_time import Decoding, step_parts
 from fairbench.schedulers.base import LocalScheduler
 
-# factor on the weights of all earlier observations at each new one
+# factor by which the weights of all earlier observations shrink at a new observation
 FORGET = 0.999
-FEW = 8  # observations that the first prediction of a step time needs
+FEW = 8  # minimum number of observations before the first prediction of a step time
 
 
 class _Fit:
-    """A least-squares fit of seconds to a constant and several counts, weighted by recency.
-
-    A negative prediction is replaced by 0 seconds.
-    """
+    """A least-squares fit of seconds to a constant and several counts, weighted by recency."""
 
     def __init__(self, counts: int) -> None:
         self._products = [[0.0] * (counts + 1) for _ in range(counts + 1)]
         self._targets = [0.0] * (counts + 1)
         self._seen = 0
-        # fitted coefficients, None after a new observation
+        # the fitted coefficients, or None after a new observation
         self._found: list[float] | None = None
 
     def observe(self, seconds: float, *counts: float) -> None:
@@ -36,12 +33,11 @@ class _Fit:
         self._found = None
 
     def predict(self, *counts: float) -> float:
-        """Return the predicted seconds for these counts, or 0 with too few observations."""
         constant, *each = self._coefficients()
         return max(0.0, constant + sum(a * b for a, b in zip(each, counts, strict=True)))
 
     def each(self, count: int) -> float:
-        """Return how many seconds a unit of count number ``count`` adds, at least 0."""
+        """Return the seconds (at least 0) that a unit of the count with index ``count`` adds."""
         return max(0.0, self._coefficients()[count + 1])
 
     def _coefficients(self) -> list[float]:
@@ -52,7 +48,7 @@ class _Fit:
         return self._found
 
     def _solved(self) -> list[float]:
-        # imported here, because only schedulers that need a fit use it; every engine installs numpy
+        # Only schedulers that need a fit import numpy, which every engine installs.
         import numpy as np
 
         products = np.array(self._products)
@@ -66,8 +62,8 @@ class FittedCosts:
     """A ``CostModel`` that is fitted to measured steps of an engine.
 
     The model is linear, like the simulator's timing profiles. A prefill's time depends on its new
-    tokens, the context that they attend to, and the tokens loaded from host memory. A decode step's
-    time depends on its number of requests and their context.
+    tokens, on their context, and on the tokens loaded from host memory. A decode step's time
+    depends on its number of requests and on the requests' context.
     """
 
     def __init__(self) -> None:
@@ -109,7 +105,7 @@ def _attended(cached_tokens: int, new_tokens: int) -> float:
 class PromptPart(NamedTuple):
     """The part of a prompt that an engine step computed.
 
-    ``complete`` is true for the last part of the prompt. ``load_s`` is the expected time in seconds
+    ``complete`` is True for the last part of a prompt. ``load_s`` is the expected time in seconds
     to load the request's cached tokens from host memory.
     """
 
@@ -131,15 +127,15 @@ class StepTimes:
     """A reporter of step times to a scheduler, which charges clients for GPU time.
 
     The server's clock gives each step's duration; time that two steps share is charged once. The
-    model ``costs``, fitted to the server's own steps, divides the duration among requests; until it
-    has enough observations, they bear equal parts. Loading tokens from host memory is charged to
-    the requests that need them.
+    model ``costs``, which is fitted to the server's own steps, divides the duration among requests.
+    Before the model has enough observations, all requests bear equal parts. The time to load tokens
+    from host memory is charged to the requests that need the tokens.
     """
 
     def __init__(self, scheduler: LocalScheduler, costs: CostModel) -> None:
         self._scheduler = scheduler
         self._costs = costs
-        self._until_s = 0.0  # time in seconds up to which GPU time is charged
+        self._until_s = 0.0  # end in seconds of the GPU time that is already charged
 
     def step(
         self,

@@ -41,11 +41,9 @@ def same_worker(
 ) -> str | None:
     """Return one of ``others`` that leads to the same server as ``url``, or None.
 
-    Looking up host names may take seconds.
-
-    Two full host names count as different servers even with a common IP address, which may belong
-    to a gateway in front of both. ``found`` keeps addresses between calls, so that each URL is
-    looked up once.
+    The call looks up host names, which may take seconds. URLs with different full host names count
+    as different servers even if they share an IP address, which may belong to a gateway in front
+    of several servers. ``found`` caches the IP addresses of each URL between calls.
     """
     known = {} if found is None else found
 
@@ -68,7 +66,7 @@ def _host(url: str) -> str:
 def _may_be_same(one: str, other: str) -> bool:
     """Return whether two host names may mean the same host.
 
-    This needs an IP address, a local name or a short name.
+    Different full names such as a.example.com and b.example.com count as different hosts.
     """
     short, full = sorted((one, other), key=len)
     is_own = {one, other} & {"localhost", socket.gethostname().lower()}
@@ -76,7 +74,6 @@ def _may_be_same(one: str, other: str) -> bool:
 
 
 def _address(text: str) -> str:
-    """Return an IP address in standard form; addresses of this machine become ``LOOPBACK``."""
     address = ip_address(text.partition("%")[0])
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or address
@@ -108,15 +105,14 @@ def _is_own(address: str) -> bool:
 
 @contextmanager
 def reserved(host: str, port: int, shown: str) -> Iterator[int]:
-    """Bind a port in the ``with`` block, so that no worker that starts meanwhile takes it.
+    """Bind a port in the ``with`` block, so that no worker that starts there can take the port.
 
-    The router can still listen at the port, because it is bound with SO_REUSEPORT and no socket
-    listens there yet.
+    The router can still listen at this port, because both sockets are bound with SO_REUSEADDR.
 
     Args:
         host: Address to listen at.
         port: Port number; 0 means that any free port is used.
-        shown: Command line options that the error message names.
+        shown: Command-line options that the error message names.
 
     Yields:
         The port number.

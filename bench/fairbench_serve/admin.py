@@ -29,18 +29,18 @@ log = logging.getLogger(__name__)
 
 PATH = "/workers"
 FIELDS = ("url", "key")
-# seconds for which the answer to an addition waits until the worker is healthy
+# maximum number of seconds for which a POST request waits until the added worker is healthy
 PATIENCE_S = 2.0
-MOST_BYTES = 2**16  # most bytes of an admin request's body
+MOST_BYTES = 2**16  # maximum number of bytes of an admin request's body
 
 
 @dataclass(eq=False)
 class Membership:
     """The set of workers, which an operator can change through the admin port.
 
-    Each added worker gets a new number. A removed worker stays in the list ``workers``, which only
-    grows. ``follow(worker)`` is called for each added worker, ``unfollow(worker)`` for each removed
-    one. Methods that change the set raise Problem if the change is impossible.
+    Each added worker gets a new number, and a removed worker stays in the list ``workers``. The
+    functions ``follow(worker)`` and ``unfollow(worker)`` are called for each added and each removed
+    worker.
     """
 
     workers: list[WorkerAddress]
@@ -51,7 +51,7 @@ class Membership:
     unfollow: Callable[[int], None]
 
     def __post_init__(self) -> None:
-        # keeps two calls from adding the same worker
+        # A lock, because two concurrent calls could add the same worker twice.
         self._adding = asyncio.Lock()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -79,12 +79,11 @@ class Membership:
         return "ejected" if self.breakers.is_open(worker) else "down"
 
     async def add(self, address: WorkerAddress, patience_s: float) -> int:
-        """Add a worker, which gets requests once it is healthy; return its number.
+        """Add a worker, and return its number after at most ``patience_s`` seconds.
 
-        The call waits at most ``patience_s`` seconds for this.
-
-        Raises Problem (HTTP status 409) if the worker is already known or is this router itself, or
-        if the routing policy does not support more workers.
+        The worker gets requests once it is healthy. Raises Problem (HTTP status 409) if the worker
+        is already known or is this router itself, or if the routing policy does not support more
+        workers.
         """
         self._check_changeable()
         if await self.health.is_this_router(address, patience_s):
@@ -95,10 +94,7 @@ class Membership:
         return worker
 
     async def _numbered(self, address: WorkerAddress) -> int:
-        """Add a worker to the list under a new number.
-
-        Raises Problem if a known worker has the same address.
-        """
+        """Add a worker under a new number; raise Problem if its address is already in use."""
         known = {self.workers[worker].url: worker for worker in self.dispatcher.flights}
         twin = await asyncio.to_thread(same_worker, address.url, tuple(known))
         if twin is not None:
@@ -116,8 +112,8 @@ class Membership:
     def drain(self, worker: int) -> None:
         """Stop sending requests to a worker, and remove the worker after its last request.
 
-        Repeated calls change nothing. Raises Problem: status 404 for an unknown worker, 409 for the
-        only available worker or a routing policy that does not support removals.
+        Draining a worker twice has no further effect. Raises Problem with HTTP status 404 for an
+        unknown worker, and 409 for the only available worker or an unsupported routing policy.
         """
         if worker not in self.dispatcher.flights:
             raise Problem(HTTPStatus.NOT_FOUND, f"there is no worker {worker}")
@@ -151,9 +147,9 @@ def admin_app(
 ) -> web.Application:
     """Return the HTTP application of the admin port.
 
-    Callers must send ``key``, if given. ``worker_keys`` holds the API keys of workers that may be
-    added. A web page in a browser on the router's machine can reach this port but not change the
-    workers, because it can neither send JSON to another site nor use a host name of this machine.
+    If ``key`` is given, callers must send it. ``worker_keys`` holds the API keys of workers that
+    may be added. A web page in a browser on the router's machine cannot change the workers, because
+    it can neither send JSON to another site nor use a host name of this machine.
     """
 
     @web.middleware
@@ -186,9 +182,9 @@ def admin_app(
 
 
 def worker_in(body: Any, keys: WorkerKeys) -> WorkerAddress:
-    """Return the worker that a request body names by ``url`` (as in ``--worker-url``) and ``key``.
+    """Return the worker in a request body's fields ``url`` (as in ``--worker-url``) and ``key``.
 
-    Raises Problem if a field is invalid.
+    Raises Problem for an invalid field.
     """
     if not isinstance(body, dict) or not isinstance(body.get("url"), str):
         raise bad_request('send {"url": "http://HOST:PORT[,kv=...[,replay=...]]"}')

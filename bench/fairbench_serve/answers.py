@@ -1,4 +1,4 @@
-"""Answers of workers: the events for clients, the token counts, and the charges."""
+"""Answers of workers: the events that clients receive, the token counts, and the charges."""
 
 from __future__ import annotations
 
@@ -14,21 +14,18 @@ from fairbench.live import openai
 from fairbench.live.http_server import Problem
 from fairbench_serve.prompts import TOKEN_BYTES
 
-# most bytes of an event of a stream that the router keeps in memory
+# maximum number of bytes of a stream's event that the router keeps in memory
 MAX_EVENT_BYTES = 2**22
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Usage(NamedTuple):
-    """The token counts of an answer, as the worker reports them.
-
-    A count is None if the worker did not report it.
-    """
+    """The token counts that a worker reports with an answer; an unreported count is None."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
-    failed: bool = False  # whether the answer ended with an error
+    failed: bool = False
 
     def completed_by(self, earlier: Usage) -> Usage:
         """Return this usage, with missing counts taken from ``earlier``."""
@@ -39,7 +36,7 @@ class Usage(NamedTuple):
 
 
 def is_object(answer: bytes) -> bool:
-    """Return whether bytes are a JSON object that is not empty."""
+    """Return whether ``answer`` is a JSON object."""
     try:
         _object.decode(answer)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -48,7 +45,7 @@ def is_object(answer: bytes) -> bool:
 
 
 def _usage_of(answer: openai.Answered, payload: bytes, *, whole: bool) -> Usage:
-    """Return the token counts (usage) of an answer (``whole``) or of an event.
+    """Return the token counts of a complete answer (``whole``) or of a streamed event.
 
     Raises ``msgspec.MsgspecError`` for invalid counts.
     """
@@ -62,9 +59,10 @@ def _usage_of(answer: openai.Answered, payload: bytes, *, whole: bool) -> Usage:
 
 
 def usage_of(answer: bytes) -> Usage:
-    """Return the token counts in an answer of any API, or an estimate from its length.
+    """Return the token counts of an answer of any API.
 
-    Invalid counts are also replaced by an estimate, from the bytes of the whole answer.
+    If the output tokens are not reported, their number is estimated from the length of the text.
+    If any count is invalid, the output tokens are estimated from the bytes of the whole answer.
     """
     with suppress(msgspec.MsgspecError):
         if (found := openai.answered(answer)) is not None:
@@ -73,7 +71,7 @@ def usage_of(answer: bytes) -> Usage:
 
 
 def _usage_told(named: openai.Typed) -> Usage:
-    """Return the token counts of a typed event, or all as None if any is invalid."""
+    """Return the token counts of a typed event; an event with an invalid count has none."""
     with suppress(msgspec.MsgspecError):
         if (told := openai.usage_in(named.usage, b"")) is not None:
             return Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
@@ -91,12 +89,12 @@ def problem_of(fault: openai.Fault, worker: int | None = None) -> Problem:
 
 
 class StreamReader:
-    """A reader of server-sent events that decides which of them the client receives.
+    """A reader of server-sent events that decides which events the client receives.
 
-    Events are held back until the first one with output, so that a stream that fails earlier can be
-    retried at another worker; SSE comments before it are removed. With ``hide_usage``, events with
-    only the usage are removed. Error events in unusual formats are replaced by ones that clients
-    recognise.
+    The reader queues all events before the first output, so that the router can retry a failed
+    stream at another worker. SSE comments before the first output are removed. With ``hide_usage``,
+    events that contain only the usage are removed. An error event in an unusual format is replaced
+    by an error event in the client's format.
 
     - ``fault`` is the reason why the stream is not a valid answer, or None if it is valid so far.
     - ``is_complete`` is True if the last event has arrived.
@@ -138,7 +136,7 @@ class StreamReader:
         return b""
 
     def rest(self) -> bytes:
-        """Return what the client must still get after the end of the worker's stream."""
+        """Return the bytes that the client must still get after the end of the worker's stream."""
         rest = self._splitter.rest()
         self.is_complete |= openai.data_lines(rest) == [openai.DONE]
         if self.fault is None and self.is_complete and not self._is_passing:
@@ -157,8 +155,8 @@ class StreamReader:
     def usage(self) -> Usage:
         """Return the token counts that the stream has reported so far.
 
-        Without a positive count of output tokens, the number is estimated: four bytes of text count
-        as a token, and each event as at least one.
+        Without a positive count of output tokens, their number is estimated as one token per event
+        or per four bytes of text, whichever is more.
         """
         told = Usage()
         with suppress(msgspec.MsgspecError):
@@ -177,10 +175,7 @@ class StreamReader:
         return waiting
 
     def _unread(self, piece: bytes) -> bytes:
-        """Pass on a comment, or a part of an event that is too long.
-
-        A part of an event that is too long counts as output.
-        """
+        """Pass on an SSE comment or a part of an overlong event, which counts as output."""
         self._is_passing |= b"data" in piece
         return piece if self._is_passing else b""
 
@@ -230,19 +225,16 @@ def _said_bytes(answer: openai.Answered) -> int:
     return _text_bytes([*texts, answer.text] if isinstance(answer.text, str) else texts)
 
 
-# seconds per token that are assumed before a worker's first complete answer (8B model on an A100)
+# seconds per output token before a worker's first complete answer (8B model on an A100)
 FIRST_TOKEN_S = 0.02
-# fraction of the remaining output for which an engine keeps memory free, and most tokens; SGLang
-# reserves memory for at most 4,096 tokens, times the minimum of its new_token_ratio
+# SGLang reserves KV memory for this fraction of a request's remaining output, and for at most 4,096
+# output tokens; the fraction is the minimum of SGLang's ``new_token_ratio``
 RESERVED_SHARE, MOST_RESERVED = 0.098, 4_096
-LATEST_SHARE = 0.05  # weight of the latest answer in the exponential average of answer lengths
+LATEST_SHARE = 0.05  # weight of the latest answer in the average time per token
 
 
 class Charge(NamedTuple):
-    """The tokens that a request's client is charged for.
-
-    Cached tokens are part of the input tokens.
-    """
+    """The tokens that a client is charged for; ``input_tokens`` includes ``cached_tokens``."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -256,7 +248,7 @@ NOTHING = Charge()
 
 
 class Bill:
-    """The charges of a request so far, summed over all workers that served it."""
+    """The present charges of a request, summed over all workers that served it."""
 
     def __init__(self) -> None:
         self.total = NOTHING
@@ -268,10 +260,8 @@ class Bill:
 class HighestCost(NamedTuple):
     """The highest cost that a request can cause, in tokens.
 
-    ``prompt_tokens`` is the known or estimated length of the prompt.
-
-    ``most_output_tokens`` limits the total output of the ``answers`` answers, which are decoded in
-    parallel.
+    ``prompt_tokens`` is the known or estimated length of the prompt. ``most_output_tokens`` limits
+    the total output of all answers. ``answers`` is the number of answers.
     """
 
     prompt_tokens: int
@@ -283,8 +273,8 @@ class HighestCost(NamedTuple):
 def reported(usage: Usage, asked: HighestCost) -> Charge:
     """Return the charge for the token counts that a worker has reported.
 
-    A missing or impossible count of input tokens is replaced by the prompt length in ``asked``, one
-    of cached tokens by 0.
+    If the count of input tokens is missing or impossible, the prompt length in ``asked`` replaces
+    it. An impossible count of cached tokens is replaced by 0.
     """
     told = _possible(usage.input_tokens, asked.most_input_tokens)
     read = told or min(asked.prompt_tokens, asked.most_input_tokens)
@@ -295,17 +285,15 @@ def reported(usage: Usage, asked: HighestCost) -> Charge:
 def broken_off(
     usage: Usage, asked: HighestCost, elapsed_s: float, token_s: float | None, *, left: bool = False
 ) -> Charge:
-    """Return the charge for an incomplete answer, from the received tokens or an estimate.
+    """Return the charge for an incomplete answer.
 
-    All tokens of the prompt are charged. A client that abandons an answer (``left``) also pays for
-    the
-    memory that the engine reserved for the remaining output. Otherwise, a client that requests long
-    answers and leaves early would reserve memory for free.
+    All tokens of the prompt are charged. If the client abandoned the answer (``left``), the client
+    also pays for the memory that the engine reserved for the remaining output. Without this charge,
+    a client could reserve memory for free by requesting long answers and disconnecting early.
 
-    Without streaming, tokens are not visible before the end. Their number is then estimated as one
-    token per ``token_s`` seconds since sending, for each requested answer. ``token_s`` is None if
-    the
-    number of received tokens is known exactly.
+    Without streaming, the router does not see tokens before the end of an answer. The estimate is
+    one token per ``token_s`` seconds since sending, for each requested answer. ``token_s`` is None
+    if the number of received tokens is known exactly.
     """
     so_far, most = reported(usage, asked), asked.most_output_tokens
     produced = so_far.output_tokens
@@ -321,7 +309,7 @@ def _possible(tokens: int | None, most: int) -> int:
 
 
 class Pace:
-    """Each worker's mean time per output token in recent complete answers, with queueing."""
+    """The mean time per output token of each worker, including time in the worker's queue."""
 
     def __init__(self) -> None:
         self._token_s: defaultdict[int, float] = defaultdict(lambda: FIRST_TOKEN_S)

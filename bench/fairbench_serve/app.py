@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
 
 
-# seconds for which an idle connection to a worker stays open; Uvicorn, the HTTP server of SGLang
-# and vLLM, closes it after 5 s, which a busy router may notice too late
+# The router closes an idle connection to a worker after this many seconds. Uvicorn, the HTTP server
+# of SGLang and vLLM, closes the connection after 5 s, which a busy router may notice too late.
 KEEP_ALIVE_S = 4.0
 CONNECT_TIMEOUT_S = 10.0  # limit in seconds on opening a connection to a worker
 FIRST_CHECK_S = 2.0  # limit in seconds on the first health check, before the router starts
@@ -149,8 +149,8 @@ async def running(
 def _new_session(connector: TCPConnector) -> ClientSession:
     return ClientSession(
         connector=connector,
-        # No limit on the total time, because requests may be queued for long; health checks detect
-        # workers that hang.
+        # The total time is unlimited, because requests may be queued for long; health checks detect
+        # hanging workers.
         timeout=ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
         auto_decompress=False,
         # Workers must not compress answers, because the router cannot decompress them.
@@ -175,7 +175,6 @@ def _new_dispatcher(
 
 
 def _subscriber(worker: int, address: WorkerAddress, dispatcher: Dispatcher) -> Subscriber | None:
-    """Return the reader of a worker's KV events, or None if the router needs none."""
     if address.kv_events is None or not dispatcher.router.wants_evictions:
         return None
     lost, cleared = dispatcher.lost, dispatcher.forget_cache
@@ -194,8 +193,8 @@ log = logging.getLogger(__name__)
 def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Application:
     """Return the aiohttp application of the router.
 
-    It needs aiohttp's ``handler_cancellation``, which aborts a request if its client disconnects.
-    Raises UsageError if a routing policy, setting or tokenizer is invalid.
+    The HTTP server must run it with aiohttp's ``handler_cancellation``, which aborts a request when
+    its client disconnects. Raises UsageError for an invalid routing policy, setting or tokenizer.
     """
     router = build_router(config.router, config.settings, len(config.workers))
     if is_overruled(config.gateway, admission_params(config.settings)):
@@ -267,10 +266,7 @@ async def _version(request: web.Request) -> web.StreamResponse:
 
 
 def _only_hosts(config: RouterConfig) -> Middleware:
-    """Return a middleware that refuses ambiguous requests.
-
-    Requests from pages of other web sites are refused, too.
-    """
+    """Return a middleware that refuses ambiguous requests and requests of other web sites."""
     allowed = {*LOOPBACK_HOSTS, gethostname().lower(), *(name.lower() for name in config.hosts)}
     is_open = ANY_HOST in allowed or config.keys is not None
 
@@ -301,13 +297,10 @@ async def serve_router(
 ) -> None:
     """Serve requests until SIGINT, SIGTERM or SIGHUP.
 
-    After the first signal, streams may continue for ``grace_s`` seconds; a second signal ends them
-    at
-    once. With ``tls``, SIGHUP does not end the server, but loads new certificates with
-    ``read_tls``.
-    ``on_ready`` is called with the URL of the server. Raises UsageError for an invalid setting or
-    an
-    unavailable address.
+    After the first signal, streams may continue for ``grace_s`` seconds; a second signal ends all
+    streams at once. With ``tls``, SIGHUP does not end the server, but loads new certificates with
+    ``read_tls``. ``on_ready`` is called with the URL of the server. Raises UsageError for an
+    invalid setting or an unavailable address.
     """
     app = router_app(config, traces)
     async with (
@@ -328,7 +321,7 @@ async def serve_router(
 
 
 def _renew_tls(site: http_server.Connections, read_tls: Callable[[], SSLContext | None]) -> None:
-    """Use new certificate files for new connections, but log and ignore invalid ones."""
+    """Use new certificate files for new connections; if they are invalid, log the error only."""
     try:
         site.tls = read_tls()
     except FairbenchError as error:
@@ -339,7 +332,6 @@ def _renew_tls(site: http_server.Connections, read_tls: Callable[[], SSLContext 
 
 @asynccontextmanager
 async def _administered(app: web.Application, config: RouterConfig) -> AsyncIterator[None]:
-    """Serve the admin port, if configured, until the ``with`` block ends."""
     if config.admin_port is None:
         yield
         return

@@ -14,18 +14,15 @@ log = logging.getLogger(__name__)
 Work: TypeAlias = Coroutine[Any, Any, None]
 # seconds between returns of freed memory to the operating system
 GIVE_BACK_S = 30.0
-# least size in bytes of a large buffer; asyncio allocates 256 KiB for each read
+# minimum size in bytes of a buffer that gets its own memory map; asyncio reads into 256 KiB buffers
 LARGE_BYTES = 2**17
-# number of this ``mallopt`` parameter in the C header malloc.h
+# number of the parameter M_MMAP_THRESHOLD in the C header malloc.h
 M_MMAP_THRESHOLD = -3
 
 
 @asynccontextmanager
 async def background(work: Iterable[Work]) -> AsyncIterator[None]:
-    """Run background tasks until the block ends.
-
-    A task that ends earlier with an error is logged.
-    """
+    """Run background tasks until the block ends, and log a task that fails earlier."""
     tasks = [_begun(one) for one in work]
     try:
         yield
@@ -34,10 +31,7 @@ async def background(work: Iterable[Work]) -> AsyncIterator[None]:
 
 
 class WorkerTasks:
-    """The background tasks of each worker.
-
-    A task runs until its worker is removed.
-    """
+    """The background tasks of each worker, which run until the worker is removed."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, list[asyncio.Task[None]]] = {}
@@ -74,27 +68,24 @@ def _complain(task: asyncio.Task[None]) -> None:
 def keep_large_buffers_apart() -> bool:
     """Put each buffer of ``LARGE_BYTES`` or more into a memory map of its own, if possible.
 
-    By default, the C library raises the size from which buffers get separate maps, up to 32 MiB,
-    when a large buffer is freed. Later large buffers then lie in the heap between long-lived small
-    objects. When such a buffer is freed, it leaves a hole, so the heap grows. Returns whether the C
-    library can use a separate map for each large buffer.
+    By default, the C library raises the minimum size of separately mapped buffers (up to 32 MiB)
+    when a large buffer is freed. Large buffers then lie in the heap between small long-lived
+    objects. Freed large buffers leave holes, so the heap grows. The function returns whether the C
+    library supports a fixed minimum size.
     """
     return _called("mallopt", M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 async def give_back_freed_memory() -> None:
-    """Return freed memory to the operating system periodically, until the task is cancelled.
-
-    The C library must be glibc.
-    """
+    """Return freed memory to the operating system periodically, if the C library is glibc."""
     while return_freed_memory():
         await asyncio.sleep(GIVE_BACK_S)
 
 
 def return_freed_memory() -> bool:
-    """Return freed memory to the operating system; return False without glibc.
+    """Return freed memory to the operating system, which takes about 10 ms per 100 MB.
 
-    Returning 100 MB takes about 10 ms.
+    The result is False if the C library is not glibc.
     """
     return _called("malloc_trim", 0)
 

@@ -1,7 +1,7 @@
 """Request bodies: decompression piece by piece, and limits on size, time and memory.
 
-The HTTP library aiohttp does not decompress, because it would answer some encodings with an error
-in its own format and leave others compressed.
+The router decompresses bodies itself. The HTTP library aiohttp would answer some encodings with an
+error in its own format, and pass bodies with other encodings on in compressed form.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ WINDOWS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate"
 # zlib's parameter ``wbits`` for "deflate" without a zlib header
 RAW_DEFLATE = -zlib.MAX_WBITS
 ZLIB_METHOD, METHOD_BITS = 8, 0x0F
-# most bytes of a decompressed piece of a body
+# maximum number of bytes of a decompressed piece of a body
 PIECE_BYTES = 2**20
-# most gzip members of a body; 64 MiB in blocks of 64 KiB are 1024 members
+# maximum number of compressed members of a gzip body; 64 MiB in blocks of 64 KiB are 1,024 members
 MOST_MEMBERS = 2048
 BODY_S = 120.0  # seconds within which a request body must arrive completely
 # bytes of memory for the connection, task and buffer of an arriving body
 ARRIVING_BYTES = 2**15
-# by default, all request bodies together may take the machine's memory divided by this
+# All request bodies together may use 1 / SHARE of the machine's memory by default.
 SHARE = 4
 
 
@@ -49,9 +49,9 @@ class Decoder:
         self._piece = b""
 
     async def decompressed(self, piece: bytes) -> AsyncIterator[bytes]:
-        """Decompress a piece of the body in a thread, and yield the parts.
+        """Decompress a piece of the body in a thread, and yield the decompressed parts.
 
-        Raises Problem (HTTP status 400) if the encoding differs from the one in the headers.
+        Raises Problem (HTTP status 400) if the data does not have the encoding of the header.
         """
         if self._encoding in PLAIN:
             yield piece
@@ -81,7 +81,6 @@ class Decoder:
             raise _broken()
 
     def _new_member(self) -> zlib._Decompress:
-        """Return the decompressor of the next gzip member, of which a body may have several."""
         self._members += 1
         if self._members > MOST_MEMBERS:
             raise bad_request(f"the body has more than {MOST_MEMBERS} compressed members")
@@ -92,8 +91,8 @@ class Decoder:
 async def read_body(http: web.Request, most: int, lease: BodyLease) -> bytes:
     """Return the decompressed body of a request.
 
-    Raises Problem if the body is invalid or arrives too late. ``most`` limits its bytes both before
-    and after decompression.
+    ``most`` limits the bytes of the body both before and after decompression. Raises Problem if the
+    body is invalid, too large or late.
     """
     body, decoder, received = bytearray(), Decoder(http), 0
     _check_size(http.content_length or 0, most)
@@ -158,9 +157,8 @@ def usual_bytes() -> int:
 class _Shares:
     """A limit of ``most`` units (bytes or bodies) that clients share.
 
-    Each client may hold at most as many units as remain free: a single client half of all units,
-    the
-    next client half of the rest, and so on.
+    No client may hold more units than remain free. A single client can therefore use half of all
+    units, and a second client half of the rest.
     """
 
     def __init__(self, most: int) -> None:
@@ -169,7 +167,7 @@ class _Shares:
         self._all = 0
 
     def would_have(self, client: str, more: int) -> tuple[int, bool]:
-        """Return how many units the client would hold with ``more``, and if this is allowed."""
+        """Return the client's units after taking ``more``, and whether the limit allows them."""
         own = self._had[client] + more
         return own, own <= self._most - self._all - more
 
@@ -183,8 +181,9 @@ class _Shares:
 class BodyMemory:
     """A memory limit for all request bodies that no client can use up alone.
 
-    Bodies may take ``most`` bytes in total, and count from their first byte until the request ends.
-    The number of arriving bodies is also limited, because each occupies a connection.
+    All bodies together may use ``most`` bytes. A body counts from its first byte until its request
+    ends. The number of arriving bodies is also limited, because each arriving body occupies a
+    connection.
     """
 
     def __init__(self, most: int) -> None:
@@ -195,7 +194,7 @@ class BodyMemory:
     def lease(self, client: str) -> Iterator[BodyLease]:
         """Reserve memory for a body while the ``with`` block runs.
 
-        Raises Problem (HTTP status 429) if the memory limit is exceeded.
+        Raises Problem (HTTP status 429) if the client has too many arriving bodies.
         """
         number, fits = self._arriving.would_have(client, 1)
         if not fits:

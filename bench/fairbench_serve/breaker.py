@@ -1,7 +1,7 @@
-"""The circuit breaker, which pauses workers that fail requests others can serve.
+"""Circuit breakers, which pause workers that fail requests while other workers serve them.
 
-A refusal (HTTP status 4xx) concerns a kind of request rather than the worker: the worker may lack
-the model, or its context may be too short for the prompt.
+A refusal (HTTP status 4xx) concerns a kind of request rather than the whole worker. For example,
+the worker may lack the requested model, or its context may be too short for the prompt.
 """
 
 from __future__ import annotations
@@ -10,25 +10,24 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from math import inf
 
-# failures in a row after which the breaker opens
+# consecutive failures after which a worker's circuit breaker opens
 TRIPS_AFTER = 3
-# seconds without requests after a breaker opens for the first time
+# seconds for which a worker gets no requests after its breaker opens for the first time
 FIRST_REST_S = 5.0
-# most seconds without requests
+# maximum number of seconds for which a worker with an open breaker gets no requests
 LONGEST_REST_S = 60.0
-# most kinds of requests, clients and failing workers that are remembered
+# maximum number of kinds of requests, served clients and failing workers that are remembered
 MOST_KINDS = 1024
 
 
 @dataclass(slots=True)
 class _State:
-    # failures in a row
     failures: int = 0
     # the first two clients whose requests failed at the worker
     clients: set[str] = field(default_factory=set)
-    # seconds without requests after the breaker opens the next time
+    # seconds for which the worker will get no requests after its breaker opens again
     rest_s: float = field(default_factory=lambda: FIRST_REST_S)
-    until_s: float = -inf  # time in seconds at which the open breaker lets a probe through
+    until_s: float = -inf  # time in seconds at which the open breaker allows a probe request
     open: bool = False
     probing: bool = False
 
@@ -36,23 +35,20 @@ class _State:
 class Breakers:
     """The circuit breakers of all workers.
 
-    ``now_s`` returns the time in seconds.
+    A worker's failure counts only if another worker has served the same request. Requests that fail
+    at every worker therefore do not make all workers unavailable. After ``TRIPS_AFTER`` consecutive
+    failures, the worker's breaker opens and the worker gets no requests for 5 s. Each time the
+    breaker opens again, the pause doubles, up to 60 s. After the pause, a single probe request
+    decides whether the breaker closes or opens again.
 
-    A worker's failure counts only if another worker has served the same request. Otherwise,
-    requests
-    that fail everywhere could make all workers unavailable. After ``TRIPS_AFTER`` consecutive
-    failures, the worker's breaker opens: the worker gets no requests for 5 s, or for twice as long
-    each time it opens again, up to 60 s. The breaker then allows a single probe request, whose
-    result
-    closes or opens it.
-
-    A breaker stays closed if only a single client's requests fail and the worker has served another
-    client in the last 5 s, because these requests may cause the failures.
+    A breaker stays closed if only one client's requests fail and the worker has served another
+    client in the last 5 s, because the failing requests themselves may be the cause. ``now_s``
+    returns the time in seconds.
     """
 
     def __init__(self, workers: int, now_s: Callable[[], float]) -> None:
         self._states = {worker: _State() for worker in range(workers)}
-        # time in seconds at which each worker last served each client, the latest last
+        # time in seconds at which each worker last served each client, in ascending order
         self._served_s: dict[tuple[int, str], float] = {}
         self._now_s = now_s
 
@@ -61,13 +57,13 @@ class Breakers:
         self._states.pop(worker, None)
 
     def is_open(self, worker: int) -> bool:
-        """Return whether a worker's breaker is open, so that it gets only probes."""
+        """Return whether a worker's breaker is open, so that the worker gets only probes."""
         return worker in self._states and self._states[worker].open
 
     def record_failure(self, worker: int, client: str) -> bool:
         """Record that a worker failed a client's request, which another worker then served.
 
-        Returns whether the breaker opens because of this failure.
+        The result is True if the breaker opens because of this failure.
         """
         state = self._states.get(worker)
         if state is None:
@@ -75,7 +71,7 @@ class Breakers:
         state.failures += 1
         if len(state.clients) < 2:
             state.clients.add(client)
-        # Requests that were sent before the breaker opened do not count.
+        # Ignore failures of requests that were sent before the breaker opened.
         if state.open and not state.probing:
             return False
         if not state.open and (state.failures < TRIPS_AFTER or self._serves_others(worker)):
@@ -86,7 +82,7 @@ class Breakers:
         return opens
 
     def record_success(self, worker: int, client: str) -> bool:
-        """Record that a client's request was served; return whether this closes the breaker."""
+        """Record that a worker served a client; return whether this closes the breaker."""
         state = self._states.get(worker)
         if state is None:
             return False
@@ -100,7 +96,7 @@ class Breakers:
         return closes
 
     def _serves_others(self, worker: int) -> bool:
-        """Return whether only one client's requests fail at a worker that serves another."""
+        """Return whether all failures are of one client while the worker serves another client."""
         failing, since_s = self._states[worker].clients, self._now_s() - FIRST_REST_S
         return len(failing) == 1 and any(
             at == worker and client not in failing and served_s > since_s
@@ -113,10 +109,7 @@ class Breakers:
             self._states[worker].probing = False
 
     def reset(self, worker: int) -> None:
-        """Close the circuit breaker of a worker.
-
-        When a worker becomes available again, it is assumed to be a new process.
-        """
+        """Close the breaker of a worker that returns, which is assumed to be a new process."""
         if worker in self._states:
             self._states[worker] = _State()
 
@@ -124,10 +117,7 @@ class Breakers:
         self._states[worker] = _State()
 
     def probe(self) -> int | None:
-        """Return a worker that should be probed now, or None.
-
-        The caller must send a probe to it.
-        """
+        """Return a worker to which the caller must send a probe request now, or None."""
         now_s = self._now_s()
         for worker, state in self._states.items():
             if state.open and not state.probing and state.until_s <= now_s:
@@ -139,7 +129,7 @@ class Breakers:
 @dataclass(slots=True)
 class _Refused:
     sizes: list[int] = field(default_factory=list)  # smallest refused sizes in tokens, ascending
-    clients: set[str] = field(default_factory=set)  # the first two clients of refused requests
+    clients: set[str] = field(default_factory=set)  # the first two clients with refused requests
     rest_s: float = field(default_factory=lambda: FIRST_REST_S)
     until_s: float = -inf
 
@@ -155,12 +145,12 @@ class _Refused:
 class Refusals:
     """The kinds of requests that a worker refuses while other workers serve them.
 
-    A kind is a hash of properties such as model and fields. ``size`` is the number of tokens that a
-    request needs. After ``TRIPS_AFTER`` refusals, requests of the kind that are at least as large
-    avoid the worker for as long as a circuit breaker's pause. Then a single request of the kind
-    tests the worker again. A served request deletes the refusals of requests up to its size. If all
-    refused requests were of one client, only its requests avoid the worker, because their content
-    may be the cause.
+    A kind is a hash of properties such as model and fields; a size is the number of tokens that a
+    request needs. After ``TRIPS_AFTER`` refusals, requests of the same kind and at least the same
+    size avoid the worker for a pause as long as a circuit breaker's. After the pause, a single
+    request of this kind tests the worker. When the worker serves a request, its refusals of
+    requests up to this size are forgotten. If a single client sent all refused requests, only the
+    requests of this client avoid the worker, because their content may be the cause.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -170,7 +160,7 @@ class Refusals:
     def record_refusal(self, worker: int, kind: int, size: int, client: str) -> bool:
         """Record that a worker refused a request that another worker served.
 
-        Returns whether requests of this kind begin to avoid the worker.
+        The result is True if requests of this kind now begin to avoid the worker.
         """
         while len(self._kinds) >= MOST_KINDS and kind not in self._kinds:
             del self._kinds[next(iter(self._kinds))]
@@ -185,7 +175,7 @@ class Refusals:
         return True
 
     def record_service(self, worker: int, kind: int, size: int) -> None:
-        """Record that the worker served a request of this kind and size."""
+        """Record that a worker served a request of this kind and size."""
         state = self._kinds.get(kind, {}).get(worker)
         if state is not None:
             state.sizes = [one for one in state.sizes if one > size]
@@ -193,10 +183,7 @@ class Refusals:
                 del self._kinds[kind][worker]
 
     def avoided(self, kind: int, size: int, client: str) -> Collection[int]:
-        """Return the workers to which a request of this kind and size should not be sent.
-
-        After its pause, a worker is tried again.
-        """
+        """Return the workers that a request of this kind and size should avoid."""
         now_s, found = self._now_s(), []
         for worker, state in self._kinds.get(kind, {}).items():
             if not state.covers(size, client):
@@ -216,8 +203,8 @@ class Refusals:
 class Doubts:
     """The workers that failed their last request, or their last request of some kind.
 
-    The cause may be the worker or the request itself. A doubted worker still gets requests, but
-    none that another worker has failed. ``kind`` None stands for all kinds.
+    The cause of such a failure may be the worker or the request itself. A doubted worker gets no
+    request that another worker has already failed. ``kind`` None stands for all kinds.
     """
 
     def __init__(self) -> None:
@@ -229,11 +216,11 @@ class Doubts:
             del self._doubts[next(iter(self._doubts))]
 
     def clear_doubts(self, worker: int, kind: int) -> None:
-        """Record that a worker served a request of a kind, which ends doubts about this kind."""
+        """Forget the failures of a worker for this kind of request, which it has now served."""
         self._doubts.pop((worker, None), None)
         self._doubts.pop((worker, kind), None)
 
     def among(self, workers: Collection[int], kind: int) -> set[int]:
-        """Return those of ``workers`` that failed their last request of this kind, or of any."""
+        """Return the workers that failed their last request of this kind, or of any kind."""
         doubts = self._doubts
         return {one for one in workers if (one, None) in doubts or (one, kind) in doubts}

@@ -1,4 +1,4 @@
-"""Calls: the data of a request that the router needs, read from the body of any API."""
+"""Request bodies of all APIs, from which the router reads the data that it needs for routing."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ from fairbench_serve.prompts import NO_LIMITS, PromptLimits, TextTokens
 
 # default limit on output tokens in the completions API of OpenAI and SGLang
 COMPLETION_TOKENS = 16
-# most prompt tokens with log-probabilities, each of which takes memory for a row of the vocabulary
+# maximum number of prompt tokens with log-probabilities, each of which needs a row of logits
 MOST_PROMPT_LOGPROBS = 8_192
 SEVERAL = "a request must have one prompt, because workers do not keep the client of a batch"
-# limit on ``n`` (answers per request); limits per client count such a request once
+# limit on ``n``, the answers per request; limits on concurrent requests ignore ``n``
 MOST_ANSWERS = 16
-# Types of tools that the client runs begin with these prefixes; a tool without a type is such a
-# function. After a tool that the worker runs, it generates again, but the router reserves only one
-# output.
+# Tools that the client runs have no type or a type with one of these prefixes. Other tools run at
+# the worker, which then generates again, although the router reserves only one output.
 _OWN_TOOLS = (
     *("function", "custom", "namespace"),
     *("bash_", "computer_", "memory_", "text_editor_"),
 )
-# types of message blocks with text or media; other blocks may contain definitions of tools
+# types of message blocks with text or media; blocks of other types may define tools
 _BLOCKS = frozenset(
     {"text", "image", "document", "search_result", "thinking", "redacted_thinking"}
     | {"tool_use", "tool_result", "tool_reference"}
@@ -50,7 +49,7 @@ class Call:
     - ``max_new_tokens`` limits the output tokens of each answer; None means that only the model's
       context limits the output. ``answers`` is the number of answers that the request asks for.
     - ``said`` holds the values of body fields that may name the client.
-    - ``hide_usage`` is True if only the router, not the client, requests the usage of a stream.
+    - ``hide_usage`` is True if the router added the request for a stream's usage.
     """
 
     fields: Fields
@@ -70,7 +69,7 @@ class Call:
     def reserved_output(self) -> int:
         """Return how many output tokens to reserve for all answers.
 
-        Without a limit, SGLang's default counts for each answer.
+        If the request has no limit, SGLang's maximum reservation counts for each answer.
         """
         each = MOST_RESERVED if self.max_new_tokens is None else self.max_new_tokens
         return each * self.answers
@@ -79,10 +78,7 @@ class Call:
         self.fields[name] = encoded(value)
 
     def body(self) -> bytes:
-        """Return the JSON body that is sent to the worker.
-
-        A long prompt is copied from the client's body instead of being encoded again.
-        """
+        """Return the JSON body for the worker; unchanged fields are copied, not encoded again."""
         return msgspec.json.encode(self.fields)
 
 
@@ -103,10 +99,7 @@ class BodyReader:
         return self.limits.ids_of(self.text, text)
 
     def listed_ids(self, ids: list[Any]) -> array[int]:
-        """Convert a list of token ids in a body.
-
-        Raises Problem if the list is invalid.
-        """
+        """Return the token ids in a list; raise Problem if the list is invalid."""
         if not ids:
             raise bad_request("the prompt must not be empty")
         try:
@@ -120,7 +113,7 @@ class BodyReader:
     def chat_ids(self) -> array[int]:
         """Return the token ids of all fields that a chat template may use.
 
-        Messages are tokenized separately, so that earlier messages stay a prefix.
+        Each message is tokenized separately, so that earlier messages stay a prefix.
         """
         shapes.check_template_kwargs(self.body.chat_template_kwargs)
         with _readable():
@@ -157,7 +150,7 @@ class BodyReader:
         shapes.check_bias(sampling.logit_bias, vocab_size)
 
     def named_call(self, ids: array[int], max_new_tokens: int | None) -> Call:
-        """Return the call in a body of OpenAI's APIs, with the fields that may name the client."""
+        """Return the call of an OpenAI request, with the fields that may name the client."""
         given, body = self.given, self.body
         outputs = body.structured_outputs or {}
         if isinstance(outputs.get("json"), str):
@@ -171,7 +164,7 @@ class BodyReader:
         return Call(given, ids, max_new_tokens, bool(body.stream), said)
 
     def openai_call(self, ids: array[int], max_new_tokens: int | None) -> Call:
-        """Return the call of a completion or chat, whose stream always reports its usage."""
+        """Return the call of a completion or chat request; its stream always reports usage."""
         body, call = self.body, self.named_call(ids, max_new_tokens)
         call.answers = 1 if body.n is None else body.n
         if not 1 <= call.answers <= MOST_ANSWERS:
@@ -184,10 +177,10 @@ class BodyReader:
 
 
 class Api(ABC):
-    """A path of an API that accepts request bodies.
+    """An API path that accepts request bodies.
 
-    ``passed`` holds the fields that workers receive. Requests are queued and charged if
-    ``generates`` is True; otherwise they may go to any worker at once.
+    ``passed`` holds the fields that workers receive. If ``generates`` is True, requests are queued
+    and charged; otherwise, they go to any worker at once.
     """
 
     path: str
@@ -196,10 +189,7 @@ class Api(ABC):
     passed: frozenset[str]
 
     def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
-        """Parse the body of a request into a call.
-
-        Raises Problem if the router cannot route the request.
-        """
+        """Parse the body of a request into a call; raise Problem if it cannot be routed."""
         limits.check_body(raw)
         with _readable():
             raw, found = shapes.read_fields(raw)
@@ -208,13 +198,10 @@ class Api(ABC):
 
     @abstractmethod
     def call_of(self, reader: BodyReader) -> Call:
-        """Return the call that a parsed body asks for.
-
-        Raises Problem if the router cannot route the request.
-        """
+        """Return the call of a parsed body; raise Problem if it cannot be routed."""
 
     def sign(self, call: Call, routing_key: str) -> None:
-        """Write the client into the body, if the worker reads it there."""
+        """Write the client's routing key into the body, if the worker reads it there."""
 
 
 class GenerateApi(Api):
@@ -253,7 +240,7 @@ class GenerateApi(Api):
         )
 
     def _sampling_of(self, reader: BodyReader) -> shapes.Sampling:
-        """Return ``sampling_params`` of a body without parameters that workers must not get."""
+        """Return ``sampling_params`` of a body, and remove parameters that workers must not get."""
         name, where = "sampling_params", "sampling_params: "
         if name not in reader.given:
             return shapes.Sampling()
@@ -266,12 +253,12 @@ class GenerateApi(Api):
         return sampling
 
     def sign(self, call: Call, routing_key: str) -> None:
-        # SGLang ignores the header with the routing key at /generate, so the body contains it.
+        # SGLang's path /generate ignores the header with the routing key.
         call.set("routing_key", routing_key)
 
 
 class CompletionsApi(Api):
-    """The path ``/v1/completions``; a list with a single prompt counts as that prompt."""
+    """The path ``/v1/completions``; a list with a single prompt is accepted."""
 
     path = "/v1/completions"
     decoder = msgspec.json.Decoder(shapes.RoutedCompletion)
@@ -302,10 +289,7 @@ class CompletionsApi(Api):
 
 
 class ChatApi(Api):
-    """The path ``/v1/chat/completions``.
-
-    Token ids are approximate, because the chat template is unknown.
-    """
+    """The path ``/v1/chat/completions``, whose token ids are approximate without a template."""
 
     path = "/v1/chat/completions"
     decoder = msgspec.json.Decoder(shapes.RoutedChat)
@@ -313,7 +297,8 @@ class ChatApi(Api):
 
     def call_of(self, reader: BodyReader) -> Call:
         body, ids = reader.body, reader.chat_ids()
-        # Some engines prefer max_tokens, others max_completion_tokens; 0 means no limit in SGLang.
+        # Some engines prefer ``max_tokens`` to ``max_completion_tokens``; 0 means no limit in
+        # SGLang.
         most = max(body.max_completion_tokens or 0, body.max_tokens or 0) or None
         is_long = body.ignore_eos or body.logit_bias or (body.min_tokens or 0) > MOST_RESERVED
         if most is None and is_long:
@@ -323,7 +308,7 @@ class ChatApi(Api):
 
 
 class ResponsesApi(Api):
-    """The path ``/v1/responses`` of OpenAI, without state at a worker between requests."""
+    """The path ``/v1/responses`` of OpenAI, without responses stored at a worker."""
 
     path = "/v1/responses"
     decoder = msgspec.json.Decoder(shapes.RoutedResponse)
@@ -338,7 +323,7 @@ class ResponsesApi(Api):
             raise bad_request(f"input: type 'item_reference': {shapes.STORED}")
         _check_tools(body.tools)
         call = reader.named_call(reader.chat_ids(), body.max_output_tokens or None)
-        call.set("store", False)  # a worker stores the response unless ``store`` is false
+        call.set("store", False)  # by default, a worker stores the response
         return call
 
 

@@ -20,7 +20,7 @@ class Slot:
     """The slot that an unfinished request occupies in the router.
 
     ``begun`` is True when the answer has started; from then on, the request cannot be evicted.
-    ``on_evicted`` is called once if another request takes the slot of this request.
+    ``on_evicted`` is called once if another request takes the slot.
     """
 
     client: str
@@ -36,8 +36,8 @@ class Slot:
 class ConcurrencyLimit:
     """A limit of ``most`` concurrent requests in total, and of ``most_each`` per client.
 
-    If all slots are taken, a client can take one from a client with more slots per weight: the
-    client with the most loses its youngest request whose answer has not begun.
+    If all slots are taken, a client can take a slot from the client with the most slots per weight.
+    That client loses its youngest request whose answer has not begun.
     """
 
     def __init__(self, most: int, most_each: int, weights: Mapping[str, float]) -> None:
@@ -71,10 +71,7 @@ class ConcurrencyLimit:
                 self._free_slot(slot)
 
     def _evict_for(self, client: str, own: int) -> bool:
-        """Evict a request of another client in favour of ``client``.
-
-        Return whether a slot is free.
-        """
+        """Evict a request of another client in favour of ``client``; return False if impossible."""
         wanted = (own + 1) / self._weight(client)
         by_share = sorted(
             ((len(taken) / self._weight(name), name) for name, taken in self._taken.items()),
@@ -111,9 +108,9 @@ def evicted() -> Problem:
 
 
 class Quota(NamedTuple):
-    """A client's limits per minute on tokens (prompt and output, cached or not) and on requests.
+    """A client's limits per minute on prompt and output tokens, and on requests.
 
-    A limit of None means no limit.
+    Cached tokens count, too. None means no limit.
     """
 
     tokens: int | None = None
@@ -126,13 +123,10 @@ class Quota(NamedTuple):
 
 
 class _Bucket:
-    """A token bucket that can hold the quota of one minute.
-
-    Its level may fall below 0.
-    """
+    """A token bucket that holds the quota of one minute, and whose level may fall below 0."""
 
     def __init__(self, now_s: float) -> None:
-        # tokens by which the bucket is not full, which a change of the quota does not change
+        # tokens by which the level is below the quota; a change of the quota keeps this number
         self._missing = 0.0
         self._counted_s = now_s
 
@@ -149,15 +143,13 @@ class _Bucket:
 class Quotas:
     """The quotas of clients, as token buckets that hold the quota of a minute.
 
-    ``now_s`` returns the time in seconds. A request is accepted if the client's quota allows a
-    request
-    and at least one token, both before and after its body is read. Its prompt and reserved output
-    are
-    taken from the bucket then, and replaced by the true cost at its end.
+    A request is accepted if the client's quota allows one request and at least one token, both
+    before and after the request's body is read. The prompt and the reserved output are then taken
+    from the bucket. At the end of the request, the true cost replaces them.
 
-    In any period, a client can exceed its rate by the quota of a minute, and by what its requests
-    in
-    progress took too much; the refill first pays back this excess.
+    In any period, a client can exceed its rate by the quota of a minute and by the cost that its
+    running requests have not reserved. Later refills compensate for this excess. ``now_s`` returns
+    the time in seconds.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -166,17 +158,14 @@ class Quotas:
         self._buckets: dict[str, tuple[_Bucket, _Bucket]] = {}
 
     def replace_limits(self, limits: Mapping[str, Quota]) -> None:
-        """Replace the quotas, without refilling any bucket.
-
-        As many tokens as before are missing in each client's bucket.
-        """
+        """Replace the quotas; each bucket stays as many tokens below its quota as before."""
         self.limits = limits
         self._buckets = {one: both for one, both in self._buckets.items() if one in limits}
 
     def check_quota(self, client: str) -> None:
         """Count a request against its client's quota.
 
-        Raises Problem (HTTP status 429) if the quota is used up.
+        Raises Problem (HTTP status 429) if the client has used up its quota.
         """
         quota, now_s = self.limits.get(client), self._now_s()
         if quota is None:
@@ -193,9 +182,8 @@ class Quotas:
     def lease(self, client: str, tokens: int) -> Iterator[Bill]:
         """Reserve the tokens of a request while the ``with`` block runs.
 
-        At its end, the charges on the bill replace the reserved tokens. Raises Problem (HTTP status
-        429)
-        if other requests have used up the quota since ``check_quota``.
+        At the end of the block, the charges on the bill replace the reservation. Raises Problem
+        (HTTP status 429) if other requests have used up the quota since ``check_quota``.
         """
         self._check_tokens(client)
         bill = Bill()
@@ -221,6 +209,6 @@ class Quotas:
 
 
 def _quota_used_up(quota: str, minutes: float) -> Problem:
-    # Running requests may soon return reserved tokens.
+    # The client may retry after a minute at most, because running requests may return tokens.
     wait_s = max(1, ceil(min(minutes, 1.0) * MINUTE_S))
     return too_many(f"the client has used its quota of {quota} per minute; try again later", wait_s)

@@ -29,10 +29,7 @@ class Promise:
     within_s: float | None = None
 
     def due(self, arrival_s: float, max_new_tokens: int) -> Due:
-        """Return the deadlines of a request in seconds.
-
-        A header's deadline takes precedence over targets.
-        """
+        """Return a request's deadlines in seconds; a header's deadline overrides the targets."""
         due = self.targets.due(arrival_s, None, max_new_tokens)
         return due if self.within_s is None else due._replace(end_s=arrival_s + self.within_s)
 
@@ -50,11 +47,9 @@ class Promises:
     def promise_for(self, sent: Mapping[str, str]) -> Promise:
         """Return the latency targets that the headers of a request select.
 
-        An unknown objective (named set of targets) is an error if objectives are configured.
-        Otherwise
-        it is ignored, because another router may use the header. Raises Problem (HTTP status 400)
-        for an
-        invalid header.
+        An objective is a named set of targets. An unknown objective is an error if the router has
+        objectives; otherwise it is ignored, because another router may use the header. Raises
+        Problem (HTTP status 400) for an invalid header.
         """
         named = (sent[name] for name in headers.OBJECTIVE_ALIASES if name in sent)
         objective = next(named, None)
@@ -69,7 +64,7 @@ class Promises:
         return Promise(targets, _ms(within_ms) / 1000)
 
     def table(self) -> dict[str, str]:
-        """Return the flags that set these targets, as a map from ``NAME.LATENCY`` to a time."""
+        """Return the targets as flags: a map from ``NAME.LATENCY`` to a time."""
         named = {"": self.of_all, **self.objectives}
         return {
             f"{name}.{latency}".lstrip("."): str(target)
@@ -79,11 +74,10 @@ class Promises:
 
 
 def promises(given: Mapping[str, str] | None) -> Promises:
-    """Parse ``--goodput`` flags.
+    """Parse ``--goodput`` flags: ``ttft`` concerns all requests, ``NAME.ttft`` an objective.
 
-    ``ttft`` applies to all requests, and ``NAME.ttft`` to an objective. Raises UsageError for an
-    unknown latency or an invalid time, such as a multiple of the latency alone, which the router
-    does not know.
+    Raises UsageError for an unknown latency or an invalid time, such as a multiple of the latency
+    on an idle worker, which the router does not know.
     """
     texts: dict[str, dict[str, str]] = {"": {}}
     for key, text in (given or {}).items():
@@ -125,17 +119,15 @@ class RouterConfig:
     - ``max_body_bytes``: limit on the bytes of a request's body.
     - ``max_bodies_bytes``: limit on the bytes of all bodies; None means a quarter of the memory.
     - ``vocab_size``: number of token ids of the model; None means the number that workers report.
-    - ``patterns``: whether clients may send regular expressions and grammars, which engines
-      evaluate.
-    - ``health_interval_s``, ``health_timeout_s``: seconds between health checks, and for each
-      check.
+    - ``patterns``: whether clients may send regular expressions and grammars.
+    - ``health_interval_s``: seconds between health checks of a worker.
+    - ``health_timeout_s``: seconds within which a worker must answer a health check.
     - ``stall_s``: seconds without progress after which a worker that has requests counts as down.
     - ``local``: the local scheduler that the workers should run; None means any scheduler.
-    - ``gateway``, ``saturation``: policy and saturation detector of a queue before the router;
-      without a ``gateway`` there is no queue. If neither ``settings`` nor the flags limit the
-      requests per worker, the detector ``concurrency`` uses the limits that the workers report.
-    - ``limits_clients``: whether the number of each client's requests at the workers is limited by
-      default.
+    - ``gateway``, ``saturation``: policy and saturation detector of a queue before the router.
+      Without ``gateway`` there is no queue. By default, the detector ``concurrency`` limits the
+      requests of a worker to the number that the worker reports.
+    - ``limits_clients``: whether the requests of each client at the workers are limited by default.
     - ``promises``: the latency targets of requests.
     - ``hosts``: host names that the router accepts without keys, besides IP addresses,
       ``localhost`` and this machine's name; ``*`` accepts any name.

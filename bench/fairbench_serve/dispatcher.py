@@ -1,7 +1,7 @@
 """The dispatcher, which keeps the state of workers, requests and caches for the router.
 
-The dispatcher uses no sockets and no asyncio tasks; its methods take effect at once. It keeps an
-assumed cache for each worker: an upper bound on the prompts that are still cached there.
+The dispatcher uses no sockets and no asyncio tasks; its methods take effect at once. For each
+worker, it simulates an assumed cache: an upper bound on the prompts that are still cached there.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from fairbench_serve.ingress import (
     pages_of,
 )
 
-# size of the router's simulated cache for a worker that reports its evictions in KV events, as a
-# multiple of the worker's KV pool; the simulated cache must not evict earlier than the worker
+# The simulated cache of a worker with KV events is this many times as large as its KV pool, so that
+# no simulated eviction comes before the worker's own.
 FOLLOWED_SLACK = 2
 
 
 class _LosingCache(KVCache):
-    """A simulated cache from which evictions that a worker reports can be removed."""
+    """A simulated cache from which tokens that a worker reports as evicted can be removed."""
 
     def __init__(self, capacity: int, on_evict: Callable[[Prompt, int], None]) -> None:
         super().__init__(capacity, on_evict)
-        # nodes that were removed from the prefix tree but are still in the list of leaves
+        # number of nodes that were removed from the prefix tree but are still in the leaf list
         self._lost = 0
 
     def lose(self, prefix: Prompt, tokens: int) -> None:
         """Remove the last ``tokens`` tokens of a prefix unless a longer prompt contains them."""
         total = prompt_tokens(prefix)
         start = total - tokens
-        # splits the node of the prefix tree at the token ``start``
+        # splits the prefix tree's node at the token ``start``
         self.match(prefix, start)
         node, _ = self.match(prefix, total)
         heard, self.on_evict = self.on_evict, None
@@ -75,11 +75,10 @@ class AssumedCache:
     """A simulated cache with the size of a worker's KV memory, filled with its finished prompts.
 
     A worker's KV events report evictions sooner and more exactly. The assumed cache limits the
-    router's memory without KV events, with approximate token ids, and for prompts that the worker
-    never cached. ``on_evict(prefix, tokens)`` is called for tokens that the worker can no longer
-    have
-    in its cache. Queued prompts take no space, because they could be larger than the KV memory and
-    would evict tokens that the worker still has.
+    router's memory if the worker sends no KV events, if token ids are approximate, or if the worker
+    never cached a prompt. ``on_evict(prefix, tokens)`` is called for tokens that the worker can no
+    longer have in its cache. Queued prompts take no space. They may be larger than the KV memory,
+    and would evict tokens that the worker still has.
     """
 
     def __init__(self, pool_tokens: int, on_evict: Callable[[Prompt, int], None]) -> None:
@@ -112,7 +111,7 @@ class AssumedCache:
 
 
 class AssumedCaches(dict[int, AssumedCache]):
-    """The assumed caches of all workers; they call ``on_evict(worker, prefix, tokens)``.
+    """The assumed caches of all workers; each eviction calls ``on_evict(worker, prefix, tokens)``.
 
     ``followed`` holds the workers whose KV events the router reads.
     """
@@ -148,8 +147,8 @@ class Dispatcher:
     """A dispatcher that sends each request to the worker that the routing policy chooses.
 
     Workers that are down get no requests. ``pool_tokens`` is the size of each worker's KV memory.
-    ``now_s`` returns seconds, of which only differences matter. ``followed`` holds the workers
-    whose KV events the router reads; they cache only whole pages of ``page_tokens`` tokens.
+    ``now_s`` returns the time in seconds since any fixed start. ``followed`` holds the workers
+    whose KV events the router reads. Workers cache whole pages of ``page_tokens`` tokens.
     """
 
     def __init__(
@@ -178,10 +177,7 @@ class Dispatcher:
             self._caches.renew(worker)
 
     def hold(self, queue: HoldsRequests, alarm: Alarm | None = None) -> None:
-        """Let requests wait in ``queue`` before they are routed.
-
-        Must be called before the first request is sent.
-        """
+        """Let requests wait in ``queue`` before they are routed, from the first request on."""
         self.ingress = RouterIngress(queue, self._send, self.now_s, lambda: bool(self.up), alarm)
 
     @property
@@ -223,12 +219,13 @@ class Dispatcher:
     def dispatch(
         self, request: Request, on_sent: OnSent = lambda flight: None, wish: Wish = ANYWHERE
     ) -> RequestInFlight | None:
-        """Route a request. Return its state at the worker, or None if it is queued.
+        """Route a request; return its state at the worker, or None if it is queued.
 
-        When a queued request is sent, ``on_sent`` gets its state, or a Problem if it is never sent.
-        A retried request is queued again only if the routing policy has its own queue. The caller
-        must call ``close_request`` at the end of the request. Raises Problem: status 503 if no
-        worker is available, 429 if the queue refuses the request, 500 if the routing policy fails.
+        When a queued request is sent, ``on_sent`` gets the request's state; if the request is never
+        sent, ``on_sent`` gets a Problem. A retried request is queued again only if the routing
+        policy has its own queue. The caller must call ``close_request`` at the end of the request.
+        Raises Problem with HTTP status 503 if no worker is available, 429 if the queue refuses the
+        request, and 500 if the routing policy fails.
         """
         if not self.up:
             raise unavailable("no worker is available")
@@ -249,7 +246,7 @@ class Dispatcher:
             self.release()
 
     def release(self) -> None:
-        """Send the queued requests that a change allows to be sent."""
+        """Send the queued requests that may be sent after a change of the state."""
         if self.ingress is not None:
             self.ingress.release()
 
@@ -266,15 +263,12 @@ class Dispatcher:
         return flight
 
     def began(self, flight: RequestInFlight) -> None:
-        """Record that the answer to a request starts to stream now.
-
-        Only a request's first call has an effect.
-        """
+        """Record when the answer to a request begins to stream; later calls have no effect."""
         if flight.first_token_s is None:
             flight.first_token_s = self.now_s()
 
     def _worker_for(self, routed: int, wish: Wish) -> int:
-        """Return the worker that the routing policy chose, or another if it is down."""
+        """Return the worker that the policy chose, or another worker if that worker is down."""
         if wish.probe in self.flights and wish.probe not in self._leaving:
             return wish.probe
         if routed in self.up and routed not in wish.avoid:
@@ -283,10 +277,7 @@ class Dispatcher:
         return min(others, key=lambda one: len(self.flights[one]))
 
     def finish(self, flight: RequestInFlight, output_tokens: int, *, failed: bool = False) -> None:
-        """Record that a request has ended.
-
-        ``failed`` is True if the worker did no work for the request.
-        """
+        """Record that a request has ended; ``failed`` means that the worker did no work for it."""
         request = flight.request
         if self.is_under_way(flight):
             del self.flights[flight.worker][flight]
@@ -300,18 +291,15 @@ class Dispatcher:
                 self.router.on_first_token(request, flight.routed, flight.first_token_s)
             self.router.on_finish(request, flight.routed, output, self.now_s())
         if self.router.wants_evictions and output_tokens:
-            # ``output`` stands for the whole output, undivided into pages, so no later prompt
-            # matches it and no cache reports its eviction. The router is therefore told at once
-            # that it is evicted.
+            # No later prompt matches ``output``, which stands for the whole output without pages,
+            # and no cache reports its eviction. The router is therefore told at once that the
+            # output is evicted.
             self.evicted(flight.routed, (*request.prompt, output), output_tokens)
         self._remove_if_empty(flight.worker)
         self.release()
 
     def leave(self, worker: int, reason: AttemptFailure = AttemptFailure.HUNG) -> None:
-        """Mark a worker as down, with the reason.
-
-        It gets no more requests, and its present requests are lost.
-        """
+        """Mark a worker as down for this reason; its present requests are lost."""
         if worker not in self.flights:
             return
         if worker in self.up:
@@ -327,11 +315,11 @@ class Dispatcher:
             self.release()
 
     def eject(self, worker: int) -> None:
-        """Send no more requests to a worker, whose present requests continue."""
+        """Send no more requests to a worker; its present requests continue."""
         if worker not in self.up:
             return
         self.up.remove(worker)
-        # A policy with a fixed set of workers keeps the worker; ``dispatch`` then chooses another.
+        # A policy with a fixed set of workers may still choose this worker; ``_send`` replaces it.
         with suppress(RunFailed):
             self.router.on_worker_leave(worker, self.now_s())
         self._caches.renew(worker)
@@ -361,10 +349,7 @@ class Dispatcher:
         )
 
     def add(self, *, followed: bool) -> int:
-        """Add a worker, and return the number that it gets.
-
-        It counts as down until ``join`` is called.
-        """
+        """Add a worker, which counts as down until ``join`` is called; return its number."""
         worker = next(self._numbers)
         self.flights[worker] = {}
         self._caches.renew(worker)
@@ -379,7 +364,7 @@ class Dispatcher:
         self._remove_if_empty(worker)
 
     def is_draining(self, worker: int) -> bool:
-        """Return whether a worker is about to be removed and only finishes its present requests."""
+        """Return whether a worker finishes its present requests before its removal."""
         return worker in self._leaving
 
     def _remove_if_empty(self, worker: int) -> None:

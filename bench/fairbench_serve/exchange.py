@@ -1,4 +1,4 @@
-"""An exchange: sending a request to one worker, and passing the answer to the client."""
+"""Exchanges: each sends a request to a worker and passes the worker's answer to the client."""
 
 from __future__ import annotations
 
@@ -27,27 +27,24 @@ from fairbench_serve.ingress import AttemptFailure, RequestInFlight
 
 RETURNED, RETRY_AFTER = ("x-request-id",), "Retry-After"
 EVENTS, JSON = "text/event-stream", "application/json"
-# most seconds of a Retry-After header that the router passes on to a client
+# maximum number of seconds of a Retry-After header that the router passes on to a client
 LONGEST_RETRY_S = 3_600
 SERVED, REFUSED = range(200, 300), range(400, 600)
-# seconds for which the connection to the worker may stay open after the last event, and after a
-# finish reason, which the usage event may follow
+# END_S limits the seconds for which a connection to a worker stays open after the last event.
+# USAGE_S limits the seconds after a finish reason, because the usage event may follow.
 END_S, USAGE_S = 0.5, 5.0
 # seconds after which a client that reads nothing counts as disconnected
 STALLED_S = 60.0
-# unread bytes up to which a write returns at once and needs no timer
+# A write returns at once while the client has at most this many unread bytes.
 NO_WAIT_BYTES = 2**14
 
 
-# errors of a connection to a worker or another router; TimeoutError is an OSError, too
+# errors of a connection to a worker or another router
 CONNECTION_ERRORS = (ClientError, OSError, TimeoutError)
 
 
 class WorkerFailed(Exception):
-    """A worker failed before its answer began.
-
-    ``answer`` is the error response of the worker, or None.
-    """
+    """The failure of a worker before its answer began, with its error response if there is one."""
 
     def __init__(
         self, worker: int, reason: AttemptFailure, answer: web.Response | None = None
@@ -59,16 +56,16 @@ class WorkerFailed(Exception):
 
 
 class ClientLeft(ConnectionError):
-    """The connection to the client failed, not the one to the worker."""
+    """The failure of the connection to the client."""
 
 
 @dataclass(eq=False)
 class Exchange:
-    """The exchange of one request with one worker on behalf of a client.
+    """The exchange of a request with a single worker on behalf of a client.
 
-    After ``run``, ``usage`` and ``failure`` hold the result; ``failure`` is None for a complete
-    answer. ``on_begun`` is called when the client receives the first bytes, and ``on_heard`` each
-    time output of the worker arrives.
+    After ``run``, ``usage`` holds the token counts, and ``failure`` is None for a complete answer.
+    ``on_begun`` is called when the client receives the first bytes, and ``on_heard`` each time
+    output of the worker arrives.
     """
 
     request: web.Request
@@ -93,11 +90,11 @@ class Exchange:
     ) -> web.StreamResponse:
         """Send the call with the headers ``sent``, and return the answer that the client got.
 
-        If this task is cancelled or the client stops reading, the connection to the worker is
-        closed, which makes the worker abort the request. Raises WorkerFailed if the worker fails
-        before its answer begins, and ClientLeft if the client disconnects.
+        If this task is cancelled or the client stops reading, closing the connection to the worker
+        makes the worker abort the request. Raises WorkerFailed if the worker fails before its
+        answer begins, and ClientLeft if the client disconnects.
         """
-        lost: AttemptFailure | None = None  # the reason, if the worker left during the exchange
+        lost: AttemptFailure | None = None  # the reason if the worker becomes unavailable
         try:
             async with asyncio.timeout(None) as scope:
 
@@ -136,14 +133,14 @@ class Exchange:
             self._check_unsent()
             if self._reader.has_new_output:
                 self.on_heard()
-            # If the client reads slowly, this waits, and nothing is read from the worker meanwhile.
+            # While a slow client reads, the router reads nothing from the worker.
             await self._write(stream, told)
         rest, failed = self._reader.rest(), self._reader.usage().failed
         self._check_unsent()
         if self._patience_s() is None and not failed:
             raise ClientPayloadError("the stream ends without its final event")
         if not failed:
-            # An answer without output tokens also shows that the worker makes progress.
+            # An answer without output also proves that the worker makes progress.
             self.on_heard()
         await self._write(stream, rest)
         self.failure = AttemptFailure.ANSWERED if failed else None
@@ -152,8 +149,8 @@ class Exchange:
     async def _chunks(self, answer: ClientResponse) -> AsyncIterator[bytes]:
         """Yield the pieces of a stream as they arrive.
 
-        After a finish reason the answer is complete, so a connection error or a timeout is then no
-        failure of the worker.
+        After a finish reason, the answer is complete. A connection error or a timeout then ends the
+        stream, but does not count as a failure of the worker.
         """
         while True:
             try:
@@ -173,7 +170,7 @@ class Exchange:
         return USAGE_S if self._reader.is_finished else None
 
     def _check_unsent(self) -> None:
-        """Raise WorkerFailed if no valid answer has come, unless the client got something."""
+        """Raise WorkerFailed for an invalid answer of which the client has received nothing."""
         if self._reader.fault is not None and self._stream is None:
             raise self._failed(self._reader.fault)
 
@@ -192,15 +189,15 @@ class Exchange:
     def _whole_answer(self, body: bytes, status: int, returned: Mapping[str, str]) -> web.Response:
         """Return the response for an answer that is not streamed.
 
-        Raises WorkerFailed for an error status or a missing answer; only a retry at another worker
-        can show whether worker or request is the cause.
+        Raises WorkerFailed for an error status or a missing answer. A retry at another worker shows
+        whether the worker or the request is the cause.
         """
         if status in REFUSED and not is_object(body):
             body = error_body(status, f"the worker answered with status {status} without JSON")
         response = web.Response(body=body, status=status, headers=returned)
         if status in REFUSED:
             raise WorkerFailed(self.flight.worker, AttemptFailure.ANSWERED, response)
-        if status not in SERVED:  # a redirect counts as an error
+        if status not in SERVED:  # a redirect is an error, too
             odd = Problem(HTTPStatus.BAD_GATEWAY, f"the worker answered with status {status}")
             raise WorkerFailed(self.flight.worker, AttemptFailure.ANSWERED, odd.response())
         if (fault := whole_fault(body)) is not None:
@@ -211,15 +208,15 @@ class Exchange:
         return response
 
     async def _write(self, stream: web.StreamResponse, data: bytes) -> None:
-        """Send data to the client.
+        """Send data to the client, after the HTTP headers in the first call.
 
-        The first call also sends the HTTP headers. Raises ClientLeft if the client disconnected.
+        Raises ClientLeft if the client has disconnected.
         """
         if not data:
             return
         transport = self.request.transport
         try:
-            # Until the client has received data, the request can go to another worker.
+            # Before the client receives data, another worker can still serve the request.
             if self._stream is None:
                 await stream.prepare(self.request)
                 self._stream = stream
@@ -241,8 +238,7 @@ class Exchange:
             self.flight.paused = False
 
     async def _break_off(self, stream: web.StreamResponse) -> web.StreamResponse:
-        """End a stream whose worker has failed, with an error in the stream's format."""
-        # The router already knows that the worker has failed.
+        # Ignore later reports that the worker was lost, because the answer has already failed.
         self.flight.on_lost = lambda reason: None
         problem = Problem(HTTPStatus.BAD_GATEWAY, "the worker failed during this answer")
         await self._write(stream, self._reader.end_with(problem))
@@ -250,7 +246,6 @@ class Exchange:
 
 
 def _returned(answer: ClientResponse) -> dict[str, str]:
-    """Return the headers of the worker's answer that are passed on to the client."""
     returned = {name: answer.headers[name] for name in RETURNED if name in answer.headers}
     wait = answer.headers.get(RETRY_AFTER, "")
     if wait.isascii() and wait.isdecimal() and len(wait) < 6 and int(wait) <= LONGEST_RETRY_S:
@@ -261,7 +256,7 @@ def _returned(answer: ClientResponse) -> dict[str, str]:
 def _reason_of(error: Exception) -> AttemptFailure:
     if isinstance(error, ClientConnectorError | ServerTimeoutError):
         return AttemptFailure.UNREACHED
-    # all other errors of the HTTP client concern received data: an invalid header or body
+    # All other errors of the HTTP client concern received data, such as an invalid body.
     return (
         AttemptFailure.STALE
         if isinstance(error, ClientConnectionError | OSError)

@@ -3,9 +3,9 @@
 Fields that workers must not receive are refused or removed, and so are numbers that would crash a
 worker. If a field would be unfair to other clients, the error message says so.
 
-Engines compile and evaluate constraints in or beside their scheduler process, for the whole batch:
-a pattern that backtracks for minutes stops all clients of the engine. Constraints of unbounded
-cost are therefore refused unless the operator allows them; others are limited in size.
+Engines compile and evaluate constraints in their scheduler process for the whole batch, so a
+pattern that backtracks for minutes stops all clients. Constraints of unbounded cost are therefore
+refused unless the operator allows them; other constraints are limited in size.
 """
 
 from __future__ import annotations
@@ -23,37 +23,36 @@ Raw: TypeAlias = msgspec.Raw
 Fields: TypeAlias = dict[str, Raw]
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-# integers such as top_k and seeds, which engines store in tensors of fixed width; a larger one
-# crashes the engine, not only the request
+# Engines store integers such as top_k and seeds in tensors of fixed width. A larger integer would
+# crash the whole engine.
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-# the repetition penalty, by which engines divide logits; a penalty such as 1e-40 gives infinite
-# logits and NaN probabilities, which crash some samplers
+# Engines divide logits by the repetition penalty. A penalty such as 1e-40 would give infinite
+# logits and NaN probabilities, which crash some samplers.
 Scale = Annotated[float, msgspec.Meta(ge=0.01, le=100)]
-# 1e39 would be infinite in a float32 tensor; near 0, engines decode greedily
+# A temperature of 1e39 would be infinite in a float32 tensor; near 0, engines decode greedily.
 Temperature = Annotated[float, msgspec.Meta(ge=0, le=100)]
-# engines reject 0, which a value below 1e-6 becomes in half precision
+# In half precision, a smaller top_p would become 0, which engines reject.
 TopP = Annotated[float, msgspec.Meta(ge=1e-6, le=1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-# the range of OpenAI, SGLang and vLLM
+# range of a penalty in OpenAI's API, SGLang and vLLM
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
-# in SGLang, -1 means that no prompt token gets log-probabilities
+# A logprob_start_len of -1 means in SGLang that no prompt token gets log-probabilities.
 LogprobStart = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
 # largest absolute value of a logit bias, as in OpenAI's API
 MOST_BIAS = 100.0
-# log-probabilities per token, as in OpenAI's API
+# maximum number of log-probabilities per token, as in OpenAI's API
 FewLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]
 
-# fields that are accepted but not passed on, because the router sets them itself or engines ignore
-# them
+# Fields that are accepted but not passed on: the router sets them itself, or engines ignore them.
 DROPPED = frozenset(
     {"rid", "routing_key", "user", "log_metrics", "no_logs", "metadata", "store", "service_tier"}
     | {"safety_identifier", "prompt_cache_key"}
     # ``stream_interval`` would change the number of tokens in each event of a stream.
     | {"stream_interval"}
 )
-# fields whose value engines need as an integer; clients may write the integer as a float such as
-# 64.0, which OpenAI's API accepts
+# Engines need the values of these fields as integers. Clients may write such an integer as a float
+# such as 64.0, which OpenAI's API accepts.
 INTEGERS = frozenset(
     {"max_tokens", "max_completion_tokens", "min_tokens", "max_new_tokens", "min_new_tokens"}
     | {"max_output_tokens", "max_tool_calls", "priority"}
@@ -62,13 +61,13 @@ INTEGERS = frozenset(
 )
 _NULL, _FALSE = b"null", b"false"
 _NOTHING: Container[object] = (_NULL, _FALSE)
-# values without an effect: in every engine, a request without a priority has priority 0
+# values without an effect, besides null and false: every engine uses priority 0 by default
 _ABSENT: Mapping[str, Container[object]] = {"priority": (_NULL, _FALSE, b"0")}
 STORED = (
     "a worker gives a stored response to any client that knows its id, and no other worker has the "
     "response; send the earlier turns in 'input'"
 )
-# fields of some engines that would be unfair to other clients, each with the reason
+# fields that would be unfair to other clients, each with the reason for the error message
 UNFAIR = {
     "priority": "a client could put its requests before those of other clients; the operator "
     "orders clients with --weights or --set gateway.priority",
@@ -78,7 +77,7 @@ UNFAIR = {
     "use_beam_search": "beams that are thrown away are not in the usage; 'n' returns all answers",
 }
 _FLOAT_SIGNS, _LONGEST_NUMBER = (b".", b"e", b"E"), 40
-_EXACT_FLOAT = 2**53  # floats represent all integers up to this number exactly
+_EXACT_FLOAT = 2**53  # up to this number, floats represent all integers exactly
 
 _fields = msgspec.json.Decoder(Fields)
 
@@ -127,7 +126,7 @@ class Generate(msgspec.Struct):
 
 
 class CommonFields(Shared, kw_only=True):
-    """Fields that three APIs of OpenAI have in common, including those that may name the client."""
+    """Fields that three APIs of OpenAI share; some of these fields may name the client."""
 
     stream: bool | None = None
     user: str | None = None
@@ -166,10 +165,7 @@ class RoutedChat(OpenAI, kw_only=True):
 
 
 class RoutedResponse(CommonFields, kw_only=True):
-    """The fields in the body of ``/v1/responses``.
-
-    The router does not pass on the fields ``store`` and ``background``.
-    """
+    """The fields in the body of ``/v1/responses`` that the router reads."""
 
     input: str | list[dict[str, Any]]
     instructions: str | None = None
@@ -228,7 +224,7 @@ def _field_names(body: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(body.__struct_fields__)
 
 
-# fields that workers receive: fields that the router reads, and further fields of the engines
+# the fields that workers receive, including engine fields that the router does not read
 SAMPLING = _field_names(Sampling) | {"json_schema", "structural_tag"}
 MEDIA = ("image_data", "audio_data", "video_data")
 GENERATE = _field_names(Generate) - {"routing_key"} | {
@@ -262,8 +258,8 @@ DETOKENIZE = _field_names(Detokenize) | {"model", "skip_special_tokens"}
 def read_fields(raw: bytes) -> tuple[bytes, Fields]:
     """Return a JSON object as bytes and as a map from field names to raw values.
 
-    Integers written as floats (2.0) become integers; all else is unchanged. If a name occurs twice,
-    the last value counts. Raises msgspec's errors if the text is no JSON object.
+    Fields in ``INTEGERS`` become integers if they are floats such as 2.0. If a name occurs twice,
+    the last value counts. Raises an error of msgspec if the text is no JSON object.
     """
     found = _fields.decode(raw)
     integers = {
@@ -280,8 +276,8 @@ def read_fields(raw: bytes) -> tuple[bytes, Fields]:
 def passed_on(found: Fields, allowed: frozenset[str], where: str = "") -> Fields:
     """Return the fields of a body that are in ``allowed`` and whose value is not null.
 
-    Other fields are removed if their value is null or false, or their name is in ``DROPPED``.
-    Raises Problem for any other; the message puts ``where`` before its name.
+    Fields in ``DROPPED`` and fields with the value null or false are removed. Raises Problem for
+    any other field; the error message puts ``where`` before the field's name.
     """
     kept: Fields = {}
     for name, value in found.items():
@@ -294,7 +290,7 @@ def passed_on(found: Fields, allowed: frozenset[str], where: str = "") -> Fields
 
 
 def refused_field(name: str, where: str = "") -> Problem:
-    """Return the error for a field that workers must not get, with any reason from ``UNFAIR``."""
+    """Return the error for a field that workers must not get, with the reason if known."""
     said = f"{where}{name[:64]!r} is not a field that this router passes on"
     return bad_request(f"{said}: {UNFAIR[name]}" if name in UNFAIR else said)
 
@@ -313,7 +309,7 @@ def _as_integer(value: Raw) -> Raw | None:
 
 
 def check_ids(ids: range | list[int], vocab_size: int | None, where: str) -> None:
-    """Raise Problem about the field ``where`` if token ids are outside the vocabulary."""
+    """Raise Problem if a token id in the field ``where`` is outside the model's vocabulary."""
     if not ids or vocab_size is None:
         return
     if min(ids) < 0 or max(ids) >= vocab_size:
@@ -333,7 +329,7 @@ def check_bias(bias: Mapping[str, float] | None, vocab_size: int | None) -> None
 
 
 def check_template_kwargs(values: Mapping[str, object] | None) -> None:
-    """Raise Problem unless all values are scalars; the chat template runs in the worker."""
+    """Raise Problem unless all values are scalars, because the worker runs the chat template."""
     for name, value in (values or {}).items():
         if name == "chat_template" or isinstance(value, list | dict):
             raise bad_request(
@@ -342,46 +338,44 @@ def check_template_kwargs(values: Mapping[str, object] | None) -> None:
 
 
 ALLOW_FLAG = "--allow-regex"
-# fields that may contain regular expressions, alone or inside a grammar
+# fields that may contain a regular expression, alone or inside a grammar
 PATTERNS = frozenset({"stop_regex", "regex", "ebnf", "structural_tag"})
-# fields of a body without schemas; any other field may contain a schema in some engine
+# fields without schemas; in some engine, any other field may contain a schema
 PROMPTS = frozenset({"prompt", "suffix", "system", "instructions"})
 CHECKED = frozenset({"logit_bias", "stop", "stop_regex", "stop_token_ids", "stop_sequences"})
 CHECKED |= {"chat_template_kwargs"}
 TURNS = frozenset({"messages", "input"})
-# fields of a message or item without schemas, whose values are not checked; "tools" is missing,
-# because some templates and engines read it
+# fields of a message or item that need no check, because they contain no schemas; the field "tools"
+# needs a check, because some templates and engines read schemas there
 TEXTS = frozenset(
     {"role", "content", "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
     | {"name", "refusal", "arguments", "output", "input", "summary", "encrypted_content"}
 )
 
-# most stop texts of a request
 MOST_STOPS = 32
-# most characters of a stop text; SGLang decodes that many again at each step
+# maximum number of characters of a stop text, which SGLang decodes again at each step
 LONGEST_STOP = 256
-MOST_STOP_IDS = 128  # most stop token ids, as in vLLM
-MOST_BIASES = 1024  # most entries of ``logit_bias``, as in vLLM
+MOST_STOP_IDS = 128  # maximum number of stop token ids, as in vLLM
+MOST_BIASES = 1024  # maximum number of entries of ``logit_bias``, as in vLLM
 
-# most JSON values in all schemas of a request; 16 characters of text count as one value
+# maximum number of JSON values in all schemas of a request; TEXT_VALUE characters count as a value
 MOST_VALUES = 5_000
 TEXT_VALUE = 16
-MOST_DEPTH = 32  # most nested levels in a schema
-# limit on lengths and counts in a schema; counts of nested elements are multiplied
+MOST_DEPTH = 32  # maximum number of nested levels of a schema
+# maximum number of repetitions that a schema may allow; limits of nested elements are multiplied
 MOST_REPEATS = 10_000
 LARGEST_NUMBER = 2**63  # largest absolute value of a number in a schema
-ANY_OBJECT = "$$ANY$$"  # SGLang's schema that allows any object
+ANY_OBJECT = "$$ANY$$"  # SGLang's schema for any object
 FORMAT, FORMATS = "response_format", ("text", "json_object", "json_schema")
 # fields that may contain JSON as a string
 SCHEMA_TEXTS = frozenset({"json_schema", "structural_tag"})
-# levels by which a schema is nested below a field; in a list of tools, "parameters" holds the
-# schema
+# number of levels by which each field nests its schema; tools nest it most, in "parameters"
 WRAPPINGS = {"json_schema": 1, FORMAT: 3}
 MOST_WRAPPINGS = 4
 
-# words in the names of keywords and types with regular expressions or grammars
+# words in the names of schema keywords and types that contain regular expressions or grammars
 _PATTERN_WORDS = ("pattern", "regex", "grammar", "ebnf", "lark", "structural_tag", "x-guidance")
-# keywords with a table whose keys the client chooses; "mapping" occurs inside "discriminator"
+# schema keywords whose value is an object with freely chosen keys
 _NAMED_SCHEMAS = (
     *("properties", "$defs", "definitions", "dependentSchemas", "dependentRequired"),
     *("dependencies", "patternProperties", "mapping"),
@@ -404,7 +398,7 @@ def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None
 
     Objects in ``given`` are replaced by their parsed form, because engines treat repeated keys
     differently. ``patterns`` says whether the operator allows regular expressions and grammars.
-    Messages put ``where`` before a field's name.
+    Error messages put ``where`` before a field's name.
     """
     if not patterns:
         for name in sorted(PATTERNS & given.keys()):
@@ -418,10 +412,7 @@ def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None
 
 
 def _check_field(given: Fields, name: str, budget: _Budget, where: str) -> None:
-    """Check the JSON schemas that a field contains.
-
-    Numbers, booleans and ordinary strings contain no schema.
-    """
+    """Check the JSON schemas that a field may contain; numbers and booleans contain none."""
     opening = bytes(memoryview(given[name])[:1])
     if opening not in _OPENINGS and name not in (*SCHEMA_TEXTS, FORMAT):
         return
@@ -442,7 +433,6 @@ def _check_field(given: Fields, name: str, budget: _Budget, where: str) -> None:
 
 
 def _check_turns(given: Fields, turns: str, budget: _Budget) -> None:
-    """Check the JSON schemas in messages or items, such as the tools of a system message."""
     messages = _messages.decode(given[turns])
     for message in messages:
         for name in sorted(message.keys() - TEXTS):
@@ -488,7 +478,8 @@ class _Budget:
 class _Place:
     """A position in a JSON value: its depth, the objects around it, and the most repetitions.
 
-    ``within`` holds the references that led there, each with the id of its object.
+    ``within`` holds the references that were followed to this position, each with the id of its
+    object.
     """
 
     depth: int
@@ -501,17 +492,15 @@ class _Place:
 class _Walk:
     """A single pass over a value that contains JSON schemas, following references.
 
-    Every part of the value is checked as if it were a schema.
-
-    The reason is that engines may move schemas between levels and accept different spellings of
-    keys.
+    The pass checks every part of the value as if it were a schema, because engines may move schemas
+    between levels and accept different spellings of keys.
     """
 
     budget: _Budget
     where: str
 
     def schema(self, node: Any, place: _Place, levels: int = 1) -> None:
-        """Check a schema, or a list of schemas, that is ``levels`` levels below the position."""
+        """Check a schema, or a list of schemas, ``levels`` levels below a position."""
         place = replace(place, depth=place.depth + levels)
         self._charge_size(node, place.depth)
         if isinstance(node, str) and (held := _table_in(node, self.where)) is not None:
@@ -553,9 +542,9 @@ class _Walk:
         return int(times * max(most, 1))
 
     def _follow(self, name: str, target: Any, place: _Place) -> None:
-        """Check all possible targets of a reference, because the root object is unknown."""
+        """Check all possible targets of a reference, because the schema's root is unknown."""
         if target == "#":
-            return  # the whole schema; grammars support this recursion
+            return  # grammars support this reference to the whole schema
         path = str(target).split("/")
         if len(path) != 3 or path[0] != "#" or path[1] not in _DEFINITIONS:
             raise bad_request(
@@ -576,7 +565,6 @@ class _Walk:
                 self.schema(schema, replace(place, around=around, within=within))
 
     def _literal(self, value: Any, depth: int) -> None:
-        """Subtract a literal value of a schema, and all values inside it, from the budget."""
         self._charge_size(value, depth)
         if isinstance(value, dict):
             value = [one for pair in value.items() for one in pair]
@@ -584,7 +572,6 @@ class _Walk:
             self._literal(one, depth + 1)
 
     def _charge_size(self, value: Any, depth: int) -> None:
-        """Subtract the size of a value, without nested values, from the budget."""
         texts = len(value) // TEXT_VALUE if isinstance(value, str) else 0
         self.budget.spend(1 + texts, self.where)
         if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
@@ -606,7 +593,6 @@ def _table_in(text: str, where: str) -> Any:
 
 
 def _is_pattern(name: Any) -> bool:
-    """Return whether a keyword or type denotes a regular expression or a grammar."""
     return isinstance(name, str) and any(word in name.lower() for word in _PATTERN_WORDS)
 
 

@@ -56,8 +56,8 @@ async def default_limits(
     """Return default limits for each client, computed from the sizes that workers report.
 
     A single active client may use all request slots and KV memory of the workers except a reserve;
-    several active clients share them. The result is empty if ``settings`` already limit clients or
-    no worker reports its size.
+    several active clients share this part. The result is empty if ``settings`` already limit
+    clients or no worker reports its size.
     """
     if any(name in settings for name in (*CLIENT_LIMITS, CLIENT_RESERVE)):
         return {}
@@ -86,15 +86,15 @@ async def hold_requests(
     info: WorkerInfo,
     weights: Mapping[str, float],
 ) -> Follow | None:
-    """Put the gateway and admission control, if configured, in front of the router.
+    """Put the configured gateway and admission control in front of the router.
 
-    ``weights`` may change after the call. The result is a function that starts the polling of a
-    worker, given its number and address, or None if no polling is needed.
+    ``weights`` may change after the call. The result is a function that starts to poll a worker's
+    load, given the worker's number and address. The result is None if no load needs polling.
     """
     settings: dict[str, Any] = {**SERVED_OUTPUTS, **config.settings}
     admission = admission_params(settings)
     policy, saturation = config.gateway, config.saturation
-    # With peers, clients may also send requests to other routers.
+    # With peers, this router cannot limit clients that also send requests to other routers.
     if config.limits_clients and not config.peers:
         limits = await default_limits(session, config.workers, info, settings)
         settings |= limits
@@ -136,9 +136,9 @@ async def hold_requests(
 
 
 def _as_workers_say(most: int | None, info: WorkerInfo, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return gateway settings that keep the engines full, with almost no requests queued in them.
+    """Return gateway settings that keep the engines full with almost empty engine queues.
 
-    Settings in ``given`` take precedence.
+    Settings in ``given`` override the sizes that workers report.
     """
     found: dict[str, Any] = {}
     if most is None:

@@ -1,7 +1,7 @@
-"""Health checks of workers, also of those that have requests but produce no tokens.
+"""Health checks of workers, including workers that have requests but produce no tokens.
 
-An engine that hangs in a request may still answer health checks from another process or thread.
-Only produced tokens prove that an engine works.
+An engine that hangs may still answer health checks from another process or thread. Only produced
+tokens prove that an engine works.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from fairbench_serve.worker_info import METRICS, USAGE, page_of, samples
 log = logging.getLogger(__name__)
 
 PATH = "/health"
-# the path of requests that test whether an engine still decodes, which all engines serve
+# the API path of test requests that check whether an engine still decodes
 PROOF_PATH = "/v1/completions"
 PROOF = {"prompt": "a", "max_tokens": 1, "temperature": 0}
-# checks of each worker within the stall timeout
+# number of checks of each worker within the stall timeout
 LOOKS = 8
-# seconds per output token that an answer may take without streaming, when its tokens are invisible
+# maximum number of seconds per output token of an answer without streaming
 SLOWEST_TOKEN_S = 0.1
-# most stall timeouts that an answer may take without streaming
+# maximum number of stall timeouts that an answer without streaming may take
 LONGEST_STALLS = 5
-# metrics that change while an engine decodes: token counts, and the used fraction of the KV pool
+# metrics that change while an engine decodes, such as token counts and the used share of KV memory
 MOVING = (
     *("sglang:generation_tokens_total", "vllm:generation_tokens_total", "sglang:gen_throughput"),
     *("sglang:num_used_tokens", *USAGE),
@@ -48,8 +48,8 @@ class Health:
     """Health checks that make workers unavailable, and available again.
 
     ``on_return(worker)`` is called before a worker becomes available again. A stalled worker must
-    first produce a token for the router's test request. A worker that reported itself as down needs
-    no test, because a new process will answer later.
+    first produce a token for the router's test request. A worker whose process reports a failure
+    needs no test, because a new process will answer the next successful check.
     """
 
     workers: Sequence[WorkerAddress]
@@ -68,10 +68,7 @@ class Health:
         self._stalled: set[int] = set()
 
     async def begin(self, patience_s: float) -> None:
-        """Check each worker.
-
-        A worker without an answer for ``patience_s`` seconds counts as down.
-        """
+        """Check each worker; an unchecked worker counts as down after ``patience_s`` seconds."""
         await asyncio.wait(self._ask_all(), timeout=patience_s)
         for worker in self._asked:
             self.dispatcher.leave(worker)
@@ -87,10 +84,7 @@ class Health:
         return await asyncio.shield(self.suspect(worker))
 
     def suspect(self, worker: int) -> asyncio.Task[bool]:
-        """Start the health check of a worker in the background.
-
-        At most one check of a worker runs at a time.
-        """
+        """Start a health check of a worker in the background, unless one is running."""
         if worker not in self._asked:
             self._asked[worker] = asyncio.create_task(self._check_worker(worker))
         return self._asked[worker]
@@ -98,7 +92,7 @@ class Health:
     def stalled(self, worker: int) -> None:
         """Make a worker that produces no tokens unavailable, and end its requests.
 
-        Any of them may have caused the stall, so none is retried at another worker.
+        No request is retried at another worker, because any request may have caused the stall.
         """
         self._stalled.add(worker)
         self.breakers.reset(worker)
@@ -135,7 +129,7 @@ class Health:
         return bool(healthy)
 
     async def is_this_router(self, address: WorkerAddress, patience_s: float) -> bool:
-        """Return whether the address belongs to this router itself, under any host name."""
+        """Return whether an address under any host name belongs to this router itself."""
         try:
             async with (
                 asyncio.timeout(patience_s),
@@ -149,7 +143,7 @@ class Health:
         return response.headers.get(headers.ROUTERS) == self.router_id
 
     async def _decodes(self, worker: int) -> bool:
-        """Return whether a worker produces a token, or refuses for a reason outside its engine."""
+        """Return whether a worker produces a token or refuses the test with an HTTP status 4xx."""
         address = self.workers[worker]
         try:
             async with self._session.post(
@@ -192,9 +186,9 @@ class WorkerWatch:
 
     Progress is an event with new output, a complete answer, or a change of the token metrics on the
     worker's page ``/metrics``. A worker counts as stalled after ``stall_s`` seconds without
-    progress, not counting time without requests or with only slowly reading clients. Cancelled
-    requests do not reset this time. The limit is longer for a worker with unknown token metrics
-    that streams no answer, because its tokens are not visible.
+    progress. Time without requests, or with only slowly reading clients, does not count. Cancelled
+    requests are no progress. The limit is longer for a worker that neither reports token metrics
+    nor streams an answer, because its tokens are not visible.
     """
 
     workers: Sequence[WorkerAddress]
@@ -205,7 +199,7 @@ class WorkerWatch:
 
     def __post_init__(self) -> None:
         self._silent_s: defaultdict[int, float] = defaultdict(float)
-        # as text, because NaN is not equal to itself
+        # values as text, because a NaN value is not equal to itself
         self._told: dict[int, list[str]] = {}
 
     def heard(self, worker: int) -> None:
@@ -221,7 +215,6 @@ class WorkerWatch:
             await asyncio.gather(*(self._look(worker, pause_s) for worker in busy))
 
     def _flights_being_read(self, worker: int) -> list[RequestInFlight]:
-        """Return the worker's requests whose clients read their answers fast enough."""
         return [one for one in self.dispatcher.flights.get(worker, ()) if not one.paused]
 
     async def _look(self, worker: int, passed_s: float) -> None:

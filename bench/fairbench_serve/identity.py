@@ -21,17 +21,17 @@ from fairbench.live import headers
 from fairbench.live.http_server import Problem, bad_request
 from fairbench.live.processes.addresses import LOOPBACK
 
-# most characters of a client's name
+# maximum number of characters of a client's name
 MAX_LENGTH = 128
-# most characters of a body field that names the client, such as an e-mail address
+# maximum number of characters of a body field that names the client, such as an e-mail address
 MAX_BODY_LENGTH = 512
 HASHED, HASH_BYTES = "user-", 10
-# bytes of a session's number, so that the header for the worker can hold it
+# A session's number has few bytes, so that it fits into the header for the worker.
 NO_SESSION, SESSION_BYTES = -1, 7
-# host names by which clients may call the router's machine, also through a tunnel
+# names of the router's own machine, which clients also use through a tunnel
 LOOPBACK_HOSTS = (LOOPBACK, "localhost", "::1")
 ANY_HOST = "*"
-# headers that decide how a request is treated; proxies disagree on which of two counts
+# headers that a request may contain only once, because proxies disagree on which of two counts
 SINGLE = (
     *(
         "Authorization",
@@ -61,7 +61,7 @@ class Keyring:
 
 
 def check_bearer(request: web.Request, key: str, what: str) -> None:
-    """Raise Problem (HTTP status 401) about ``what`` unless the request contains the key."""
+    """Raise Problem (HTTP status 401) about ``what`` unless the request has this bearer key."""
     shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
     if not compare_digest(shown, f"Bearer {key}".encode()):
         raise Problem(
@@ -70,10 +70,10 @@ def check_bearer(request: web.Request, key: str, what: str) -> None:
 
 
 def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -> str:
-    """Return the client of a request from its headers, or else from the body (``said``).
+    """Return the client of a request from its headers, or else from the body field ``said``.
 
-    With ``keys``, only the API key decides, so that no client can impersonate another. Raises
-    Problem if the key is unknown or the name is invalid.
+    With ``keys``, only the API key identifies the client, so that no client can impersonate another
+    client. Raises Problem if the key is unknown or the name is invalid.
     """
     if keys is not None:
         return _owner(authorization_of(sent), keys)
@@ -93,8 +93,8 @@ def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -
 def session_of(sent: Mapping[str, str], said: str | None) -> int:
     """Return the number of a request's session, or ``NO_SESSION``.
 
-    Its name is in a header, or else in the body (``said``). The same name from the same client
-    means the same session. Raises Problem for a name that is too long.
+    The session's name is in a header, or else in the body field ``said``. A client's requests with
+    equal session names belong to the same session. Raises Problem for a name that is too long.
     """
     name = next((sent[name] for name in headers.SESSION_ALIASES if sent.get(name)), said)
     if not name:
@@ -106,21 +106,21 @@ def session_of(sent: Mapping[str, str], said: str | None) -> int:
 
 
 def authorization_of(sent: Mapping[str, str]) -> str:
-    """Return the header ``Authorization``, if needed made from the key in Anthropic's header."""
+    """Return the header ``Authorization``, or an equivalent header from Anthropic's API key."""
     key = sent.get(headers.API_KEY)
     return sent.get("Authorization", "" if key is None else f"Bearer {key}")
 
 
 def is_name(client: str) -> bool:
-    """Return whether a text is a valid client name, which must fit into an HTTP header."""
+    """Return whether a text is a valid client name that fits into an HTTP header."""
     fits = 0 < len(client) <= MAX_LENGTH and client.isascii() and client.isprintable()
     return fits and client not in (headers.OTHERS, headers.HEALTH)
 
 
 def _hashed_name(said: str) -> str:
-    """Return a client's name from the body, or its hash if it is too long or not ASCII.
+    """Return the client name in a body field, or its hash if it is too long or not ASCII.
 
-    All routers always compute the same hash. Raises Problem for more than ``MAX_BODY_LENGTH``
+    The hash of a name is the same in all routers. Raises Problem for more than ``MAX_BODY_LENGTH``
     characters.
     """
     if is_name(said):
@@ -153,8 +153,8 @@ def check_host(http: web.Request, allowed: Collection[str], *, addresses: bool) 
     """Raise Problem (HTTP status 403) if a page of another web site may have sent the request.
 
     ``allowed`` holds this server's host names in lower case. With ``addresses``, any IP address is
-    allowed, too, because a page cannot claim one as its name. Requests without the header ``Host``
-    pass, because every browser sends it.
+    allowed, too, because a web page cannot use an IP address as its host name. A request without
+    the header ``Host`` is accepted, because it comes from no browser.
     """
     said = http.headers.get("Host")
     host = None if said is None else _host_name(f"//{said}")

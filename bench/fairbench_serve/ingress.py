@@ -1,6 +1,6 @@
 """The router's queue before the workers, and the state of a request at a worker.
 
-Like the dispatcher, this module uses no sockets and no asyncio tasks.
+This module uses no sockets and no asyncio tasks.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ from fairbench_serve.answers import Charge
 class AttemptFailure(Enum):
     """The reason why an attempt to serve a request at a worker failed."""
 
-    # no connection was opened, so the worker has not received the request
+    # No connection was opened, so the worker has not received the request.
     UNREACHED = auto()
-    # the connection ended before the answer began, for example because the worker closed it while
-    # it was idle
+    # The connection ended before the answer began, for example because it was idle for too long.
     STALE = auto()
-    BROKE = auto()  # the connection ended within the answer, or the data was no valid answer
+    BROKE = auto()  # the connection ended within the answer, or the answer was invalid
     ANSWERED = auto()  # the worker answered with an error, or with an empty answer
-    HUNG = auto()  # the worker runs but does not answer
+    HUNG = auto()  # the worker's process runs but does not answer
     DIED = auto()  # the worker's process has ended
-    CUT = auto()  # the worker failed after the client had received the beginning of the answer
+    CUT = auto()  # the worker failed after the client had received a part of the answer
     LEFT = auto()  # the client has disconnected
     EVICTED = auto()  # the request's slot went to another client
 
@@ -53,10 +52,7 @@ _REPORTED = {
 
 
 def outcome_of(failure: AttemptFailure | None, *, retried: bool = False) -> str:
-    """Return a word for how an attempt to serve a request ended.
-
-    ``retried`` is True if another attempt follows.
-    """
+    """Return the outcome of an attempt to serve a request, which another attempt may follow."""
     return _REPORTED.get(failure, RETRIED if retried else ERROR)
 
 
@@ -64,13 +60,12 @@ def outcome_of(failure: AttemptFailure | None, *, retried: bool = False) -> str:
 class RequestInFlight:
     """The state of a request at a worker, from its sending until ``Dispatcher.finish``.
 
-    - ``worker`` is the worker to which the request was sent; ``routed`` is the one that the routing
-      policy had chosen.
+    - ``worker`` is the worker to which the request was sent; ``routed`` is the worker that the
+      routing policy had chosen.
     - ``first_token_s`` is the time in seconds at which the answer began to stream.
-    - ``on_lost`` is called once, with the reason, if the worker becomes unavailable while it has
-      the request.
-    - ``paused`` is True while the client reads too slowly, so that the router stops reading the
-      answer.
+    - ``on_lost`` is called once, with the reason, if the worker becomes unavailable before the
+      request has ended.
+    - ``paused`` is True while the router waits for a client that reads too slowly.
     """
 
     request: Request
@@ -82,7 +77,7 @@ class RequestInFlight:
 
 
 class Wish(NamedTuple):
-    """The workers that a request should avoid, or the only worker for a probe (test request)."""
+    """The workers that a request should avoid, or the worker that a test request must use."""
 
     avoid: Collection[int] = ()
     probe: int | None = None
@@ -95,27 +90,27 @@ OnSent: TypeAlias = Callable[[RequestInFlight | Problem], None]
 def pages_of(ids: array[int], page_tokens: int) -> Prompt:
     """Return a prompt for routing policies, without its incomplete last page.
 
-    Only an identical prompt could match this page, and KV events report whole pages only.
+    KV events report whole pages only, and only an identical prompt could share an incomplete page.
     """
     whole = ids[: len(ids) - len(ids) % page_tokens]
     whole.append(0)
-    # The last segment contains the appended token, so it is left out.
+    # The last segment contains the appended token, so the result omits this segment.
     return segments_of(whole)[:-1]
 
 
-# least seconds between two alarms, which prevents a busy loop after rounding errors
+# minimum number of seconds until a timer fires; rounding errors could otherwise cause a busy loop
 SHORTEST_NAP_S = 0.001
 
 
 class Ringing(Protocol):
-    """The interface of a started timer that can be cancelled."""
+    """A started timer that can be cancelled."""
 
     def cancel(self) -> None:
-        """Cancel the alarm."""
+        """Cancel the timer."""
 
 
 Alarm: TypeAlias = Callable[[float, Callable[[], None]], Ringing]
-"""A function that starts a timer, which calls a function after some seconds."""
+"""A function that starts a timer, given the seconds and the function that the timer calls."""
 
 
 class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
@@ -124,8 +119,8 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
     - ``send`` is called to send a request from the queue to a worker.
     - ``is_open`` returns whether any worker is available.
     - ``alarm`` starts timers for the queue; None means no timers.
-    - ``blocked`` returns why no request can be sent at present, or None. All queued requests are
-      refused with this reason.
+    - ``blocked`` returns the reason why no queued request can be sent at present, or None. With a
+      reason, all queued requests are refused.
     """
 
     def __init__(
@@ -158,11 +153,11 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
         return Counter(request.client for request in self.held)
 
     def enter(self, request: Request, on_sent: OnSent, wish: Wish) -> RequestInFlight | None:
-        """Put a request into the queue, from which it may be sent at once.
+        """Put a request into the queue, and send it at once if possible.
 
-        Return its state at the worker if it is sent at once. Otherwise, ``on_sent`` later gets this
-        state, or a Problem. Raises Problem: status 429 if the queue refuses the request, and any
-        Problem of sending it.
+        The result is the state of a sent request at its worker. For a queued request, the result is
+        None, and ``on_sent`` later gets the state or a Problem. Raises Problem with HTTP status 429
+        if the queue refuses the request, or the Problem that sending the request has raised.
         """
         sent: list[RequestInFlight | Problem] = []
         self.held[request] = sent.append, wish
@@ -188,15 +183,12 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
         return too_many(why, max(1, ceil(late_s)))
 
     def moved(self, request: Request, worker: int | None) -> None:
-        """Record which worker has the request, or None if none has it."""
+        """Record the worker that now has a request, or None if no worker has it."""
         if self.is_sent(request):
             self.queue.moved(request, worker)
 
     def close_request(self, request: Request, charge: Charge) -> None:
-        """Record that a request has ended, and charge its client.
-
-        Repeated calls change nothing.
-        """
+        """Record that a request has ended and charge its client; later calls have no effect."""
         if request in self.held:
             del self.held[request]
             self.queue.withdraw(request)

@@ -43,7 +43,7 @@ class WorkerKeys:
 
 
 def worker_keys(key: str | None, path: Path | None) -> WorkerKeys:
-    """Return the workers' API keys that the flags give.
+    """Return the workers' API keys from ``--worker-key`` and ``--worker-key-file``.
 
     Raises UsageError or DataError for an invalid key or file.
     """
@@ -79,7 +79,7 @@ def _read(path: Path) -> WorkerKeys:
 def _url(path: Path, number: int, text: str) -> str:
     """Return the URL of a worker in a line of the key file.
 
-    Error messages do not show ``text``, which may be a key by mistake.
+    Error messages omit ``text``, which may be a key by mistake.
     """
     try:
         worker = parse_worker(text)
@@ -95,7 +95,7 @@ def _url(path: Path, number: int, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeysFile:
-    """The content of a key file: the client of each API key, and weights and quotas by client."""
+    """The content of a key file: the client of each API key, and each client's weight and quota."""
 
     keys: Mapping[str, str]
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class KeysFile:
 def read_keys(path: Path) -> KeysFile:
     """Read a TOML file of lines ``"KEY" = "CLIENT"`` and optional tables ``[clients.CLIENT]``.
 
-    Raises DataError; its message shows no key, and no text that may be a key by mistake.
+    Raises DataError; its message omits keys and all text that may be a key by mistake.
     """
     data = read_toml(path, str(path), secret=True)
     tables = data.pop(CLIENTS) if isinstance(data.get(CLIENTS), dict) else {}
@@ -142,11 +142,11 @@ def read_keys(path: Path) -> KeysFile:
 def admin_key_of(
     port: int | None, file: Path | None, clients: KeysFile | None, of_workers: WorkerKeys
 ) -> str | None:
-    """Return the API key of the admin port from ``file``, or None.
+    """Return the API key of the admin port from ``file``, or None without a port or a file.
 
-    The admin port needs a key that no client has if clients have API keys. It also needs a key if
-    workers have API keys, because the router sends a worker's key to each added worker. Without an
-    admin port (``port`` None), there is no key. Raises UsageError or DataError for an unusable key.
+    If clients have API keys, the admin port needs a key that no client has. If workers have API
+    keys, the admin port needs a key, too, because the router sends a worker's key to each added
+    worker. Raises UsageError or DataError for an unusable key.
     """
     if file is None:
         keys = "--keys" if clients is not None else "keys of workers"
@@ -180,7 +180,7 @@ def _check_client_table(table: Mapping[str, Any], where: str) -> None:
             raise DataError(f"{where}: {name} = {most!r}: must be a whole number from 1 to {MOST}")
 
 
-LOOK_S = 1.0  # seconds between two checks whether the key file has changed
+LOOK_S = 1.0  # seconds between two checks of whether the key file has changed
 
 log = logging.getLogger(__name__)
 
@@ -188,15 +188,13 @@ log = logging.getLogger(__name__)
 class Access:
     """The API keys, weights and quotas that are in force at present.
 
-    A changed key file is read again as soon as two checks in a row find it unchanged, so that a
+    A changed key file is read as soon as two checks in a row find it unchanged, so that a
     half-written file is never used. An invalid file has no effect. Weights in the configuration
-    override those in the file.
+    override weights in the file.
 
     ``weights`` always remains the same dict. ``keys`` is None if requests name their clients
-    without
-    API keys. ``on_weights`` is called each time ``weights`` may have changed. Raises DataError if
-    the
-    file is invalid when the router starts.
+    without API keys. ``on_weights`` is called each time ``weights`` may have changed. Raises
+    DataError if the file is invalid when the router starts.
     """
 
     def __init__(
@@ -249,7 +247,6 @@ class Access:
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
-    """Return a file's times and size, which change with its content, or None without a file."""
     try:
         found = path.stat()
     except OSError:

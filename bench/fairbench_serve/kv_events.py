@@ -1,6 +1,6 @@
 """KV events: a reader that follows a worker's cache and reconstructs evicted prompts.
 
-The reader requests missed events again or, if this fails, clears its index of blocks.
+The reader requests missed events again. If this fails, it clears its index of cached blocks.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from fairbench.live.kv_event_wire import (
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.token_pages import segments_of
 
-# storage media whose blocks count as cached, unlike host memory and disk
+# storage media whose blocks count as cached; blocks in host memory or on disk do not count
 MEDIA = (None, "GPU")
 Key = tuple[int | None, BlockHash]  # a block's group of layers, and its hash
 
 
-# most tokens of a run, which stays in memory while any of its blocks is cached; the limit therefore
-# also limits the memory for evicted blocks
+# maximum number of tokens of a run; while any block of a run is cached, the whole run stays in
+# memory, including evicted blocks
 RUN_TOKENS = 256
 
 
@@ -46,8 +46,8 @@ RUN_TOKENS = 256
 class _Run:
     """A run of consecutive cache blocks that follows the first ``start`` tokens of ``parent``.
 
-    ``ids`` are the token ids of the run's own blocks; each hash in ``hashes`` stands for
-    ``block_size`` tokens.
+    ``ids`` holds the token ids of the run's own blocks. Each entry of ``hashes`` is the hash of a
+    block of ``block_size`` tokens.
     """
 
     parent: _Run | None
@@ -57,19 +57,14 @@ class _Run:
     hashes: list[BlockHash] = field(default_factory=list)
 
     def end_of(self, index: int) -> int:
-        """Return the number of prompt tokens up to the end of block ``index``.
-
-        -1 gives ``start``.
-        """
+        """Return the number of prompt tokens up to the end of block ``index`` (-1: ``start``)."""
         return self.start + min((index + 1) * self.block_size, len(self.ids))
 
     def may_grow(self, parent: BlockHash | None, block_size: int) -> bool:
-        """Return whether a block that follows the block ``parent`` may be added to this run."""
         fits = len(self.ids) == block_size * len(self.hashes) < RUN_TOKENS
         return fits and self.block_size == block_size and self.hashes[-1] == parent
 
     def prefix(self, end: int) -> array[int]:
-        """Return all token ids of a prompt up to token ``end``."""
         parts: list[array[int]] = []
         run: _Run | None = self
         while run is not None:
@@ -85,7 +80,7 @@ class BlockIndex:
     """The cache of a worker according to its KV events: runs of blocks by block hash.
 
     ``on_evict(prefix, tokens)`` is called when the worker evicts the last ``tokens`` tokens of a
-    prefix. ``on_clear()`` is called when its cache becomes empty or unknown.
+    prefix, and ``on_clear()`` when the worker's cache becomes empty or unknown.
     """
 
     def __init__(
@@ -99,7 +94,7 @@ class BlockIndex:
         return len(self._runs)
 
     def apply(self, events: Sequence[Event]) -> None:
-        # Blocks of successive events are collected, because SGLang sends one event per removed
+        # Removed blocks of successive events are collected, because SGLang sends an event per
         # block.
         removed: list[Key] = []
         for event in events:
@@ -116,7 +111,7 @@ class BlockIndex:
         self._remove(removed)
 
     def clear(self) -> None:
-        """Delete all blocks and report that the cache is empty or unknown."""
+        """Delete all blocks, and report that the worker's cache is empty or unknown."""
         self._runs.clear()
         self._on_clear()
 
@@ -128,7 +123,8 @@ class BlockIndex:
         if parent is not None:
             run = self._runs.get((group, parent))
             if run is None:
-                # the parent was stored before the subscription, so its prompt is unknown
+                # The prompt is unknown, because the worker stored the parent block before the
+                # subscription.
                 return
             start = run.end_of(run.hashes.index(parent))
         for index, name in enumerate(event.block_hashes):
@@ -141,10 +137,7 @@ class BlockIndex:
             parent, start = name, start + len(ids)
 
     def _remove(self, keys: list[Key]) -> None:
-        """Remove blocks from the index, and empty the list ``keys``.
-
-        A removed chain of runs is reported as one eviction.
-        """
+        """Remove blocks from the index and from ``keys``; report each chain of runs once."""
         removed: dict[_Run, set[BlockHash]] = {}
         for key in keys:
             if (run := self._runs.pop(key, None)) is not None:
@@ -166,7 +159,6 @@ class BlockIndex:
             self._evict(run.prefix(end), start)
 
     def _evict(self, ids: array[int], start: int) -> None:
-        """Report each page of tokens that ends after token ``start`` as evicted."""
         pages = segments_of(ids)
         ends = [0, *accumulate(page.length for page in pages)]
         first = bisect_right(ends, start)
@@ -176,7 +168,7 @@ class BlockIndex:
 
 # seconds without a replayed message after which a replay has failed
 SILENCE_S = 5.0
-# messages, which take a few milliseconds, after which other tasks may run
+# number of replayed messages, which take a few milliseconds, after which other tasks may run
 AT_A_TIME = 16
 
 
@@ -185,13 +177,13 @@ async def replayed(
 ) -> AsyncGenerator[NumberedBatch, None]:
     """Yield the messages that the worker has stored, from sequence number ``first`` on.
 
-    Messages are decoded one by one, because all 10,000 stored ones would take 100 MB. Raises
+    Messages are decoded one by one, because all 10,000 stored messages would take 100 MB. Raises
     TimeoutError after ``SILENCE_S`` seconds without a message, and ValueError for an invalid
     message. A caller that stops early must close the generator.
     """
     with context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
-        # No limit here, because the worker's ROUTER socket discards messages for a full queue.
+        # The queue is unlimited, because the worker's ROUTER socket discards messages otherwise.
         socket.set_hwm(0)
         socket.connect(endpoint)
         await socket.send_multipart(replay_request(first))
@@ -205,38 +197,35 @@ async def replayed(
                 await asyncio.sleep(0)
 
 
-# most unread messages, as SGLang keeps for a slow subscriber
+# maximum number of unread messages, equal to SGLang's limit for a slow subscriber
 HIGH_WATER = 100_000
 # seconds without a message after which the router requests missed messages
 QUIET_S = 0.5
-# invalid messages in a row after which a worker's KV events are ignored
+# consecutive invalid messages after which a worker's KV events are ignored
 MAX_UNREADABLE = 3
 
 log = logging.getLogger(__name__)
 
 
 class Unreadable(Exception):
-    """Several messages in a row cannot be decoded; their format is unknown."""
+    """An error after several consecutive messages of a worker that cannot be decoded."""
 
 
 class Subscriber:
     """A reader that applies a worker's KV events to its ``BlockIndex``, in order and without gaps.
 
-    A worker numbers its messages. Missing messages are requested from the worker's replay socket.
-    The
-    index of blocks is cleared if the worker no longer has them, or if the numbers start again,
-    because
-    the worker has restarted. ``gaps`` counts gaps in the numbers, and ``losses`` how often a gap or
-    an
-    error cleared the index.
+    A worker numbers its messages, and the reader requests missing messages from the worker's replay
+    socket. The index is cleared if the worker no longer stores the missing messages. The index is
+    also cleared if the numbers start again, because the worker has then restarted. ``gaps`` counts
+    gaps in the numbers, and ``losses`` counts how often a gap or an error cleared the index.
 
     A message that cannot be decoded also clears the index and increases ``unreadable``. After
-    ``MAX_UNREADABLE`` of them in a row, the worker's events are ignored until it restarts.
-    ``on_follow`` is called when the reader starts or stops ignoring events.
+    ``MAX_UNREADABLE`` consecutive unreadable messages, the worker's events are ignored until the
+    worker restarts. ``on_follow`` is called when the reader starts or stops ignoring events.
 
-    A lost last message leaves no gap, and messages from before the subscription are not seen. To
-    find
-    them, the reader asks the replay socket at the start and after ``quiet_s`` seconds of silence.
+    The reader cannot notice a lost last message, or messages from before the subscription, by a
+    gap. The reader therefore asks the replay socket at the start and after ``quiet_s`` seconds of
+    silence.
     """
 
     def __init__(
@@ -260,21 +249,18 @@ class Subscriber:
         # timestamp of the last replayed message, whose original may still arrive later
         self._overtaken_s = -inf
         self._received = 0
-        self._starts = 0  # known restarts of the worker
+        self._starts = 0  # number of known restarts of the worker
         self._asking = asyncio.Lock()
         self._replay_fails = False
         self._restarted = asyncio.Event()
-        self._unreadable = 0  # invalid messages in a row
+        self._unreadable = 0  # consecutive invalid messages
         self.gaps = 0
         self.losses = 0
         self.unreadable = 0
         self.follows = True
 
     async def run(self) -> None:
-        """Read KV events until this task is cancelled.
-
-        The worker may stop and restart while the task runs.
-        """
+        """Read KV events, also after restarts of the worker, until this task is cancelled."""
         while True:
             try:
                 await self._follow()
@@ -294,7 +280,7 @@ class Subscriber:
                     group.create_task(self._ask_when_quiet(context, self._replay))
 
     def restart(self) -> None:
-        """Start again at sequence number 0 with an empty index, after a restart of the worker."""
+        """Begin again at sequence number 0 with an empty index, after a restart of the worker."""
         self._next = 0
         self._last_s = self._overtaken_s = -inf
         self._starts += 1
@@ -341,7 +327,7 @@ class Subscriber:
             self._overtaken_s = -inf
 
     async def _repair(self, context: zmq.asyncio.Context, end: int) -> None:
-        # another task has already applied the missing messages
+        # Another task may have applied the missing messages already.
         if end <= self._next:
             return
         self.gaps += 1
@@ -367,17 +353,16 @@ class Subscriber:
                 await asyncio.sleep(self._quiet_s)
 
     async def _catch_up(self, context: zmq.asyncio.Context, replay: str) -> None:
-        """Request the messages that have not arrived yet.
+        """Request the messages that have not arrived yet, and also the last applied message.
 
-        The last applied message is requested, too: a worker that no longer has it must have
-        restarted.
+        If the worker no longer has the last applied message, it must have restarted.
         """
         known, known_s, is_first = self._next - 1, self._last_s, True
 
         def take(message: NumberedBatch) -> bool:
             nonlocal is_first
             if message.seq == known and message.batch.ts != known_s:
-                # The next call requests the messages after the restart.
+                # The next call of ``_catch_up`` requests the messages after the restart.
                 self.restart()
             elif message.seq >= self._next:
                 self.gaps += is_first
@@ -405,8 +390,8 @@ class Subscriber:
     ) -> int | None:
         """Request messages from number ``first`` on, and pass each message to ``take``.
 
-        ``take`` returns whether the replay should continue. Returns the number of received
-        messages, or None if the replay failed or the worker restarted meanwhile.
+        The replay ends when ``take`` returns False. The result is the number of received messages,
+        or None if the replay failed or the worker restarted meanwhile.
         """
         starts, came = self._starts, 0
         try:
@@ -417,9 +402,9 @@ class Subscriber:
                         break
         except (TimeoutError, ValueError) as error:
             if isinstance(error, ValueError) and not self._received:
-                # Until a KV event has arrived, errors of the replay count as unreadable messages.
+                # Before the first KV event, an invalid replay counts as an unreadable message.
                 self._count_unreadable()
-            # Only the first of repeated failures is logged.
+            # Log only the first of several consecutive failures.
             if not self._replay_fails:
                 reason = str(error) or "timed out"
                 log.warning("replay of KV events from %s: %s", endpoint, reason)
@@ -448,7 +433,7 @@ class Subscriber:
         self._index.clear()
 
     def _count_unreadable(self) -> None:
-        """Count an invalid message; raise Unreadable after ``MAX_UNREADABLE`` in a row."""
+        """Count an invalid message; raise Unreadable if ``MAX_UNREADABLE`` were consecutive."""
         self.unreadable += 1
         self._unreadable += 1
         if self._unreadable >= MAX_UNREADABLE:

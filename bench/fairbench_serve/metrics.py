@@ -1,4 +1,4 @@
-"""Prometheus metrics of the router, with totals for a limited number of clients."""
+"""Prometheus metrics of the router, with totals per client for a limited number of clients."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ REQUESTS = (
 class TotalsByClient(Collector):
     """Sums of tokens and events by client.
 
-    Each recent client has sums of its own, and all others share one entry. Fewer clients have
-    histograms of their own, because a histogram has many values.
+    Each recent client has its own sums, and all other clients share an entry. Fewer clients have
+    their own histograms, because a histogram has many values.
     """
 
     def __init__(self) -> None:
@@ -63,23 +63,23 @@ class TotalsByClient(Collector):
         self._ledger.totals_of(client)[f"status {int(status)}"] += 1
 
     def count_held(self, client: str, held_s: float) -> None:
-        """Record for how many seconds a request was queued until it was sent or withdrawn."""
+        """Record the seconds for which a request was queued until it was sent or withdrawn."""
         if held_s:
             self._ledger.totals_of(client)["held_seconds"] += held_s
         self.waited(QUEUE_TIME, client, held_s)
 
     def waited(self, what: str, client: str, seconds: float) -> None:
-        """Add seconds to a client's histogram ``what``, a key of ``SECONDS``."""
+        """Add a waiting time to a client's histogram ``what``, a key of ``SECONDS``."""
         totals = self._times.totals_of(client)
         totals[what] += seconds
         totals[f"{what} {bisect_left(BOUNDS_S, seconds)}"] += 1
 
     def service(self) -> dict[str, float]:
-        """Return the service (weighted tokens) of each client that has totals of its own."""
+        """Return the service (weighted tokens) of each client that has its own totals."""
         return {client: totals["service"] for client, totals in self._ledger.items()}
 
     def latest(self) -> list[str]:
-        """Return the names of the clients that have histograms of their own."""
+        """Return the names of the clients that have their own histograms."""
         return [client for client, _ in self._times.items() if client != OTHERS]
 
     def collect(self) -> Iterator[Metric]:
@@ -144,7 +144,6 @@ class FairnessGauges(Collector):
         yield _by_client(BALANCE, text, self._balances())
 
     def _waiting_requests(self) -> Iterator[Request]:
-        """Yield the requests whose answers have not begun yet."""
         yield from self._dispatcher.ingress or ()
         for flights in self._dispatcher.flights.values():
             yield from (one.request for one in flights if one.first_token_s is None)
@@ -162,10 +161,7 @@ class FairnessGauges(Collector):
 
 
 class HeldRequests(Collector):
-    """A gauge of requests that are queued before the workers.
-
-    The gauge lists only the clients with the most queued requests.
-    """
+    """A gauge of queued requests per client, for the clients with the most queued requests."""
 
     def __init__(self, ingress: RouterIngress) -> None:
         self._ingress = ingress
@@ -184,10 +180,7 @@ class HeldRequests(Collector):
 
 
 class WorkerGauges(Collector):
-    """Gauges of each worker that the router has at present.
-
-    ``subscribers`` maps each worker to the subscriber of its KV events.
-    """
+    """Gauges of each current worker; ``subscribers`` holds the readers of workers' KV events."""
 
     def __init__(self, dispatcher: Dispatcher, subscribers: Mapping[int, Subscriber]) -> None:
         self._dispatcher = dispatcher
@@ -224,10 +217,7 @@ def _gauge(name: str, text: str, values: Mapping[int, float]) -> Metric:
 
 
 class RouterMetrics:
-    """The metrics that one router process publishes.
-
-    The values of gauges are computed each time the metrics are read.
-    """
+    """The metrics that a router process publishes."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -240,7 +230,7 @@ class RouterMetrics:
         self._refused.labels(status).inc()
 
     def describe(self, router: str, token_count_method: str) -> None:
-        """Set the labels that stay constant while the router runs."""
+        """Set the labels that do not change while the router runs."""
         info = Info("fairbench_router", "The router and its token counter", registry=self.registry)
         info.info({"router": router, "token_count_method": token_count_method})
 

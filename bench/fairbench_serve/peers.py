@@ -1,8 +1,8 @@
 """Peers (other routers in front of the same workers), and the exchange of clients' totals.
 
-Simulations also use the classes of ``schedulers/peers.py``. A message contains only what has
-changed since the version that the peer last confirmed. The next message repeats the changes of a
-lost one, so no message is stored for a retry, and an unreachable peer takes no memory.
+Simulations use the same classes in ``schedulers/peers.py``. A message contains only totals that
+have changed since the version that the peer last confirmed. The message after a lost message
+repeats its changes, so no message is stored, and an unreachable peer takes no memory.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ from fairbench_serve.served_settings import served_routers
 
 log = logging.getLogger(__name__)
 
-ALL_EVERY_S = 60.0  # seconds after which all totals are sent again, even if confirmed
-MOST_TOKENS = 1e15  # largest total in tokens, which a cluster would need decades to reach
-MOST_VERSION = 2**53  # largest version number of totals
-MOST_ORIGINS = 1_000  # most routers in a message, including stopped ones
-MOST_CLIENTS = 200_000  # most entries for clients in a message
-LONGEST_ORIGIN = 64  # most characters of a router's id
+ALL_EVERY_S = 60.0  # seconds after which all totals are sent again, even confirmed totals
+MOST_TOKENS = 1e15  # maximum number of tokens of a total (decades of a cluster)
+MOST_VERSION = 2**53
+MOST_ORIGINS = 1_000  # maximum number of routers in a message, including stopped routers
+MOST_CLIENTS = 200_000  # maximum number of entries for clients in a message
+LONGEST_ORIGIN = 64  # maximum number of characters of a router's id
 
 Versions = dict[str, dict[str, int]]
-"""The last known version of totals, by router and by its part."""
+"""The last known version of totals, by router and by the part of the router that counts them."""
 PATH = "/peers/totals"
 # seconds within which another router must answer
 PATIENCE_S = 2.0
-# seconds after a change of peers for which totals of stopped routers are sent, too
+# seconds after a change of peers for which the totals of stopped routers are sent, too
 RELAYED_S = 30.0
 # the parts of `fairbench serve` that may share totals with other routers
 ROUTER, GATEWAY = "router", "gateway"
-MOST_KNOWN = 1_000  # most routers whose totals are kept
+MOST_KNOWN = 1_000  # maximum number of routers whose totals are kept
 
 
 class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
     """A message from a router process to its peers, with totals of clients.
 
-    - ``origin`` identifies the process and is different after each start.
+    - ``origin`` identifies the process; each start of a router gives a new identifier.
     - ``fleet`` is a hash of the settings that all peers must share.
     - ``parts`` holds the totals of the router process.
-    - ``gone`` holds the last totals of routers that no longer send messages. A restarted router
-      needs them, or it would treat clients that a stopped router served as clients without service.
+    - ``gone`` holds the last totals of stopped routers. Without these totals, a restarted router
+      would treat the clients of a stopped router as clients without service.
     """
 
     origin: str
@@ -98,7 +98,7 @@ def places_of(totals: Totals) -> set[int]:
 
 
 class PeerState(msgspec.Struct, forbid_unknown_fields=True):
-    """The answer of the router ``origin``, with the versions of the totals that it now has."""
+    """An answer of the router ``origin``, with the version of all totals that the router has."""
 
     origin: str
     known: Versions
@@ -113,16 +113,13 @@ class PeerKnowledge:
     forgotten_s: float = -inf
 
     def answered(self, answer: PeerState) -> None:
-        """Record that a peer has answered.
-
-        A restarted peer has a new ``origin`` and no totals.
-        """
+        """Record a peer's answer; after a restart, a peer has a new ``origin`` and no totals."""
         if answer.origin != self.origin:
             self.origin, self.versions = answer.origin, {}
         self.versions.update(answer.known)
 
     def forget_sometimes(self, now_s: float) -> None:
-        """Forget a peer's confirmations every ``ALL_EVERY_S`` seconds, to send all totals."""
+        """Forget the peer's confirmed versions every ``ALL_EVERY_S`` seconds."""
         if now_s - self.forgotten_s >= ALL_EVERY_S:
             self.forgotten_s, self.versions = now_s, {}
 
@@ -136,17 +133,17 @@ class Peering:
     key: str = field(repr=False)
     dispatcher: Dispatcher
     forget_s: float
-    # The router's totals are numbered by worker, the gateway's by priority.
+    # workers of the router's totals, and priorities of the gateway's totals
     places: Mapping[str, Collection[int]]
     origin: str = field(default_factory=lambda: token_hex(8))
-    # times of the first and last message from each router, on the dispatcher's clock
+    # times in seconds of the first and last message from each router, on the dispatcher's clock
     heard_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def message(self, known: PeerKnowledge | None = None) -> bytes:
-        """Return the message for a peer, with the totals that it lacks and the waiting clients.
+        """Return the message for a peer: the totals that it lacks, and the waiting clients.
 
-        Waiting clients are omitted if no worker is available here, because they would delay clients
-        of other routers.
+        If no worker is available here, the message omits waiting clients, because they would delay
+        clients of other routers.
         """
         known = known or PeerKnowledge()
         versions = known.versions.get(self.origin, {})
@@ -175,19 +172,16 @@ class Peering:
         return found
 
     async def answer_peer(self, request: web.Request) -> web.Response:
-        """Answer the message of a peer router.
-
-        Raises Problem (HTTP status 400, 401 or 409) for an invalid message.
-        """
+        """Answer a peer's message; raise Problem (HTTP status 400, 401 or 409) if it is invalid."""
         check_bearer(request, self.key, "the key of the peers")
         check_plain(request)
         answer = self.take_in(await request.read())
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
     def take_in(self, body: bytes) -> PeerState:
-        """Apply the new totals in a message; return the versions that this router now has.
+        """Apply the totals in a peer's message, and return the versions that this router now has.
 
-        Raises Problem if the peer's message is invalid.
+        Raises Problem if the message is invalid.
         """
         try:
             message = msgspec.json.decode(body, type=PeerMessage)
@@ -236,10 +230,7 @@ class Peering:
 
 
 def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
-    """Connect the router to its peers, if there are any.
-
-    Must be called before the first request arrives.
-    """
+    """Connect the router to its peers, if there are any, before the first request arrives."""
     if not config.peers:
         return None
     assert config.peer_key is not None, "a key is required"
@@ -258,7 +249,7 @@ def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
 
 
 def settings_hash(config: RouterConfig) -> str:
-    """Return a hash of all settings that peers must share, because totals depend on them."""
+    """Return a hash of the settings that all peers must share, because totals depend on them."""
     names = (params_part(config.router), config.gateway)
     own = [(name, sorted(own_settings(str(name), config.settings).items())) for name in names]
     equal = *own, [worker.url for worker in config.workers]
@@ -277,7 +268,7 @@ def check_peers(router: type, name: str, gateway: str | None) -> None:
 
 
 async def tell_peer(session: ClientSession, peering: Peering, url: str, every_s: float) -> None:
-    """Send a peer the totals that it lacks, every ``every_s`` seconds until cancelled."""
+    """Send a peer the totals that it lacks every ``every_s`` seconds, until cancelled."""
     headers = {"Authorization": f"Bearer {peering.key}", "Content-Type": "application/json"}
     trouble: str | None = None
     known = PeerKnowledge()
@@ -314,6 +305,6 @@ async def _told(
 
 
 def telling(config: RouterConfig, peering: Peering | None, session: ClientSession) -> list[Work]:
-    """Return a task for each peer in ``config`` that sends it the totals of ``peering``."""
+    """Return a background task for each peer that sends it the totals of ``peering``."""
     every_s = served_routers(config.settings).every_s
     return [tell_peer(session, peering, url, every_s) for url in config.peers] if peering else []

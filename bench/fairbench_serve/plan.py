@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fairbench_serve.config import RouterConfig
     from fairbench_serve.keys_file import (
         KeysFile,
-        WorkerKeys,  # ``fairbench.live`` needs the packages of the extra ``live``
+        WorkerKeys,  # imported for types only, because ``fairbench.live`` needs the extra ``live``
     )
 
 
@@ -39,9 +39,9 @@ AUTO = "auto"  # --max-inflight-per-worker: the limit that the worker reports
 
 
 class GatewayChoice(NamedTuple):
-    """The gateway that the flags describe.
+    """The gateway that the flags describe; ``policy`` is None without a gateway.
 
-    The fields are its policy (None without a gateway), its saturation detector, and all settings.
+    ``settings`` holds all settings, and ``parts`` the names of the parts that may have settings.
     """
 
     policy: str | None
@@ -81,7 +81,7 @@ def held_by(
 def client_fields(text: str | None, *, keys: bool) -> tuple[str, ...]:
     """Return the body fields that ``--client-from`` lists.
 
-    Raises UsageError for an invalid list, or if ``--keys`` is also given.
+    Raises UsageError for an invalid list, or for a list together with ``--keys``.
     """
     if text is None:
         return (BODY_CLIENT,)
@@ -117,11 +117,10 @@ def _with_most(most: str, detector: str, settings: Mapping[str, Any]) -> Mapping
 def plan_text(
     config: RouterConfig, spec: ExperimentSpec | None, known: KeysFile | None = None
 ) -> str:
-    """Return the configuration as TOML, with all parameters and client names.
+    """Return the configuration as TOML, with all parameters and client names, but no API keys.
 
-    API keys are left out. ``spec`` describes the workers that would be started, if any, and
-    ``known`` is the content of the key file, if any. Raises UsageError if the workers could not be
-    started.
+    ``spec`` describes the workers to start, if any, and ``known`` is the content of the key file,
+    if any. Raises UsageError if the workers could not be started.
     """
     from fairbench.schedulers.params import as_settings, make_params
     from fairbench.schedulers.registry import router_class
@@ -167,7 +166,7 @@ def plan_text(
 
 
 class PeersAsked(NamedTuple):
-    """The URLs of the peers, their common key, and names of parts that may have settings."""
+    """The peers' URLs, their common key, and the names of parts that may have settings."""
 
     urls: tuple[str, ...]
     key: str | None
@@ -183,10 +182,8 @@ def peers_by(
 ) -> PeersAsked:
     """Return the peer routers that the flags describe.
 
-    Raises UsageError or DataError if the flags cannot be combined.
-
-    Peers cannot be combined with an admin port, because routers would add workers separately and
-    number them differently.
+    Raises UsageError or DataError if the flags cannot be combined. Peers cannot be combined with an
+    admin port, because each router would number an added worker differently.
     """
     from fairbench.live.processes.addresses import parse_worker
     from fairbench.schedulers.gateway.registry import admission_params
@@ -223,10 +220,10 @@ log = logging.getLogger(__name__)
 
 
 class Routed(NamedTuple):
-    """The name of a routing policy, its ``NAME.PARAM`` settings, and the workers.
+    """A routing policy's name and settings (``NAME.PARAM``), and its workers.
 
     ``weights`` maps clients to weights (default 1). ``local`` is the local scheduler that running
-    workers should have; None means any.
+    workers should have; None means any scheduler.
     """
 
     router: str
@@ -249,7 +246,7 @@ def named_workers(
     keys: WorkerKeys,
     all_named: bool,
 ) -> Routed:
-    """Return running workers with their ``keys``.
+    """Return running workers with their API ``keys``.
 
     ``parts`` names the routers, schedulers and policies that may have settings. Raises UsageError
     for an invalid name or address, a repeated worker, a key of an unknown worker, or a setting of a
@@ -267,7 +264,7 @@ def named_workers(
                 f"--worker-url {worker.url}: this worker is given twice{shown}; give each worker "
                 "once"
             )
-    if all_named:  # without an admin port, nobody can add a worker later
+    if all_named:  # without an admin port, no worker can be added later
         keys.check_named([worker.url for worker in workers])
     return Routed(
         name, _served(name, settings), weights, [keys.signed(worker) for worker in workers], local
@@ -281,13 +278,10 @@ def planned_workers(
     *,
     parts: Collection[str],
 ) -> Routed:
-    """Return the workers that ``started_workers`` would start with the same flags.
-
-    Raises UsageError if a flag is invalid.
-    """
+    """Return the workers that ``started_workers`` would start; raise UsageError if impossible."""
     if (kind := flags["backend"]["kind"]) not in STARTED:
         raise unknown_name("backend", kind, STARTED)
-    # Started workers get neither clients' weights nor settings of queue and router.
+    # Started workers get neither the clients' weights nor settings of admission control.
     before = {*SPELLINGS, *(key for key in settings if key.startswith(f"{ADMISSION}."))}
     spec = resolve(flags, {key: value for key, value in settings.items() if key not in before})
     _check_settings(
@@ -295,7 +289,7 @@ def planned_workers(
     )
     moved = table_of({"weights": settings.get(f"{spec.local}.weights")})
     entitled = checked_weights(moved | dict(weights))
-    # The experiment cannot check weights, because no workload names the clients.
+    # Without a workload, the experiment knows no client names and cannot check weights.
     spec = spec.model_copy(update={"weights": entitled or None})
     given = {**settings, **spec.settings}
     return Routed(spec.router, _served(spec.router, given), entitled, (), spec=spec)
@@ -332,20 +326,18 @@ def started_workers(
             interrupted=interrupted,
         ) as workers,
     ):
-        # The workers are ready; an interruption is checked only up to here.
+        # ``interrupted`` covers only the start of the workers.
         if interrupted():
             raise KeyboardInterrupt
         yield planned._replace(workers=workers.addresses)
 
 
 def _served(router: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete the settings with the routing policy's defaults for serving."""
     served = router_class(router).served_params.items()
     return {f"{router}.{name}": value for name, value in served} | dict(settings)
 
 
 def _check_settings(settings: Mapping[str, Any], *owners: str) -> None:
-    """Raise UsageError for a setting of a part that is not in ``owners``."""
     for key in settings:
         if key.partition(".")[0] not in owners:
             parameters = " and ".join(f"{owner}.PARAM" for owner in owners)

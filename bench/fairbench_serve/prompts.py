@@ -11,31 +11,28 @@ from fairbench.live.http_server import Problem
 from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 
 TOKEN_BYTES = array("I").itemsize
-# assumed KV pool in tokens of a worker that does not report its size
+# assumed KV memory in tokens of a worker that does not report its size
 UNKNOWN_POOL_TOKENS = 2**21
-# most bytes per token, far above the mean of any language and vocabulary
+# maximum number of bytes per token, far above the mean of any language and vocabulary
 LONGEST_TOKEN_BYTES = 16
-# most JSON signs of each kind in a body, per token of the longest prompt
+# JSON signs, each with the most occurrences in a body per token of the longest prompt
 SIGNS = ((b",", 1.0), (b"\\", 4.0), (b":", 0.25))
-# further JSON signs that a body may contain in addition
+# number of further JSON signs of each kind that a body may contain
 OTHER_SIGNS = 100_000
 
 
 class TextTokens(Protocol):
-    """The interface of tokenizers; ``method`` describes the tokenizer in log and metrics."""
+    """The interface of tokenizers; ``method`` describes the tokenizer in logs and metrics."""
 
     @property
     def method(self) -> str: ...
 
     def ids(self, text: str) -> array[int]:
-        """Return the token ids for a text.
-
-        Texts with equal beginnings have equal first ids.
-        """
+        """Return the token ids of a text; texts with equal beginnings have equal first ids."""
 
 
 class ApproximateTokens:
-    """A tokenizer that counts four bytes of UTF-8, a usual English token's length, as a token."""
+    """A tokenizer that makes a token of each four bytes of UTF-8, as in typical English text."""
 
     method = f"approximated: {TOKEN_BYTES} bytes a token"
 
@@ -58,9 +55,9 @@ class TokenizerTokens:
 
 
 def load_text_tokens(tokenizer_path: str | None) -> TextTokens:
-    """Load the tokenizer file, or return an approximate tokenizer if the path is None.
+    """Load a tokenizer file, or return an approximate tokenizer if the path is None.
 
-    Raises the errors that ``load_tokenizer`` raises.
+    Raises the errors of ``load_tokenizer``.
     """
     if tokenizer_path is None:
         return ApproximateTokens()
@@ -75,9 +72,9 @@ class PromptLimits:
     - ``vocab_size`` is the number of token ids of the model, or None if unknown.
     - ``patterns`` is True if the operator allows regular expressions and grammars.
 
-    JSON decoding blocks the event loop: a megabyte of text takes milliseconds, but many small
-    values take a second. Bodies with too many values are found quickly by counting structural
-    characters.
+    JSON decoding blocks the event loop. A megabyte of text takes milliseconds, but a megabyte of
+    small values takes a second. Counting structural characters quickly finds bodies with many small
+    values.
     """
 
     most_tokens: int = UNKNOWN_POOL_TOKENS
@@ -85,7 +82,7 @@ class PromptLimits:
     patterns: bool = False
 
     def check_body(self, raw: bytes) -> None:
-        """Raise Problem if a body contains more JSON values than the longest prompt needs."""
+        """Raise Problem if a body has more JSON values than the longest prompt needs."""
         most = self.most_tokens
         for sign, per_token in SIGNS:
             if len(raw) > OTHER_SIGNS < raw.count(sign) - per_token * most:
@@ -96,10 +93,7 @@ class PromptLimits:
             raise self._too_long()
 
     def ids_of(self, text: TextTokens, prompt: str) -> array[int]:
-        """Return the token ids for the text of a prompt.
-
-        Raises Problem for a text that is much too long for a prompt.
-        """
+        """Return the token ids of a prompt; raise Problem if it is much too long."""
         if len(prompt) > LONGEST_TOKEN_BYTES * self.most_tokens:
             raise self._too_long()
         return text.ids(prompt)

@@ -1,4 +1,4 @@
-"""The proxy, which reads requests, identifies and charges clients, and routes requests."""
+"""The proxy, which reads requests, identifies clients, and passes requests on to workers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fairbench_serve.retries import Asking, Attempts
 from fairbench_serve.spans import NO_TRACES, RequestTrace, Traces
 from fairbench_serve.worker_info import WorkerFacts
 
-# most characters of the header that lists the routers through which a request has passed
+# maximum length of the header that lists the routers through which a request has passed
 MOST_PASSED = 1024
 ASK_S = 60.0  # seconds within which a worker must answer a request that generates nothing
 REFUSED_BY_ALL = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
@@ -46,7 +46,7 @@ PASSED_ON = (headers.OUTPUT_TOKENS, headers.PROGRAM, headers.DEPTH, "traceparent
 class Proxy:
     """A proxy that answers clients' requests by sending them to workers.
 
-    Its methods raise Problem if no worker answers.
+    Methods raise Problem if no worker answers.
     """
 
     config: RouterConfig
@@ -67,7 +67,7 @@ class Proxy:
         self._memory = BodyMemory(self.config.max_bodies_bytes or usual_bytes())
 
     async def models(self, http: web.Request) -> web.StreamResponse:
-        """Return ``/v1/models``, or one named model, from the first worker that lists the model."""
+        """Return the page ``/v1/models``, or one model, from the first worker that lists it."""
         client_of(http.headers, None, self.access.keys)
         name = http.match_info.get("model")
         page = WorkerPage("GET", "/v1/models", partial(_models_of, name=name))
@@ -110,9 +110,9 @@ class Proxy:
         sent = self._headers(http)
         traces = self.traces if api.generates else NO_TRACES
         with traces.request(api.path, sent) as trace:
-            # the body, which may also name the client, has not been read yet
+            # The body, which may also name the client, has not been read yet. With API keys, the
+            # body of a request with an unknown key is never read.
             known = client_of(http.headers, None, self.access.keys)
-            # The body is not read if the API key is unknown.
             if self.access.keys is not None:
                 trace.client = known
                 self.access.quotas.check_quota(known)
@@ -162,10 +162,6 @@ class Proxy:
             return await self._unless_evicted(asking)
 
     def _session(self, http: web.Request, call: Call) -> int:
-        """Return the number of the request's session.
-
-        Raises Problem if the gateway needs sessions and the request names none.
-        """
         number = _header_number(http, headers.PROGRAM, NO_SESSION)
         if number == NO_SESSION:
             number = session_of(http.headers, call.said.get(headers.BODY_SESSION))
@@ -185,10 +181,7 @@ class Proxy:
             raise evicted() from None
 
     async def _parsed(self, raw: bytes, api: Api, limits: PromptLimits) -> Call:
-        """Parse a body into a call.
-
-        Long bodies are parsed one at a time, which limits the memory.
-        """
+        """Parse a body into a call; long bodies are parsed one at a time to limit the memory."""
         if len(raw) < http_server.LONG_BODY_BYTES:
             return api.read(raw, self.text, limits)
         async with self._long_bodies:
@@ -203,13 +196,13 @@ class Proxy:
             **{name: http.headers[name] for name in PASSED_ON if name in http.headers},
             **self._authorization(http),
             headers.ROUTERS: f"{passed},{self.config.router_id}".lstrip(",")[-MOST_PASSED:],
-            # A new id, because vLLM would use one that the client chooses.
+            # The router makes a new id, because vLLM would use an id that the client chooses.
             "x-request-id": uuid4().hex,
             "Content-Type": "application/json",
         }
 
     def _authorization(self, http: web.Request) -> dict[str, str]:
-        """Return the client's API key for the worker, unless the key belongs to this router."""
+        """Return a header with the client's API key, unless the key belongs to this router."""
         shown = authorization_of(http.headers) if self.access.keys is None else ""
         return {"Authorization": shown} if shown else {}
 
@@ -228,7 +221,7 @@ class _Listed(msgspec.Struct):
 
 
 async def _passed(answer: ClientResponse) -> web.Response:
-    """Return a worker's page unchanged, but replace errors that are not JSON."""
+    """Return a worker's page; an error that is not JSON is replaced by an error in JSON."""
     body, status = await answer.read(), answer.status
     if not (answer.ok or is_object(body)):
         body = http_server.error_body(
@@ -242,7 +235,7 @@ async def _models_of(answer: ClientResponse, name: str | None) -> web.Response:
 
 
 class WorkerPage(NamedTuple):
-    """A page that the router requests from workers without queueing, and its parser."""
+    """A page that the router requests from workers without queueing, with its parser."""
 
     method: str
     path: str
@@ -251,7 +244,7 @@ class WorkerPage(NamedTuple):
 
 
 def models_in(listed: bytes, name: str | None) -> web.Response:
-    """Return a worker's list of models, one named model of it, or an error (404, 502)."""
+    """Return a worker's list of models or the named model, or an error (HTTP status 404, 502)."""
     try:
         models = msgspec.json.decode(listed, type=_Listed).data
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

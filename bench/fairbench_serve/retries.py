@@ -35,7 +35,7 @@ async def wait_until_sent(
 ) -> RequestInFlight:
     """Wait until the request is sent to a worker, and return its state at the worker.
 
-    The queued request is withdrawn if the task is cancelled. Raises the dispatcher's Problem, or
+    If the task is cancelled, the queued request is withdrawn. Raises the dispatcher's Problem, or
     WorkerFailed if the worker becomes unavailable just when the request is sent.
     """
     went: list[RequestInFlight | Problem] = []
@@ -59,7 +59,7 @@ async def wait_until_sent(
     result = went[0]
     if isinstance(result, Problem):
         raise result
-    # The worker was removed before this task resumed.
+    # The worker became unavailable before this task resumed.
     if not dispatcher.is_under_way(result):
         dispatcher.finish(result, 0, failed=True)
         raise WorkerFailed(result.worker, AttemptFailure.UNREACHED)
@@ -68,13 +68,13 @@ async def wait_until_sent(
 
 log = logging.getLogger(__name__)
 
-# failures in which the worker may not have received the request
+# failures after which the worker may not have received the request
 UNSEEN = (AttemptFailure.UNREACHED, AttemptFailure.STALE)
-# failures in which the worker runs but did not serve the request
+# failures of a worker that runs but did not serve the request
 FAILED = (AttemptFailure.BROKE, AttemptFailure.ANSWERED)
 # failures of a connection, after which a health check shows whether the worker runs
 DISCONNECTED = (AttemptFailure.UNREACHED, AttemptFailure.STALE, AttemptFailure.BROKE)
-# HTTP statuses that concern the worker's load or the router's API key, not the request
+# HTTP statuses that concern the worker's load or the router's API key rather than the request
 OF_WORKERS = (401, 403, 407, 408, 425, 429)
 
 
@@ -82,9 +82,8 @@ OF_WORKERS = (401, 403, 407, 408, 425, 429)
 class Asking:
     """A client's request, with all data needed to send it to a worker.
 
-    ``sent`` holds the headers that the worker receives. ``asked`` holds the maximum cost of the
-    request, and ``bill`` the charges so far. ``trace`` holds the data of the request's
-    OpenTelemetry span.
+    ``sent`` holds the headers that the worker receives. ``asked`` is the maximum cost of the
+    request, ``bill`` the charges so far, and ``trace`` the data of its OpenTelemetry span.
     """
 
     http: web.Request
@@ -99,17 +98,14 @@ class Asking:
 
     @property
     def kind(self) -> int:
-        """A hash of the properties for which a worker may refuse a request.
-
-        These are API path, model, fields and API key.
-        """
+        """A hash of API path, model, fields and API key, which a worker may refuse."""
         fields = self.call.fields
         model = bytes(fields.get("model", b""))
         return hash((self.api.path, model, frozenset(fields), self.sent.get("Authorization")))
 
     @property
     def size(self) -> int:
-        """The most tokens that the request can need, if the client limits the output."""
+        """The most tokens that the request can need, if the request limits its output."""
         return len(self.call.ids) + (self.call.max_new_tokens or 0)
 
 
@@ -117,7 +113,7 @@ class Asking:
 class Tries:
     """The failed attempts of a request.
 
-    ``refusers`` are the workers that refuse requests of its ``kind``. ``has_key`` is True if the
+    ``refusers`` are the workers that refuse requests of this ``kind``. ``has_key`` is True if the
     worker receives the client's own API key.
     """
 
@@ -130,21 +126,18 @@ class Tries:
 
     @property
     def stale(self) -> int | None:
-        """The worker whose reused connection was closed.
-
-        The next attempt there opens a new connection.
-        """
+        """The worker that closed a reused connection, and that the next attempt tries again."""
         last = self.failures[-1]
         return last.worker if last.reason is AttemptFailure.STALE else None
 
     def is_refusal(self, failure: WorkerFailed) -> bool:
-        """Return whether a failure means that the worker refuses requests of this kind."""
+        """Return whether a failed worker has refused requests of this kind (HTTP status 4xx)."""
         status = 0 if failure.answer is None else failure.answer.status
         of_worker = status in OF_WORKERS and not self.has_key
         return 400 <= status < 500 and not of_worker
 
     def given_up(self) -> web.Response:
-        """Return the response after the last attempt: the last refusal, if any, or an error."""
+        """Return the response after the last attempt: the last refusal or error response."""
         last = self.failures[-1]
         if last.reason is AttemptFailure.ANSWERED:
             last = next(filter(self.is_refusal, reversed(self.failures)), last)
@@ -155,10 +148,7 @@ class Tries:
 
 
 class Sessions(NamedTuple):
-    """Two HTTP sessions of the router.
-
-    ``kept`` reuses connections; ``fresh`` opens one for each request.
-    """
+    """HTTP sessions: ``kept`` reuses connections, ``fresh`` opens a new one for each request."""
 
     kept: ClientSession
     fresh: ClientSession
@@ -185,14 +175,10 @@ class Attempts:
         """Return the answer that a worker gives to a request.
 
         The request is sent again if a worker cannot be reached (at most once per worker), or if a
-        reused
-        connection turns out to be closed. After any other failure it is retried once: at any worker
-        if
-        the connection broke, otherwise at another one. Further retries need error answers only, and
-        a
-        worker that has not failed its last request. If the worker's process has ended, the request
-        is
-        not retried.
+        reused connection turns out to be closed. After any other failure, the request is retried
+        once, at another worker or, if the connection broke, at any worker. Further retries require
+        that all failures were error answers, and that a worker is left that did not fail its last
+        request. If the worker's process has ended, the request is not retried.
 
         Raises Problem if no worker has answered.
         """
@@ -226,7 +212,6 @@ class Attempts:
                     return tries.given_up()
 
     def _avoided(self, tries: Tries) -> Collection[int]:
-        """Return the workers that the next attempt avoids if others are available."""
         failed = {one.worker for one in tries.failures if one.reason is not AttemptFailure.STALE}
         refusing = failed.union(tries.refusers)
         doubted = refusing | self._doubted(tries) if failed else refusing
@@ -257,13 +242,13 @@ class Attempts:
         if len(seen) > 1:
             is_cheap = all(reason is AttemptFailure.ANSWERED for reason in seen)
             return is_cheap and bool(others - self._doubted(tries))
-        # A broken connection may be an accident; an error answer would probably recur.
+        # A broken connection may be an accident; an error answer would probably occur again.
         return last.reason is AttemptFailure.BROKE or (
             last.reason is not AttemptFailure.DIED and bool(others)
         )
 
     def _judge(self, worker: int, tries: Tries) -> None:
-        """Record that ``worker`` served a request that other workers had failed."""
+        """Record that ``worker`` served a request, which may show that other workers failed."""
         self._doubts.clear_doubts(worker, tries.kind)
         self.refusals.record_service(worker, tries.kind, tries.size)
         if self.breakers.record_success(worker, tries.client):
@@ -288,7 +273,7 @@ class Attempts:
         if not self.breakers.record_failure(worker, client):
             return
         if self.dispatcher.up <= {worker}:
-            # the only available worker stays in use
+            # The only available worker stays in use.
             self.breakers.reset(worker)
             return
         log.warning(
@@ -300,9 +285,9 @@ class Attempts:
     async def _attempt(
         self, asking: Asking, flight: RequestInFlight, tries: Tries
     ) -> web.StreamResponse:
-        """Send the request to one worker and return its answer.
+        """Send the request to a worker and return its answer.
 
-        Raises WorkerFailed, after a health check, if the attempt fails.
+        If the attempt fails, this raises WorkerFailed after a health check.
         """
 
         def begun() -> None:
@@ -342,7 +327,7 @@ class Attempts:
     ) -> AttemptFailure:
         """Return why an attempt failed, after a health check if the connection failed.
 
-        If the client disconnects during the health check, the request counts as left or evicted.
+        If the client disconnects during the check, the attempt is recorded as left or evicted.
         """
         if failed.reason not in DISCONNECTED:
             return failed.reason
@@ -362,14 +347,12 @@ class Attempts:
     def _record_attempt(
         self, asking: Asking, worker: int, outcome: str, charge: Charge = NOTHING
     ) -> None:
-        """Count the end of an attempt by its outcome, and add the attempt to the trace."""
         self.metrics.totals.count_finished(asking.request.client, outcome, charge)
         asking.trace.end_attempt(worker, outcome, charge)
 
     def _settle_exchange(
         self, asking: Asking, flight: RequestInFlight, exchange: Exchange, elapsed_s: float
     ) -> None:
-        """Record the cost and the end of an exchange with a worker."""
         failure = AttemptFailure.EVICTED if asking.slot.evicted else exchange.failure
         charge = self._exchange_charge(asking, flight.worker, exchange, elapsed_s)
         if failure is None:
@@ -377,7 +360,7 @@ class Attempts:
         asking.bill.add_charge(charge)
         self.dispatcher.finish(flight, charge.output_tokens)
         self._record_attempt(asking, flight.worker, outcome_of(failure), charge)
-        # The time of the first token is unknown without streaming.
+        # Without streaming, the time of the first token is unknown.
         if flight.first_token_s is not None:
             waited_s = flight.first_token_s - asking.request.arrival_s
             self.metrics.totals.waited(FIRST_TOKEN, asking.request.client, waited_s)

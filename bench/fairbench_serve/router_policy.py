@@ -1,10 +1,9 @@
 """A plugin for other projects' routers, which lets a router of fairbench choose the worker.
 
-``make_policy`` is for the flag ``--external-policy-factory`` of a fork of vllm-router, an interface
-described in ``integration/vllm_router`` of llm-d-incubation/py-inference-scheduler.
-``examples/llmd_scorer.py`` is a scorer for llm-d's Python scheduler. vllm-router
-and llm-d report each worker's number of requests in flight, but neither the end of a request nor
-its tokens.
+vllm-router calls ``make_policy`` through the flag ``--external-policy-factory`` of a fork, which
+``integration/vllm_router`` of llm-d-incubation/py-inference-scheduler describes. The Python
+scheduler of llm-d uses the scorer ``examples/llmd_scorer.py``. Both projects report each worker's
+number of requests in flight, but neither the end of a request nor its tokens.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from fairbench_serve.ingress import RequestInFlight
 
 ROUTER = "FAIRBENCH_ROUTER"
 DEFAULT_ROUTER = "d2lpm"
-# assumed output tokens of a request, because the host router reports no tokens
+# assumed output tokens of a request, because the other project's router reports no tokens
 ANSWER_TOKENS = 256
-POOL_TOKENS = 1 << 20  # assumed KV pool of a worker in tokens
+POOL_TOKENS = 1 << 20  # assumed KV memory of a worker in tokens
 BYTES_PER_TOKEN = 4  # assumed bytes of prompt text per token
 
 log = logging.getLogger(__name__)
@@ -39,9 +38,9 @@ log = logging.getLogger(__name__)
 class RouterPolicy:
     """A policy that chooses among named workers by their numbers of requests in flight.
 
-    If a worker has fewer requests in flight than were sent to it, its oldest ones count as
+    If a worker has fewer requests in flight than were sent to it, its oldest requests count as
     finished, with ``answer_tokens`` output tokens each. Raises UsageError for an unknown routing
-    policy, and for one that queues requests, because the host sends each request at once.
+    policy, and for a policy that queues requests, because vllm-router sends each request at once.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class RouterPolicy:
         served = {f"{router}.{name}": value for name, value in cls.served_params.items()}
         given = served | dict(settings or {})
         self._make: Callable[[int], Router] = lambda workers: build_router(router, given, workers)
-        # A router is built now, so that invalid settings are reported at the start.
+        # An unused router is built to report invalid settings at the start.
         if self._make(1).holds:
             raise UsageError(
                 f"router {router} queues requests, but the host router sends each request at once; "
@@ -65,17 +64,15 @@ class RouterPolicy:
             )
         self._weights = checked_weights(weights or {})
         self._answer_tokens, self._now_s = answer_tokens, now_s
-        self._numbers: dict[str, int] = {}  # numbers of workers by name
+        self._numbers: dict[str, int] = {}  # each worker's number by its name
         self._dispatcher: Dispatcher | None = None
         self._lock = Lock()
 
     def send(self, loads: Mapping[str, int], client: str, text: str) -> tuple[str, RequestInFlight]:
-        """Choose a worker, and record the request as sent.
-
-        Return the name of the worker and the record.
+        """Choose a worker, record the request as sent, and return the worker's name and the record.
 
         Args:
-            loads: Requests in flight at each available worker, of which there is at least one.
+            loads: Requests in flight at each available worker; at least one worker is available.
             client: The name of the client that sent the request.
             text: The prompt.
         """
@@ -92,13 +89,12 @@ class RouterPolicy:
             return names[flight.worker], flight
 
     def take_back(self, flight: RequestInFlight) -> None:
-        """Record that the host router did not send the request to the chosen worker."""
+        """Record that the calling router did not send the request to the chosen worker."""
         with self._lock:
             if self._dispatcher is not None and self._dispatcher.is_under_way(flight):
                 self._dispatcher.finish(flight, 0, failed=True)
 
     def _with_workers(self, loads: Mapping[str, int]) -> Dispatcher:
-        """Update the dispatcher's available workers and their loads, and return the dispatcher."""
         if self._dispatcher is None:
             self._numbers = {name: number for number, name in enumerate(loads)}
             router = self._make(len(loads))
@@ -120,17 +116,14 @@ class RouterPolicy:
 
 
 def client_of(sent: Mapping[str, str]) -> str:
-    """Return the client that the headers name, or the default client without a valid name."""
+    """Return the client that the headers name, or the default client if no name is valid."""
     lower = {name.lower(): value for name, value in sent.items()}
     named = (lower[name] for name in headers.CLIENT_ALIASES if name in lower)
     return next(filter(is_name, named), headers.DEFAULT_CLIENT)
 
 
 def policy_from(environment: Mapping[str, str]) -> RouterPolicy:
-    """Return the policy that environment variables define.
-
-    Raises UsageError if an environment variable has a wrong value.
-    """
+    """Return the policy that environment variables define; raise UsageError for a wrong value."""
     router = environment.get(ROUTER) or DEFAULT_ROUTER
     settings = read_variable(environment, SETTINGS, f'{{"{router}.PARAM": VALUE}}')
     for name in settings:

@@ -22,23 +22,19 @@ from fairbench.schedulers.peers import ROUTERS, RoutersParams
 
 # default saturation detector, which works with any engine
 SERVED_DETECTOR = "concurrency"
-# settings that limit the requests at a worker, and those that wait there
+# settings that limit the requests at a worker, and the requests that wait in a worker's own queue
 MOST_REQUESTS, HEADROOM = f"{SERVED_DETECTOR}.requests", f"{SERVED_DETECTOR}.headroom"
-# settings that limit the load of every client: in tokens of context, in requests, in tokens of
-# reserved memory
+# settings that limit each client's load in context tokens, in requests, and in reserved memory
 CLIENT_LIMITS = tuple(f"{GATEWAY}.client_{of}" for of in ("limit", "requests", "memory"))
 CLIENT_RESERVE = f"{GATEWAY}.client_reserve"
-# by default, a single active client gets at most four fifths of the workers
+# A reserve of 0.25 lets a single active client use four fifths of the workers.
 DEFAULT_RESERVE = 0.25
 SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}
 SERVED_ROUTERS = ("every_s", "ahead_tok_s", "forget_s")  # parameters of routers with peers
 
 
 def served_routers(settings: Mapping[str, Any]) -> RoutersParams:
-    """Return the parameters of a real router that has peers.
-
-    Raises UsageError for wrong values of the parameters.
-    """
+    """Return the parameters of a real router with peers; raise UsageError for wrong values."""
     for name in own_settings(ROUTERS, settings):
         if name not in SERVED_ROUTERS:
             raise UsageError(
@@ -49,10 +45,10 @@ def served_routers(settings: Mapping[str, Any]) -> RoutersParams:
 
 
 def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every parameter of admission control by a real router, by NAME.PARAM.
+    """Return all ``NAME.PARAM`` settings of admission control by a real router.
 
-    The result is {} without admission control. Raises UsageError for a wrong value, or if no timing
-    profile of the workers is set.
+    Without admission control, the result is {}. Raises UsageError for a wrong value, or if no
+    timing profile of the workers is set.
     """
     if not own_settings(ADMISSION, settings):
         return {}
@@ -63,10 +59,9 @@ def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every parameter of a gateway in front of real servers, by NAME.PARAM.
+    """Return all ``NAME.PARAM`` settings of a gateway in front of real servers.
 
-    Raises UsageError for an unknown name, a wrong value, or a value that is not supported in front
-    of real servers.
+    Raises UsageError for an unknown name, or for a value that is wrong or unsupported.
     """
     owners: dict[str, Any] = {
         policy: policy_class(policy).Params,

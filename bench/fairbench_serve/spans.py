@@ -21,10 +21,7 @@ FLUSH_MS = 2_000  # limit in milliseconds on exporting the remaining spans when 
 
 @dataclass(slots=True)
 class RequestTrace:
-    """The data for a request's span: last worker, seconds in the queue, outcome and charge.
-
-    ``client`` is None until the client is known.
-    """
+    """The data of a request's span; ``client`` is None until the client is known."""
 
     client: str | None = None
     worker: int | None = None
@@ -33,10 +30,7 @@ class RequestTrace:
     charge: Charge = NOTHING
 
     def end_attempt(self, worker: int, outcome: str, charge: Charge = NOTHING) -> None:
-        """Record how an attempt at this worker ended.
-
-        Another attempt may follow.
-        """
+        """Record how an attempt at a worker ended; another attempt may follow."""
         self.worker, self.outcome = worker, outcome
         self.charge = self.charge.plus(charge)
 
@@ -46,10 +40,7 @@ class Traces:
 
     @contextmanager
     def request(self, path: str, sent: dict[str, str]) -> Iterator[RequestTrace]:
-        """Trace a request while the ``with`` block runs.
-
-        ``sent`` holds the headers that the worker will receive.
-        """
+        """Trace a request, whose headers for the worker are ``sent``, in the ``with`` block."""
         yield RequestTrace()
 
     def close(self) -> None:
@@ -62,7 +53,7 @@ NO_TRACES = Traces()
 def otel_traces() -> Traces:
     """Return traces that OpenTelemetry exports as its environment variables configure.
 
-    Raises UsageError with the installation command if OpenTelemetry is not installed.
+    Raises UsageError if OpenTelemetry is not installed.
     """
     for name in NAMES:
         if find_spec("opentelemetry") is None or find_spec(name) is None:
@@ -108,7 +99,7 @@ class OtelTraces(Traces):
         finally:
             outcome = trace.outcome or LEFT
             span.set_attributes(_told(trace, outcome))
-            # A client's error does not mark a span as failed, by OpenTelemetry's convention.
+            # OpenTelemetry's convention: a client's error does not mark a server span as failed.
             if outcome not in (OK, LEFT) and not (outcome == REFUSED and status < 500):
                 span.set_status(self._error)
             span.end()
@@ -119,7 +110,6 @@ class OtelTraces(Traces):
 
 
 def _told(trace: RequestTrace, outcome: str) -> dict[str, str | int | float]:
-    """Return the attributes of a span, without any text of the request."""
     told: dict[str, str | int | float] = {
         "fairbench.outcome": outcome,
         "fairbench.held_s": trace.held_s,

@@ -28,7 +28,7 @@ def server_tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
     _check_pem(KEY, key, _KEY_MARK, "private key")
     context = create_default_context(Purpose.CLIENT_AUTH)
 
-    # otherwise, OpenSSL would ask for a passphrase at the terminal
+    # Without this function, OpenSSL would ask for a passphrase at the terminal.
     def no_password() -> bytes:
         raise UsageError(
             f"{KEY} {key}: the private key is encrypted; give a file without a passphrase"

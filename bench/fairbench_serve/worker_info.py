@@ -1,4 +1,4 @@
-"""Reports of workers: their load (for a saturation detector), sizes and schedulers."""
+"""Reports of workers: their load (for saturation detectors), sizes and local schedulers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.exchange import CONNECTION_ERRORS
 from fairbench_serve.prompts import UNKNOWN_POOL_TOKENS, PromptLimits
 
-# SGLang's page of loads, the page of metrics, and the names of load metrics in SGLang, the emulator
-# and vLLM
+# pages with a worker's load, and the names of load metrics in SGLang, the emulator and vLLM
 LOADS, METRICS = "/v1/loads?include=core", "/metrics"
 PLACES = "at /v1/loads or /metrics"
 WAITING = ("sglang:num_queue_reqs", "vllm:num_requests_waiting")
@@ -45,8 +44,8 @@ class Told(NamedTuple):
 class PolledLoads:
     """The workers' loads (``FleetView``) according to their last reports.
 
-    Reports older than ``stale_s`` seconds are ignored. A worker's load is unknown if its answer
-    contains no report, but if it has reported before, only after ``BLIND_S`` seconds without one.
+    Reports older than ``stale_s`` seconds are ignored. A worker's load is unknown if its last
+    answer contained no load report and its last report is older than ``BLIND_S`` seconds.
     """
 
     dispatcher: Dispatcher
@@ -63,7 +62,7 @@ class PolledLoads:
         return self.dispatcher.workers()
 
     def load(self, worker: int) -> WorkerLoad:
-        """Return a worker's last report or, if that is too old, the router's own count."""
+        """Return a worker's last load report or, if it is too old, the router's own counts."""
         counted = self.dispatcher.load(worker)
         at_s, told = self._told.get(worker, (-self.stale_s, None))
         if told is None or self.now_s() - at_s > self.stale_s:
@@ -72,7 +71,7 @@ class PolledLoads:
         return WorkerLoad(counted.in_flight, tokens, told.waiting, told.running, told.waiting > 0)
 
     def record_report(self, worker: int, told: Told | None) -> None:
-        """Record a worker's load report, None if its answer contained none."""
+        """Record a worker's load report, or None if the worker's answer contained no report."""
         if told is None:
             self._asked.add(worker)
         else:
@@ -81,7 +80,7 @@ class PolledLoads:
         self.dispatcher.release()
 
     def blocked(self) -> str | None:
-        """Return why no request can be sent, or None if at least one worker reports its load."""
+        """Return why no request can be sent, or None if the load of any worker is known."""
         up = self.workers()
         if not up or not all(map(self._is_blind, up)):
             return None
@@ -136,7 +135,8 @@ async def page_of(
 def told_by(body: bytes) -> Told | None:
     """Parse a page of loads or metrics into a load report; return None for any other page.
 
-    Request counts of a server's ranks are added, and their used fractions of KV memory averaged.
+    The request counts of a server's ranks are added, and their used fractions of KV memory are
+    averaged.
     """
     try:
         page = msgspec.json.decode(body)
@@ -162,7 +162,7 @@ def _load_of_ranks(page: Any) -> Told | None:
 
 
 def samples(text: str) -> list[tuple[str, float]]:
-    """Return name and value of each metric of SGLang or vLLM on a page; raise ValueError."""
+    """Return the name and value of each engine metric on a page; raise ValueError if invalid."""
     return [(name, float(value)) for name, value in _SAMPLE.findall(text)]
 
 
@@ -184,12 +184,12 @@ def _sum_of(ranks: Sequence[tuple[float, float, float]]) -> Told:
     return Told(int(sum(waiting)), int(sum(running)), sum(usage) / len(usage))
 
 
-# assumed tokens of an unknown KV pool, as for an 8B model on a GPU with 80 GB
+# assumed tokens of an unknown KV memory, as for an 8B model on a GPU with 80 GB
 ASSUMED_POOL_TOKENS = 400_000
-# time limit for a page of a worker; vLLM's page takes seconds
+# time limit for a page of a worker; vLLM needs seconds for some pages
 ASK_TIMEOUT = ClientTimeout(total=5.0)
-# page with information about the server in SGLang, the emulator, and vLLM in development mode,
-# where only this page reports the limit on running requests
+# page with information about the server; in vLLM (development mode only), no other page reports the
+# limit on running requests
 SERVER_INFO = "/server_info?config_format=json"
 # requests that may wait in an engine's own queue, as a fraction of its running requests
 HEADROOM = 0.05
@@ -198,15 +198,15 @@ log = logging.getLogger(__name__)
 
 
 class WorkerInfo(NamedTuple):
-    """Facts about all workers.
+    """Sizes of all workers, and their local schedulers.
 
-    ``pool_tokens`` and ``most_pool_tokens`` are the smallest and the largest KV memory of a worker.
+    A size is None if no worker reports it.
 
+    - ``pool_tokens`` and ``most_pool_tokens`` are the smallest and the largest KV memory of a
+      worker.
     - ``page_tokens`` is the largest cache page of a worker in tokens (SGLang's ``page_size``).
-    - ``vocab_size`` is the smallest vocabulary of the workers. A size is None if no worker reports
-      it.
-    - ``locals`` holds each worker's local schedulers, as plugin or emulator report them; an
-      engine's own default scheduler is not reported.
+    - ``vocab_size`` is the smallest vocabulary of the workers.
+    - ``locals`` holds each worker's local schedulers, without an engine's own default scheduler.
     """
 
     pool_tokens: int | None
@@ -216,10 +216,7 @@ class WorkerInfo(NamedTuple):
     locals: Sequence[Collection[str]] = ()
 
     def limits(self, config: RouterConfig) -> PromptLimits:
-        """Return the limits on prompts that follow from the workers' sizes.
-
-        The flag ``--vocab-size`` overrides the vocabulary size that workers report.
-        """
+        """Return the limits on prompts; ``--vocab-size`` overrides the reported vocabulary."""
         size = config.vocab_size or self.vocab_size
         if size is None:
             log.warning(
@@ -231,10 +228,7 @@ class WorkerInfo(NamedTuple):
 
 @dataclass(eq=False)
 class WorkerFacts:
-    """The facts that the router knows about its workers.
-
-    A worker that starts late reports its facts later.
-    """
+    """The facts that the router knows about its workers, also about workers that start late."""
 
     session: ClientSession
     workers: Sequence[WorkerAddress]
@@ -248,7 +242,7 @@ class WorkerFacts:
     async def learn(self, worker: int) -> None:
         """Ask a worker that is about to become available for facts that are still unknown.
 
-        An added worker may have a smaller vocabulary or a larger KV memory than others.
+        An added worker may have a smaller vocabulary or a larger KV memory than all other workers.
         """
         is_new = worker not in self._known
         if not (is_new or self.limits.vocab_size is None or self.config.local is not None):
@@ -282,7 +276,7 @@ def warn_of_others(local: str | None, found: Mapping[int, Collection[str]]) -> N
 
 
 async def ask_workers(session: ClientSession, workers: Iterable[WorkerAddress]) -> WorkerInfo:
-    """Request the information pages of all workers; each may take at most 5 s."""
+    """Request the information pages of all workers, with a limit of 5 s per page."""
     told = await asyncio.gather(*(_ask_info(session, worker) for worker in workers))
     pools = [size for info in told if (size := _positive_int(info.get("max_total_num_tokens")))]
     if not pools:
@@ -306,7 +300,6 @@ async def ask_workers(session: ClientSession, workers: Iterable[WorkerAddress]) 
 
 
 def _vocab_size(info: dict[str, Any]) -> int | None:
-    """Return the vocabulary size that a worker reports, or else that in the model's files."""
     for told in _reports(info):
         if size := _positive_int(told.get("vocab_size")):
             return size
@@ -315,7 +308,7 @@ def _vocab_size(info: dict[str, Any]) -> int | None:
 
 
 def _reports(info: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a server's information, that of each rank, and the plugin's reports."""
+    """Yield the information of a server and of each of its ranks, and the plugin's reports."""
     states = info.get("internal_states")
     for place in (info, *(states if isinstance(states, list) else ())):
         report = place.get("fairbench") if isinstance(place, dict) else None
@@ -332,7 +325,6 @@ async def _ask_info(session: ClientSession, worker: WorkerAddress) -> dict[str, 
 
 
 async def _ask_vllm(session: ClientSession, worker: WorkerAddress) -> dict[str, Any]:
-    """Return the information in a vLLM server's metrics, with the path of its model."""
     metrics = await _page(session, worker, "/metrics")
     try:
         info = info_in(metrics.decode())
@@ -352,10 +344,7 @@ async def _page(session: ClientSession, worker: WorkerAddress, path: str) -> byt
 
 
 async def most_running(session: ClientSession, workers: Sequence[WorkerAddress]) -> int | None:
-    """Return the smallest limit of any worker on the number of running requests.
-
-    The result is None if no worker reports its limit.
-    """
+    """Return the smallest limit of any worker on its running requests, or None if unreported."""
     pages = (SERVER_INFO, LOADS, METRICS)
     told = await asyncio.gather(*(_most(session, one, page) for one in workers for page in pages))
     return min((most for most in told if most), default=None)
@@ -364,9 +353,9 @@ async def most_running(session: ClientSession, workers: Sequence[WorkerAddress])
 def headroom_of(most: int) -> int:
     """Return by how many requests (at least 1) the gateway exceeds an engine's limit ``most``.
 
-    The additional requests wait in the engine's queue and start as soon as a running request ends,
-    before the router can send another. Their number is small, because the gateway cannot reorder
-    them.
+    These requests wait in the engine's queue and start as soon as a running request ends, before
+    the router can send another request. The number of these requests is small, because the gateway
+    cannot reorder requests in the engine.
     """
     return max(1, ceil(HEADROOM * most))
 
@@ -377,9 +366,9 @@ async def _most(session: ClientSession, worker: WorkerAddress, path: str) -> int
 
 
 def most_told_by(body: bytes) -> int | None:
-    """Return the limit on running requests from a page of SGLang, the emulator or vLLM, or None.
+    """Return the limit on running requests from a page of SGLang, the emulator or vLLM.
 
-    The limits of a server's ranks are added.
+    The result is the sum over a server's ranks, or None if the page reports no limit.
     """
     try:
         page: Any = msgspec.json.decode(body)
@@ -401,7 +390,7 @@ def most_told_by(body: bytes) -> int | None:
 
 
 def _limit_of_vllm(page: Mapping[str, Any]) -> object:
-    """Return vLLM's ``--max-num-seqs``, or the limit on scheduled requests if it is lower."""
+    """Return vLLM's ``--max-num-seqs``, or the limit on scheduled requests if one is set."""
     config: Any = page
     for name in ("vllm_config", "scheduler_config"):
         config = config.get(name) if isinstance(config, dict) else None

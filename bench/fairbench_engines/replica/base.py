@@ -1,6 +1,6 @@
 """The base class of simulated replicas in which an engine's own code decides.
 
-It implements ``fairbench.engine.contract.Replica`` with the simulator's clock, frontend and
+The class implements ``fairbench.engine.contract.Replica`` with the simulator's clock, frontend and
 records.
 """
 
@@ -20,7 +20,7 @@ from fairbench.engine.sequence import FINISHED, NEVER, REFUSED, Sequence
 from fairbench.hardware.gpu_time import Decoding
 from fairbench.hardware.timing import ProfileCosts
 
-Req = Any  # A request as the engine knows it: an object of the engine, or a number.
+Req = Any  # a request as the engine knows it: an object of the engine, or a number
 
 
 def prompt_of(pairs: Iterable[Iterable[Any]]) -> Prompt:
@@ -29,10 +29,7 @@ def prompt_of(pairs: Iterable[Iterable[Any]]) -> Prompt:
 
 
 class RealReplica(ABC):
-    """A simulated replica around the real scheduler of an engine.
-
-    A subclass sets ``engine`` and defines the abstract methods.
-    """
+    """A simulated replica around the real scheduler of an engine."""
 
     def __init__(self, parts: WorkerParts, limits: Any) -> None:
         self.index, self.clock, self.log = parts.index, parts.clock, parts.log
@@ -43,16 +40,16 @@ class RealReplica(ABC):
         )
         self.on_pass: Callable[[], None] | None = None
         self.engine: Any = None
-        # no requests, because ``settle`` counts all outputs
+        # The batch is empty, because ``settle`` counts all outputs.
         self.batch: Any = types.SimpleNamespace(sequences=())
         self._tell_evicted = parts.on_evict
         self._inbox: list[Sequence] = []
-        # unfinished requests by the engine's own name
+        # unfinished requests by the name or object that the engine uses
         self._sequences: dict[Req, Sequence] = {}
-        self._per_client: dict[str, int] = {}  # decoding requests by client
+        self._per_client: dict[str, int] = {}  # number of decoding requests by client
         self._stretch: Stretch | None = None
         # each client's decoding requests and their context in tokens, in the first step of the
-        # present stretch (consecutive decode steps with the same batch)
+        # current stretch (consecutive decode steps with the same batch)
         self._first: dict[str, Decoding] = {}
         self._idle = True
 
@@ -117,8 +114,7 @@ class RealReplica(ABC):
     def in_flight(self) -> list[Sequence]:
         return [*self._sequences.values(), *self._inbox, *self.frontend]
 
-    # The scheduling loop. As in real engines, arriving requests are considered before the next
-    # iteration.
+    # Like a real engine, the replica considers arriving requests before its next iteration.
 
     def _decide(self) -> None:
         inbox, self._inbox = self._inbox, []
@@ -129,7 +125,7 @@ class RealReplica(ABC):
             self.on_pass()
 
     def _await_end(self, duration_ps: int, complete: Callable[[], list[Req]]) -> None:
-        """Call ``complete`` after ``duration_ps``, which returns the finished requests."""
+        """Call ``complete``, which returns the finished requests, after ``duration_ps``."""
 
         def end() -> None:
             self._finish(complete())
@@ -166,13 +162,7 @@ class RealReplica(ABC):
         if not self._per_client[client]:
             del self._per_client[client]
 
-    # Decoding.
-
     def _decoding(self, contexts: Iterable[tuple[Req, int]]) -> dict[str, Decoding]:
-        """Return each client's number of decoding requests, and their context in tokens.
-
-        ``contexts`` holds each decoding request with its context in tokens.
-        """
         sums: dict[str, Decoding] = {}
         for request, tokens in contexts:
             client = self._sequences[request].request.client
@@ -183,9 +173,9 @@ class RealReplica(ABC):
     def _await_decode(
         self, contexts: Iterable[tuple[Req, int]], complete: Callable[[], list[Req]]
     ) -> None:
-        """Run a decode step of all running requests; ``contexts`` is the argument of ``_decoding``.
+        """Run a decode step of all running requests, and call ``complete`` at its end.
 
-        When the step ends, ``complete`` is called.
+        ``contexts`` holds each decoding request with its context in tokens.
         """
         contexts = list(contexts)
         if self._stretch is None:
@@ -204,7 +194,6 @@ class RealReplica(ABC):
         self._first = first
 
     def _book_step(self, complete: Callable[[], list[Req]]) -> list[Req]:
-        """Call ``complete``, and add a step to the stretch of steps; return finished requests."""
         finished = complete()
         assert self._stretch is not None
         self._stretch.steps += 1
@@ -212,11 +201,10 @@ class RealReplica(ABC):
         return finished
 
     def _tail_ps(self, contexts: Iterable[tuple[Req, int]]) -> int:
-        """Return the attention time in ps that the timing profile's formula leaves out."""
+        """Return attention time in ps that the timing profile's formula does not include."""
         return 0
 
     def _end_stretch(self) -> None:
-        """Record the stretch of decode steps in the service log, before the batch changes."""
         if self._stretch is not None and self._stretch.steps:
             batch = InBatch(self.log.index)
             for client, (requests, context) in self._first.items():

@@ -30,9 +30,9 @@ from fairbench_engines.vllm.release import SUPPORTED as VLLM_RELEASES
 class OwnPolicy(FCFS):
     """A stand-in for the scheduler that runs inside the engine.
 
-    The simulator uses its name and its bound on service differences, but never its order.
-    ``inside`` is the scheduler of fairbench that decides inside the engine, or None if the engine's
-    own policy does.
+    The simulator uses the name and the bound on service differences, but never the order of this
+    stand-in. ``inside`` is the scheduler of fairbench that decides inside the engine, or None if
+    the engine's own policy decides.
     """
 
     def __init__(self, name: str, inside: LocalScheduler | None = None) -> None:
@@ -53,8 +53,8 @@ def _folder_of(package: str) -> str:
 
 
 FAIRBENCH = "fairbench"
-# packages that fairbench's plugin needs in an engine's Python, as arguments of
-# ``inside.packages.provide``; pydantic is missing, because every engine installs it
+# Packages that fairbench's plugin needs in an engine's Python, as arguments of
+# ``inside.packages.provide``. Pydantic is not in the table, because every engine installs it.
 PACKAGES = {
     "own": {name: str(DOOR.parent) for name in (FAIRBENCH, "fairbench_rivals")},
     "missing": {"sortedcontainers": _folder_of("sortedcontainers")},
@@ -67,10 +67,10 @@ def plugin_of(
     """Return the configuration of a fairbench scheduler, in the form that ``inside.plugin`` reads.
 
     ``eviction`` is an eviction policy of fairbench, or None if the engine's own code evicts. In the
-    result, ``path`` is the class as ``MODULE:CLASS``. It is empty for a class outside fairbench's
-    packages, which the engine's Python finds in one of the ``files`` of FAIRBENCH_SCHEDULERS or
-    among its installed packages. Raises UsageError if a client has a tenant that the client's name
-    does not contain.
+    result, ``path`` is the class as ``MODULE:CLASS``. ``path`` is empty for a class outside
+    fairbench's packages; the engine's Python finds this class in one of the ``files`` of
+    FAIRBENCH_SCHEDULERS or among its installed packages. Raises UsageError if a client's name does
+    not contain the client's tenant.
     """
     if scheduler.setup.tenant_paths:
         raise UsageError(
@@ -94,9 +94,9 @@ def plugin_of(
 
 
 class OwnCode(ABC):
-    """An engine's real code during one run, after which the owner must call ``close``.
+    """An engine's real code during a run, after which the owner must call ``close``.
 
-    ``run`` names the engine's Python, and the scheduling policy.
+    ``run`` names the engine's Python and the scheduling policy.
     """
 
     engine: ClassVar[str]
@@ -128,7 +128,7 @@ class OwnCode(ABC):
         """Return the version and digest of the engine's code in an installation of Python.
 
         The result has the keys of ``about``, except "policy". The engine is not imported. Raises
-        UsageError if the engine is not installed in that Python.
+        UsageError if this Python does not have the engine.
         """
         process = EngineProcess(python, cls.engine, cls.releases, only_source=True)
         try:
@@ -154,10 +154,9 @@ class OwnCode(ABC):
         return made
 
     def _open(self, parts: WorkerParts) -> None:
-        """Configure the process of the engine for the run.
+        """Configure the engine's process, which answers whether a fairbench scheduler decides.
 
-        The process answers whether a fairbench scheduler decides inside the engine. Raises
-        UsageError if the run needs an eviction policy of fairbench that cannot run there.
+        Raises UsageError if the run needs an eviction policy of fairbench that cannot run there.
         """
         eviction, version = self._run.our_eviction, self._process.version
         if eviction and version.partition("+")[0] not in self.evicting:
@@ -188,11 +187,7 @@ class OwnCode(ABC):
         """Return a replica with an empty KV cache; ``channel`` leads to the replica's process."""
 
     def close(self) -> None:
-        """End the run.
-
-        The process is kept for the next run with this Python and engine, unless one is kept
-        already.
-        """
+        """End the run, and keep an idle process for the next run with this Python and engine."""
         process = self._process
         if process.is_ready:
             with suppress(RunFailed):
@@ -207,19 +202,19 @@ def _about(engine: str, source: Mapping[str, Any]) -> dict[str, Any]:
     return {"engine": engine, **{k: v for k, v in source.items() if k != "is_loaded"}}
 
 
-# idle processes by Python and engine, kept because importing an engine takes seconds
+# idle processes by Python and engine, which are kept because importing an engine takes seconds
 IDLE: dict[tuple[str, str], EngineProcess] = {}
 
 
 @atexit.register
 def end_idle() -> None:
-    """End all processes that are idle."""
+    """End all idle processes."""
     while IDLE:
         IDLE.popitem()[1].close()
 
 
 class SGLangCode(OwnCode):
-    """The real code of SGLang during one run."""
+    """The real code of SGLang during a run."""
 
     engine = "sglang"
     releases, evicting = SGLANG_RELEASES, EVICTING
@@ -232,7 +227,7 @@ class SGLangCode(OwnCode):
 
 
 class VLLMCode(OwnCode):
-    """The real code of vLLM during one run."""
+    """The real code of vLLM during a run."""
 
     engine = "vllm"
     releases = evicting = VLLM_RELEASES

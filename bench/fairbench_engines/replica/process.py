@@ -21,9 +21,9 @@ from fairbench_engines.replica.inside.bridge import SOURCE_ONLY
 # the value of --engine-code for the Python that runs fairbench
 INSTALLED = "installed"
 DOOR = Path(__file__).resolve().parents[1]
-# This program lets the engine's Python import the running version of ``fairbench_engines``, which
-# may be missing there or have another version. Python's option ``-c`` puts the current folder first
-# on the import path; it is removed, so that none of its files is imported.
+# This program lets the engine's Python import the running version of ``fairbench_engines``, whether
+# or not that Python has an installed version. Python's option ``-c`` puts the current folder on the
+# import path. The program removes this folder, so that no file in it is imported.
 START = """
 import sys, types
 sys.path[:] = [path for path in sys.path if path]
@@ -52,9 +52,7 @@ def python_of(named: str) -> str:
 
 
 class EngineProcess:
-    """A process that runs an engine's own scheduling code.
-
-    The owner must call ``close`` at the end.
+    """A process that runs an engine's own scheduling code, until the owner calls ``close``.
 
     Args:
         named: The value of ``--engine-code``: the path of a Python, or ``INSTALLED``.
@@ -71,13 +69,13 @@ class EngineProcess:
         self._changed = 0  # number of changed files of the engine, set by ``source``
         self._is_answered = True  # whether the last message was answered
         python = python_of(named)
-        # Through this socket, the process receives its end of each replica's socket.
+        # Through this socket, the process receives one end of each replica's socket.
         self._passing, theirs = socket.socketpair()
         command = [python, "-c", START, str(DOOR), engine, str(theirs.fileno())]
         command += [SOURCE_ONLY] if only_source else []
         self._channels: list[Channel] = []  # one channel for each replica
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # ``close`` closes the file
-        # a fixed hash seed gives sets of strings the same order in every run
+        # A fixed hash seed gives sets of strings the same order in every run.
         environment = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
         try:
             self._process = subprocess.Popen(
@@ -104,7 +102,7 @@ class EngineProcess:
     def source(self) -> dict[str, Any]:
         """Return the version, digest and commit of the engine's code (``inside.provenance``).
 
-        ``is_loaded`` is false if the engine's files have changed since the import.
+        ``is_loaded`` is False if the engine's files have changed since the import.
         """
         found: dict[str, Any] = self.ask("source")
         self.version, self._changed = found["version"], len(found["changed"])
@@ -119,7 +117,7 @@ class EngineProcess:
         process, self._is_answered = self._process, False
         assert process.stdin is not None
         assert process.stdout is not None
-        # reading the answer raises the reported error
+        # If the process has ended, reading its answer raises the error.
         with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
             process.stdin.flush()
@@ -131,10 +129,7 @@ class EngineProcess:
         return answer
 
     def read(self, line: bytes) -> Any:
-        """Return the answer that a line contains, or raise the error that it reports.
-
-        The error is the one that ``ask`` documents.
-        """
+        """Return the answer that a line contains, or raise the error that the line reports."""
         answer = json.loads(line)
         if isinstance(answer, dict) and "failed" in answer:
             raise self._failed(answer["failed"])
@@ -143,7 +138,7 @@ class EngineProcess:
     def add(self, *, tells_evicted: bool) -> Channel:
         """Start a process for a new replica, and return the channel to the process.
 
-        ``tells_evicted`` asks for reports of evicted prefixes.
+        If ``tells_evicted`` is True, the process reports evicted prefixes.
         """
         ours, theirs = socket.socketpair()
         channel = Channel(ours, len(self._channels), self)
@@ -151,7 +146,7 @@ class EngineProcess:
         with theirs:
             socket.send_fds(self._passing, [b"1"], [theirs.fileno()])
             self.ask("add", tells_evicted)
-        channel.receive()  # wait until the engine's scheduler exists
+        channel.receive()  # waits until the engine's scheduler exists
         return channel
 
     def end(self) -> None:
@@ -189,14 +184,13 @@ class EngineProcess:
         return self._ended(self.ask("ended", replica))
 
     def _failed(self, told: Mapping[str, Any]) -> Exception:
-        """Return the error for a failure that ``inside.bridge.failure`` described."""
         text = ": ".join(dict.fromkeys((told["type"], told["text"])))
         where = f"{told['file']}, line {told['line']}, in {told['function']}"
         if told["type"] == "ModuleNotFoundError" and not self.version:
             return UsageError(
                 f"engine_code = {self._named!r}: cannot import {self._engine}: {told['text']}"
             )
-        if told["type"] == UsageError.__name__:  # raised by fairbench's plugin
+        if told["type"] == UsageError.__name__:  # fairbench's plugin raised this error
             return UsageError(f"engine_code = {self._named!r}: {told['text']}")
         if told["fits"]:
             return RunFailed(f"code of {self._engine}: {where}: {text}")
@@ -210,7 +204,7 @@ class EngineProcess:
 
 
 class Channel:
-    """The connection to the process of one replica, which answers messages in order.
+    """The connection to the process of a replica, which answers messages in order.
 
     A message may be sent before the previous message is answered.
 
@@ -223,14 +217,14 @@ class Channel:
     def __init__(self, connection: socket.socket, index: int, process: EngineProcess) -> None:
         self._connection, self._index, self._process = connection, index, process
         self._answers = connection.makefile("rb")
-        # answers that the process still owes; the first reports its start
+        # number of expected answers; the first answer reports the start of the process
         self.unanswered = 1
 
     def send(self, *message: Any) -> None:
         """Send an operation with its arguments, without waiting for the answer."""
         self.unanswered += 1
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
-        with suppress(ConnectionError):  # ``receive`` raises the reported error
+        with suppress(ConnectionError):  # ``receive`` raises the error of an ended process
             self._connection.sendall(line)
 
     def receive(self) -> Any:
@@ -249,10 +243,7 @@ class Channel:
         return answer
 
     def ask(self, *message: Any) -> Any:
-        """Send an operation, and return its answer.
-
-        All earlier messages must have been answered.
-        """
+        """Send an operation and return its answer; no earlier message may be unanswered."""
         self.send(*message)
         return self.receive()
 

@@ -34,9 +34,9 @@ class RemoteReplica(RealReplica):
         super().__init__(parts, limits)
         self._channel, self._capacity = channel, capacity
         self._numbers = count()
-        # requests to send to the engine with the next operation
+        # requests that the next operation sends to the engine
         self._arrivals: list[tuple[Any, ...]] = []
-        # output tokens of each request, as the engine last reported
+        # number of output tokens of each request, as the engine last reported
         self._outputs: dict[int, int] = {}
         self._state: dict[str, int] = {"waiting": 0, "free": capacity, "evictable": 0}
         # whether deadlines are added to client names, as in requests to real servers
@@ -49,7 +49,7 @@ class RemoteReplica(RealReplica):
             capacity=self._capacity,
             free=self._state["free"],
             evictable=self._state["evictable"],
-            # The KV cache is in the engine's process.
+            # The KV cache itself is in the engine's process.
             abandon=lambda: None,
         )
 
@@ -92,10 +92,9 @@ class RemoteReplica(RealReplica):
 
     @abstractmethod
     def _begin(self, answer: Mapping[str, Any]) -> bool:
-        """Begin the iteration that the engine planned; return False if there is none."""
+        """Begin the iteration that the engine has planned; return False without an iteration."""
 
     def _note(self, answer: Mapping[str, Any]) -> None:
-        """Record queue length, free memory, preemptions and evictions from an answer."""
         self._state = {name: answer[name] for name in ("waiting", "free", "evictable")}
         for number, produced in answer.get("preempted", ()):
             self._end_stretch()
@@ -112,8 +111,8 @@ class RemoteReplica(RealReplica):
         """Record that the engine has preempted a running request."""
 
     def _await_end(self, duration_ps: int, complete: Callable[[], list[int]]) -> None:
-        # The engine computes the end of the batch while the simulator continues with other
-        # replicas, because no event before the end can change its result.
+        # The engine computes the result of the batch while the simulator continues with other
+        # replicas, because no event before the end of the batch can change this result.
         self._channel.send("complete", self.clock.now_ps + duration_ps)
         super()._await_end(duration_ps, complete)
 

@@ -15,7 +15,7 @@ from fairbench_engines.replica.process import Channel
 from fairbench_engines.replica.remote import RemoteReplica
 
 LEAST_RECENT = "lru"  # the default eviction policy of SGLang
-OWN_ORDER = "lpm"  # with this policy, SGLang does not sort a queue above a limit
+OWN_ORDER = "lpm"  # SGLang's policy that sorts a waiting queue only up to a limit
 NO_LIMIT = 10**9
 
 
@@ -49,8 +49,8 @@ class SGLangCodeReplica(RemoteReplica):
     def __init__(self, parts: WorkerParts, settings: Mapping[str, Any], channel: Channel) -> None:
         limits = SGLangContract(settings, parts.profile).limits
         super().__init__(parts, limits, limits.pool_tokens, channel)
-        self._prefills: list[Prefill] = []  # the requests in the current iteration
-        # requests with partly computed prompts
+        self._prefills: list[Prefill] = []
+        # requests whose prompts are partly computed
         self._prefilling: set[Sequence] = set()
 
     def fits(self, request: Request) -> bool:
@@ -58,7 +58,7 @@ class SGLangCodeReplica(RemoteReplica):
 
     def settle(self) -> None:
         super().settle()
-        # Undo an iteration that has not ended at the end of the run.
+        # Undo the admissions of an iteration that has not ended at the end of the run.
         for prefill in self._prefills:
             if prefill.first:
                 prefill.sequence.not_admitted(prefill.cached)
@@ -104,8 +104,8 @@ class SGLangCodeReplica(RemoteReplica):
     def _admitted(self, number: int, cached: int, tokens: int, left: int) -> Prefill:
         """Record a request's part of a prefill and, at its first chunk, its admission.
 
-        ``cached`` prompt tokens are cached; of the ``left`` other prompt tokens, this prefill
-        computes ``tokens``.
+        ``cached`` prompt tokens are cached. The prefill computes ``tokens`` of the ``left``
+        remaining prompt tokens.
         """
         sequence = self._sequences[number]
         first, last = sequence not in self._prefilling, tokens == left

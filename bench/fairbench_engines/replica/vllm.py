@@ -35,13 +35,13 @@ class VLLMCodeReplica(RemoteReplica):
     def __init__(self, parts: WorkerParts, settings: Mapping[str, Any], channel: Channel) -> None:
         limits = VLLMContract(settings, parts.profile).limits
         super().__init__(parts, limits, limits.blocks * limits.block_size, channel)
-        self._prefilling: set[int] = set()  # requests with partly computed prompts
+        self._prefilling: set[int] = set()  # requests whose prompts are partly computed
         # context in tokens at the first decode step of each decoding request
         self._joined: dict[int, int] = {}
-        # longest context in tokens with which a decoding request began, set at the start of a
-        # stretch (consecutive decode steps with the same batch)
+        # longest context in tokens at the first decode step of any request in the current stretch
+        # (consecutive decode steps with the same batch)
         self._longest = 0
-        self._chunks: list[Prefill] = []  # the requests in the current step
+        self._chunks: list[Prefill] = []
         self._booking = Booking()
 
     def fits(self, request: Request) -> bool:
@@ -85,7 +85,7 @@ class VLLMCodeReplica(RemoteReplica):
         return finished
 
     def _chunk(self, number: int, before: int, tokens: int, first: bool, last: bool) -> Prefill:
-        """Record a chunk of a prompt in a step; the first one is the request's admission.
+        """Record a chunk of a prompt in a step; the first chunk is the request's admission.
 
         The chunk has ``tokens`` tokens and follows ``before`` tokens that are cached or computed.
         """

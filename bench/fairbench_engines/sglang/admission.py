@@ -20,7 +20,7 @@ Original = Callable[..., Any]
 class PluginAdmission:
     """The admission passes of an SGLang scheduler, decided by the scheduler of the host ``home``.
 
-    A hook receives the original function and its arguments.
+    A hook receives the wrapped function and its arguments.
     """
 
     order: MatchOrderHooks
@@ -30,9 +30,9 @@ class PluginAdmission:
     home: SGLangHome = field(init=False)
 
     def __post_init__(self) -> None:
-        # the SGLang scheduler whose admission pass is in progress
+        # the SGLang scheduler whose admission pass is in progress, or None
         self._scheduler: Any = None
-        # whether the pass went on although a request did not fit
+        # whether the pass continued although a request did not fit
         self._passed_over = False
         # the request that the pass skipped because no slot was free
         self._no_slot: Req | None = None
@@ -40,7 +40,7 @@ class PluginAdmission:
         self.theirs_preempts = False  # whether SGLang itself preempts requests of lower priority
 
     def admit(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``_get_new_batch_prefill_raw``: order the queue for an admission pass only."""
+        """Wrap ``_get_new_batch_prefill_raw``: order the queue during an admission pass only."""
         self.home.sweep(scheduler.waiting_queue)
         self.home.discover(scheduler.waiting_queue, self.now_s())
         self._scheduler = scheduler
@@ -50,13 +50,13 @@ class PluginAdmission:
         batch = named.get("running_batch", scheduler.running_batch)
         self.home.batch.show_batch(batch, scheduler)
         if self.home.scheduler.preempts:
-            # With priority preemption enabled, SGLang makes a pass even with a full batch, and then
-            # calls ``preempt_to_schedule``.
+            # With priority preemption enabled, SGLang makes a pass even if the batch is full, and
+            # then calls ``preempt_to_schedule``.
             scheduler.enable_priority_preemption = self._needs_pass(scheduler, batch)
         new_batch, running_batch = original(scheduler, *args, **named)
         self.home.end_pass()
         self.home.tell(self.now_s())
-        # SGLang has not iterated over the queue, so no request was admitted.
+        # If SGLang has not iterated over the queue, remove its pending order.
         if isinstance(scheduler.waiting_queue, ArmedQueue):
             scheduler.waiting_queue = scheduler.waiting_queue[:]
         # SGLang 0.5.17 would lose the preempted requests of a pass without admissions.
@@ -71,8 +71,8 @@ class PluginAdmission:
     def _needs_pass(self, scheduler: Any, batch: Any) -> bool:
         """Return whether a pass may admit or preempt a request.
 
-        In every pass, SGLang marks the prefixes of waiting requests as used; without a pass, this
-        method marks them.
+        A pass of SGLang marks the prefixes of waiting requests as used. If no pass is needed, this
+        method marks the prefixes of waiting requests.
         """
         queue, now_s = scheduler.waiting_queue, self.now_s()
         if not queue or scheduler.chunked_req is not None:
@@ -89,7 +89,7 @@ class PluginAdmission:
     def prioritize(
         self, original: Original, policy: Any, waiting_queue: list[Req], *args: Any, **named: Any
     ) -> None:
-        """Wrap ``calc_priority``: after this call, SGLang's loop asks fairbench's scheduler.
+        """Wrap ``calc_priority``, after which SGLang's loop asks fairbench's scheduler.
 
         A decode server has no admission pass; it sorts requests that have memory by priority.
         """
@@ -104,7 +104,7 @@ class PluginAdmission:
         self.home.arm(queue, self.now_s())
 
     def add(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> Any:
-        """Wrap ``add_one_req``; the list of admitted requests, not the return value, shows success.
+        """Wrap ``add_one_req``, whose success only the list of admitted requests shows.
 
         After NO_TOKEN, SGLang's loop ends and the batch counts as full, unless the scheduler wants
         to try another request (``no_room=skip``). If the scheduler has preempted a request for
@@ -136,7 +136,7 @@ class PluginAdmission:
     def make_way(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> bool:
         """Wrap ``preempt_to_schedule``, which SGLang calls if no slot is free for a candidate.
 
-        Return whether SGLang's loop continues with the candidate that found no slot.
+        Return whether SGLang's loop continues with this candidate.
 
         With classes of priority, SGLang preempts requests of a lower class where possible.
         Otherwise, fairbench's scheduler preempts requests, or names another candidate in place of

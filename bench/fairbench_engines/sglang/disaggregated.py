@@ -1,7 +1,7 @@
-"""Prefill and decode servers of SGLang, whose queues the scheduler orders.
+"""Hooks for prefill and decode servers of SGLang, whose queues fairbench's scheduler orders.
 
 A prefill server queues a request once a decode server has memory for it. A decode server gives
-memory to one request at a time, which the scheduler chooses.
+memory to the scheduler's candidates, a request at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ALLOCATION = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
 
 @dataclass(eq=False)
 class Disaggregation:
-    """The hooks of one prefill or decode server; their first argument is the wrapped function.
+    """The hooks of a prefill or decode server; the first argument of each is the wrapped function.
 
     ``ready`` contains the requests to which a decode server can give memory.
     """
@@ -33,7 +33,7 @@ class Disaggregation:
     ready: list[Req] = field(default_factory=list)
 
     def sort(self, refresh: bool) -> list[Req]:
-        """Return a decode server's requests in order of arrival, because no prefix is matched."""
+        """Return a decode server's requests in order of arrival, because it matches no prefix."""
         return self.ready
 
     def match(self, req: Req) -> int:
@@ -49,13 +49,13 @@ class Disaggregation:
         }
 
     def bootstrap(self, original: Original, queue: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``pop_bootstrapped``, so that clients share the transfer buffers fairly."""
+        """Wrap ``pop_bootstrapped`` so that clients share the transfer buffers fairly."""
         if queue.req_to_metadata_buffer_idx_allocator.available_size() < len(queue.queue):
             queue.queue = self._in_turn(queue.queue)
         return original(queue, *args, **named)
 
     def _in_turn(self, reqs: list[Req]) -> list[Req]:
-        """Return the requests, those of clients with fewer buffers per weight first."""
+        """Return the requests in an order that prefers clients with few buffers per weight."""
         weights, held = self.home.config.weights, Counter(self.home.clients())
         turn: dict[Req, float] = {}
         for req in reqs:
@@ -65,7 +65,7 @@ class Disaggregation:
         return sorted(reqs, key=turn.__getitem__)
 
     def allocate(self, original: Original, queue: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``pop_preallocated``: try the scheduler's candidates, one at a time."""
+        """Wrap ``pop_preallocated`` to try the scheduler's candidates, a request at a time."""
         queue._update_handshake_waiters()
         ready = {one.req.rid: one.req for one in queue.queue if _ready(one)}
         waiting = self.ready = list(ready.values())
@@ -74,7 +74,7 @@ class Disaggregation:
         self.home.discover(waiting, now_s)
         self.home.batch.show_batch(queue.scheduler.running_batch, queue.scheduler)
         rest = {one.req.rid for one in queue.queue} - ready.keys()
-        # SGLang drops the requests in ``failed``.
+        # The following call also drops failed requests.
         allocated, failed = original(queue, rids_to_check=rest)
         held = queue.transfer_queue.queue
         before = len(held)
@@ -82,7 +82,7 @@ class Disaggregation:
             got, lost = original(queue, rids_to_check={req.rid})
             if got:
                 self.home.allocated(req)
-                held += got  # SGLang keeps memory free for each request in ``held``
+                held += got  # SGLang keeps memory free for each request in this queue
             failed += lost
         self.home.end_pass()
         allocated += held[before:]
@@ -90,7 +90,7 @@ class Disaggregation:
         return allocated, failed
 
     def resume(self, original: Original, queue: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``resume_retracted_reqs``: retracted requests go first, in SGLang's own order."""
+        """Wrap ``resume_retracted_reqs``; SGLang resumes retracted requests in its own order."""
         resumed = original(queue, *args, **named)
         for req in resumed:
             self.home.allocated(req)
@@ -98,5 +98,4 @@ class Disaggregation:
 
 
 def _ready(waiting: Any) -> bool:
-    """Return whether a request's prefill server is ready to send KV values."""
     return bool(waiting.waiting_for_input) and not waiting.req.finished()

@@ -1,7 +1,7 @@
 """Cache eviction by fairbench's policies inside SGLang.
 
 The tree is SGLang's RadixCache, whose nodes are objects, or its UnifiedRadixCache, whose nodes are
-numbers. A *handle* is such a node, object or number.
+numbers. A *handle* is a node of either tree.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class EvictableTree:
         self._base = import_module(BASE_MODULE)
         self._key = import_module(RADIX_MODULE).RadixKey
         self._match_theirs = tree.match_prefix
-        # whether SGLang inserts a prompt again, so that a node ends at its end
+        # whether SGLang inserts a prompt a second time, so that a node ends where the prompt ends
         self._splits = False
         self._in_checkpoint = False
         if is_unified(tree):
@@ -84,7 +84,7 @@ class EvictableTree:
         return found
 
     def touched(self, handle: Hashable) -> None:
-        """Handle an unreported use of the prefix that ends at a node."""
+        """Record that a waiting request has used the prefix that ends at a node."""
         self.mirror.touch(self.nodes[handle])
 
     def _matched(self, result: Any, params: Any) -> None:
@@ -96,7 +96,7 @@ class EvictableTree:
 
     def _inserted(self, result: Any, params: Any) -> None:
         prefix, length = _prefix(params.key), len(params.key)
-        # The cached prefix may end inside a node.
+        # The cached prefix may end inside a node of the mirror.
         self.mirror.end_of(prefix, result.prefix_len)
         node = self.mirror.end_of(prefix, length - length % self._tree.page_size)
         self._ends(result.last_device_node, node, used=not self._splits)
@@ -112,7 +112,7 @@ class EvictableTree:
             self.mirror.touch(node)
 
     def _evict(self, params: Any, *_: Any, **__: Any) -> Any:
-        """Evict in the order of the mirror's policy, in place of SGLang's own method."""
+        """Replace SGLang's eviction method, and evict in the order of the mirror's policy."""
         return self._base.EvictResult(num_tokens_evicted=self._evicts(params.num_tokens))
 
     def _drop(self, node: ClaimedNode) -> None:
@@ -129,7 +129,7 @@ class EvictableTree:
         self._tree._evict_device_leaf(handle, dict.fromkeys(self._tree.tree_components, 0))
 
     def _drop_radix(self, handle: Any) -> None:
-        """Call SGLang's ``evict`` in such a way that it sees only the leaf to evict."""
+        """Call SGLang's ``evict`` so that it sees only the leaf to evict."""
         tree = self._tree
         leaves, tree.evictable_leaves = tree.evictable_leaves, {handle}
         self._evict_theirs(self._base.EvictParams(num_tokens=1))
@@ -154,7 +154,7 @@ def check_tree(tree: Any) -> None:
 
 @dataclass(slots=True)
 class SGLangHolding:
-    """A running request, with the tokens that the request holds outside the tree."""
+    """A running request, and its number of tokens outside the tree."""
 
     request: Request
     private: int = 0
@@ -162,16 +162,13 @@ class SGLangHolding:
 
 
 class Eviction:
-    """The eviction policy of an SGLang scheduler.
-
-    Its hooks wrap methods of SGLang's class ScheduleBatch.
-    """
+    """The eviction policy of an SGLang scheduler, whose hooks wrap methods of ScheduleBatch."""
 
     def __init__(self, config: PluginConfig, now_s: Callable[[], float]) -> None:
         self._config = config
         self._now_s = now_s
         self._held: dict[Req, SGLangHolding] = {}
-        # running requests of each client, in the order of the clients' first requests
+        # number of running requests of each client, in the order of the clients' first requests
         self._decoding: dict[str, int] = {}
         self._watching = False
         self._batch: Any = None  # the batch whose requests need KV memory
@@ -180,7 +177,7 @@ class Eviction:
     def watch(self, tree: Any, kept: KeptTree | None) -> None:
         """Let the policy evict from SGLang's tree; ``kept`` holds the waiting requests' matches.
 
-        Raises UsageError if the tree does not support a policy.
+        Raises UsageError if the tree does not support an eviction policy.
         """
         check_tree(tree)
         self._capacity = tree.token_to_kv_pool_allocator.size
@@ -241,7 +238,6 @@ class Eviction:
         mirror.claim(self._tree.nodes[req.last_node], claiming)
 
     def _stored(self, _: Any, req: Req, **named: Any) -> None:
-        """Claim the tokens of a request that SGLang has just put into its tree."""
         mine = self._held.get(req) or SGLangHolding(UNKNOWN)
         left = req.kv.kv_allocated_len - req.kv.cache_protected_len
         node, private = self._tree.nodes[req.last_node], mine.private - left
@@ -259,7 +255,7 @@ class Eviction:
                 del self._decoding[client]
 
     def by_target(self, batch: str) -> dict[str, Hook]:
-        """Return the hooks by wrapped function; ``batch`` is SGLang's class of batches."""
+        """Return the hooks, by the wrapped function; ``batch`` is the path of ScheduleBatch."""
         return {
             f"{batch}.prepare_for_extend": Hook(self.extend),
             f"{batch}.prepare_for_decode": Hook(self.decode),
@@ -268,7 +264,7 @@ class Eviction:
         }
 
     def extend(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``prepare_for_extend``: free memory for each request of a prefill batch in turn."""
+        """Wrap ``prepare_for_extend`` to free memory for each request of a prefill batch."""
         mirror = self._mirror
         for req in batch.reqs:
             if (mine := self._held.get(req)) is not None:
@@ -277,7 +273,7 @@ class Eviction:
         return self.of_batch(original, batch, *args, **named)
 
     def decode(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``prepare_for_decode``: free memory for one token of each running request."""
+        """Wrap ``prepare_for_decode`` to free memory for a token of each running request."""
         for mine in filter(None, map(self._held.get, batch.reqs)):
             mine.private += 1
             if not mine.decodes:
@@ -287,7 +283,7 @@ class Eviction:
         return self.of_batch(original, batch, *args, **named)
 
     def of_batch(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
-        """Wrap a method that may evict, and note that the batch's requests need the memory."""
+        """Wrap a method that may evict, and record the batch whose requests need the memory."""
         self._batch = batch
         return original(batch, *args, **named)
 

@@ -1,6 +1,6 @@
 """The host of a local scheduler in SGLang: its requests and admission passes.
 
-It makes SGLang iterate over the waiting queue in the scheduler's order.
+The host makes SGLang iterate over the waiting queue in the scheduler's order.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Next(Enum):
 class SGLangHome(EngineHome):
     """The interface between the plugin's hooks and the scheduler.
 
-    ``sort(refresh)`` and ``match(req)`` are as in LiveView.
+    ``sort(refresh)`` and ``match(req)`` have the same meaning as in LiveView.
     """
 
     view: LiveView | KeptView
@@ -63,21 +63,21 @@ class SGLangHome(EngineHome):
         self._running: dict[Req, None] = {}
         self.batch = SGLangLiveBatch(self._tracked, self._would_fit)
         self.view = LiveView(sort, match, self.batch, self._tracked, self._ours)
-        # the request whose prompt the present pass continues with a further chunk, or None
+        # the request whose prompt this pass continues with a further chunk, or None
         self.chunked: Req | None = None
         self.capped = False  # whether the scheduler's load cap delayed a request in this pass
         self._selection: Selection
         self._candidate: Request | None = None
-        # whether SGLang admitted the present candidate, None once the scheduler knows
+        # whether SGLang admitted the candidate, or None once the scheduler knows this
         self._answer: bool | None = None
 
     @staticmethod
     def name_of(theirs: Req) -> Req:
-        """Return the request object itself, which serves as the key of the request."""
+        """Return the request object itself, which serves as its key."""
         return theirs
 
     def accepts(self, req: Req, now_s: float) -> bool:
-        """Return whether the scheduler accepts the request, as it does every retracted one."""
+        """Return whether the scheduler accepts a request; retracted requests are accepted."""
         if req in self._tracked:
             return True
         tracked = self._track(req, now_s)
@@ -100,7 +100,7 @@ class SGLangHome(EngineHome):
     def queued(self, req: Req, retracted: bool, now_s: float) -> None:
         """Handle a request that SGLang has appended to its queue.
 
-        SGLang does not mark requests that were preempted for a higher priority as ``retracted``.
+        SGLang does not mark requests as ``retracted`` that a request of higher priority preempted.
         """
         request = self._tracked[req].request
         if retracted or req in self._running:
@@ -115,7 +115,7 @@ class SGLangHome(EngineHome):
         self.view.take_in(request)
 
     def kept_view(self, tree: KeptTree, order: MatchOrderHooks) -> None:
-        """Let the scheduler's view of the queue use kept matches."""
+        """Use the cached matches of ``tree`` in the scheduler's view of the queue."""
         self.view = KeptView(tree, self.batch, order, self._ours)
 
     def gone(self, theirs: Req) -> None:
@@ -123,7 +123,7 @@ class SGLangHome(EngineHome):
         super().gone(theirs)
 
     def sweep(self, waiting: list[Req]) -> None:
-        """Forget requests that SGLang aborted silently, in the queue or between chunks."""
+        """Forget requests that SGLang aborted silently, in the queue or between two chunks."""
         dropped = ended_of(self._running)
         if len(waiting) != len(self.view):
             queue, view = set(waiting), self.view
@@ -144,7 +144,7 @@ class SGLangHome(EngineHome):
                 self.queued(req, False, now_s)
 
     def clients(self) -> Iterator[str]:
-        """Yield the client of each request that waits or runs."""
+        """Yield the client of each waiting or running request."""
         return (one.request.client for one in self._tracked.values())
 
     def arm(self, queue: ArmedQueue, now_s: float) -> None:
@@ -153,7 +153,7 @@ class SGLangHome(EngineHome):
         queue.armed = self.candidates(now_s)
 
     def candidates(self, now_s: float) -> Iterator[Req]:
-        """Yield the scheduler's candidates when SGLang's own loop asks for them."""
+        """Yield the scheduler's candidates as SGLang's own loop asks for them."""
         self.cap.learn(step_units(self.costs))
         if (selection := self._select(now_s)) is None:
             return
@@ -190,10 +190,7 @@ class SGLangHome(EngineHome):
         return None
 
     def _preempt(self, wish: Preempt) -> bool:
-        """Take the memory from a running request.
-
-        SGLang will compute its tokens again.
-        """
+        """Preempt a running request, whose tokens SGLang will compute again."""
         if wish.swap or not self.scheduler.preempts:
             return False
         tracked = self._ours.get(wish.request)
@@ -210,7 +207,7 @@ class SGLangHome(EngineHome):
         return fits and self._preemption.would_fit(self._ours[request].theirs, without)
 
     def no_room(self, req: Req) -> Next:
-        """Report that the candidate did not fit; return the scheduler's reaction."""
+        """Report that the candidate did not fit, and return the scheduler's reaction."""
         self._resume(admitted=False)
         if self._candidate is None:
             return Next.NOBODY
@@ -229,7 +226,7 @@ class SGLangHome(EngineHome):
         return tracked.request
 
     def allocated(self, req: Req) -> None:
-        """Report the memory that a prefill server takes for a prompt and the first token."""
+        """Report that a decode server gave a request memory for its prompt and first token."""
         self.admitted(req, 0)
         tracked = self._tracked[req]
         tracked.produced = max(tracked.produced, 1)
@@ -243,7 +240,7 @@ class SGLangHome(EngineHome):
     ) -> None:
         """Divide an iteration's time among prompts (request, cached, new tokens) and decodes.
 
-        Must be called before ``produced`` receives the iteration's results.
+        This method must be called before ``produced`` receives the iteration's results.
         """
         if self._times is None:
             return
@@ -262,11 +259,11 @@ class SGLangHome(EngineHome):
         return PromptPart(tracked.request, cached, new, complete, load_s)
 
     def loaded(self, reqs: Iterable[Req]) -> int:
-        """Return how many tokens a step loads from host memory for these requests."""
+        """Return how many tokens of these requests the next step loads from host memory."""
         return sum(self._tracked[req].loaded for req in reqs if req in self._tracked)
 
     def produced(self, reqs: list[Req]) -> None:
-        """Charge a batch's new tokens, which arrive one step late under overlap scheduling."""
+        """Charge a batch's new tokens, which arrive a step late under overlap scheduling."""
         ended = ended_of(reqs)
         known = list(filter(self._tracked.__contains__, reqs))
         totals = list(map(len, map(OUTPUT_IDS, known)))

@@ -51,7 +51,7 @@ BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
 
 
 class Hooks:
-    """The hooks of an SGLang scheduler; a hook gets the original function and its arguments."""
+    """The hooks of an SGLang scheduler; each gets the wrapped function and its arguments."""
 
     def __init__(self, config: PluginConfig, release: str) -> None:
         self._config = config
@@ -59,9 +59,9 @@ class Hooks:
         self.calls: Counter[str] = Counter()
         self._exporter: Exporter | None = None
         self._vocab_size: int | None = None
-        # kept matches of waiting requests, if the plugin observes changes of SGLang's prefix tree
+        # cached matches of waiting requests, if the plugin observes changes of SGLang's prefix tree
         self._tree: KeptTree | None = None
-        # whether this server only decodes, because other servers compute the prompts
+        # whether this is a decode server, for which other servers compute the prompts
         self._decodes = False
         self.eviction = Eviction(config, self._now_s) if config.eviction else None
         self.preemption = Preemption()
@@ -83,12 +83,12 @@ class Hooks:
         self._look()
 
     def _look(self) -> None:
-        """Let the host use kept matches if changes of the tree are observed."""
+        """Let the host use cached matches if the plugin observes changes of the tree."""
         if self._tree is not None:
             self.home.kept_view(self._tree, self.order)
 
     def by_target(self) -> dict[str, Hook]:
-        """Return all hooks, by the function that each hook wraps."""
+        """Return all hooks, by the wrapped function."""
         more = self.eviction.by_target(BATCH) if self.eviction else {}
         return (
             more
@@ -124,7 +124,7 @@ class Hooks:
     def check_arguments(self, original: Original, server_args: Any) -> None:
         """Wrap ``check_server_args``, which SGLang's first process calls before loading a model.
 
-        Raises SystemExit with code 2, after one line of text, for an unsupported server.
+        For an unsupported server, print a line of text and raise SystemExit with code 2.
         """
         original(server_args)
         arguments = resolved(server_args)
@@ -149,10 +149,9 @@ class Hooks:
         check_eviction(arguments, self._config.eviction)
 
     def obey(self, arguments: Any) -> None:
-        """Configure the host as the arguments of the server require.
+        """Configure the host for the server's role in disaggregation, priorities and embeddings.
 
-        They concern the server's role in disaggregation, classes of priority, and embeddings, which
-        are served in order of arrival.
+        Embeddings are served in order of arrival.
         """
         if getattr(arguments, "disaggregation_mode", "null") == "decode":
             self._decodes, self.order.cache_aware = True, False
@@ -168,7 +167,7 @@ class Hooks:
     def start(
         self, original: Original, scheduler: Any, server_args: Any, *args: Any, **named: Any
     ) -> None:
-        """Wrap ``__init__``: configure the host; raise UsageError for an unsupported server."""
+        """Wrap ``__init__`` to configure the host; raise UsageError for an unsupported server."""
         require_applied(self.by_target())
         self._check(arguments := resolved(server_args))
         self.obey(arguments)
@@ -181,7 +180,6 @@ class Hooks:
         self.home.ranks = self._link(scheduler)
 
     def _link(self, scheduler: Any) -> RankLink | None:
-        """Return the link to the server's other ranks, or None without other ranks."""
         folder = os.environ.get(FOLDER)
         if not folder:
             return None
@@ -199,11 +197,11 @@ class Hooks:
     def refuse(
         self, original: Original, scheduler: Any, req: Req, *args: Any, **named: Any
     ) -> bool:
-        """Wrap ``_abort_on_queued_limit``: refuse also what the scheduler refuses."""
+        """Wrap ``_abort_on_queued_limit`` to refuse also what fairbench's scheduler refuses."""
         if req in self.preemption.taken:
-            return False  # SGLang's own limit on the queue decides, as without the plugin
+            return False  # SGLang's own queue limit decides, as without the plugin
         if original(scheduler, req, *args, **named):
-            # SGLang may have preempted the refused request for one of higher priority.
+            # SGLang may have preempted the refused request for a request of higher priority.
             self.home.gone(req)
             return True
         if self.home.accepts(req, self._now_s()):
@@ -225,7 +223,7 @@ class Hooks:
         *args: Any,
         **named: Any,
     ) -> None:
-        """Wrap ``_add_request_to_queue``: the scheduler also receives the request."""
+        """Wrap ``_add_request_to_queue`` so that the scheduler also receives the request."""
         original(scheduler, req, is_retracted, *args, **named)
         queue = scheduler.waiting_queue
         if is_retracted and (held := getattr(scheduler, "disagg_decode_prealloc_queue", None)):
@@ -236,7 +234,7 @@ class Hooks:
     def results(
         self, original: Original, scheduler: Any, batch: Any, *args: Any, **named: Any
     ) -> Any:
-        """Wrap ``process_batch_result``: report new tokens and ended requests to the scheduler."""
+        """Wrap ``process_batch_result`` to report new tokens and ended requests."""
         result = original(scheduler, batch, *args, **named)
         if self.home.costs is not None:
             self._observe(self.home, self.home.costs, batch, self._now_s())
@@ -261,7 +259,7 @@ class Hooks:
             home.took(started_s, now_s, prompts=chunks)
 
     def retract(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``retract_decode``: report aborted requests, which no other event reports."""
+        """Wrap ``retract_decode`` to report aborted requests, which no other hook reports."""
         self.home.batch.show_batch(batch)
         result = original(batch, *args, **named)
         for req in result[2]:
@@ -278,9 +276,9 @@ class Hooks:
         return [at[req] for req in reversed(self.home.retraction_order(reqs, self._now_s()))]
 
     def flush(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``flush_cache``: an idle server of one rank also gets a new scheduler.
+        """Wrap ``flush_cache`` to give an idle server of a single rank also a new scheduler.
 
-        With several ranks it is kept, because the others would still count this rank's charges.
+        With several ranks, the scheduler stays, because other ranks still count its charges.
         """
         success = original(scheduler, *args, **named)
         self.home.sweep(scheduler.waiting_queue)
@@ -318,7 +316,7 @@ class Hooks:
 
 
 def install(config: PluginConfig) -> None:
-    """Register the hooks in this process, for SGLang to apply.
+    """Register the hooks in this process, so that SGLang applies them.
 
     Raises UsageError for an unsupported release of SGLang, and for a method with other parameters.
     """

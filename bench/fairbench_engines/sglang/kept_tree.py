@@ -1,9 +1,9 @@
-"""Kept matches: few requests are matched again, because SGLang's prefix tree reports changes.
+"""Cached matches of waiting requests, which rely on reports of changes in SGLang's prefix tree.
 
 Without the plugin, SGLang matches every waiting request in every pass, although matches change only
-where a prefix was inserted or evicted. A match also counts as a use of the prefix for LRU eviction.
-The plugin therefore marks each matched prefix as used once per pass, in the order of the last
-waiting requests that match it.
+where a prefix was inserted or evicted. For LRU eviction, each match also counts as a use of the
+prefix. The plugin therefore marks each matched prefix as used once per pass, in the order of the
+last waiting requests that match it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ BATCH_MODULE = "sglang.srt.managers.schedule_batch"
 RADIX_MODULE = "sglang.srt.mem_cache.radix_cache"
 UNIFIED_MODULE = "sglang.srt.mem_cache.unified_radix_cache"
 PARAMS_MODULE = "sglang.srt.mem_cache.base_prefix_cache"
-# tokens before a match position by which positions of equal depth are distinguished
+# number of preceding tokens by which two match positions of equal depth are distinguished
 KNOWN_BY = 32
 
 
 class KeptTree(KeptMatches):
-    """Kept matches of SGLang's waiting requests; ``find(reqs)`` is SGLang's matching."""
+    """Cached matches of SGLang's waiting requests; ``find(reqs)`` is SGLang's own matching."""
 
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__()
         self.tree = tree
-        # the waiting requests, set by the queue
+        # the waiting requests, which the queue sets
         self.ours: Mapping[Request, Tracked]
-        # called whenever ``touch`` marks a prefix as used
+        # called after ``touch`` has marked a prefix as used
         self.on_touch: Callable[[Hashable], None] | None = None
         self._find = find
         after(tree, "insert", self._inserted)
@@ -57,7 +57,7 @@ class KeptTree(KeptMatches):
             self.stored(_place(key.token_ids, depth, namespace_of(key)))
 
     def match_again(self, waiters: list[Waiter]) -> None:
-        """Match the given requests, and refresh all other match positions in queue order."""
+        """Match the given requests, and mark all other matched prefixes as used, in queue order."""
         refresh = self.refresh_stamp
         turns: list[tuple[tuple[int, int], Waiter | None, Spot | None]]
         turns = [(waiter.touched_at(refresh), waiter, None) for waiter in waiters]
@@ -75,11 +75,11 @@ class KeptTree(KeptMatches):
 
     @abstractmethod
     def touch(self, spot: Spot) -> None:
-        """Mark the path to a match position as used now."""
+        """Mark all nodes up to a match position as used now."""
 
 
 class KeptRadixCache(KeptTree):
-    """Kept matches in SGLang's RadixCache."""
+    """Cached matches in SGLang's RadixCache."""
 
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__(tree, find)
@@ -95,7 +95,7 @@ class KeptRadixCache(KeptTree):
 
 
 class KeptUnifiedCache(KeptTree):
-    """Kept matches in SGLang's UnifiedRadixCache, whose nodes are numbers."""
+    """Cached matches in SGLang's UnifiedRadixCache, whose nodes are numbers."""
 
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__(tree, find)
@@ -114,13 +114,13 @@ class KeptUnifiedCache(KeptTree):
         key = self._key(ids_of(req), extra_key, limit=spot.depth, **named)
         if hasattr(self.tree, "touch_prefix"):
             self.tree.touch_prefix(key)
-        else:  # SGLang before 0.5.22
+        else:  # for SGLang before 0.5.22
             walked = self.tree.tree_core.match_prefix(self._params(key=key))
             self.tree._apply_cache_actions(walked.cache_actions)
 
 
 def kept_tree(policy: Any, chosen: Any, tree: Any) -> KeptTree | None:
-    """Return kept matches for an SGLang scheduler, or None if the tree cannot report changes.
+    """Return cached matches for an SGLang scheduler, or None if the tree cannot report changes.
 
     ``policy`` is SGLang's SchedulePolicy, and ``chosen`` is its policy LPM, whose matching is used.
     """
@@ -152,12 +152,12 @@ def kept_tree(policy: Any, chosen: Any, tree: Any) -> KeptTree | None:
 
 
 def is_eagle(tree: Any) -> bool:
-    """Return whether the tree matches pairs of tokens, for speculative decoding by EAGLE."""
+    """Return whether the tree matches pairs of tokens for speculative decoding with EAGLE."""
     return bool(getattr(getattr(tree, "tree_core", tree), "is_eagle", False))
 
 
 def is_radix(tree: Any) -> bool:
-    """Return whether the tree's methods for matching, insertion and eviction are RadixCache's."""
+    """Return whether the tree has RadixCache's methods for matching, insertion and eviction."""
     plain = import_module(RADIX_MODULE).RadixCache
     names = ("match_prefix", "insert", "evict", "_match_prefix_helper")
     return (
@@ -183,7 +183,7 @@ def is_unified(tree: Any) -> bool:
 
 
 def _place(ids: Sequence[int], depth: int, namespace: Hashable) -> Hashable:
-    """Return a name for the token at ``depth`` that two different prefixes rarely share."""
+    """Return a name for the token at ``depth`` that different prefixes rarely share."""
     return depth, array("q", ids[max(0, depth - KNOWN_BY) : depth + 1]).tobytes(), namespace
 
 
@@ -199,7 +199,7 @@ def before(owner: Any, name: str, hear: Callable[..., None]) -> None:
 
 
 def after(owner: Any, name: str, hear: Callable[..., None]) -> None:
-    """Call ``hear`` with the result and the arguments after each call of the method."""
+    """Call ``hear`` with result and arguments after each call of ``owner``'s method ``name``."""
     method = getattr(owner, name)
 
     def watched(*args: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""SGLang's own matching and sorting of its queue, run only when the scheduler asks."""
+"""Hooks that run SGLang's own matching and sorting of its queue only when a scheduler asks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ Original = Callable[..., Any]
 class MatchOrderHooks:
     """Three hooks of SGLang's SchedulePolicy, and the functions for LiveView.
 
-    A hook receives the original function and its arguments.
-
-    SGLang runs its policy lpm in passes that should sort, even above 128 waiting requests, where it
-    would stop sorting without the plugin. In other passes it runs fcfs, which keeps the order.
+    A hook receives the wrapped function and its arguments. In passes that should sort, SGLang runs
+    its policy lpm, even above 128 waiting requests, where it would not sort without the plugin. In
+    all other passes, SGLang runs fcfs, which keeps the order.
     """
 
     def __init__(self, cache_aware: bool) -> None:
@@ -31,7 +30,7 @@ class MatchOrderHooks:
         self._queue: list[Req]
 
     def choose_policy(self, original: Original, policy: Any, name: str, tree_cache: Any) -> Any:
-        """Wrap ``_validate_and_adjust_policy`` at the start: choose lpm if a cache exists."""
+        """Wrap ``_validate_and_adjust_policy``: choose lpm for a cache-aware scheduler."""
         if name != "fcfs":
             raise UsageError(
                 f"--schedule-policy {name} cannot be combined with FAIRBENCH_LOCAL; remove the flag"
@@ -41,20 +40,20 @@ class MatchOrderHooks:
         return self._sorted
 
     def active_policy(self, original: Original, policy: Any, waiting_queue: list[Req]) -> Any:
-        """Wrap ``_determine_active_policy``, which applies the limit of 128."""
+        """Wrap ``_determine_active_policy``, which applies SGLang's limit of 128 requests."""
         return self._sorted if self._sorting else self._unsorted
 
     def begin_pass(
         self, original: Original, policy: Any, waiting_queue: list[Req], *args: Any, **named: Any
     ) -> None:
-        """Wrap ``calc_priority``: do not sort yet, but when a cache-aware scheduler asks."""
+        """Wrap ``calc_priority`` to sort only when a cache-aware scheduler asks for the order."""
         self._policy, self._queue, self._looked = policy, waiting_queue, False
         self._prioritize = lambda queue: original(policy, queue, *args, **named)
         if not self.cache_aware:
             self._prioritize(waiting_queue)
 
     def sort(self, refresh: bool) -> list[Req]:
-        """Return the queue in match order; without ``refresh``, new requests are only appended."""
+        """Return the queue in match order; without ``refresh``, only append new requests."""
         if refresh or not self._looked:
             self._sorting, self._looked = refresh, True
             self._prioritize(self._queue)
@@ -68,7 +67,7 @@ class MatchOrderHooks:
         )
 
     def match(self, req: Req) -> int:
-        """Return a request's number of cached tokens, never counting the last token."""
-        # SGLang does the same before each attempt to admit the request.
+        """Return a request's number of cached tokens; its last token never counts as cached."""
+        # SGLang calls this function before each attempt to admit a request.
         req.init_next_round_input(self._policy.tree_cache, cow_mamba=False)
         return cached_len(req)

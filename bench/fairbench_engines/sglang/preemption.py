@@ -1,9 +1,9 @@
-"""Preemption inside SGLang, by its own functions for taking memory from running requests.
+"""Preemption inside SGLang, with its own functions that take memory from running requests.
 
 SGLang preempts in the same way with ``--enable-priority-scheduling``
 (``PrefillAdder.preempt_to_schedule``, 0.5.17 and 0.5.23); here, fairbench's scheduler chooses the
-requests. A preempted request returns its memory and its part of the pass's budget, and leaves the
-batch. It keeps its outputs, and is queued again after the pass.
+requests. A preempted request returns its memory and its part of the pass's token budget, and leaves
+the batch. A preempted request keeps its outputs, and is queued again after the pass.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from fairbench_engines.sglang.requests import Req, prefix_len
 
-# most output tokens of a request for which SGLang reserves memory
+# maximum number of output tokens of a request for which SGLang reserves memory
 CLIP_MAX_NEW_TOKENS = 4096
 
 
@@ -21,7 +21,7 @@ class Preemption:
     """The preemptions of an SGLang scheduler; ``began`` must be called before each pass."""
 
     def __init__(self) -> None:
-        self.taken: list[Req] = []  # requests that the present pass has preempted
+        self.taken: list[Req] = []  # requests that this pass has preempted
         self._adder: Any = None
         self._server_args: Any = None
 
@@ -37,15 +37,12 @@ class Preemption:
 
     @property
     def spent(self) -> bool:
-        """Make SGLang end the pass at the next candidate, because the budget is spent."""
+        """Whether the token budget is spent, so that SGLang ends the pass at the next candidate."""
         state = None if self._adder is None else self._adder.budget_state()
         return state is not None and state is type(state).OTHER
 
     def take(self, req: Req) -> bool:
-        """Take the memory from a running request.
-
-        Return False if the request does not run, and outside an admission pass.
-        """
+        """Preempt a running request during an admission pass; return False if impossible."""
         adder = self._adder
         batch = None if adder is None else adder.running_batch
         if batch is None or req not in batch.reqs or req.finished():
@@ -72,9 +69,9 @@ class Preemption:
     def would_fit(self, req: Req, without: Iterable[Req]) -> bool:
         """Return whether SGLang could admit ``req`` if the requests ``without`` were released.
 
-        This repeats SGLang's own test for room (``add_one_req``). If the memory outside of shared
-        prefixes does not suffice, the prefixes of ``without`` are unlocked, too, so that they count
-        as free.
+        This method repeats SGLang's own test (``add_one_req``). If the memory outside of shared
+        prefixes does not suffice, the prefixes of ``without`` are unlocked during the test, so that
+        they count as free.
         """
         adder, gone = self._adder, list(without)
         if adder is None:
@@ -99,7 +96,7 @@ class Preemption:
 
     @staticmethod
     def _freed(adder: Any, req: Req) -> float:
-        """Return the tokens that a request holds beyond its prefix, plus its reserved tokens."""
+        """Return a request's tokens beyond its shared prefix, plus its reserved tokens."""
         # SGLang 0.5.17 stores the prefix length in the request itself.
         protected = getattr(req.kv, "cache_protected_len", None)
         protected = req.cache_protected_len if protected is None else protected

@@ -1,4 +1,4 @@
-"""Supported releases and options of SGLang, and checks that the hooks fit."""
+"""Supported releases and options of SGLang, and checks that the plugin's hooks fit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DISTRIBUTIONS = ("sglang",)
 
 
 class OffFlag(NamedTuple):
-    """An unsupported feature of SGLang: its flag's value for off, and the reason."""
+    """An unsupported feature of SGLang: the value that turns its flag off, and the reason."""
 
     value: Any
     why: str
@@ -46,9 +46,9 @@ OFF = {
 
 
 class Hook(NamedTuple):
-    """A hook around one of SGLang's functions, with the names of its first parameters.
+    """A hook around a function of SGLang, with the names of the function's first parameters.
 
-    ``self`` is left out unless the function is ``static``.
+    ``parameters`` omits ``self``; a ``static`` function has no ``self``.
     """
 
     method: Callable[..., Any]
@@ -61,20 +61,14 @@ class Hook(NamedTuple):
 
 
 def check_version() -> str:
-    """Return the version of the installed SGLang.
-
-    Raises UsageError if the version is not supported.
-    """
+    """Return the version of the installed SGLang; raise UsageError if it is not supported."""
     found = installed(DISTRIBUTIONS)
     check_release("SGLang", found, SUPPORTED)
     return found
 
 
 def check_evicting() -> str:
-    """Return the version of the installed SGLang, if it supports eviction policies.
-
-    Raises UsageError for a version without support of eviction policies.
-    """
+    """Return the version of the installed SGLang; raise UsageError if it lacks eviction support."""
     found = check_version()
     release = found.partition("+")[0]
     if release in SUPPORTED and release not in EVICTING:
@@ -101,7 +95,7 @@ def check_target(target: str, expected: tuple[str, ...]) -> None:
 
 
 def require_applied(targets: Iterable[str]) -> None:
-    """Raise RunFailed unless SGLang wrapped every method; SGLang itself only logs failures."""
+    """Raise RunFailed unless SGLang wrapped every function; SGLang itself only logs failures."""
     for target in targets:
         if not hasattr(pkgutil.resolve_name(target), "__wrapped__"):
             raise RunFailed(f"SGLang did not apply fairbench's hook around {target}")
@@ -143,7 +137,7 @@ def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool 
     refuses = type(scheduler).accepts is not LocalScheduler.accepts
     if (mode := getattr(server_args, "disaggregation_mode", "null")) != "null":
         _check_disaggregated(server_args, mode, scheduler, refuses=refuses)
-    # Tensor-parallel ranks have separate clocks but must make the same decisions.
+    # Tensor-parallel ranks have separate clocks but must take the same decisions.
     if refuses or scheduler.preempts or scheduler.reads_clock:
         _one_rank(server_args, f"for {scheduler.name}, which decides by the clock of each rank")
     if measures:
@@ -155,7 +149,6 @@ def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool 
 
 
 def _check_ranks(server_args: Any, scheduler: LocalScheduler) -> None:
-    """Raise UsageError unless the data-parallel ranks can exchange charges."""
     flag = f"--dp-size {server_args.dp_size}"
     if ranks_of(scheduler) is not None:
         why = "because the processes of a rank would hear of other ranks at different times"
@@ -182,7 +175,7 @@ def _check_disaggregated(
 
 
 def check_eviction(server_args: Any, policy: str | None) -> None:
-    """Raise UsageError if a server cannot evict by a policy, or its ranks would disagree."""
+    """Raise UsageError if a server cannot evict by a policy, or if its ranks would disagree."""
     if policy is None:
         return
     for name, why in (
@@ -205,7 +198,6 @@ def _one_rank(server_args: Any, why: str) -> None:
 
 
 def _given(name: str, value: Any) -> str:
-    """Return a flag with its value as users write it."""
     flag = "--" + name.replace("_", "-")
     return flag if value is True else f"{flag} {value}"
 

@@ -13,20 +13,20 @@ Req = Any  # SGLang's request
 INPUT_IDS, OUTPUT_IDS, FINISHED_REASON = map(
     attrgetter, ("origin_input_ids", "output_ids", "finished_reason")
 )
-HEALTH_RID = "HEALTH_CHECK"  # beginning of the ids of SGLang's own health checks
+HEALTH_RID = "HEALTH_CHECK"  # prefix of the ids of SGLang's own health checks
 
 
 def client_of(req: Req) -> str:
-    """Return the client of a request; SGLang's health checks have a client of their own."""
+    """Return the client of a request; SGLang's health checks have their own client."""
     if str(getattr(req, "rid", "")).startswith(HEALTH_RID):
         return HEALTH
     return req.routing_key or DEFAULT_CLIENT
 
 
 def keep_key(original: Callable[..., Any], batch: Any, index: Any) -> Any:
-    """Wrap ``GenerateReqInput.__getitem__``, so that each prompt of a batch keeps the client.
+    """Wrap ``GenerateReqInput.__getitem__`` so that each prompt of a batch keeps its client.
 
-    SGLang copies ``session_id``, but not ``routing_key``.
+    Without this hook, SGLang copies ``session_id`` to each prompt, but not ``routing_key``.
     """
     one = original(batch, index)
     one.routing_key = batch.routing_key
@@ -36,14 +36,14 @@ def keep_key(original: Callable[..., Any], batch: Any, index: Any) -> Any:
 def read_key(
     original: Callable[..., Any], manager: Any, obj: Any, request: Any = None, *args: Any, **n: Any
 ) -> Any:
-    """Wrap ``generate_request``: take the client from the header, also for ``/v1/responses``."""
+    """Wrap ``generate_request`` to read the client from the header, also for ``/v1/responses``."""
     if request is not None and getattr(obj, "routing_key", "") is None:
         obj.routing_key = request.headers.get(ROUTING_KEY)
     return original(manager, obj, request, *args, **n)
 
 
 def session_of(req: Req) -> str | None:
-    """Return the session of a request, or None."""
+    """Return the session of a request, or None if it has no session."""
     named: str | None = getattr(req, "session_id", None)
     session = getattr(req, "session", None)
     return named or getattr(session, "session_id", None)
@@ -55,7 +55,7 @@ def context_of(req: Req) -> int:
 
 
 def contexts_of(reqs: Collection[Req]) -> int:
-    """Return the sum of ``context_of`` of the requests."""
+    """Return the total number of prompt and output tokens of the requests."""
     return sum(map(len, map(INPUT_IDS, reqs))) + sum(map(len, map(OUTPUT_IDS, reqs)))
 
 
@@ -65,32 +65,29 @@ def ended_of(reqs: Collection[Req]) -> list[Req]:
 
 
 def outputs_of(req: Req) -> int:
-    """Return the number of output tokens, without drafts accepted after the end of the output."""
+    """Return a request's number of output tokens, without drafts after the end of the output."""
     length = len(req.output_ids)
     return length if req.finished_len is None else min(length, req.finished_len)
 
 
 def prefix_len(req: Req) -> int:
-    """Return the number of cached tokens that a request matched.
-
-    SGLang 0.5.17 stores the indices of the cached tokens.
-    """
+    """Return a request's number of cached tokens; SGLang 0.5.17 stores only their indices."""
     length: int = req.prefix_len if hasattr(req, "prefix_len") else len(req.prefix_indices)
     return length
 
 
 def cached_len(req: Req) -> int:
-    """Return the cached tokens of a matched request, on the GPU or in the CPU memory of the host.
+    """Return the cached tokens of a matched request, on the GPU or in the host's memory.
 
-    At admission, SGLang loads tokens from the host and counts them as prefix.
+    When SGLang admits the request, it loads the tokens in host memory, which then count as cached.
     """
     return prefix_len(req) + int(getattr(req, "host_hit_length", 0))
 
 
 def loaded_len(req: Req) -> int:
-    """Return the prefix tokens that SGLang loads from the host's cache at a request's admission.
+    """Return the prefix tokens that SGLang loads from host memory at a request's admission.
 
-    SGLang 0.5.17 only states how many tokens it found there.
+    SGLang 0.5.17 reports only how many tokens it has found in host memory.
     """
     return int(getattr(req, "host_loaded_length", getattr(req, "host_hit_length", 0)))
 
@@ -101,5 +98,5 @@ def ids_of(req: Req) -> Any:
 
 
 def namespace_of(owner: Any) -> tuple[Any, Any]:
-    """Return the key that separates equal tokens in the cache, of a request or cache key."""
+    """Return the key that separates equal tokens in the cache, for a request or a cache key."""
     return getattr(owner, "extra_key", None), getattr(owner, "cache_salt", None) or None

@@ -30,9 +30,9 @@ INPUT_TOKENS, MAX_NEW_TOKENS = attrgetter("input_tokens"), attrgetter("max_new_t
 
 
 class ArmedQueue(list[Req]):
-    """A list whose next iteration after ``arm`` follows the scheduler's order.
+    """A list whose next iteration, once ``armed`` is set, follows the scheduler's order.
 
-    SGLang admits in the loop ``for req in self.waiting_queue``, so this loop needs no hook.
+    SGLang admits requests in the loop ``for req in self.waiting_queue``, which has no hook.
     """
 
     armed: Iterator[Req] | None = None
@@ -45,8 +45,8 @@ class ArmedQueue(list[Req]):
 class LiveView(QueueView):
     """A WaitingView of the requests ``ours``; ``tracked`` maps SGLang's requests to records.
 
-    ``sort(refresh)`` returns the queue in SGLang's match order, and ``match(req)`` a request's
-    number of cached tokens.
+    ``sort(refresh)`` returns the queue in SGLang's match order, and ``match(req)`` returns a
+    request's number of cached tokens.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class LiveView(QueueView):
         self._ours = ours
 
     def match_order(self, *, refresh: bool = True) -> ListScan:
-        # the plugin may not know all of SGLang's requests
+        # The plugin may not know all of SGLang's requests.
         ordered = map(self._tracked.get, self._sort(refresh))
         return ListScan([tracked.request for tracked in ordered if tracked is not None], self)
 
@@ -107,7 +107,7 @@ class KeptView(EngineQueue):
 class SGLangLiveBatch:
     """A RunningView of the SGLang batch that was last passed to ``show_batch``.
 
-    ``would_fit(request, reqs)`` tests whether a request would fit without SGLang's ``reqs``.
+    ``would_fit(request, reqs)`` returns whether a request would fit after the release of ``reqs``.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class SGLangLiveBatch:
         self._scheduler: Any = None
 
     def show_batch(self, batch: Any, scheduler: Any = None) -> None:
-        """Show a batch of the given SGLang scheduler, by default the previous one."""
+        """Set the batch to show and its SGLang scheduler, by default the previous scheduler."""
         self._batch, self._scheduler = batch, scheduler or self._scheduler
 
     @property
@@ -138,7 +138,7 @@ class SGLangLiveBatch:
         return sum(map(self._tracked.__contains__, self._reqs))
 
     def __iter__(self) -> Iterator[Running]:
-        # A step has hundreds of requests, so the loop runs in C.
+        # The loop runs in C, because a step has hundreds of requests.
         reqs = self._reqs
         known = list(map(self._tracked.get, reqs))
         requests = list(map(REQUEST, filter(None, known)))

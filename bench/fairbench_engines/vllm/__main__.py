@@ -1,8 +1,8 @@
-"""vLLM's API server, whose metrics include the counters of its engine core.
+"""vLLM's API server, whose metrics include fairbench's counters in the engine core.
 
-Start it with ``python -m fairbench_engines.vllm --model MODEL`` and the arguments of ``vllm
-serve``. Server and engine core are separate processes, so the counters need a shared folder, which
-must be set before either process imports prometheus_client.
+Start the server with ``python -m fairbench_engines.vllm --model MODEL`` and the arguments of ``vllm
+serve``. The server and the engine core are separate processes, so the counters need a shared
+folder, which must be set before either process imports prometheus_client.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ORDERLY = (signal.SIGTERM, signal.SIGINT)  # signals by which vLLM ends its own 
 
 
 class Children:
-    """A record of the processes that vLLM starts, to explain why a process ended."""
+    """A record of the processes that vLLM starts, to find a process that was killed."""
 
     def __init__(self) -> None:
         self.started: list[BaseProcess] = []
@@ -47,9 +47,9 @@ class Children:
 
 
 def _server() -> str:
-    """Return the module of the API server, which vLLM 0.32 has moved to a new path.
+    """Return the module of the API server, which has a new path since vLLM 0.32.
 
-    ``vllm serve`` does not start with a CPU build, whose distribution has another name.
+    The command ``vllm serve`` does not start with a CPU build, whose distribution has another name.
     """
     with suppress(ModuleNotFoundError):
         if find_spec(SERVER) is not None:
@@ -65,7 +65,7 @@ def main() -> None:
     children = Children()
     try:
         with tempfile.TemporaryDirectory(prefix="fairbench-vllm-") as folder:
-            # a folder of its own, even if the environment names one
+            # The server needs its own folder, even if the environment already names a folder.
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
             runpy.run_module(_server(), run_name="__main__", alter_sys=True)
     finally:

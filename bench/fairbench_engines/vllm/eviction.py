@@ -2,7 +2,7 @@
 
 vLLM takes new blocks from the head of its queue of free blocks. A copy (mirror) of the block pool
 records each block that is taken, stored, reused or returned. Before vLLM takes blocks, the mirror's
-policy chooses those to overwrite, and the plugin moves them to the head of the queue.
+policy chooses the blocks to overwrite, and the plugin moves these blocks to the head of the queue.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ Theirs = Any  # type of vLLM's own blocks and requests
 
 @dataclass(slots=True)
 class VLLMHolding:
-    """A running request, with the position up to which its tokens are stored in blocks."""
+    """A running request, and the end of its tokens that are stored in blocks."""
 
     request: Request
     node: HashNode
 
 
 class BlockEviction:
-    """The eviction policy of a vLLM scheduler, through vLLM's KV cache manager.
+    """The eviction policy of a vLLM scheduler, which controls vLLM's KV cache manager.
 
     ``request_of(name)`` returns fairbench's request for the name of a vLLM request, or None.
     """
@@ -59,10 +59,7 @@ class BlockEviction:
         request_of: Callable[[str], Request | None],
         now_s: Callable[[], float],
     ) -> None:
-        """Wrap the methods of vLLM's pool.
-
-        Raises UsageError if the kind of cache is not supported.
-        """
+        """Wrap the methods of vLLM's pool; raise UsageError for an unsupported kind of cache."""
         check_manager(manager)
         self._config = config
         self._request_of = request_of
@@ -78,12 +75,12 @@ class BlockEviction:
         self._start()
 
     def _start(self) -> None:
-        # vLLM never uses one of the blocks
+        # vLLM reserves a block that no request uses.
         config, blocks = self._config, self._pool.num_gpu_blocks - 1
         policy, size = config.build_eviction(), self._size
         policy.prepare(Setup(config.clients, config.weights, blocks * size))
         self.mirror = MirroredBlocks(blocks, size, policy, self._now_s, self._overwrite)
-        # blocks of each vLLM request, by the request's name
+        # the stored blocks of each vLLM request, by the request's name
         self._held: dict[str, VLLMHolding] = {}
         self._taking = self._unknown = VLLMHolding(UNKNOWN, self.mirror.root)
 
@@ -99,8 +96,8 @@ class BlockEviction:
     def demand(self, theirs: Theirs) -> PromptTokens:
         """Return the memory that a waiting request of vLLM would take.
 
-        vLLM always computes the last token of a prompt, and the whole prompt if the request says
-        so.
+        vLLM always computes the last token of a prompt. If the request says so, vLLM computes the
+        whole prompt.
         """
         total, cached, used = theirs.num_tokens, 0, 0
         if not theirs.skip_reading_prefix_cache:
@@ -108,7 +105,7 @@ class BlockEviction:
         return PromptTokens(total - cached, total - used)
 
     def finished(self, name: str) -> None:
-        """Record the tokens of a finished request as cached, before vLLM frees the blocks."""
+        """Record the tokens of a finished request as cached, before vLLM frees its blocks."""
         if (mine := self._held.pop(name, None)) is not None:
             self.mirror.retain(mine.node, mine.request)
 
@@ -118,7 +115,7 @@ class BlockEviction:
 
     @contextmanager
     def _for(self, name: str) -> Iterator[VLLMHolding]:
-        """Attribute to a request all blocks that vLLM uses or takes in the ``with`` block."""
+        """Attribute all blocks that vLLM uses or takes in the ``with`` block to a request."""
         if (mine := self._held.get(name)) is None:
             known = self._config.clients
             request = claiming(self._request_of(name) or UNKNOWN, known)
@@ -130,19 +127,19 @@ class BlockEviction:
             self._taking = self._unknown
 
     def allocate(self, request: Theirs, *args: Any, **named: Any) -> Any:
-        """Wrap ``allocate_slots``: attribute the allocated blocks to the request."""
+        """Wrap ``allocate_slots`` to attribute the allocated blocks to the request."""
         with self._for(request.request_id):
             return self._allocate(request, *args, **named)
 
     def touch(self, blocks: Sequence[Theirs]) -> None:
-        """Wrap ``touch``: record that a request uses the blocks of a cached prefix."""
+        """Wrap ``touch`` to record that a request uses the blocks of a cached prefix."""
         self._touch(blocks)
         self._taking.node = self.mirror.use(blocks, self._taking.request)
 
     def get(self, num_blocks: int) -> list[Theirs]:
-        """Wrap ``get_new_blocks``: the policy chooses which cached blocks are overwritten."""
+        """Wrap ``get_new_blocks`` so that the policy chooses the cached blocks to overwrite."""
         client = self._taking.request.client
-        # vLLM itself raises an error if too few are free
+        # If too few blocks are free, vLLM itself raises an error.
         if num_blocks <= self._pool.get_num_free_blocks():
             self.mirror.make_room(num_blocks, client)
         theirs: list[Theirs] = self._get(num_blocks)
@@ -158,14 +155,14 @@ class BlockEviction:
         *args: Any,
         **named: Any,
     ) -> None:
-        """Wrap ``cache_full_blocks``: record full blocks of the request as cached."""
+        """Wrap ``cache_full_blocks`` to record full blocks of the request as cached."""
         self._cache_full(request, blocks, num_cached_blocks, num_full_blocks, *args, **named)
         new = slice(num_cached_blocks, num_full_blocks)
         with self._for(request.request_id) as mine:
             mine.node = self.mirror.store(mine.node, request.block_hashes[new], blocks[new])
 
     def free(self, ordered_blocks: Iterable[Theirs]) -> None:
-        """Wrap ``free_blocks``: record that a request no longer needs the blocks."""
+        """Wrap ``free_blocks`` to record that a request no longer needs the blocks."""
         theirs = list(ordered_blocks)
         self._free(theirs)
         self.mirror.give_back(one for one in theirs if not one.is_null)
@@ -184,7 +181,7 @@ class BlockEviction:
 
 
 def check_manager(manager: Any) -> None:
-    """Raise UsageError unless fairbench's policy can evict from vLLM's KV cache manager."""
+    """Raise UsageError unless a policy of fairbench can evict from vLLM's KV cache manager."""
     if not manager.block_pool.enable_caching:
         raise UsageError(
             "--no-enable-prefix-caching cannot be combined with an eviction policy; "
@@ -199,6 +196,6 @@ def check_manager(manager: Any) -> None:
 
 
 def check_targets() -> None:
-    """Raise UsageError unless this vLLM has every function that the plugin wraps or calls."""
+    """Raise UsageError unless vLLM has all functions that the plugin wraps or calls."""
     for target, parameters in TARGETS.items():
         check_function("vLLM", target, ("self", *parameters))

@@ -1,4 +1,4 @@
-"""Fairbench's metrics beside vLLM's own: service and balances of clients, and the scheduler."""
+"""Fairbench's metrics of clients and of the scheduler, which a vLLM server publishes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fairbench.live.client_metrics import BALANCE_EVERY_S, COUNTED, Exporter
 from fairbench.live.plugin_config import LIMIT, PROOF, PluginConfig
 
 RESIDENCY = "fairbench_client_residency"
-# environment variable with the folder in which vLLM's HTTP process reads the engine's counters
+# environment variable with the folder through which vLLM's HTTP process reads these metrics
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class VLLMExporter(Exporter):
-    """The metrics of each client, including its cached tokens if a policy evicts."""
+    """The metrics of each client, including its cached tokens if a policy of fairbench evicts."""
 
     def __init__(self) -> None:
         super().__init__(COUNTED)
@@ -40,9 +40,8 @@ def exporter_of(
 ) -> VLLMExporter | None:
     """Return the exporter of this engine core, or None if the server has no folder for metrics.
 
-    The labels of the gauge ``PROOF`` name the scheduler, all its settings and the eviction policy,
-    and say whether vLLM schedules asynchronously.
-    ``LIMIT`` is the largest number of running requests.
+    The labels of the gauge ``PROOF`` name the scheduler, its settings and the eviction policy, and
+    say whether vLLM schedules asynchronously. The gauge ``LIMIT`` is the limit on running requests.
     """
     if not os.environ.get(SHARED):
         return None

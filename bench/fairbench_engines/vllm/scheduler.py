@@ -42,12 +42,12 @@ class ScheduledStep(NamedTuple):
 
 
 class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed for mypy
-    """The scheduler named by FAIRBENCH_LOCAL decides admissions; vLLM decides everything else.
+    """A scheduler in which FAIRBENCH_LOCAL decides admissions, and vLLM decides everything else.
 
     Instances also derive from the scheduler class that vLLM would use without the plugin. With
-    asynchronous scheduling, a step is decided while the previous one runs, whose output is charged
-    once it is known. A server that cannot run the scheduler ends with exit code 2 and one line of
-    text.
+    asynchronous scheduling, a step is decided while the previous step runs, and clients are charged
+    for outputs as soon as vLLM knows the outputs. A server that cannot run the scheduler prints a
+    line of text and ends with exit code 2.
     """
 
     now_s: Callable[[], float] = staticmethod(time.monotonic)
@@ -63,13 +63,13 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         self._parallel = vllm_config.parallel_config
         super().__init__(vllm_config, *args, **named)
         self._eviction: BlockEviction | None = None
-        # The eviction policy comes before the kept matches, because both observe the block pool.
+        # The eviction policy must wrap the block pool before the cached matches observe the pool.
         if self._config.eviction is not None:
             with one_line():
                 self._eviction = BlockEviction(
                     self._config,
                     self.kv_cache_manager,
-                    # looks up ``self.home`` at each call, because a reset replaces it
+                    # ``self.home`` is looked up at each call, because a reset replaces it.
                     lambda name: self.home.request_of(name),
                     self.now_s,
                 )
@@ -128,7 +128,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         most = len(self.running) * (1 + drafts)
         most += self.max_num_scheduled_tokens // self.block_size + 1
         if self.kv_cache_manager.block_pool.get_num_free_blocks() > most:
-            return  # memory is enough for all requests of this step
+            return  # memory suffices for all requests of this step
         order = self.home.retraction_order(self.running, self.home.now_s)
         for rank, request in enumerate(reversed(order)):
             request.priority = rank
@@ -140,7 +140,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         self._rank_victims()
 
     def _update_after_schedule(self, scheduler_output: Any) -> None:
-        # ``super()`` then adds the step's tokens to the computed tokens.
+        # End the pass now, because ``super()`` adds the step's tokens to the computed tokens.
         self.home.end_pass()
         super()._update_after_schedule(scheduler_output)
 
@@ -148,7 +148,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         while self._in_flight:  # steps end in the order of their scheduling
             plan, begun_s, parts = self._in_flight.popleft()
             if plan is scheduler_output:
-                # Charge the time before requests that end leave.
+                # Charge the step's time before its finished requests are removed.
                 self.home.took(begun_s, self.now_s(), parts)
                 break
         outputs = super().update_from_output(scheduler_output, model_runner_output)
@@ -173,7 +173,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
     def reset_prefix_cache(self, *args: Any, **named: Any) -> bool:
         """Wrap ``POST /reset_prefix_cache``: an idle server of one rank also gets a new scheduler.
 
-        With several ranks it is kept, because the others would still count this rank's charges.
+        With several ranks, the scheduler stays, because other ranks still count its charges.
         """
         success = bool(super().reset_prefix_cache(*args, **named))
         if success and self.home.idle and self.home.ranks is None:
@@ -185,7 +185,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         return {what: self.home.ledger.total(what) for what in COUNTED}
 
 
-# the name of this class in commands that start servers
+# name of the scheduler class in commands that start servers
 FairScheduler = VLLMScheduler
 
 

@@ -1,7 +1,7 @@
 """The start of a vLLM server: the configuration is checked before a model is loaded.
 
-``register`` is an entry point of the group ``vllm.general_plugins``, which vLLM calls in each of
-its processes.
+vLLM calls ``register``, an entry point of the group ``vllm.general_plugins``, in each of its
+processes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairbench_engines.vllm.release import check_config, check_version
 
 
 def register() -> None:
-    """Check each vLLM configuration that this process makes, if FAIRBENCH_LOCAL is set."""
+    """If FAIRBENCH_LOCAL is set, check each vLLM configuration that this process creates."""
     if not os.environ.get(LOCAL):
         return
     from vllm.engine.arg_utils import EngineArgs
@@ -74,7 +74,7 @@ def plugin_of(vllm_config: Any) -> PluginConfig:
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """Turn fairbench's errors in the ``with`` block into one line of text and exit code 2."""
+    """Turn an error of fairbench in the ``with`` block into a line of text and exit code 2."""
     try:
         yield
     except FairbenchError as error:

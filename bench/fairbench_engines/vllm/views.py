@@ -1,8 +1,8 @@
-"""vLLM's waiting requests and its running batch as a scheduler sees them.
+"""Views of vLLM's waiting queue and running batch for schedulers.
 
-If vLLM's block pool reports changes, the matches of waiting requests are kept. A look-up follows
-the hashes of a prompt's blocks up to the first without a cached block. Its result changes only when
-this hash gets a block, or an earlier hash loses its last one.
+If vLLM's block pool reports changes, the matches of waiting requests are cached. A look-up follows
+the hashes of a prompt's blocks up to the first hash without a cached block. The result changes only
+when this hash gets a block, or when an earlier hash loses its last block.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REQUEST_ID, COMPUTED_TOKENS, ALL_TOKENS, PROMPT_TOKENS, OUTPUT_TOKENS = map(
     ("request_id", "num_computed_tokens", "num_tokens", "num_prompt_tokens", "num_output_tokens"),
 )
 
-# bytes that follow a block's hash in a key of vLLM's map of blocks
+# number of bytes that follow a block's hash in a key of vLLM's map of blocks
 GROUP_BYTES = 4
 
 
@@ -54,7 +54,7 @@ class VLLMLiveBatch:
         return len(self._scheduler.running)
 
     def __iter__(self) -> Iterator[Running]:
-        # a step has hundreds of requests; ``map`` and ``compress`` are faster than a loop
+        # ``map`` and ``compress`` are faster than a loop, and a step has hundreds of requests.
         running = self._scheduler.running
         known = list(map(self._tracked.get, map(REQUEST_ID, running)))
         theirs = list(compress(running, known))
@@ -73,8 +73,8 @@ class VLLMLiveBatch:
 class LiveQueue(QueueView):
     """A WaitingView in which preempted requests go to the head of the queue.
 
-    ``matched(request)`` returns a request's number of cached tokens; it is called only for
-    ``cache_aware`` schedulers, and only for requests in ``ours``.
+    ``matched(request)`` returns a request's number of cached tokens. The function ``matched`` is
+    called only for ``cache_aware`` schedulers and for requests in ``ours``.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class LiveQueue(QueueView):
         return self._by_match.matched_tokens(request)
 
     def take_in(self, request: Request, *, first: bool = False) -> None:
-        """Append an arriving request, or put a preempted or skipped one first (``first``)."""
+        """Append a request or, with ``first``, put it at the head of the queue."""
         (self.enter_first if first else self.enter)(request)
 
     def enter(self, request: Request) -> None:
@@ -125,17 +125,17 @@ class LiveQueue(QueueView):
 
 
 class KeptBlocks(KeptMatches):
-    """The kept matches of vLLM's waiting requests, named by the hash of the last block."""
+    """Cached matches of vLLM's waiting requests, which end at the hash of their last block."""
 
     def __init__(self, manager: Any) -> None:
         super().__init__()
-        # the waiting requests, set by the queue
+        # the waiting requests, which the queue sets
         self.ours: Mapping[Request, Tracked]
         self._manager = manager
         self._block_size: int = manager.coordinator.block_size
         # hashes of all blocks up to each match position
         self._hashes: dict[Spot, list[bytes]] = {}
-        # match positions at or after each block, by the block's hash
+        # the match positions at or after each block, by the block's hash
         self._through: dict[bytes, dict[Spot, None]] = {}
         self._watch()
 
@@ -173,7 +173,7 @@ class KeptBlocks(KeptMatches):
         depth: int = self._manager.get_computed_blocks(theirs)[1]
         hashes, blocks = theirs.block_hashes, depth // size
         at = hashes[blocks - 1] if blocks else None
-        # the last token is always computed, so no request waits for its block
+        # vLLM always computes the last token, so no request waits for its block.
         more = (blocks + 1) * size < theirs.num_tokens and blocks < len(hashes)
         return Match(depth, at, hashes[blocks] if more else None)
 
@@ -194,8 +194,8 @@ class KeptBlocks(KeptMatches):
 def apart_of(theirs: Theirs) -> Hashable:
     """Return the key that separates equal tokens of two requests in vLLM's cache, or None.
 
-    The key consists of LoRA adapter, cache salt, images and embeddings, whose tokens are
-    placeholders.
+    The key consists of LoRA adapter, cache salt, images and prompt embeddings. Images and
+    embeddings have placeholder tokens, which do not differ between requests.
     """
     adapter = theirs.lora_request and theirs.lora_request.lora_name
     embedded = None if theirs.prompt_embeds is None else theirs.request_id
@@ -207,7 +207,7 @@ def apart_of(theirs: Theirs) -> Hashable:
 
 
 def is_plain(manager: Any) -> bool:
-    """Return whether all of vLLM's blocks are of one kind, with full attention."""
+    """Return whether all of vLLM's blocks are of the same kind, with full attention."""
     coordinator = getattr(manager, "coordinator", None)
     managers = getattr(coordinator, "single_type_managers", ())
     return (
@@ -219,11 +219,11 @@ def is_plain(manager: Any) -> bool:
 
 
 def kept_blocks(manager: Any) -> KeptBlocks | None:
-    """Return kept matches for vLLM's KV cache manager, or None if its look-ups differ.
+    """Return cached matches for vLLM's KV cache manager, or None if its look-ups differ.
 
-    Matches can be kept only if look-ups follow the blocks from first to last. With a draft model
-    such as EAGLE, vLLM removes the last block of a match, which may then grow by a block that is
-    not the next one.
+    Matches can be cached only if look-ups follow the blocks from first to last. With a draft model
+    such as EAGLE, vLLM removes the last block of a match. The match may later grow by a block that
+    does not follow its end.
     """
     blocks = getattr(manager.block_pool, "cached_block_hash_to_block", None)
     watchable = all(hasattr(blocks, name) for name in ("insert", "pop", "get_one_block"))
@@ -245,7 +245,7 @@ class BlockQueue(EngineQueue):
         self._ours = blocks.ours = ours
 
     def take_in(self, request: Request, *, first: bool = False) -> None:
-        """Append a request to the queue, or put it at the head (``first``)."""
+        """Append a request to the queue or, with ``first``, put it at the head."""
         theirs = self._ours[request].theirs
         self.wait(request, theirs.all_token_ids, apart=apart_of(theirs), first=first)
 

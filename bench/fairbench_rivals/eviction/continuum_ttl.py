@@ -15,7 +15,7 @@ from fairbench.schedulers.eviction.policies import EvictionPolicy, Leaf, Rank
 from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.program_states import IDLE_PROGRAMS, has_program
 
-# ``FIRST_TTL_S`` is the time to live (TTL) while at most ``FEW_GAPS`` gaps between turns are known.
+# While at most ``FEW_GAPS`` gaps between turns are known, pins last ``FIRST_TTL_S``.
 FEW_GAPS, MOST_GAPS = 100, 4_096
 FIRST_TTL_S = 2.0
 REBUILD_S = 2.0  # assumed time in seconds to compute the context of an evicted session again
@@ -34,9 +34,9 @@ class ContinuumTTL(EvictionPolicy):
     neither are requests without a session.
 
     Continuum records gaps by tool. fairbench's requests do not name tools, so all gaps count as
-    gaps of one tool. Continuum's own order of the waiting queue is not included. If memory is
+    gaps of a single tool. Continuum's own order of the waiting queue is not included. If memory is
     short, Continuum unpins the session that arrived last; this policy removes the pin that would
-    end first, and does not count its loss in Q. The prefix of every waiting request is evicted
+    end first, and does not count the removed pin in Q. The prefix of a waiting request is evicted
     last, even if its pin has expired.
     """
 
@@ -46,8 +46,7 @@ class ContinuumTTL(EvictionPolicy):
 
     def __init__(self, params: NoParams) -> None:
         super().__init__(params)
-        # ``_sessions`` maps the program of each session to the session, ordered by the end of the
-        # last turn.
+        # sessions by program number, in ascending order of the end of their last turn
         self._sessions: dict[int, PinnedSession] = {}
         self._gaps_s: deque[float] = deque()
         self._sorted_s = SortedList()
@@ -96,7 +95,7 @@ class ContinuumTTL(EvictionPolicy):
 
 @dataclass(slots=True)
 class PinnedSession:
-    """A session with further turns: how many turns have ended, and when its pin ends.
+    """A session with further turns: the number of ended turns, and the time when its pin ends.
 
     ``ended_s`` is the time at which the last turn ended, or inf while the next turn runs.
     """
@@ -113,7 +112,7 @@ class TurnCorrelation:
         self._n = self._x = self._y = self._xx = self._yy = self._xy = 0
 
     def learn(self, turns: int) -> None:
-        """Add the samples of a session that ended after ``turns`` turns, one sample per turn."""
+        """Add a sample for each turn of a session that ended after ``turns`` turns."""
         for ended in range(1, turns + 1):
             left = turns - ended
             self._n += 1
@@ -125,7 +124,7 @@ class TurnCorrelation:
 
     @property
     def eta(self) -> float:
-        """The negated correlation between ended and remaining turns; 1 if undefined."""
+        """The negated correlation between ended and remaining turns, or 1 if it is undefined."""
         n = self._n
         spread = (n * self._xx - self._x**2) * (n * self._yy - self._y**2)
         return (self._x * self._y - n * self._xy) / sqrt(spread) if spread > 0 else 1.0

@@ -11,15 +11,12 @@ from fairbench.schedulers.gateway.policy import FlowPolicy
 
 
 class ClassQueues(FlowPolicy):
-    """A policy with one queue per class, each in order of arrival.
-
-    A subclass decides the order of the classes.
-    """
+    """A policy with a queue per class, each in order of arrival; a subclass orders the classes."""
 
     orders_bands = True
 
     def __init__(self) -> None:
-        # ``queues`` holds the queued requests of each class, with their arrival times in seconds.
+        # queued requests of each class, with their arrival times in seconds
         self.queues: dict[int, dict[Request, float]] = {}
 
     @abstractmethod
@@ -28,9 +25,9 @@ class ClassQueues(FlowPolicy):
 
     @abstractmethod
     def next_class(self, waiting: Sequence[int], now_s: float) -> int | None:
-        """Return the class whose first request is sent next, or None if none may be sent.
+        """Return the class whose first request is sent next, or None to send no request.
 
-        ``waiting`` holds the classes with queued requests, the most important first.
+        ``waiting`` holds the classes with queued requests, the most important class first.
         """
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

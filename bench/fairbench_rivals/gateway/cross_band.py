@@ -18,12 +18,12 @@ class CrossBand(ClassQueues):
     The rules are those of llm-d-router issue 1995 (extension point: PR 2920). In the order
     ``priority-first``, each priority has whole credits: the weights, scaled so that the smallest
     weight is 1. The highest priority with credit goes first, and each request costs a credit. In
-    the order ``interleaved``, the priority with the least virtual time goes first, and each request
-    adds 1 / weight to it.
+    the order ``interleaved``, the priority with the lowest virtual time goes first, and each
+    request adds 1 / weight to this virtual time.
 
-    The issue does not say what happens to priorities without requests, which never spend their
-    credits. Here, priorities get new credits when no waiting priority has credit. The virtual time
-    of a priority without requests is not raised, as in the issue.
+    Issue 1995 does not say what happens to priorities without requests, which never spend their
+    credits. In fairbench, priorities get new credits when no waiting priority has credit. The
+    virtual time of a priority without requests is not raised, as in the issue.
     """
 
     name = "cross-band"
@@ -35,10 +35,9 @@ class CrossBand(ClassQueues):
         - ``proportional``: the weight of priority p is p minus the lowest priority, plus 1.
         - ``linear``: the weight of a priority is the number of priorities minus its rank; the
           highest priority has rank 0.
-        - ``explicit``: the weight of a priority is its value in ``shares``, or 1 if ``shares``
-          lacks the priority.
+        - ``explicit``: the weight of a priority is its value in ``shares``, by default 1.
 
-        The lowest priority and the ranks are taken among the priorities of all requests so far.
+        Lowest priority and ranks are those among the priorities of all requests so far.
         """
 
         order: Literal["priority-first", "interleaved"] = "priority-first"
@@ -59,10 +58,10 @@ class CrossBand(ClassQueues):
     def __init__(self, params: Params) -> None:
         super().__init__()
         self.params = params
-        # ``_weights`` holds the weight of each priority; the highest priority is first.
+        # weight of each priority, in descending order of priority
         self._weights: dict[int, float] = {}
         self._credits: dict[int, int] = {}
-        self._virtual: dict[int, float] = {}  # virtual time of each priority
+        self._virtual: dict[int, float] = {}
 
     def class_of(self, request: Request) -> int:
         return self.priority_of(request)
@@ -91,7 +90,7 @@ class CrossBand(ClassQueues):
         self._virtual[priority] += 1 / self._weights[priority]
 
     def balances(self) -> Mapping[str, float]:
-        """Return the credits that each priority has."""
+        """Return the credits of each priority."""
         return {f"{priority}": float(left) for priority, left in self._credits.items()}
 
     def _granted(self) -> dict[int, int]:

@@ -14,7 +14,7 @@ from fairbench.schedulers.params import NotNegative, Positive, PositiveInt
 
 
 class Place(NamedTuple):
-    """An entry of the queue: a client, and its priority number when its request arrived."""
+    """A place in the queue: a client, and its priority number when its request arrived."""
 
     client: str
     number: int
@@ -33,34 +33,34 @@ class ExFairS(FlowPolicy):
     """A policy in which requests of clients with low priority numbers overtake queued requests.
 
     The rules are those of dadiaokua/ExFairS @9823370b (util/MathUtil.py, util/BaseUtil.py,
-    config/Config.py). A round lasts 60 s. At its end, each client with an answer gets the score 0.3
-    x (service / service of all clients) + 0.7 x (late answers / answers). The service of an answer
-    is input + 2 x output, and an answer after more than 5 s is late. Let d be the highest score
-    minus the lowest. The client with the highest score lowers its number by int(10 x min(d, 0.5)),
-    and the client with the lowest score raises its number by as much. The clients with the second
-    highest and second lowest score follow by the same rule, and so on, while the two scores differ
-    by more than 0.1. A client's number changes at most once per round. All numbers start at 0 and
-    are kept between rounds.
+    config/Config.py). A round lasts 60 s. At the end of a round, each client with an answer gets
+    the score 0.3 x (service / service of all clients) + 0.7 x (late answers / answers). The service
+    of an answer is input + 2 x output, and an answer after more than 5 s is late. Let d be the
+    highest score minus the lowest score. The client with the highest score lowers its number by
+    int(10 x min(d, 0.5)), and the client with the lowest score raises its number by as much. This
+    rule then applies to the clients with the second highest and second lowest score, and to further
+    pairs while their scores differ by more than 0.1. A client's number changes at most once per
+    round. All priority numbers start at 0 and are kept between rounds.
 
     A request with a negative number p overtakes int(requests with higher numbers x p / lowest p)
     places, at most 100. Requests with a number of 0 or more go to the end of the queue. Among the
-    requests of one client, the order of the gateway decides.
+    requests of a client, the order of the gateway decides.
 
     **Signs.** The code of ExFairS contradicts itself: vLLM serves a lower number earlier, but
     strategies/priority.py lets positive numbers overtake. Here, a lower number goes earlier, as in
     the queue that ExFairS really runs (RequestQueueManager.py, which does not call
     strategies/priority.py). The number of overtaken places comes from strategies/priority.py, with
-    the opposite sign. The real queue uses the rank of a number instead, and delays requests with
-    positive numbers by up to 10 s; neither is modelled. At other commits, ExFairS divides by the
+    the opposite sign. The real queue uses the rank of a number, and delays requests with positive
+    numbers by up to 10 s; fairbench models neither rule. At other commits, ExFairS divides by the
     service of the client with the most service, and requests overtake only within 30 s; fairbench
     follows @9823370b.
 
-    **Rounds.** ExFairS cancels unfinished requests at the end of a round. In fairbench, they go on,
-    and a request counts in the round in which its answer ends.
+    **Rounds.** ExFairS cancels unfinished requests at the end of a round. In fairbench, these
+    requests continue, and a request counts in the round in which its answer ends.
 
     **Weaknesses.** If all answers are late, scores differ only by service, and the client with the
     most service gets the lowest number. A client without answers in a round has no score, so a
-    stream of requests with lower numbers can starve it.
+    stream of requests with lower numbers can starve this client.
     """
 
     name = "exfairs"
@@ -92,11 +92,11 @@ class ExFairS(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self._numbers: Counter[str] = Counter()  # the number of the next priority, by client
-        # ``_places`` is the queue; the client in the first place goes next.
+        self._numbers: Counter[str] = Counter()  # each client's current priority number
+        # the queue of places; the client of the first place goes next
         self._places: list[Place] = []
         self._queued: set[Request] = set()
-        # ``_answered`` holds, for each client, its answers in the current round.
+        # each client's answers in the current round
         self._answered: dict[str, RoundTally] = {}
         self._round_ends_s: float | None = None
 
@@ -121,7 +121,7 @@ class ExFairS(FlowPolicy):
         answered.service += read.input_tokens + OUTPUT_PRICE * output_tokens
 
     def on_finish(self, request: Request) -> None:
-        # If a queued request is withdrawn, its client loses its last place in the queue.
+        # The client of a withdrawn request loses its last place in the queue.
         if request in self._queued:
             self._queued.remove(request)
             mine = [at for at, place in enumerate(self._places) if place.client == request.client]
@@ -135,7 +135,7 @@ class ExFairS(FlowPolicy):
         return {client: float(number) for client, number in self._numbers.items()}
 
     def _overtaken(self, number: int) -> int:
-        """Return how many queued places a new request with a priority number overtakes."""
+        """Return how many queued places a new request with this priority number overtakes."""
         if number >= 0:
             return 0
         higher = sum(place.number > number for place in self._places)
@@ -143,10 +143,7 @@ class ExFairS(FlowPolicy):
         return min(higher * number // min(lowest, number), self.params.most_places)
 
     def _end_round(self, now_s: float) -> None:
-        """Change the priority numbers if the round has ended.
-
-        The first round begins with the first arriving request.
-        """
+        """Change the priority numbers at the end of a round; the first arrival begins round 1."""
         length_s = self.params.round_s
         if self._round_ends_s is None:
             self._round_ends_s = now_s + length_s
@@ -156,7 +153,6 @@ class ExFairS(FlowPolicy):
             self._round_ends_s += length_s * (1 + (now_s - self._round_ends_s) // length_s)
 
     def _exchange(self) -> None:
-        """Lower the numbers of clients with high scores, and raise those of the others."""
         scores = self._scores()
         ascending = sorted(scores, key=scores.__getitem__)
         for low, high in zip(ascending[: len(ascending) // 2], reversed(ascending), strict=False):
@@ -168,7 +164,6 @@ class ExFairS(FlowPolicy):
             self._numbers[low] += exchanged
 
     def _scores(self) -> dict[str, float]:
-        """Return the score of each client with an answer in the round."""
         total = sum(answered.service for answered in self._answered.values())
         if not total:
             return {}

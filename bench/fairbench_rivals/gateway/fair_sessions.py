@@ -11,7 +11,7 @@ from fairbench.schedulers.base import Read, Setup, WaitingView
 from fairbench.schedulers.params import PositiveInt
 from fairbench_rivals.gateway.pausing_gate import PlacedSession, PlacementGate, whole
 
-# A session's visit in memory ends after ``IDLE_S`` seconds without a running turn.
+# seconds without a running turn after which a session's visit in memory ends
 IDLE_S = 30.0
 
 
@@ -20,8 +20,8 @@ class VisitingSession(PlacedSession):
     """A session whose context stays in memory for a visit of a few turns.
 
     ``visit_turns`` counts the turns of the current visit. ``running`` holds the session's
-    unfinished turns; a session with sub-agents may have several. ``longest`` is the length of its
-    longest prompt.
+    unfinished turns; a session with sub-agents may have several. ``longest`` is the session's
+    longest prompt so far.
     """
 
     visit_turns: int = 0
@@ -39,19 +39,19 @@ class FairSessions(PlacementGate[VisitingSession]):
     """A gate under which a session leaves memory after a few turns if a less served client waits.
 
     Each client has a counter of its service, as in VTC ([VTC] Alg. 2). The waiting client with the
-    lowest counter resumes the session that has waited longest, at its last replica if possible, so
-    that cached prefixes are used. No other session takes the memory for which this session waits. A
-    visit (a session's stay in memory) ends after ``turns`` turns, or when the session has been idle
-    for 30 s. An idle session whose visit has ended makes room for a waiting session. An active
-    session waits before its next turn if the lowest counter of the waiting clients is not above the
-    counter of its own client.
+    lowest counter resumes its longest waiting session, at the session's last replica if possible,
+    so that cached prefixes are used. No other session takes the memory for which this session
+    waits. A visit (a session's stay in memory) ends after ``turns`` turns, or when the session has
+    been idle for 30 s. An idle session whose visit has ended is paused to free memory for a waiting
+    session. An active session waits before its next turn if the lowest counter of the waiting
+    clients is not above the counter of its own client.
 
     While clients f and g wait, f resumes a session only if the counter of f is not above the
-    counter of g. After that, each of f's sessions in memory has at most ``turns`` turns before it
-    waits. Suppose that K sessions fit into memory, and that a turn has at most L_in input and L_out
-    output tokens. Then the counter of a client f is at most K turns (L_in + w_out L_out) above the
-    counter of a waiting client g. (A session with sub-agents waits only when none of its turns
-    runs.)
+    counter of g. After this resumption, each of f's sessions in memory has at most ``turns`` turns
+    before it waits. Suppose that K sessions fit into memory, and that a turn has at most L_in input
+    and L_out output tokens. Then the counter of a client f is at most K turns (L_in + w_out L_out)
+    above the counter of a waiting client g. A session with sub-agents waits only when none of its
+    turns runs.
     """
 
     name = "fair-sessions"
@@ -146,11 +146,10 @@ class FairSessions(PlacementGate[VisitingSession]):
         return min((end_s for end_s in ends_s if end_s > now_s), default=inf)
 
     def _idle_until_s(self, session: VisitingSession) -> float:
-        """Return the time at which the visit of an idle session ends."""
         return session.idle_since_s + IDLE_S
 
     def _next(self) -> Request:
-        """Return the turn that has waited longest, of the client with the lowest counter."""
+        """Return the longest waiting turn of the waiting client with the lowest counter."""
         longest: dict[str, Request] = {}
         for request in self.waits:
             longest.setdefault(request.client, request)
@@ -166,9 +165,9 @@ class FairSessions(PlacementGate[VisitingSession]):
     def _target(self, session: VisitingSession, required: int) -> int:
         """Return the replica at which a session that needs ``required`` tokens is resumed.
 
-        This is the session's last replica if its free memory suffices, if necessary after pausing
-        sessions whose visits have ended. Otherwise, it is the replica with the most free memory if
-        that suffices, or else the replica where pauses free the most memory.
+        A session returns to its last replica if pausing sessions with ended visits frees enough
+        memory there. If not, the session goes to the replica with the most free memory or, if this
+        memory does not suffice, to the replica where pauses free the most memory.
         """
         free = self.rooms(whole)
         made = {
@@ -182,7 +181,6 @@ class FairSessions(PlacementGate[VisitingSession]):
         return emptiest if free[emptiest] >= required else max(made, key=made.__getitem__)
 
     def _leaving(self, worker: int) -> list[VisitingSession]:
-        """Return the idle sessions of a replica whose visits have ended."""
         return [
             one for one in self.sessions_at(worker)
             if not one.is_busy and (

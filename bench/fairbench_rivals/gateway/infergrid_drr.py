@@ -14,17 +14,17 @@ class InfergridDRR(FlowPolicy):
     """A policy that favours requests whose client had few unfinished requests at their arrival.
 
     The project coconut-labs/infergrid calls this policy DRR (@a8d3ea8, tenant/manager.py,
-    priority_score), but it has neither a quantum nor a deficit. A request's score is the number of
-    unfinished requests that its client has at the request's arrival. The lowest score goes first,
-    and equal scores go in order of arrival. A client with many unfinished requests waits behind
-    every later request of a client with fewer. A stream of new clients can starve it.
+    priority_score), although it has neither a quantum nor a deficit. A request's score is the
+    number of unfinished requests that its client has at its arrival. The request with the lowest
+    score goes first, and equal scores go in order of arrival. A client with many unfinished
+    requests waits behind every later request of other clients, so new clients can starve it.
     """
 
     name = "infergrid-drr"
     Params = NoParams
 
     def __init__(self, params: NoParams) -> None:
-        # ``_present`` counts the queued and running requests of each client.
+        # number of queued and running requests of each client
         self._present: Counter[str] = Counter()
         self._score: dict[Request, int] = {}
 

@@ -15,13 +15,14 @@ from fairbench.schedulers.params import NotNegative, Positive
 class Kthena(FlowPolicy):
     """A policy that orders requests by their client's recent tokens at the request's arrival.
 
-    This is the priority queue of volcano-sh/kthena @3cc05728 (pkg/kthena-router/datastore). Tokens
-    count when an answer has ended, and a request keeps the priority that it had at its arrival. A
-    client without answers in the window overtakes all others until its first answer has ended.
-    Therefore, the whole burst of a new client goes first, and a stream of new clients starves a
-    client with any usage. kthena's queue releases 100 requests a second unless a limit on
-    unfinished requests is set; here, the saturation detector decides when a request is released.
-    kthena's window counts whole seconds; here, the window is exact.
+    The rules are those of the priority queue of volcano-sh/kthena @3cc05728
+    (pkg/kthena-router/datastore). Tokens count when an answer has ended, and a request keeps the
+    priority that it had at its arrival. A client without answers in the window overtakes all other
+    clients until its first answer has ended. The whole burst of a new client therefore goes first,
+    and a stream of new clients starves a client with any usage. In kthena, the queue releases 100
+    requests a second unless unfinished requests are limited. In fairbench, the saturation detector
+    decides when a request is released. The time window is exact in fairbench, but counts whole
+    seconds in kthena.
     """
 
     name = "kthena"
@@ -30,8 +31,8 @@ class Kthena(FlowPolicy):
     class Params:
         """Parameters: weights of a token and of an answered request, and the window in seconds.
 
-        ``refreshed`` orders requests by current usage instead of usage at arrival (kthena refreshes
-        only the head of its queue, and only if configured).
+        ``refreshed`` orders requests by current usage instead of usage at arrival. In kthena, only
+        the head of the queue is refreshed, and only if configured.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight", "request_weight")
@@ -44,8 +45,7 @@ class Kthena(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # ``_answers`` holds each client's answers in the window as (time in seconds, weighted
-        # tokens), the oldest first.
+        # each client's answers in the window as (time in seconds, weighted tokens), oldest first
         self._answers: dict[str, deque[tuple[float, float]]] = {}
         self._usage: dict[str, float] = {}
         self._priority: dict[Request, float] = {}
@@ -69,7 +69,7 @@ class Kthena(FlowPolicy):
         self._priority.pop(request, None)
 
     def usage(self, client: str, now_s: float) -> float:
-        """Return the client's usage: the weighted tokens of its answers in the window."""
+        """Return a client's usage: the weighted tokens of its answers in the window."""
         answers = self._answers.get(client, deque())
         while answers and answers[0][0] < now_s - self.params.window_s:
             self._usage[client] -= answers.popleft()[1]

@@ -17,11 +17,11 @@ class LlmdVTC(FlowPolicy):
 
     The rules are those proposed for llm-d (llm-d-router PR 1222 @abb3e5b, closed; issue 1182).
     Every output counts as 128 tokens and is never corrected, so a client with long outputs pays
-    only for a part of them. A client without a counter starts at the lowest counter of the waiting
-    clients. An idle client keeps its counter until its queue is forgotten. Unlike in VTC, the
-    counter is not raised when the client returns, so an idle client may save up an unlimited amount
-    of service. In a fixed set of clients, no client starves. An endless sequence of new clients can
-    starve a client.
+    only for a part of its outputs. A client without a counter starts at the lowest counter of the
+    waiting clients. An idle client keeps its counter until its queue is forgotten. Unlike in VTC,
+    the counter is not raised when the client returns, so an idle client may save up an unlimited
+    amount of service. In a fixed set of clients, no client starves. An endless sequence of new
+    clients can starve a client.
     """
 
     name = "llm-d-vtc"
@@ -43,7 +43,7 @@ class LlmdVTC(FlowPolicy):
     def __init__(self, params: Params) -> None:
         self.params = params
         self.counters: dict[str, float] = {}
-        # ``_active_s`` holds the last time (s) at which a request of each client waited.
+        # time in seconds at which a request of each client last waited
         self._active_s: dict[str, float] = {}
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

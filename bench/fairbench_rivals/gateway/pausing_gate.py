@@ -12,7 +12,7 @@ from fairbench.core import Request
 from fairbench.schedulers.params import Positive
 from fairbench_rivals.gateway.session_gate import GateSession, SessionGate
 
-# Besides a session's context, a replica reserves ``BUFFER`` tokens for the session.
+# number of tokens that a replica reserves for a session in addition to its context
 BUFFER = 100
 
 
@@ -22,7 +22,7 @@ class PlacedSession(GateSession):
 
     - ``worker`` is the replica of an active session. ``origin`` is the last replica of a paused
       session, or None for a new session.
-    - ``pool_place`` is the position in the pool of paused sessions; None for other sessions.
+    - ``pool_place`` is the position in the pool of paused sessions, or None outside the pool.
     - ``pool_tokens`` is the length of the context when the session entered the pool.
     - ``is_marked`` means that the session will be paused when its turn ends.
     """
@@ -35,7 +35,7 @@ class PlacedSession(GateSession):
 
     @property
     def required(self) -> int:
-        """The KV memory that the session needs, in tokens: its context and a buffer."""
+        """The KV memory in tokens that the session needs: its context and a buffer."""
         return self.tokens + BUFFER
 
 
@@ -62,10 +62,10 @@ ADMISSIONS: Mapping[str, Callable[[PlacedSession], int]] = {
 class PlacementParams:
     """Parameters that all variants of ThunderAgent share.
 
-    ``admit`` is the order of new sessions: ``smallest`` (as published) or ``largest`` puts the one
-    with the fewest or most tokens first, and ``fifo`` goes by arrival. These orders come from
-    SARPAT/thunderagent-churn-study. A turn that has waited for ``forced_s`` seconds is sent even
-    without free memory.
+    ``admit`` is the order of new sessions. ``smallest`` (as published) or ``largest`` puts the
+    session with the fewest or most tokens first, and ``fifo`` goes by arrival. The orders
+    ``largest`` and ``fifo`` come from SARPAT/thunderagent-churn-study. A turn that has waited for
+    ``forced_s`` seconds is sent even without free memory.
     """
 
     admit: Literal["smallest", "largest", "fifo"] = "smallest"
@@ -78,12 +78,12 @@ P = TypeVar("P", bound=PlacedSession)
 class PlacementGate(SessionGate[P]):
     """A gate that assigns each active session to a replica; paused sessions wait for free memory.
 
-    The room of a replica is its KV pool minus the tokens of its active sessions, and minus 100
-    tokens for each of them. All turns of an active session are sent to its replica. Subclasses
-    decide when to pause and resume sessions.
+    The free memory (room) of a replica is its KV pool minus the tokens of its active sessions, and
+    minus 100 tokens for each active session. All turns of an active session are sent to its
+    replica. Subclasses decide when to pause and resume sessions.
     """
 
-    # A session is forgotten after ``FORGET_S`` idle seconds.
+    # seconds after which an idle session is forgotten
     FORGET_S: ClassVar[float] = inf
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class PlacementGate(SessionGate[P]):
         self._places = count()
 
     def place(self, request: Request, now_s: float) -> int | None:
-        """Return the replica of the request's session; None if the session is paused."""
+        """Return the replica of the request's session, or None if the session is paused."""
         return self.sessions[request].worker
 
     def active(self) -> Iterator[tuple[int, P]]:
@@ -100,7 +100,7 @@ class PlacementGate(SessionGate[P]):
         return ((one.worker, one) for one in known if one.worker is not None)
 
     def pool(self) -> list[P]:
-        """Return the paused sessions and the new sessions that wait, in the order of the pool."""
+        """Return the paused and the waiting new sessions, in the order of the pool."""
         found = (one for one in self.sessions.values() if one.pool_place is not None)
         return sorted(found, key=lambda session: session.pool_place or 0)
 
@@ -124,7 +124,7 @@ class PlacementGate(SessionGate[P]):
         self.sessions.forget_idle(lambda session: session.idle_s(now_s) >= self.FORGET_S)
 
     def loads(self, tokens: Callable[[PlacedSession], float]) -> dict[int, Use]:
-        """Return the use of each replica; ``tokens`` is a function that counts a session."""
+        """Return the use of each replica; the function ``tokens`` counts a session's tokens."""
         assert self.setup.fleet is not None, f"{self.name} needs to see the workers"
         uses = dict.fromkeys(self.setup.fleet.workers(), Use(0.0, 0))
         for worker, session in self.active():
@@ -142,7 +142,7 @@ class PlacementGate(SessionGate[P]):
     def is_placed(self, session: P) -> bool:
         """Return whether the session is assigned to a replica.
 
-        If its replica has left the cluster, the session first gets the replica with the most room.
+        If its replica has left the cluster, the session moves to the replica with the most room.
         """
         if session.worker is None:
             return False
@@ -158,9 +158,9 @@ class PausingGate(PlacementGate[P]):
     Turns of an active session are sent; turns of a paused session are queued.
     """
 
-    # A replica pauses sessions if they use more than this fraction of its KV pool.
+    # fraction of a replica's KV pool above which the replica pauses sessions
     PAUSE_ABOVE: ClassVar[float] = 1.0
-    # After a pause, the remaining sessions use at most this fraction of the KV pool.
+    # largest fraction of the KV pool that the remaining sessions use after a pause
     PAUSE_TO: ClassVar[float] = 1.0
 
     def __init__(self, params: PlacementParams) -> None:
@@ -174,9 +174,9 @@ class PausingGate(PlacementGate[P]):
     def pause(self) -> bool:
         """Pause sessions of full replicas; return whether any session was paused or marked.
 
-        Idle sessions are paused, the one with the fewest tokens first. If pausing all idle sessions
-        frees too little memory, all busy sessions are marked; a marked session pauses when its turn
-        ends.
+        Idle sessions are paused, the session with the fewest tokens first. If pausing all idle
+        sessions frees too little memory, all busy sessions are marked. A marked session pauses when
+        its turn ends.
         """
         most = self.PAUSE_TO * self.setup.pool_tokens
         changed = False
@@ -208,7 +208,7 @@ class PausingGate(PlacementGate[P]):
     def forced_worker(self, session: P) -> int:
         """Return the replica at which a session is resumed after ``forced_s`` seconds of waiting.
 
-        By default, this is the replica with the most room, even if the session needs more.
+        By default, this is the replica with the most free memory, even if the session needs more.
         """
         rooms = self.rooms(whole)
         return max(rooms, key=rooms.__getitem__)
@@ -221,7 +221,7 @@ class PausingGate(PlacementGate[P]):
 
 
 def whole(session: PlacedSession) -> float:
-    """Return the session's tokens, without a decay while the session is idle."""
+    """Return the session's tokens, which do not decay while the session is idle."""
     return session.tokens
 
 
@@ -233,7 +233,7 @@ def decayed(now_s: float, half_life_s: float) -> Callable[[PlacedSession], float
 class TickGate(PausingGate[P]):
     """A gate that, at each tick, first resumes sessions and then pauses sessions."""
 
-    # Resumed sessions may fill at most this fraction of the KV pool.
+    # largest fraction of the KV pool that resumed sessions may fill
     RESUME_TO: ClassVar[float] = 1.0
 
     def lets_pass(self, session: P, now_s: float) -> bool:
@@ -249,7 +249,7 @@ class TickGate(PausingGate[P]):
         return True
 
     def newcomer_worker(self, session: P, now_s: float) -> int | None:
-        """Return the least loaded replica with room for a new session, or None."""
+        """Return the least loaded replica with enough memory for a new session, or None."""
         rooms, loads = self.rooms(whole), self.newcomer_loads(now_s)
         fitting = [worker for worker, room in rooms.items() if room >= session.required]
         return min(fitting, key=loads.__getitem__, default=None)
@@ -274,9 +274,9 @@ class TickGate(PausingGate[P]):
     def resume_fitting(self, now_s: float) -> bool:
         """Resume paused sessions that fit into free memory; return whether any was resumed.
 
-        Sessions are chosen in the order of ``queue`` while they fit into the total free memory; a
-        session that does not fit is skipped. Among the chosen sessions, the largest is placed
-        first, on the replica with the most free tokens.
+        Sessions are chosen in the order of ``queue`` while they fit into the total free memory.
+        Among the chosen sessions, the largest is placed first, on the replica with the most free
+        tokens.
         """
         rooms = self.rooms(self.weighed(now_s), self.RESUME_TO)
         free = [(room, worker) for worker, room in rooms.items() if room > BUFFER]
@@ -296,7 +296,7 @@ class TickGate(PausingGate[P]):
     def _chosen(self, room: float) -> list[P]:
         """Return, in the order of ``queue``, sessions that together need at most ``room`` tokens.
 
-        A session that does not fit into the remaining memory is skipped.
+        A session that does not fit into the remaining tokens is skipped.
         """
         chosen = []
         for session in self.queue():

@@ -15,13 +15,13 @@ from fairbench.schedulers.params import NotNegative
 class ProgramAware(FlowPolicy):
     """A policy that favours clients with little attained service and a long wait.
 
-    The rules are llm-d's program-aware-fairness with the ``las`` strategy (llm-d-router @06aa34b);
-    llm-d identifies a program by a fairness id, which is a client in fairbench. Attained service is
-    the input + 2 x output tokens of finished answers, and halves every ``half_life_s`` seconds.
-    Service and waiting time are each scaled to the range from 0 to 1 over the waiting clients. The
-    client with the least service goes first, unless its request is by far the youngest. With the
-    default weights, the client with the most service never goes before a client without service,
-    even after the longest wait. A stream of new clients can then starve an old client.
+    The rules are llm-d's program-aware-fairness with the ``las`` strategy (llm-d-router @06aa34b).
+    A program has a fairness id in llm-d, and is a client in fairbench. Attained service is the
+    input + 2 x output tokens of finished answers, and halves every ``half_life_s`` seconds. Service
+    and waiting time are each scaled to the range from 0 to 1 over the waiting clients. The client
+    with the least service goes first, unless its request is by far the youngest. With the default
+    weights, the client with the most service never goes before a client without service, even after
+    the longest wait. A stream of new clients can then starve an old client.
     """
 
     name = "program-aware"
@@ -30,8 +30,8 @@ class ProgramAware(FlowPolicy):
     class Params:
         """Weights of attained service and of the next request's waiting time, and the half-life.
 
-        If ``half_life_s`` is 0, service does not decay. llm-d forgets programs that are idle for an
-        hour; this policy keeps them, because their attained service has decayed to almost 0.
+        If ``half_life_s`` is 0, service does not decay. Unlike llm-d, this policy does not forget
+        programs that are idle for an hour, because their attained service has decayed to almost 0.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("half_life_s", "service_weight", "wait_weight")
@@ -42,7 +42,7 @@ class ProgramAware(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # ``_attained`` holds each client's attained service, and the time (s) of its last update.
+        # each client's attained service, and the time in seconds of its last update
         self._attained: dict[str, tuple[float, float]] = {}
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
@@ -63,7 +63,7 @@ class ProgramAware(FlowPolicy):
         self._attained[request.client] = (self.attained(request.client, now_s) + served, now_s)
 
     def attained(self, client: str, now_s: float) -> float:
-        """Return the client's attained service after the decay until ``now_s``."""
+        """Return a client's attained service, decayed until ``now_s``."""
         service, as_of_s = self._attained.get(client, (0.0, now_s))
         half_life_s = self.params.half_life_s
         return service * 2 ** (-(now_s - as_of_s) / half_life_s) if half_life_s else service

@@ -1,4 +1,4 @@
-"""A gate that limits the number of open sessions; later sessions wait in order of arrival."""
+"""A gate that limits the number of open sessions, while later sessions wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairbench_rivals.gateway.session_gate import GateSession, SessionGate
 
 @dataclass(slots=True, eq=False)
 class OpenSession(GateSession):
-    """A session that is open or closed; turns are sent only while it is open."""
+    """A session that is open or closed; turns are sent only while the session is open."""
 
     is_open: bool = False
 
@@ -18,10 +18,10 @@ class OpenSession(GateSession):
 class SessionCap(SessionGate[OpenSession]):
     """At most ``most`` sessions are open in the cluster; other sessions wait in order of arrival.
 
-    This is the simplest reading of llm-d-router issue 2348, which asks for a limit on concurrent
-    sessions and states no algorithm. The turns of an open session are sent at once. A session is
-    closed when it ends, or after ``idle_s`` seconds without a turn; it then waits like a new
-    session.
+    The gate is the simplest reading of llm-d-router issue 2348, which asks for a limit on
+    concurrent sessions and states no algorithm. The turns of an open session are sent at once. A
+    session is closed when it ends, or after ``idle_s`` seconds without a turn; after such a pause,
+    its next turn waits like a new session.
     """
 
     name = "session-cap"
@@ -30,8 +30,8 @@ class SessionCap(SessionGate[OpenSession]):
     class Params:
         """``most`` limits the number of open sessions in the cluster.
 
-        ``idle_s`` is the time in seconds after which an idle session is closed. Issue 2348 names no
-        numbers, so the defaults are fairbench's own.
+        A session is closed after ``idle_s`` idle seconds. Issue 2348 names no numbers, so the
+        defaults are fairbench's own.
         """
 
         most: PositiveInt = 64

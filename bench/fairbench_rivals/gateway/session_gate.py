@@ -18,12 +18,12 @@ from fairbench.schedulers.program_states import ProgramStates
 class GateSession:
     """The state that a gate keeps of a session.
 
-    - ``number`` is the session's place in the order of first arrivals, and ``client`` is the client
-      of its latest turn.
+    - ``number`` is the session's position in the order of first arrivals.
+    - ``client`` is the client of the session's latest turn.
     - ``turns`` is the number of turns so far, and ``unfinished`` is the number of unfinished turns.
     - ``waiting`` holds the turns that are queued at the gate, in order of arrival.
-    - ``tokens`` is the length of the context: the tokens of the latest prompt and, once the answer
-      has ended, of the answer.
+    - ``tokens`` is the length of the context: the tokens of the latest prompt and of its answer,
+      once the answer has ended.
     - ``idle_since_s`` is the time in seconds at which the last unfinished turn ended.
     """
 
@@ -41,7 +41,7 @@ class GateSession:
         return self.unfinished > 0
 
     def idle_s(self, now_s: float) -> float:
-        """Return for how many seconds the session has been idle; 0 for a busy session."""
+        """Return for how many seconds the session has been idle, or 0 if it is busy."""
         return 0.0 if self.is_busy else now_s - self.idle_since_s
 
 
@@ -67,15 +67,14 @@ class SessionGate(FlowPolicy, Generic[S]):
     def __init__(self) -> None:
         numbers = count()
         self.sessions: ProgramStates[S] = ProgramStates(lambda: self.make_session(next(numbers)))
-        # ``waits`` holds the turns that the gate delays, with their arrival times (s), the earliest
-        # first.
+        # turns that the gate delays, with their arrival times in seconds, the earliest first
         self.waits: dict[Request, float] = {}
-        self._ready: dict[Request, float] = {}  # ranks of the turns that the gate allows to send
+        self._ready: dict[Request, float] = {}  # the rank of each turn that may be sent
         self._next_tick_s = self.tick_s
         self._review_at_s = inf
         self._now_s = 0.0
 
-    # A subclass defines its rule by these methods.
+    # The following methods define the rule of a subclass.
 
     @abstractmethod
     def make_session(self, number: int) -> S:
@@ -110,7 +109,7 @@ class SessionGate(FlowPolicy, Generic[S]):
     def rank(self, request: Request, waited: bool, now_s: float) -> float:
         """Return the rank of a turn that may be sent; the lowest rank goes first.
 
-        ``waited`` is true if the rule made the turn wait. Ranks matter only if a saturation
+        ``waited`` is True if the rule made the turn wait. Ranks matter only if a saturation
         detector delays turns.
         """
         return request.arrival_s
@@ -122,7 +121,7 @@ class SessionGate(FlowPolicy, Generic[S]):
             self._ready[request] = self.rank(request, True, self._now_s)
         session.waiting.clear()
 
-    # These methods are called by the router that owns the policy.
+    # The router that owns the policy calls the following methods.
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self._catch_up(now_s)
@@ -173,7 +172,7 @@ class SessionGate(FlowPolicy, Generic[S]):
         self._review_at_s = self.review_s(self._now_s) if self.waits else inf
 
     def _catch_up(self, now_s: float) -> None:
-        """Call ``tick`` for each tick until ``now_s``.
+        """Call ``tick`` for each missed tick until ``now_s``.
 
         After a tick that changes nothing, all further ticks except the last are skipped.
         """

@@ -19,8 +19,8 @@ class Rules(NamedTuple):
     """The rules of a class: reserved slots, limits on queue length and waiting time, and aging."""
 
     name: str
-    floor: int  # the smallest number of slots that is reserved for the class
-    share: float  # the fraction of all slots that is reserved for the class
+    floor: int  # minimum number of slots that are reserved for the class
+    share: float  # fraction of all slots that is reserved for the class
     queue: int
     timeout_s: float
     starved_s: float
@@ -34,22 +34,22 @@ CLASSES: Mapping[int, Rules] = {
 }
 """The rules of each class by priority, the most important class first."""
 
-# Classes whose first request has waited for too long are served in this order.
+# order in which classes are served whose first request has waited for too long
 AGING = (-1, 0, 1)
 
 
 class SmgPriority(ClassQueues):
     """A policy that serves higher classes first and reserves slots of the workers for each class.
 
-    It follows smg-project/smg @f8daa883, model_gateway/src/middleware/scheduler. The classes
+    The rules follow smg-project/smg @f8daa883, model_gateway/src/middleware/scheduler. The classes
     system, interactive, default and bulk are the priorities 2 and above, 1, 0, and -1 and below.
     Each class reserves max(floor, share x slots) slots. A class whose first request has waited for
-    too long goes before all others, and ignores reservations; if there are several, the lowest goes
-    first. A request is refused if the queue of its class is full, or after the time limit of its
-    class. Clients are not distinguished.
+    too long goes before all other classes, and ignores reservations. Among several such classes,
+    the lowest class goes first. A request is refused if the queue of its class is full, or after
+    the time limit of its class. Clients are not distinguished.
 
     If a request of the classes system or interactive finds no slot, smg also cancels a request of a
-    lower class that has no first token yet. fairbench's gateways cannot cancel a sent request, so
+    lower class that has no first token yet. Gateways of fairbench cannot cancel a sent request, so
     the request of the higher class waits.
     """
 
@@ -66,7 +66,7 @@ class SmgPriority(ClassQueues):
     def __init__(self, params: Params) -> None:
         super().__init__()
         self.params = params
-        self._used = dict.fromkeys(CLASSES, 0)  # number of slots that each class uses
+        self._used = dict.fromkeys(CLASSES, 0)  # number of slots in use by class
         self._sent: set[Request] = set()
 
     def class_of(self, request: Request) -> int:
@@ -118,7 +118,7 @@ class SmgPriority(ClassQueues):
         return self.params.slots * len(self.setup.fleet.workers())
 
     def _waited_s(self, number: int, now_s: float) -> float:
-        """Return how long the first request of a class has waited; -1 for an empty queue."""
+        """Return how long the first request of a class has waited, or -1 for an empty queue."""
         return now_s - next(iter(self.queues.get(number, {}).values()), now_s + 1)
 
     def _kept_from(self, number: int) -> int:

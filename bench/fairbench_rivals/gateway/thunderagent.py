@@ -18,15 +18,15 @@ from fairbench_rivals.gateway.pausing_gate import (
 class ThunderAgent(TickGate[PlacedSession]):
     """A gate that resumes sessions into free memory and pauses sessions of full replicas every 5 s.
 
-    It follows ThunderAgent-org/ThunderAgent @a7eef77a, ThunderAgent/scheduler/router.py. While any
-    session is paused, a new session waits. Otherwise, it goes to the replica with the fewest tokens
-    among those with room. A turn that has waited for ``forced_s`` seconds goes to the session's
-    last replica, or for a new session to the replica with the fewest sessions.
+    The rules follow ThunderAgent-org/ThunderAgent @a7eef77a, ThunderAgent/scheduler/router.py.
+    While any session is paused, a new session waits. If none is paused, a new session goes to the
+    replica with the fewest tokens that has enough free memory. After ``forced_s`` seconds, a
+    waiting turn goes to its session's last replica, or to the replica with the fewest sessions.
 
-    Two rules are simpler than in ThunderAgent. The length of a prompt is known, so it is not
-    estimated from the number of characters. The tokens of an answer count when the answer has
+    Two rules are simpler than in ThunderAgent. fairbench knows the length of a prompt, which
+    ThunderAgent estimates from its characters. The tokens of an answer count when the answer has
     ended, not while it streams. ThunderAgent learns from a release call that a session has ended.
-    Simulations know it; elsewhere, the gate remembers 10,000 idle sessions.
+    Simulations know the end of a session; real gateways remember 10,000 idle sessions.
     """
 
     name = "thunderagent"
@@ -36,7 +36,7 @@ class ThunderAgent(TickGate[PlacedSession]):
         """``half_life_s`` is the half-life of idle sessions' tokens in the test for free memory.
 
         The test decides whether paused sessions are resumed. With ``half_life_s`` 0 (as published),
-        tokens do not decay. ``PlacementParams`` describes the other parameters.
+        tokens do not decay. ``PlacementParams`` describes all further parameters.
         """
 
         half_life_s: NotNegative = 0.0

@@ -15,14 +15,14 @@ from fairbench_rivals.gateway.pausing_gate import (
 
 HALF_LIFE_S = 1.0
 # In the order of turns, a turn that has waited counts as if it had arrived 1 s earlier, and a
-# demoted turn as if 2 s later.
+# demoted turn counts as if it had arrived 2 s later.
 WAITED_S, DEMOTED_S = 1.0, -2.0
 DEMOTED_TICKS = 1.5
 
 
 @dataclass(slots=True, eq=False)
 class DemotableSession(PlacedSession):
-    """A session whose turns count as later than they arrived, up to ``demoted_until_s``."""
+    """A session whose turns count as later than their arrival until ``demoted_until_s``."""
 
     demoted_until_s: float = 0.0
 
@@ -32,10 +32,10 @@ class ThunderAgentDynamo(TickGate[DemotableSession]):
 
     The rules are those of Dynamo's router (ai-dynamo/dynamo @08cda654,
     components/src/dynamo/thunderagent_router/router.py). A new session goes to the least loaded
-    replica among those with room; the tokens of idle sessions halve in this load every second.
-    Paused sessions are sorted by their present tokens. A turn that has waited for ``forced_s``
-    seconds goes to the replica with the most free tokens, counted in the same way. A session is
-    forgotten after 600 idle seconds.
+    replica among the replicas with enough free memory. This load halves the tokens of an idle
+    session for every idle second. Paused sessions are sorted by their present tokens. A turn that
+    has waited for ``forced_s`` seconds goes to the replica with the most free tokens, after the
+    same decay of idle sessions' tokens. A session is forgotten after 600 idle seconds.
 
     While 80% to 95% of a replica's pool is used, the turns of its sessions count as if they had
     arrived 2 s later, for 7.5 s. A turn that has waited at the gate counts as if it had arrived 1 s
@@ -70,7 +70,6 @@ class ThunderAgentDynamo(TickGate[DemotableSession]):
         return super().tick(now_s)
 
     def _demote(self, until_s: float) -> None:
-        """Demote the sessions of replicas whose pool is nearly full, up to the given time."""
         pool_tokens = self.setup.pool_tokens
         loads = self.loads(whole)
         for worker, session in self.active():

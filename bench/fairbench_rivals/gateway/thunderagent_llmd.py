@@ -17,8 +17,8 @@ from fairbench_rivals.gateway.pausing_gate import (
 )
 
 HALF_LIFE_S = 1.0
-# Free memory is checked this often while turns wait, because the counted tokens of idle sessions
-# decay.
+# Seconds between two tests for free memory while turns wait; the counted tokens of idle sessions
+# decay between the tests.
 POLL_S = 1.0
 AFTER_S = {"urgent": 15.0, "age": 15.0, "wait-cap": 8.0, "lease": 30.0}
 
@@ -28,9 +28,9 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
 
     The rules are those of the plugin thunder-agent of llm-d-router (issue 2964, PR 3076), as in
     zetxqx/llm-d-router pkg/epp/framework/plugins/thunderagent/fairness.go @e79fd6c3. The rule
-    ``lease`` and the times come from zetxqx/thunderagent-original-verification
+    ``lease`` and the waiting times of all rules come from zetxqx/thunderagent-original-verification
     (12-llm-d-router-pool @003b83dc, 17-thunder-lease-pool @64146f69). Paused sessions go before new
-    sessions; in each group, the session with the fewest tokens is resumed first, and a session that
+    sessions. In each group, the session with the fewest tokens is resumed first, and a session that
     does not fit is skipped. In the test for free memory, the tokens of idle sessions halve every
     second. Every 5 s, full replicas pause sessions as in ThunderAgent. A session is forgotten after
     3,600 idle seconds.
@@ -43,18 +43,18 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
     class Params(PlacementParams):
         """``resume`` decides at which replica a paused session may be resumed.
 
-        - ``most-room``: at its own replica if it fits there, otherwise at the replica with the most
-          room.
+        - ``most-room``: at its own replica if the session fits there, otherwise at the replica with
+          the most free memory.
         - ``origin``: only at its own replica, unless this replica has left the cluster.
         - ``urgent``: like ``origin``, but after ``after_s`` (15) seconds of waiting, the session
-          goes before all others, the longest wait first, and may move.
+          goes before all other sessions, the longest wait first, and may move to another replica.
         - ``age``: like ``urgent``, but the session may not move to another replica.
         - ``wait-cap``: like ``origin`` until the session has waited for ``after_s`` seconds
           (default 8), and then like ``most-room``.
-        - ``lease``: like ``origin``, and idle tokens never decay. Full replicas do not pause
-          sessions every 5 s. Instead, a session that does not fit takes the room of idle sessions,
-          the longest idle first: a waiting session from those idle for ``after_s`` (30) seconds, a
-          turn of an active session from any.
+        - ``lease``: like ``origin``, but the tokens of idle sessions never decay. Full replicas do
+          not pause sessions every 5 s. Instead, a session that does not fit replaces idle sessions,
+          the longest idle first. A waiting session replaces sessions that are idle for ``after_s``
+          (30) seconds, and a turn of an active session replaces any idle session.
         """
 
         resume: Literal["most-room", "origin", "urgent", "age", "wait-cap", "lease"] = "most-room"
@@ -70,7 +70,7 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
 
         @property
         def wait_s(self) -> float:
-            """The value of ``after_s``, or the default of the rule ``resume``; inf for no limit."""
+            """The value of ``after_s``, the default of the rule ``resume``, or inf for no limit."""
             return self.after_s or AFTER_S.get(self.resume, inf)
 
     params: Params
@@ -102,7 +102,7 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
             return
         count = whole if self._leases else decayed(now_s, HALF_LIFE_S)
         rooms = self.rooms(count)
-        full: set[int] = set()  # replicas at which the gate has paused sessions
+        full: set[int] = set()  # replicas at which this call has paused sessions
         for session in sorted((one for one in self.pool() if one.waiting), key=self._key):
             target = self._target(session, rooms)
             if self._leases and rooms[target] < session.required and target not in full:
@@ -132,7 +132,6 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
         return 2, ADMISSIONS[self.params.admit](session)
 
     def _target(self, session: PlacedSession, rooms: dict[int, float]) -> int:
-        """Return the replica at which the rule lets the session resume now."""
         own = session.origin
         best = max(rooms, key=rooms.__getitem__)
         if own is None or own not in rooms:

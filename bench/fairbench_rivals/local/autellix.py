@@ -18,12 +18,12 @@ from fairbench_rivals.local.kept_order import KeptOrder
 class Autellix(LocalScheduler):
     """A scheduler with priority queues that serves the programs with the least service first.
 
-    It follows [Autellix] Alg. 1. A new call enters a queue by its program's service: the sum over
-    the program's finished calls (``plas``), or the longest chain of its calls (``atlas``). The
-    calls of a queue go in the order of arrival. A call that has run for its queue's quantum moves
-    down one queue. A call whose program has waited ``beta`` times its service time moves up to the
-    first queue. A waiting call preempts calls of lower queues. The policy is fair to programs, not
-    to clients, and ``atlas`` treats a wide program like a narrow one.
+    The rules follow [Autellix] Alg. 1. A new call enters a queue by its program's service. This
+    service is the sum over the program's finished calls (``plas``), or the longest chain of its
+    calls (``atlas``). The calls of a queue go in the order of arrival. A call that has run for its
+    queue's quantum moves down a queue. A call whose program has waited ``beta`` times its service
+    time moves up to the first queue. A waiting call preempts calls of lower queues. The policy is
+    fair to programs, not to clients, and ``atlas`` treats a wide program like a narrow program.
 
     The paper leaves some values open, which fairbench sets as follows. There are ``queues`` queues;
     queue i ends at ``first_s`` x 2^i seconds of service, which is also its quantum. The run time of
@@ -38,10 +38,7 @@ class Autellix(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of Autellix.
-
-        With ``beta`` = 0 no call moves up a queue, so long programs may starve.
-        """
+        """Parameters: with ``beta`` 0, no call moves up a queue, so long programs may starve."""
 
         constants: ClassVar[tuple[str, ...]] = ("preempt_every_s",)
 
@@ -114,7 +111,6 @@ class Autellix(LocalScheduler):
         return sorted(running, key=self._queue_place, reverse=True)
 
     def _promote(self, now_s: float) -> None:
-        """Move each call whose program has waited long enough to the first queue."""
         for request, call in self._promotions.due_calls(now_s, self._calls):
             if call.since_s is not None:
                 call.total_waited_s += now_s - call.since_s

@@ -18,7 +18,7 @@ class ProgramTimes:
 
     service_s: float = 0.0
     waited_s: float = 0.0
-    # ``calls`` holds the program's calls that are not finished.
+    # the program's unfinished calls
     calls: dict[Request, CallTimes] = field(default_factory=dict)
 
 
@@ -39,7 +39,7 @@ class CallTimes:
     busy_s: float = 0.0
     total_waited_s: float = 0.0
     total_busy_s: float = 0.0
-    # The call is promoted to the first queue if it still waits at this time, in seconds.
+    # time in seconds at which the call is promoted to the first queue if it still waits
     promoted_at_s: float = inf
 
     def end_wait(self, now_s: float) -> None:
@@ -52,7 +52,7 @@ class CallTimes:
 class Promotions:
     """The times at which programs will have waited ``beta`` times their service time.
 
-    ``heap`` is sorted by these times. An entry that is too early is corrected when its time comes.
+    ``heap`` is sorted by these times. Entries that are too early are corrected later.
     """
 
     def __init__(self, beta: float, programs: ProgramStates[ProgramTimes]) -> None:
@@ -70,7 +70,7 @@ class Promotions:
         return call.since_s + wanted_s - program.waited_s - call.waited_s
 
     def expect(self, request: Request, call: CallTimes) -> None:
-        """Add a heap entry for a call unless it has one that is early enough."""
+        """Add a heap entry for a call unless an entry of the call is early enough."""
         at_s = self.time_s(request, call)
         if at_s < call.promoted_at_s:
             call.promoted_at_s = at_s

@@ -14,9 +14,9 @@ from fairbench_rivals.routing.central_dlpm import CentralOrder
 class CentralWorker(FCFS):
     """A scheduler that starts the requests from ``CentralRouter`` in order of arrival.
 
-    It reports the tokens that the replica produces to the router. Before each iteration that
-    computes prompts, and after every ten decode steps, the replica sends its state and waits for
-    the central scheduler; according to [DLPM] §5.1, engines make a batch after about ten decode
+    The scheduler reports the tokens that the replica produces to the router. Before each iteration
+    that computes prompts, and after every ten decode steps, the replica sends its state and waits
+    for the central scheduler. According to [DLPM] §5.1, engines make a batch after about ten decode
     steps. Behind any other router, and in a real server, the scheduler works like ``fcfs``.
     """
 

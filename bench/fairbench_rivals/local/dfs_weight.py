@@ -16,8 +16,8 @@ class DFSWeight(FCFS):
 
     The rule follows ``_dfs_weight_order`` in SGLang's base_prefix_cache.py. The walk first visits
     the child with the most waiting requests below it; equal children are visited in the order in
-    which they entered the tree. Requests that end at a node come after the requests below it. A
-    queue of any length is sorted.
+    which they entered the tree. Requests that end at a node come after the requests below the node.
+    A queue of any length is sorted.
     """
 
     name = "dfs-weight"
@@ -38,7 +38,7 @@ class DFSWeight(FCFS):
 
 
 def _walk(weights: Mapping[Node, int]) -> Iterator[Node]:
-    """Yield the nodes that have a weight: children before parents, and heavy children first."""
+    """Yield the nodes with a weight, children before parents and heavy children first."""
     stack = [(node, False) for node in weights if node.parent is None]
     while stack:
         node, visited = stack.pop()

@@ -13,8 +13,6 @@ from fairbench_rivals.local.least_counter import LeastCounter
 
 
 class _Charge(NamedTuple):
-    """The facts about a request that are known at its admission."""
-
     outputs: int
     extend_tokens: int
     waited_s: float
@@ -25,12 +23,13 @@ class Equinox(LeastCounter):
     """The client with the lowest weighted sum of two normalised counters goes first.
 
     In [Equinox], the User Fairness Counter measures weighted tokens and latency, and the Resource
-    Fairness Counter measures throughput and GPU utilization. Both are predicted at admission and
-    combined by tunable weights. In fairbench, a request adds (input + ``output_weight`` x outputs)
-    / (1 + ``latency_weight`` x latency) to its client's user counter, so a client that waited is
-    charged less. To the resource counter, it adds tokens per second x the used fraction of the KV
-    pool. Charges are divided by the client's weight, and corrected by the true length when the
-    request ends. Each counter is divided by the largest counter of all clients.
+    Fairness Counter measures throughput and GPU utilization. The paper predicts both counters at
+    admission and combines them by tunable weights. In fairbench, a request adds (input +
+    ``output_weight`` x outputs) / (1 + ``latency_weight`` x latency) to its client's user counter,
+    so a client that waited is charged less. The charge to the resource counter is tokens per second
+    x the used fraction of the KV pool. Charges are divided by the client's weight, and corrected by
+    the true length when the request ends. Each counter is divided by the largest counter of all
+    clients.
 
     The paper leaves some terms open, which fairbench sets as follows. A moving average of the
     client's outputs replaces the paper's mixture of expert predictors (``oracle``: the request's
@@ -44,10 +43,7 @@ class Equinox(LeastCounter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``user_share`` is the weight of the user counter.
-
-        The weight of the resource counter is 1 - ``user_share``.
-        """
+        """Parameters: ``user_share`` and 1 - ``user_share`` are the weights of the two counters."""
 
         constants: ClassVar[tuple[str, ...]] = ("latency_weight", "output_weight", "user_share")
 
@@ -93,7 +89,7 @@ class Equinox(LeastCounter):
         self._produced[request] += tokens
 
     def on_finish(self, request: Request) -> None:
-        if request not in self._charged:  # The request never ran, so its client was not charged.
+        if request not in self._charged:  # the request never ran, so its client was not charged
             return
         charge, produced = self._charged.pop(request), self._produced.pop(request)
         self._count_charge(request, charge, -1)

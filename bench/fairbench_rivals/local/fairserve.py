@@ -33,7 +33,7 @@ class _Application:
 
 
 class FairServe(LeastCounter):
-    """A scheduler that counts clients' service in typical requests of their applications.
+    """A scheduler that measures clients' service in typical requests of the client's application.
 
     [FairServe] divides weighted tokens by the expected need of the application, so that no client
     is served less because its application has long answers. FairServe refuses requests only under
@@ -76,8 +76,7 @@ class FairServe(LeastCounter):
         super().__init__(self.counters)
         self.params = params
         self._applications: dict[str, _Application] = {}
-        # ``_asked`` holds the times (s) of each user's and each application's requests, the oldest
-        # first.
+        # times in seconds of each user's and each application's requests, the oldest first
         self._asked: dict[tuple[str, str], deque[float]] = {}
         self._waiting: set[Request] = set()
         self._usage = 0.0

@@ -15,10 +15,10 @@ class HRRN(FCFS):
     """A scheduler that serves the request with the largest ratio of wait to work first.
 
     The rule follows ``_sort_by_hrrn`` in SGLang's schedule_policy.py. A request's wait is the
-    number of prompt tokens that the engine has computed since its entry, so no clock is read. Its
-    work is the number of uncached tokens of its prompt. A request without uncached tokens goes
-    first, and a request whose prefix a waiting request will soon cache goes last. Equal ratios are
-    ordered by the text of the request's id, as in SGLang.
+    number of prompt tokens that the engine has computed since the request's entry, so no clock is
+    read. A request's work is the number of uncached tokens of its prompt. A request without
+    uncached tokens goes first, and a request whose prefix a waiting request will soon cache goes
+    last. Equal ratios are ordered by the text of the request's id, as in SGLang.
     """
 
     name = "hrrn"

@@ -26,7 +26,7 @@ class FluidShares:
         self.virtual = 0.0
         self._last_s = 0.0
         self._weight = 0.0
-        # ``_ends`` is a heap of (virtual end, weight) for all unfinished programs.
+        # heap of (virtual end, weight) of all unfinished programs
         self._ends: list[tuple[float, float]] = []
 
     def advance_to(self, now_s: float, rate: float) -> None:
@@ -69,11 +69,11 @@ class Justitia(LocalScheduler):
     tokens, and N is the number of programs that would be unfinished under fair sharing. The policy
     is fair to programs: a client with twice as many programs gets twice as much service.
 
-    The paper's predictor is a neural network over the prompt's text; fairbench has two others.
-    ``oracle`` predicts ``max_new_tokens`` as the output of the first call, and the cost of the
-    first call for each later call (no later calls if their number is unknown). ``average`` predicts
-    the mean cost of the client's earlier programs, or the oracle's cost before any program has
-    ended. A decode step is assumed to take ``step_s`` seconds.
+    The paper's predictor is a neural network over the prompt's text; fairbench has two other
+    predictors. ``oracle`` predicts ``max_new_tokens`` as the output of the first call, and assumes
+    that each later call costs as much. If the number of later calls is unknown, ``oracle`` assumes
+    none. ``average`` predicts the mean cost of the client's earlier programs, or the oracle's cost
+    before any program has ended. A decode step is assumed to take ``step_s`` seconds.
     """
 
     name = "justitia"
@@ -96,7 +96,7 @@ class Justitia(LocalScheduler):
         self._programs = ProgramStates(_Program)
         self._waiting = KeptOrder()
         self._produced: dict[Request, int] = {}
-        # ``_mean`` holds the total cost and the number of each client's finished programs.
+        # total cost and number of each client's finished programs
         self._mean: dict[str, tuple[float, int]] = {}
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

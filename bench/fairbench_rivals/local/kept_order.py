@@ -14,12 +14,12 @@ from fairbench.core import Request
 class KeptOrder:
     """A sorted collection of requests; requests with equal keys are in the order of their entry.
 
-    Inserting, removing and finding the next candidate take O(log n) time. This suits long queues in
-    which a pass tries few requests; ``least_first`` would examine the whole queue in each pass.
+    Inserting, removing and finding the next candidate take O(log n) time. A ``KeptOrder`` suits
+    long queues of which a pass tries few requests; ``least_first`` would examine the whole queue.
     """
 
     def __init__(self) -> None:
-        # An element consists of the sort key, the number of the entry, and the request.
+        # entries with the sort key, the number of the entry, and the request
         self._sorted = SortedList()
         self._entries: dict[Request, tuple[Any, int, Request]] = {}
         self._numbers = count()
@@ -32,7 +32,7 @@ class KeptOrder:
         self._sorted.add(entry)
 
     def drop_request(self, request: Request) -> None:
-        """Remove a request if it is in the order."""
+        """Remove a request, if the collection contains it."""
         entry = self._entries.pop(request, None)
         if entry is not None:
             self._sorted.remove(entry)

@@ -13,7 +13,7 @@ class LeastCounter(LocalScheduler):
 
     def __init__(self, *lifted: dict[str, float]) -> None:
         self._lifted = lifted  # counters that are raised for a new or returning client
-        self._turn: dict[str, int] = {}  # for each client, the number of its last admission
+        self._turn: dict[str, int] = {}  # number of each client's last admission
         self._picks = 0
 
     @abstractmethod
@@ -24,7 +24,7 @@ class LeastCounter(LocalScheduler):
         waiting = view.clients()
         if request.client in waiting:
             return
-        # The client's counters are raised to the lowest ones of the waiting clients.
+        # Raise the client's counters to the lowest counters of the waiting clients.
         for counters in self._lifted:
             least = min((counters[other] for other in waiting), default=0.0)
             counters[request.client] = max(counters.get(request.client, 0.0), least)

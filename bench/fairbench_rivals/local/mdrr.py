@@ -16,12 +16,12 @@ from fairbench.schedulers.params import NotNegativeInt, Positive, PositiveInt
 
 # The default quantum is the size of the KV pool divided by this number.
 POOL_SHARES = 20
-# The default quantum in tokens if the size of the KV pool is unknown, as in a gateway.
+# default quantum in tokens if the size of the KV pool is unknown, as in a gateway
 QUANTUM_ANYWHERE = 10_000
 
 
 class TurnCredits(Credits):
-    """The credits of clients; a client gets a quantum when its turn begins.
+    """The credits of clients, each of which gets a quantum when its turn begins.
 
     A ``quantum`` of 0 means a 20th of the KV pool.
     """
@@ -41,21 +41,21 @@ class TurnCredits(Credits):
         self.of[client] = self.of.get(client, 0) - amount
 
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
-        # Each decode step is charged at once. Quanta may be fractions, and the order in which
-        # fractions are added changes the sum.
+        # Each decode step is charged separately. Quanta may be fractions, and the order of adding
+        # fractions changes their sum.
         self.charge_each(each, steps, running)
 
 
 class MDRR(FairScheduler):
     """A scheduler in which clients take turns; a turn lasts while the client has positive credit.
 
-    In networks, DRR (deficit round robin) sends a packet only if the credit covers it. The length
-    of an output is unknown in advance, so here a request may overdraw the credit. The input is
-    charged at admission, and each output token when it is produced. A turn begins with a quantum
+    In networks, DRR (deficit round robin) sends a packet only if the credit covers its length. The
+    length of an output is unknown in advance, so here a request may overdraw the credit. The input
+    is charged at admission, and each output token when it is produced. A turn begins with a quantum
     only for a client without positive credit. A client in debt after its last request keeps its
-    place until the debt is paid. A client whose request does not fit into memory keeps its turn; if
-    it is in debt when the next pass reaches it, the pass skips it once. The rules are those of
-    [VTC-artifact], mdrr_req_queue.py, except that the first output token is charged, too.
+    place until the debt is paid. A client whose request does not fit into memory keeps its turn. If
+    this client is in debt when the next pass reaches it, the pass skips it once. The rules are
+    those of [VTC-artifact], mdrr_req_queue.py, but the first output token is charged, too.
     """
 
     name = "mdrr"
@@ -64,9 +64,9 @@ class MDRR(FairScheduler):
     class Params:
         """Parameters: ``quantum`` is in tokens, for weight 1; 0 means a 20th of the KV pool.
 
-        ``charge`` is as in VTC: ``extend`` charges uncached input tokens, ``input`` charges the
-        whole input, and ``gpu-time`` charges the time of iterations. ``sharing`` and ``weights``
-        are as in VTC, too.
+        ``charge``, ``sharing`` and ``weights`` have the same meaning as in VTC. ``extend`` charges
+        uncached input tokens, ``input`` charges the whole input, and ``gpu-time`` charges the time
+        of iterations.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight")
@@ -86,9 +86,9 @@ class MDRR(FairScheduler):
         )
         self.compose(self.credits, params, prices)
         self.credit = self.credits.of
-        # ``_turns`` holds the waiting clients, the one with the next turn first.
+        # the waiting clients, in the order of their turns
         self._turns: dict[str, None] = {}
-        # ``_stuck`` is the client whose request did not fit into memory in the last pass.
+        # the client whose request did not fit into memory in the last pass
         self._stuck: str | None = None
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
@@ -119,7 +119,7 @@ class MDRR(FairScheduler):
     def _end_turn(self, client: str, *, waits: bool) -> None:
         del self._turns[client]
         if waits or self.credit[client] < 0:
-            self._turns[client] = None  # The client goes behind all others.
+            self._turns[client] = None  # the client goes behind all other clients
 
     def service_bound(self) -> ServiceBound | NoBound:
         return NoBound(f"{self.name} bounds no service difference")

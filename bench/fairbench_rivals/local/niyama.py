@@ -19,14 +19,14 @@ class Niyama(LocalScheduler):
     """A scheduler that orders requests by first-token deadline + ``alpha_s`` x prompt tokens.
 
     The rules are those of Niyama's code (arXiv 2503.22562, later QoServe; microsoft/sarathi-serve
-    @72339db, branch niyama_asplos2026, deadline_scheduler.py and sequence.py). fairbench's authors
-    had only the abstract of the paper. Niyama calls this sum hybrid prioritization: ``alpha_s=0``
-    is EDF, and a large value puts the shortest prompt first. With the code's 8 ms per token, a
-    prompt of 650 tokens adds 5 s, which exceeds the differences between the code's interactive
-    deadlines. Niyama also relegates late requests: if the prefill of a request that has not run yet
-    would end after its first token is due, the request goes behind all others when its turn comes.
-    It waits for as long as requests arrive that can be in time, so the wait is unbounded;
-    ``relegate=false`` turns this off.
+    @72339db, branch niyama_asplos2026, deadline_scheduler.py and sequence.py). The authors of
+    fairbench had only the abstract of the paper. Niyama calls this sum hybrid prioritization:
+    ``alpha_s=0`` is EDF, and a large value puts the shortest prompt first. With the code's 8 ms per
+    token, a prompt of 650 tokens adds 5 s, which exceeds the differences between the code's
+    interactive deadlines. Niyama also relegates late requests. When the turn of a request comes
+    that has not run yet, it goes behind all other requests if its first token would be late. A
+    relegated request waits while requests arrive that can be in time, so its wait is unbounded;
+    ``relegate=false`` turns this rule off.
 
     If a request only has a deadline for its end, its first-token deadline is this deadline minus
     ``step_s`` x the expected output tokens. In Niyama's code, the user supplies the expected
@@ -64,18 +64,18 @@ class Niyama(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # ``Slack`` computes how much delay the running requests can bear. With ``chunks``, it
-        # limits the prompt tokens of a step.
+        # With ``chunks``, the delay that the running requests can bear limits a step's prompt
+        # tokens.
         self._slack = Slack(params.default_s)
         if params.chunks:
             self.step_tokens = partial(chunk_budget, self._slack)
         self._now_s = 0.0
-        # ``_made`` holds the output tokens of each request that has run.
+        # number of output tokens of each request that has run
         self._made: dict[Request, int] = {}
-        # ``_past`` holds, for each client, the number of its finished requests, the sum of their
-        # output tokens, and the sum of the squares.
+        # each client's number of finished requests, the sum of their output tokens, and the sum of
+        # the squares
         self._past: dict[str, tuple[int, float, float]] = {}
-        # ``_due_s`` holds the time (s) at which each request's first token is due.
+        # time in seconds at which each request's first token is due
         self._due_s: dict[Request, float] = {}
         self._relegated: set[Request] = set()
 
@@ -102,7 +102,7 @@ class Niyama(LocalScheduler):
         if (made := self._made.pop(request, 0)) > 0:
             number, total, squares = self._past.pop(request.client, (0, 0.0, 0.0))
             self._past[request.client] = number + 1, total + made, squares + made * made
-            # The client updated least recently is forgotten.
+            # Forget the client that was updated least recently.
             if len(self._past) > MAX_CLIENTS:
                 del self._past[next(iter(self._past))]
 
@@ -125,7 +125,6 @@ class Niyama(LocalScheduler):
         return self._due_s[request] + self.params.alpha_s * request.input_tokens
 
     def _is_late(self, request: Request, now_s: float) -> bool:
-        """Return whether a request has never run and its first token would be late."""
         if not self.params.relegate or request in self._made:
             return False
         return now_s + self._prefill_s(request) > self._due_s[request]
@@ -142,7 +141,7 @@ class Niyama(LocalScheduler):
         return min(dues, default=request.arrival_s + self.params.default_s)
 
     def _expected_output(self, request: Request) -> float:
-        """Return the expected output tokens; 0 until a request of the client has finished."""
+        """Return the expected output tokens, or 0 before any request of the client has finished."""
         number, total, squares = self._past.get(request.client, (0, 0.0, 0.0))
         if self.params.outputs == "none" or not number:
             return 0.0

@@ -13,10 +13,10 @@ class PrefillTimeShare(FCFS):
     """Prompts get 40% of a worker's time while requests decode; requests go in queue order.
 
     Prefill and decoding each have a virtual clock, which advances by duration / share. Work of the
-    kind whose clock is behind runs next; at a tie, decoding runs. After a step of one kind, the
-    clock of the other kind is raised, so that it is behind by at most this step. While only one
-    kind has work, its steps are free, and both clocks are reset. The simulated SGLang runs one
-    iteration at a time, so measured durations are charged instead of estimates.
+    kind whose clock is behind runs next; at a tie, decoding runs. After a step of a kind, the clock
+    of the other kind is raised, so that it is behind by at most this step. While only a single kind
+    has work, its steps are free, and both clocks are reset. The simulated SGLang runs an iteration
+    at a time, so measured durations are charged instead of estimates.
     """
 
     name = "prefill-share"
@@ -25,8 +25,8 @@ class PrefillTimeShare(FCFS):
     def __init__(self, params: NoParams) -> None:
         super().__init__(params)
         self.share = self.SHARE
-        self._prefill_ps = self._decode_ps = 0.0  # the virtual clocks
-        # ``_chosen`` is true if the scheduler chose prefill, and None if it had no choice.
+        self._prefill_ps = self._decode_ps = 0.0
+        # whether the scheduler chose prefill, or None if it had no choice
         self._chosen: bool | None = None
 
     def decodes_first(self, oldest: Request, left: int, now_s: float) -> bool:
@@ -49,7 +49,7 @@ class PrefillTimeShare(FCFS):
 
 
 LEAST, MOST = 0.2, 0.8  # limits on the share of time that prefill gets
-# The share does not change if the quotient of the pressures differs from 1 by less than this.
+# The share does not change if the quotient of the two pressures differs from 1 by less than this.
 DEAD_BAND = 0.1
 HALF_LIFE_S = 2.0  # seconds in which the share moves half of the way to its target
 MOST_PER_S = 0.05  # largest change of the share per second
@@ -68,8 +68,8 @@ class PrefillTimeShareAuto(PrefillTimeShare):
 
     def __init__(self, params: NoParams) -> None:
         super().__init__(params)
-        self._token_s = 0.0  # mean time per prompt token in seconds
-        # ``_step_s`` and ``_decoded_s`` are the duration and the end of the last decode step (s).
+        self._token_s = 0.0
+        # duration and end of the last decode step in seconds
         self._step_s, self._decoded_s = inf, 0.0
         self._adapted_s = 0.0
 
@@ -87,7 +87,6 @@ class PrefillTimeShareAuto(PrefillTimeShare):
             self._step_s, self._decoded_s = lasted_s, end_ps / PS_PER_S
 
     def _adapt(self, oldest: Request, left: int, now_s: float) -> None:
-        """Move the prefill share towards the share that the pressures demand."""
         passed_s, self._adapted_s = now_s - self._adapted_s, now_s
         if not self._token_s:
             return

@@ -1,4 +1,4 @@
-"""The active tree: which prefixes each worker has cached, and which are in use."""
+"""The active tree, which records the prefixes that each worker has cached or in use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairbench.schedulers.prefix_tree import Edge
 
 
 class ActiveNode(LocationNode):
-    """A node with ``active``: how many unfinished requests use the node's prefix, by worker."""
+    """A node with ``active``: the number of unfinished requests that use its prefix, by worker."""
 
     __slots__ = ("active",)
 
@@ -27,7 +27,7 @@ class ActiveTree(LocationTree[ActiveNode]):
         self.active_tokens: defaultdict[int, int] = defaultdict(int)
 
     def start_request(self, end: ActiveNode, worker: int) -> None:
-        """Count a request that goes to the worker and whose prompt ends at ``end``."""
+        """Count a request that is sent to the worker and whose prompt ends at ``end``."""
         for node in self.upward(end):
             if worker not in node.active:
                 self.active_tokens[worker] += node.length

@@ -18,31 +18,31 @@ CHARS_PER_TOKEN = 4
 class CacheAware(CountingRouter):
     """A router that prefers the worker with the longest prefix while workers are balanced.
 
-    The requests in flight are imbalanced if most - least > ``balance_abs`` and most >
-    ``balance_rel`` x least; then the worker with the fewest is chosen. Otherwise, the worker with
-    the longest prefix is chosen, if the prefix is more than the fraction ``cache_threshold`` of the
-    prompt. If no prefix is long enough, the versions differ:
+    Requests in flight are imbalanced if most - least > ``balance_abs`` and most > ``balance_rel`` x
+    least; then the worker with the fewest requests is chosen. While requests are balanced, the
+    worker with the longest prefix is chosen, if the prefix is more than the fraction
+    ``cache_threshold`` of the prompt. If no prefix is long enough, the versions differ:
 
     - ``sgl-router`` (sgl-project/sglang @026f853, sgl-router/src/policies/cache_aware.rs) chooses
       the worker with the smallest tree.
     - ``smg`` (lightseekorg/smg @73da68c, model_gateway/src/policies/cache_aware.rs, and its fork
       vllm-project/router) chooses the worker with the fewest requests in flight, and among equal
-      workers the one to which the fewest requests were ever sent.
+      workers the worker to which the fewest requests were ever sent.
     - ``sgl-model-gateway``, the released version between the two (sgl-project/sglang @053b63f,
       sgl-model-gateway/src/policies/cache_aware.rs; the package sglang-router 0.3.2, and
       vllm-router 0.1.17 by its choices), works like ``smg``, but ties go to the first worker of the
       list.
 
     All versions remember sent prompts and learn of no evictions, so evicted prompts are still
-    assumed to be cached. Clients are not distinguished. The originals measure text in characters
-    instead of tokens, which changes no ratio.
+    assumed to be cached. Clients are not distinguished. The original routers measure text in
+    characters instead of tokens, which changes no ratio.
 
-    fairbench keeps two known defects. sgl-router and sgl-model-gateway break ties by the lowest
-    number (``rotate_ties`` rotates equal workers), so new prompts go to an idle cluster's first
-    worker. smg keeps the state of workers that left, and sends requests that match such a worker to
-    the first worker, without recording the choice (``purge_on_leave``). If several workers have the
-    prefix, the originals choose arbitrarily, and fairbench chooses the worker to which it was sent
-    last.
+    Two known defects of SGLang's routers are kept. The routers sgl-router and sgl-model-gateway
+    break ties by the lowest number (``rotate_ties`` rotates equal workers). New prompts thus go to
+    an idle cluster's first worker. The router smg keeps the state of workers that left. It sends
+    requests that match such a worker to the first worker, and does not record this choice
+    (``purge_on_leave``). If several workers have the prefix, the original routers choose
+    arbitrarily, and fairbench chooses the worker to which the prefix was sent last.
     """
 
     name = "cache-aware"
@@ -56,7 +56,7 @@ class CacheAware(CountingRouter):
         learns the contents of caches and chooses the worker with the longest overlap, then the
         fewest requests in flight, then the smallest tree. In smg, the load also counts as
         imbalanced if the used fractions of KV pools differ by more than ``balance_usage``, or if a
-        fraction exceeds ``overload_usage``; the value 1 turns each of these two rules off.
+        fraction exceeds ``overload_usage``. The value 1 turns these rules off.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("balance_usage", "overload_usage", "rotate_ties")
@@ -77,7 +77,7 @@ class CacheAware(CountingRouter):
         super().__init__(workers)
         self.params = params
         self._tree = HistoryTree()
-        # ``_sent`` counts the requests that were sent to each worker.
+        # number of requests that were ever sent to each worker
         self._sent: Counter[int] = Counter()
         self._sweep_s = params.eviction_interval_s
 

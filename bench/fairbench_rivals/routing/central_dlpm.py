@@ -1,4 +1,4 @@
-"""Centralised DLPM, the strawman of [DLPM] §5.1: one queue and one credit per client for a cluster.
+"""Centralised DLPM, the strawman of [DLPM] §5.1, with a queue and credits for a whole cluster.
 
 ``CentralRouter`` knows the replicas, and ``CentralOrder`` has the queue and the credits. The local
 scheduler ``CentralWorker`` reports outputs, and makes its replica wait for each decision of the
@@ -19,19 +19,20 @@ from fairbench.schedulers.views import ListScan, ListView, Room
 
 # The cost of a decision was measured for figure 4, with 8 replicas and 200 queued requests
 # (docs/appendix/figures.md): 2.45 ms for messages, and 3.22 ms for matching and sorting 1,600 pairs
-# of a request and a replica. The sum is 39% of a decode step of 25 requests; the DLPM paper (§5.1)
-# reports 40%.
-MESSAGES_S = 2.45e-3 / 8  # seconds for the messages to one replica
-# Seconds for matching and sorting one pair of a request and a replica.
+# of a request and a replica. Such a decision takes 39% of the time of a decode step of 25 requests;
+# the DLPM paper (§5.1) reports 40%.
+MESSAGES_S = 2.45e-3 / 8  # seconds for the messages to a replica
+# seconds for matching and sorting a pair of a request and a replica
 PAIR_S = 3.22e-3 / (8 * 200)
 
 
 class CentralRouter(PrefixRouter):
     """A router that gives a replica only the requests that its next pass can start.
 
-    For each request, it picks the longest match among the replicas with room, using its own copies
-    of the replicas' trees; ties go to the fewest requests in flight. It learns of evictions after a
-    delay, as D2LPM does. A replica that does not report its room gets every request at once.
+    The router picks the longest match among the replicas with room (free memory and slots), using
+    its own copies of their prefix trees. Ties go to the fewest requests in flight. The router
+    learns of evictions late, as D2LPM does. A replica that does not report its room gets every
+    request at once.
     """
 
     name = "central-dlpm"
@@ -39,10 +40,7 @@ class CentralRouter(PrefixRouter):
 
     @dataclass(frozen=True)
     class Params(DLPM.Params):
-        """The parameters of DLPM, by which the router's queue is ordered.
-
-        Each request is charged once, to its client, and no running request is preempted.
-        """
+        """The parameters of DLPM; each request is charged once and never preempted."""
 
         constants: ClassVar[tuple[str, ...]] = (
             "charge", "charge_recompute", "preempt", "sharing", "tenants",
@@ -52,20 +50,20 @@ class CentralRouter(PrefixRouter):
         super().__init__(workers)
         self.params = params
         self._tree = BoundedTree()
-        # ``_handed`` holds the requests that each worker got and has not started, with their
-        # uncached tokens, the oldest first.
+        # requests that each worker got and has not started, with their uncached tokens, in the
+        # order of arrival
         self._handed: dict[int, dict[Request, int]] = {worker: {} for worker in range(workers)}
-        # ``extends`` holds the number of uncached tokens of each unfinished request.
+        # number of uncached tokens of each unfinished request
         self.extends: dict[Request, int] = {}
-        # ``open`` is the bit mask of the workers that can start a request.
+        # bit mask of the workers that can start a request
         self.open = self._fleet.everyone
-        # ``routed`` is true if a request was sent to a replica since the last call of ``look``.
+        # whether a request was sent to a replica since the last call of ``look``
         self.routed = False
         self.order: CentralOrder = CentralOrder(self)
 
     @property
     def workers(self) -> int:
-        """The number of workers that are live."""
+        """The number of live workers."""
         return len(self._fleet.workers)
 
     def prepare(self, setup: Setup) -> None:
@@ -90,7 +88,7 @@ class CentralRouter(PrefixRouter):
         return worker
 
     def look(self) -> None:
-        """Find the workers that can start a request, after all requests have been sent."""
+        """Find the workers that can start a request in addition to all requests that were sent."""
         self.routed = False
         self.open = sum(1 << w for w in self._fleet.workers if _is_open(self._room(w)))
 
@@ -101,11 +99,11 @@ class CentralRouter(PrefixRouter):
 
     def _fits(self, request: Request, worker: int) -> bool:
         if (room := self._room(worker)) is None or not self._fleet.unfinished_at(worker):
-            return True  # idle, so it will refuse this request, which never fits
+            return True  # an idle worker refuses a request that never fits
         return _is_open(room) and _needed(request) < room.tokens
 
     def _room(self, worker: int) -> Room | None:
-        """Return the room in the worker's next pass, minus the room for requests sent earlier."""
+        """Return a worker's free slots and tokens (room) after the requests sent to it, or None."""
         load = None if self.setup.fleet is None else self.setup.fleet.load(worker)
         if load is None or load.room is None or load.queued is None:
             return None
@@ -127,7 +125,7 @@ class CentralRouter(PrefixRouter):
         self.extends.pop(request, None)
         if self._fleet.end_request(request, worker):
             self._handed[worker].pop(request, None)
-            # The last output token is never processed by the model, so it has no KV values.
+            # The last output token has no KV values, because the model never processes it.
             if output.length > 1:
                 kept = Segment(output.key, output.length - 1)
                 self._tree.insert((*request.prompt, kept), worker)
@@ -144,7 +142,7 @@ class CentralRouter(PrefixRouter):
 
 
 def _needed(request: Request) -> int:
-    """Return the memory that a request may need, in tokens.
+    """Return the memory in tokens that a request may need.
 
     The cached part of the prompt counts as well, because no other request may then evict it.
     """
@@ -156,7 +154,7 @@ def _is_open(room: Room | None) -> bool:
 
 
 class CentralOrder(DLPM):
-    """The DLPM order of the cluster's queue, by the longest match at workers with room.
+    """The DLPM order of the cluster's queue, by the longest match at workers with free memory.
 
     A client is first charged for the uncached tokens that the router estimates. When the request
     starts, the difference from the real number is charged.
@@ -222,17 +220,17 @@ class CentralOrder(DLPM):
     def on_finish(self, request: Request) -> None:
         super().on_finish(request)
         if self._charged.pop(request, None) is None:
-            self._queue.leave(request)  # withdrawn before the router sent it
+            self._queue.leave(request)  # the request was withdrawn before the router sent it
 
     def service_bound(self) -> NoBound:
         return NoBound("central-dlpm bounds the sum over replicas, which no theorem covers")
 
 
 class _OpenScan(ListScan):
-    """A scan that ends when a worker has no more room, because all matches are then outdated.
+    """A scan that ends when a worker becomes full, because all matches are then outdated.
 
-    If no worker has room, the scan continues: Algorithm 1 may still grant quanta to the next
-    candidate, which then finds no room and ends the pass.
+    If all workers are full, the scan continues: Algorithm 1 may still grant quanta to the next
+    candidate, which then does not fit and ends the pass.
     """
 
     def __init__(self, order: list[Request], view: WaitingView, router: CentralRouter) -> None:

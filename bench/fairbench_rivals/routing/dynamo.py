@@ -22,8 +22,9 @@ class Dynamo(CountingRouter):
     blocks, minus ``overlap_credit`` x the request's cached blocks. U is the number of prompt blocks
     in use at the worker, including the new request; shared blocks count once. By default, outputs
     do not count (``router_track_output_blocks`` is off). Dynamo learns from first tokens which
-    requests still wait for their prefill; here, if a worker reports n waiting requests, the last n
-    requests sent to it are assumed to wait. KV events tell the router which prefixes are cached.
+    requests still wait for their prefill. In fairbench, if a worker reports n waiting requests, the
+    last n requests sent to it are assumed to wait. KV events tell the router which prefixes are
+    cached.
 
     Generation 1 (@00564be, kv_router/scheduler.rs) maximises 2 x cached fraction of the prompt - KV
     usage - waiting requests / the highest number waiting at any worker. At this commit, the router
@@ -50,10 +51,9 @@ class Dynamo(CountingRouter):
         super().__init__(workers)
         self.params = params
         self._tree = ActiveTree()
-        # ``_ends`` holds the tree node at which each request's prompt ends, by request id.
+        # tree node at which each request's prompt ends, by request id
         self._ends: dict[int, ActiveNode] = {}
-        # ``_uncached`` holds the uncached tokens of each worker's requests in flight, the oldest
-        # first.
+        # number of uncached tokens of each worker's requests in flight, the oldest request first
         self._uncached: defaultdict[int, dict[int, int]] = defaultdict(dict)
 
     def route(self, request: Request, now_s: float) -> int:

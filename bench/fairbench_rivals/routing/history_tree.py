@@ -25,7 +25,7 @@ class HistoryNode(LocationNode):
 
 
 class HistoryTree(LocationTree[HistoryNode]):
-    """A prefix tree of the prompts sent to workers; it can forget the least recently sent leaves.
+    """A prefix tree of the prompts sent to workers, which can forget the least recent leaves.
 
     ``tokens`` maps a worker to the remembered tokens of the prompts sent to it. ``stored`` is the
     number of tokens in all nodes of the tree.
@@ -65,10 +65,7 @@ class HistoryTree(LocationTree[HistoryNode]):
         return super().remove(leaf)
 
     def shrink(self, worker: int, limit: int) -> None:
-        """Forget this worker's leaves until at most ``limit`` tokens remain.
-
-        Every node of the tree is visited.
-        """
+        """Forget a worker's least recent leaves until at most ``limit`` of its tokens remain."""
         if self.tokens[worker] > limit:
             self._forget(
                 stamp=lambda node: node.used.get(worker),
@@ -77,7 +74,7 @@ class HistoryTree(LocationTree[HistoryNode]):
             )
 
     def shrink_all(self, limit: int) -> None:
-        """Forget leaves until at most ``limit`` tokens are stored for all workers together."""
+        """Forget the least recent leaves of all workers until at most ``limit`` tokens remain."""
 
         def drop_node(node: HistoryNode) -> None:
             for worker in list(node.used):
@@ -96,7 +93,7 @@ class HistoryTree(LocationTree[HistoryNode]):
         drop: Callable[[HistoryNode], None],
         enough: Callable[[], bool],
     ) -> None:
-        """Forget leaves, the lowest ``stamp`` first, until ``enough``; a stamp of None is kept."""
+        """Forget leaves with a ``stamp``, in ascending order of their stamps, until ``enough``."""
 
         def is_leaf(node: HistoryNode) -> bool:
             return all(stamp(child) is None for child in node.children.values())

@@ -19,16 +19,16 @@ CHARS_PER_TOKEN = 4
 class RayPrefix(HistoryRouter):
     """A router that prefers the worker with the longest prefix while the queues are balanced.
 
-    It follows ray-project/ray @1eec25d, ray/llm/_internal/serve/request_router/prefix_aware. Queues
-    are balanced if the workers' requests in flight differ by at most ``imbalanced_threshold``. The
-    candidates are then the workers to which the longest prefix was sent, or, if this prefix is less
-    than the fraction ``match_rate_threshold`` of the prompt, the workers with the smallest trees.
+    The rules follow ray-project/ray @1eec25d,
+    ray/llm/_internal/serve/request_router/prefix_aware. Queues are balanced if the workers'
+    requests in flight differ by at most ``imbalanced_threshold``. The candidates are then the
+    workers to which the longest prefix was sent. If this prefix is less than the fraction
+    ``match_rate_threshold`` of the prompt, the candidates are the workers with the smallest trees.
     While queues are imbalanced, the candidates are two random workers. The candidate with the
     fewest requests in flight is chosen. Clients are not distinguished.
 
-    fairbench keeps one known defect: the tree grows without limit. With ``do_eviction``, the part
-    of a worker with more than ``eviction_threshold`` characters is cut to ``eviction_target``
-    characters.
+    fairbench keeps a known defect: the tree grows without limit. With ``do_eviction``, a worker's
+    tree is cut to ``eviction_target`` characters if it has more than ``eviction_threshold``.
     """
 
     name = "ray-prefix"

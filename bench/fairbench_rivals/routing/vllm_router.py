@@ -15,16 +15,16 @@ from fairbench.schedulers.routing.bases import CountingRouter, any_of, lowest
 class VllmRouter(CountingRouter):
     """A router that sends a request to a worker with the longest prefix, regardless of load.
 
-    It follows vllm-project/production-stack @a6c01db, vllm_router/routers/routing_logic.py,
+    The rules follow vllm-project/production-stack @a6c01db, vllm_router/routers/routing_logic.py,
     ``prefixaware``. All prompts ever sent to a worker count, compared in chunks of 128 characters.
-    Without a match, the router picks a random worker. (The package vllm-router of
-    vllm-project/router has ``cache_aware``, which is fairbench's router cache-aware.) Clients are
+    Without a match, the router picks a random worker. The package vllm-router of
+    vllm-project/router has ``cache_aware``, which is fairbench's router cache-aware. Clients are
     ignored.
 
-    fairbench keeps two known defects. Because load is ignored, all requests go to one worker if all
-    clients share a prefix. And prefixes are never forgotten. (With ``min_match_tokens``, a request
-    with a shorter match goes to the worker with the fewest requests per second, as with
-    ``prefix_min_match_length`` of the source.)
+    fairbench keeps two known defects of vLLM's router. Because load is ignored, all requests go to
+    a single worker if all clients share a prefix, and prefixes are never forgotten. With
+    ``min_match_tokens``, a request with a shorter match goes to the worker with the fewest requests
+    per second, as with ``prefix_min_match_length`` of the original router.
     """
 
     name = "vllm-router"
@@ -33,7 +33,7 @@ class VllmRouter(CountingRouter):
     class Params:
         """Parameters: the default ``chunk_tokens`` of 32 corresponds to 128 characters.
 
-        ``window_s`` is the window in seconds over which requests per second are counted.
+        ``window_s`` is the window in seconds in which requests per second are counted.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("chunk_tokens", "window_s")

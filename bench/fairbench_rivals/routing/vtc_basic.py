@@ -15,18 +15,18 @@ from fairbench.schedulers.routing.bases import CountingRouter, draw
 class VtcBasic(CountingRouter):
     """A router that sends users with more tokens to workers with higher numbers.
 
-    It follows vllm-project/aibrix @e3e10f9, pkg/plugins/gateway/algorithms/vtc/vtc_basic.go. The
-    worker with the lowest score is chosen: |worker's position - min(user's tokens / bucket, workers
-    - 1)| + min(running / 100, 1) + a random number from 0 to 0.1. The bucket is max(1000, (l + m) /
-    2), where l is the least and m the largest number of tokens of any user in the last 5 minutes.
-    The engine itself orders the requests, so a flood delays all clients at the same worker, and no
-    service difference is bounded. AIBrix's README states another formula than the code.
+    The rules follow vllm-project/aibrix @e3e10f9,
+    pkg/plugins/gateway/algorithms/vtc/vtc_basic.go. The worker with the lowest score is chosen:
+    |worker's position - min(user's tokens / bucket, workers - 1)| + min(running / 100, 1) + a
+    random number from 0 to 0.1. The bucket is max(1000, (l + m) / 2), where l is the least and m
+    the largest number of tokens of any user in the last 5 minutes. The engine itself orders the
+    requests, so a flood delays all clients at the same worker, and no service difference is
+    bounded. AIBrix's README states another formula than the code.
 
-    fairbench keeps two known defects. Outputs are assumed to be 1.5 times the input, and are never
-    corrected (unless ``true_outputs`` is set). Tokens older than the window are dropped only when
-    the same user returns, so the least and the most tokens are outdated (unless ``drop_all`` is
-    set). The tokens of a lone user determine the bucket, so its requests go only to workers 0 and 1
-    until about 90 requests run there.
+    fairbench keeps two known defects of AIBrix's router. Outputs are assumed to be 1.5 times the
+    input, and are never corrected (unless ``true_outputs`` is set). Old tokens are dropped only
+    when their user returns, so l and m are outdated (unless ``drop_all`` is set). The tokens of a
+    lone user determine the bucket, so its first 90 requests go only to workers 0 and 1.
     """
 
     name = "vtc-basic"
@@ -62,7 +62,7 @@ class VtcBasic(CountingRouter):
     def __init__(self, params: Params, workers: int) -> None:
         super().__init__(workers)
         self.params = params
-        self.tokens: dict[str, float] = {}  # for each user, the number of tokens in the window
+        self.tokens: dict[str, float] = {}  # number of each user's tokens in the window
         self._charges: dict[str, deque[tuple[float, float]]] = {}
 
     def route(self, request: Request, now_s: float) -> int:

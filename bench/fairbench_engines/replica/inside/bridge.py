@@ -1,15 +1,15 @@
 """The program in the engine's Python, which lets the engine's own code take each decision.
 
-It reads operations from standard input and writes answers to standard output. An operation is a
-line with a JSON list (name and arguments); an answer is a line of JSON.
+The program reads operations from standard input and writes answers to standard output. An operation
+is a line with a JSON list (name and arguments); an answer is a line of JSON.
 
-The engine is imported once. Each run is served by a forked copy of the process, so that no run
-sees the state of an earlier one. This copy forks a process for each replica, so that replicas
-compute in parallel; it communicates through a socket instead of standard input and output.
+The engine is imported once. A forked copy of the process serves each run, so that no run sees the
+state of an earlier run. The copy forks a process for each replica, so that replicas compute in
+parallel. Each replica's process communicates through a socket.
 
-Only the standard library and the engine are imported; the copy for a run also imports fairbench
-if a fairbench scheduler decides. The program ends when its input ends, or within a second after
-the parent process has ended.
+The program imports only the standard library and the engine; a run's copy also imports fairbench if
+a fairbench scheduler decides. The program ends when its input ends, or within a second after the
+parent process has ended.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from typing import Any, BinaryIO
 from fairbench_engines.replica.inside.replicas import OPERATIONS, ClockedReplica, EngineReplicas
 
 INSIDE = Path(__file__).resolve().parent
-LOOK_S = 1.0  # seconds between two checks whether the parent process still runs
+LOOK_S = 1.0  # seconds between two checks of whether the parent process still runs
 SOURCE_ONLY = "source-only"
 
 
 def main(arguments: list[str]) -> int:
     """Answer operations until the input ends; return the exit code.
 
-    The first argument is the name of the engine. The second is a file descriptor through which the
-    sockets of replicas arrive. With the third argument ``SOURCE_ONLY``, the only operation is
-    ``source``, which saves the slow import of the engine.
+    The first argument is the name of the engine, and the second is a file descriptor through which
+    the sockets of replicas arrive. With ``SOURCE_ONLY`` as third argument, the program answers only
+    the operation ``source`` and does not import the engine, which would take seconds.
     """
     # After Ctrl-C, the simulator closes the input of this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -65,9 +65,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _served_by_copy(answers: BinaryIO, bridge: Callable[[], EngineReplicas], passing: int) -> bool:
-    """Serve a run in a copy of this process; return False if the run failed or broke off.
+    """Serve a run in a forked copy of this process; return False if the run ended with an error.
 
-    ``passing`` is the file descriptor over which the sockets of replicas arrive.
+    ``passing`` is the file descriptor through which the sockets of replicas arrive.
     """
     copy = os.fork()
     if copy:
@@ -100,7 +100,6 @@ def _served_by_copy(answers: BinaryIO, bridge: Callable[[], EngineReplicas], pas
 
 
 def _started_replica(run: EngineReplicas, passing: int, index: int, tells_evicted: bool) -> int:
-    """Start a copy of this process for a replica; return the copy's process id."""
     with socket.socket(fileno=os.dup(passing)) as passed:
         _, descriptors, _, _ = socket.recv_fds(passed, 1, 1)
     with socket.socket(fileno=descriptors[0]) as channel:
@@ -117,7 +116,6 @@ def _started_replica(run: EngineReplicas, passing: int, index: int, tells_evicte
 
 
 def _serve(replica: ClockedReplica, messages: BinaryIO, answers: BinaryIO) -> None:
-    """Answer the operations on a replica until its messages end."""
     known = {name: getattr(replica, name) for name in OPERATIONS}
     _write(answers, True)
     while message := _read(messages):
@@ -145,7 +143,7 @@ def _write(answers: BinaryIO, answer: Any) -> None:
 
 
 def _end_with_parent(sleep: Callable[[float], None]) -> None:
-    """Start a thread that ends this process after the parent, even in an endless loop."""
+    """Start a thread that ends this process after its parent, even in an endless loop."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -159,8 +157,8 @@ def _end_with_parent(sleep: Callable[[float], None]) -> None:
 def failure(error: Exception) -> dict[str, Any]:
     """Return the type and text of an error, and the file, line and function that raised the error.
 
-    ``fits`` is false if the error shows that the engine differs from the supported releases: a call
-    of the engine by this package failed, or the engine used an attribute that a stand-in lacks.
+    ``fits`` is False if the error shows that the engine differs from the supported releases. In
+    such a case, a call from this package failed, or a stand-in lacks an attribute.
     """
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1]

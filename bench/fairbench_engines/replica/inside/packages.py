@@ -11,9 +11,7 @@ from types import ModuleType
 
 
 class FolderFinder(MetaPathFinder):
-    """An import finder that finds only the given packages in their folders.
-
-    All other packages in the folders stay invisible.
+    """An import finder that finds only the given packages, and no other package in their folders.
 
     Args:
         folders: The parent folder of each package, by the package's name.
@@ -34,8 +32,8 @@ def provide(own: Mapping[str, str], missing: Mapping[str, str]) -> None:
     """Make the given packages importable in this process.
 
     Args:
-        own: Folders by package; these replace installed packages of the same name.
-        missing: Folders by package, used only if this Python lacks the package.
+        own: Parent folders by package; these packages replace installed packages of equal names.
+        missing: Parent folders by package, used only if this Python lacks the package.
     """
     absent = {name: folder for name, folder in missing.items() if find_spec(name) is None}
     sys.meta_path.insert(0, FolderFinder({**absent, **own}))

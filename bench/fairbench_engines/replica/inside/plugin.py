@@ -21,8 +21,7 @@ from fairbench.schedulers.registry import VARIABLE
 class InsideConfig(PluginConfig):
     """A configuration in which ``path`` names the scheduler's class as ``MODULE:CLASS``.
 
-    Entry points would not do, because the engine's Python may lack fairbench's entry points or have
-    those of another version.
+    The engine's Python may lack fairbench's entry points, or have entry points of another version.
     """
 
     path: str = ""
@@ -37,7 +36,7 @@ class InsideConfig(PluginConfig):
 
 
 def config_of(told: Mapping[str, Any]) -> InsideConfig:
-    """Build the configuration from what the simulator sends, the result of ``code.plugin_of``."""
+    """Build the configuration from the result of ``code.plugin_of``, which the simulator sends."""
     os.environ[VARIABLE] = os.pathsep.join(told["files"])
     names = "local", "params", "weights", "eviction", "path"
     return InsideConfig(clients=tuple(told["clients"]), **{name: told[name] for name in names})

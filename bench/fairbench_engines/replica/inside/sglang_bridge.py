@@ -21,9 +21,9 @@ from fairbench_engines.replica.inside.sglang_seam import (
 from fairbench_engines.replica.inside.token_ids import TokenIds
 from fairbench_engines.replica.inside.virtual_time import VirtualTime
 
-# this module imports fairbench's packages
+# The plugin is imported only on demand, because it imports fairbench's packages.
 PLUGIN = "fairbench_engines.replica.inside.sglang_plugin"
-HOST_POLICY = "fcfs"  # SGLang's own policy while fairbench's plugin decides
+HOST_POLICY = "fcfs"  # SGLang's own policy, without effect while fairbench's plugin decides
 
 # folders of SGLang's package with the scheduling code
 DECIDING = ("srt/managers", "srt/mem_cache")
@@ -43,7 +43,7 @@ def load() -> None:
 
 
 def prefix_len(req: Any) -> int:
-    """Return the number of a prompt's cached tokens, of which SGLang 0.5.17 stores the indices."""
+    """Return the number of a prompt's cached tokens; SGLang 0.5.17 stores only their indices."""
     length: int = req.prefix_len if hasattr(req, "prefix_len") else len(req.prefix_indices)
     return length
 
@@ -58,7 +58,7 @@ def has_policy(name: str) -> bool:
 class SGLangWorker:
     """SGLang's part of a replica: a scheduler of SGLang that knows requests by number.
 
-    With ``hooks``, the fairbench scheduler in them decides.
+    With ``hooks``, a fairbench scheduler decides instead of SGLang's policy.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SGLangWorker:
         on_evict = self._note_evicted if tells_evicted else lambda node: None
         self.engine = SGLangScheduling(**limits, hooks=hooks, on_evict=on_evict)
         self._batch: Any = None
-        # unfinished requests by their rid, a number as text
+        # unfinished requests by SGLang's id, which is the request's number as text
         self._running: dict[str, Any] = {}
 
     def _note_evicted(self, node: Any) -> None:
@@ -90,9 +90,9 @@ class SGLangWorker:
         client: str,
         priority: int,
     ) -> None:
-        """Add a request to the engine's queue. A segment is a list [key, length].
+        """Add a request to the engine's queue; each segment of its tokens is a list [key, length].
 
-        ``prompt`` is a list of segments; ``output`` is a single segment.
+        ``prompt`` is a list of segments, and ``output`` is a single segment.
         """
         tokens = self._tokens
         ids, answer = tokens.of(prompt), tokens.of([output])
@@ -108,7 +108,7 @@ class SGLangWorker:
         batch = self._batch = self.engine.plan()
         answer = self._state()
         if batch is not None and self._hooks:
-            # On a real server, SGLang's ``run_batch`` sets the launch time.
+            # On a real server, SGLang's ``run_batch`` sets the launch time of a batch.
             batch.launch_ts = self._clock.now_s()
         if batch is None:
             pass
@@ -123,7 +123,7 @@ class SGLangWorker:
         return answer
 
     def _prefill(self, req: Any) -> tuple[int, int, int, int]:
-        """Return a request's number, and its cached, computed and remaining tokens."""
+        """Return a request's number, and its prompt's cached, computed and remaining tokens."""
         cached = prefix_len(req)
         left = len(req.origin_input_ids) + len(req.output_ids) - cached
         return int(req.rid), cached, extend_len(req), left
@@ -155,7 +155,7 @@ class SGLangWorker:
         return answer
 
     def unfinished(self) -> list[Any]:
-        """Return every request that has not finished."""
+        """Return all unfinished requests."""
         return list(self._running.values())
 
     def batch_requests(self) -> list[Any]:
@@ -174,13 +174,13 @@ class SGLangWorker:
 
 
 class SGLangBridge(EngineReplicas):
-    """SGLang's configuration for one run, which creates the run's replicas."""
+    """SGLang's configuration for a run, which creates the run's replicas."""
 
     def __init__(self) -> None:
         super().__init__("sglang")
         self._configured = ExitStack()
         self._limits: dict[str, Any] = {}
-        # module of fairbench's plugin, None if SGLang's own policy decides
+        # the module of fairbench's plugin, or None if SGLang's own policy decides
         self._plugin: Any = None
         self._told: dict[str, Any] = {}
 

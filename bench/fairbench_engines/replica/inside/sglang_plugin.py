@@ -27,7 +27,7 @@ def sglang_hooks(
         now_s: A function that returns the simulator's time in seconds.
         modules: Modules of SGLang whose functions are wrapped; other hooks matter only in servers.
 
-    Raises UsageError if one of SGLang's functions has other parameters than the plugin expects.
+    Raises UsageError if a function of SGLang has other parameters than the plugin expects.
     """
     vars(hooks)["time"] = types.SimpleNamespace(monotonic=now_s)
     made = hooks.Hooks(config_of(told), release)

@@ -1,8 +1,8 @@
-"""SGLang's own scheduling classes on a CPU, without a model: one engine iteration per call.
+"""SGLang's own scheduling classes on a CPU, without a model: an engine iteration per call.
 
-The scheduler, batch, policy, adder, radix cache and allocator are SGLang's classes; stand-ins
-replace its process, model, tokenizer and metrics. Overlap scheduling is off. Only the standard
-library and SGLang are imported.
+The scheduler, batch, policy, PrefillAdder, radix cache and allocator are SGLang's classes, and
+stand-ins replace its process, model, tokenizer and metrics. Overlap scheduling is off. This module
+imports only the standard library and SGLang.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ HOST_CACHE = {  # arguments of an SGLang server with a hierarchical KV cache
     "hicache_io_backend": "direct",
     "hicache_mem_layout": "layer_first",
 }
-DRAFTS = 4  # most drafted tokens that a step accepts with speculative decoding
+DRAFTS = 4  # maximum number of draft tokens that a step accepts with speculative decoding
 AFTER_END = 3  # token id that stands for any token after the end of an output
-# the output tokens of a request that has ended
+# the output tokens of a request after its end
 NO_MORE: dict[int, int] = defaultdict(lambda: AFTER_END)
 
 MODULES = {
@@ -52,7 +52,7 @@ MODULES = {
     "sampling_params": "sglang.srt.sampling.sampling_params",
 }
 
-# attributes of SGLang's scheduler that are None (``NONE``) or False (``OFF``) on a single GPU
+# attributes of SGLang's scheduler that are None (here) or False (``OFF``) on a single GPU
 NONE = (
     "_pending_chunked_abort_req",
     "chunked_req",
@@ -96,7 +96,7 @@ OFF = (
 class Absent:
     """A stand-in for a part of SGLang that does not affect scheduling.
 
-    An attribute that was not set is a function that does nothing. A MagicMock stores every call,
+    Every missing attribute is a function that does nothing. A MagicMock would store every call,
     which would take longer than SGLang itself.
     """
 
@@ -115,14 +115,14 @@ class Absent:
 
 @cache
 def sglang() -> Any:
-    """Import SGLang's modules. tests/sglang_cpu/install.sh installs SGLang without a GPU."""
+    """Import the modules of SGLang, which tests/sglang_cpu/install.sh installs without a GPU."""
     os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _tolerate_newer_transformers()
         modules = {name: import_module(path) for name, path in MODULES.items()}
     logging.getLogger("sglang").setLevel(logging.ERROR)
-    modules["torch"].set_num_threads(1)  # one thread is enough, because all tensors are small
+    modules["torch"].set_num_threads(1)  # a thread is enough for small tensors
     return types.SimpleNamespace(**modules)
 
 
@@ -135,7 +135,6 @@ def _tolerate_newer_transformers() -> None:
 
 @cache
 def _scheduler_class() -> Any:
-    """Return a subclass of SGLang's Scheduler without process, model, tokenizer and metrics."""
     sgl = sglang()
 
     scheduler: Any = sgl.scheduler.Scheduler
@@ -194,7 +193,6 @@ def _scheduler_class() -> Any:
             self.req_to_token_pool, self.token_to_kv_pool_allocator = rows, tokens
 
         def _make_surroundings(self) -> None:
-            """Set stand-ins for the parts of the scheduler that do not affect scheduling."""
             self.model_config = types.SimpleNamespace(
                 is_encoder_decoder=False,
                 vocab_size=2**62,
@@ -226,7 +224,7 @@ def _scheduler_class() -> Any:
 
 
 def unified_cache(params: Any, core: str) -> Any:
-    """Return SGLang's UnifiedRadixCache; ``core`` is the tree's language: "rust" or "python"."""
+    """Return SGLang's UnifiedRadixCache; ``core`` is its programming language, rust or python."""
     memory = "sglang.srt.mem_cache"
     full = import_module(f"{memory}.unified_cache.component_type").ComponentType.FULL
     params.tree_components, params.tree_core_backend = (full,), core
@@ -234,7 +232,7 @@ def unified_cache(params: Any, core: str) -> Any:
 
 
 def tiny_kv(pool: int) -> Any:
-    """Return a KV cache with one float per token; nothing reads the floats."""
+    """Return a KV cache with a float per token, which nothing reads."""
     sgl = sglang()
     return sgl.memory_pool.MHATokenToKVPool(
         *(pool, 1, sgl.torch.float32, 1, 1, 1, "cpu", False), enable_alt_stream=False
@@ -244,8 +242,8 @@ def tiny_kv(pool: int) -> Any:
 def hierarchical_cache(params: Any) -> Any:
     """Return SGLang's UnifiedRadixCache with a second cache in host memory (HiCache).
 
-    Copies between the caches are left out and finish at once, because a machine without a GPU has
-    neither pinned memory nor SGLang's copy kernels.
+    Stand-ins replace the copies between the two caches, because a machine without a GPU has neither
+    pinned memory nor SGLang's copy kernels.
     """
     host = "sglang.srt.mem_cache.pool_host"
     common: Any = import_module(f"{host}.common")
@@ -260,7 +258,7 @@ def hierarchical_cache(params: Any) -> Any:
 
 
 def ratio_tracker(sgl: Any) -> Any:
-    """Return SGLang's tracker of the new-token ratio, created as the installed release does."""
+    """Return the installed SGLang's tracker of the new-token ratio."""
     tracker = sgl.scheduler.NewTokenRatioTracker
     if hasattr(tracker, "from_config"):
         return tracker.from_config()
@@ -307,8 +305,6 @@ def configured(
 ) -> ExitStack:
     """Set the global configuration of SGLang until the returned stack is closed.
 
-    Closing the stack restores the old configuration.
-
     ``match_limit`` is the longest waiting queue that the policy LPM sorts; None means SGLang's
     default, which is always 128 before release 0.5.22. ``settings`` are further arguments of an
     SGLang server.
@@ -335,11 +331,9 @@ def configured(
 
 
 class SGLangScheduling:
-    """An SGLang scheduler with an empty KV pool.
+    """An SGLang scheduler with an empty KV pool, which needs a call of ``configured`` before.
 
-    ``configured`` must have been called.
-
-    - ``hooks`` are those of fairbench's plugin, which then decides; ``policy`` must be "fcfs".
+    - ``hooks`` are the hooks of fairbench's plugin, which then decides; ``policy`` must be "fcfs".
     - ``longest`` is the limit on prompt and output tokens of a request.
     - ``on_evict`` receives each evicted node of the radix tree.
     - ``tree`` is RADIX for SGLang's RadixCache, HICACHE for a ``hierarchical_cache``, or else the
@@ -407,7 +401,7 @@ class SGLangScheduling:
         held = len(scheduler.running_batch.reqs)
         batch = self._turn()
         if batch is None and held and not scheduler.running_batch.reqs:
-            # before SGLang 0.5.23, a first call may only remove finished requests
+            # Before SGLang 0.5.23, the first call may only remove finished requests.
             batch = self._turn()
         if batch is None and not scheduler.waiting_queue:
             scheduler.new_token_ratio_tracker.reset()
@@ -419,14 +413,14 @@ class SGLangScheduling:
         scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
         scheduler.last_batch = batch
         if batch is not None and batch.forward_mode.is_extend():
-            # On a real server, SGLang's ``run_batch`` does this.
+            # On a real server, SGLang's ``run_batch`` counts these tokens.
             scheduler.processed_tokens_counter += batch.extend_num_tokens
         return batch
 
     def complete(self, batch: Any) -> list[Any]:
-        """Give SGLang the next output tokens in place of the model; return the finished requests.
+        """Give SGLang the next output tokens in place of the model.
 
-        Requests that had ended before the completed batch are left out.
+        Return the requests that this batch has finished.
         """
         processor = self.scheduler.batch_result_processor
         requests = list(batch.reqs)
@@ -441,7 +435,7 @@ class SGLangScheduling:
                     batch.seq_lens[requests.index(req)] += tokens
             batch.input_ids = result.next_token_ids
             processor.process_batch_result_decode(batch, result)
-        # The plugin's hook wraps SGLang's ``process_batch_result``, which is not called here.
+        # The plugin hooks into SGLang's ``process_batch_result``, which this method does not call.
         if self._hooks:
             self._hooks.results(lambda *_: None, self.scheduler, batch, result)
         finished = [req for req in running if req.finished()]
@@ -450,7 +444,6 @@ class SGLangScheduling:
         return finished
 
     def _next(self, requests: list[Any]) -> Any:
-        """Return the next output token of each request, or ``AFTER_END`` after its end."""
         tokens = [self._outputs.get(req, NO_MORE)[len(req.output_ids)] for req in requests]
         return self._sgl.utils.GenerationBatchResult(next_token_ids=self._sgl.torch.tensor(tokens))
 

@@ -12,10 +12,10 @@ class TokenIds:
     """A converter that gives each segment key its own token ids, in the order of first use."""
 
     def __init__(self) -> None:
-        # token ids of the longest segment so far, by segment key
+        # token ids of the longest known segment of each key
         self._ids: dict[Hashable, array[int]] = {}
-        # The new ids of a key that grows form a range of consecutive numbers. The first list holds
-        # the first id of each range, the second its key and its offset in the key's ids.
+        # Each time a key needs more ids, it gets a run of consecutive new ids. The first list holds
+        # the first id of each run, and the second list its key and its offset in the key's ids.
         self._runs: tuple[list[int], list[tuple[Hashable, int]]] = [], []
         self._next = 1
 
@@ -37,10 +37,7 @@ class TokenIds:
         known.extend(range(first, self._next))
 
     def prompt(self, ids: Sequence[int]) -> tuple[tuple[Any, int], ...]:
-        """Return the segments (key, length) that token ids stand for.
-
-        This is the inverse of ``of``.
-        """
+        """Return the segments (key, length) that token ids stand for, as the inverse of ``of``."""
         starts, runs = self._runs
         segments: list[tuple[Any, int]] = []
         at = 0
@@ -59,7 +56,7 @@ class TokenIds:
 
 
 def _consecutive(ids: Sequence[int], at: int, most: int) -> int:
-    """Return how many ids from position ``at`` on are consecutive numbers, up to ``most``."""
+    """Return how many of at most ``most`` ids from position ``at`` on are consecutive numbers."""
     low, high = 1, most
     while low < high:
         middle = (low + high + 1) // 2

@@ -14,7 +14,7 @@ from fairbench_engines.replica.inside.virtual_time import VirtualTime
 from fairbench_engines.replica.inside.vllm_seam import VLLMScheduling, admitted, vllm
 
 PLUGIN = "fairbench_engines.replica.inside.vllm_plugin"  # imports fairbench's packages
-HOST_POLICY = "fcfs"  # vLLM's own policy while the plugin decides
+HOST_POLICY = "fcfs"  # vLLM's own policy, without effect while fairbench's plugin decides
 
 # folders of vLLM's package with the scheduling code
 DECIDING = ("v1/core",)
@@ -41,8 +41,7 @@ def has_policy(name: str) -> bool:
 class VLLMWorker:
     """vLLM's part of a replica: a scheduler of vLLM that knows requests by number.
 
-    ``scheduler_cls`` is the plugin's scheduler class if a fairbench scheduler decides, or None for
-    vLLM's own.
+    ``scheduler_cls`` is the plugin's scheduler class, or None if vLLM's own scheduler decides.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class VLLMWorker:
         self._clock, self._tokens, self._block_size = clock, tokens, limits.block_size
         self.engine = VLLMScheduling(limits, policy, scheduler_cls=scheduler_cls)
         self._plan: Any = None
-        self._prefilling: set[str] = set()  # requests with partly computed prompts
+        self._prefilling: set[str] = set()  # requests whose prompts are partly computed
         self._preempted: list[tuple[int, int]] = []
         self._evicted: list[Any] = []
         self._watch_preemptions()
@@ -77,8 +76,8 @@ class VLLMWorker:
         scheduler._preempt_request = watched
 
     def _watch_evictions(self, pool: Any) -> None:
-        """Store the prefix that ends at each evicted block, unless the block has another copy."""
-        # a request's tokens, and their number up to the end of the block, by hash of the block
+        """Store the prefix that ends at each evicted block, unless another block still holds it."""
+        # for each block hash, a request's token ids and their number up to the end of the block
         ended: dict[Any, tuple[Any, int]] = {}
         store, remove = pool.cache_full_blocks, pool._remove_cached_block_hashes
         bare, size = vllm().kv_cache_utils.get_block_hash, self._block_size
@@ -107,9 +106,9 @@ class VLLMWorker:
         client: str,
         priority: int,
     ) -> None:
-        """Add a request to the engine's queue. A segment is a list [key, length].
+        """Add a request to the engine's queue; each segment of its tokens is a list [key, length].
 
-        ``prompt`` is a list of segments; ``output`` is a single segment.
+        ``prompt`` is a list of segments, and ``output`` is a single segment.
         """
         request = self.engine.request(
             number,
@@ -125,8 +124,8 @@ class VLLMWorker:
     def turn(self, *, whole: bool) -> dict[str, Any]:
         """Plan the next step; return the plan and the scheduler's state.
 
-        If ``whole`` is True, the plan contains each decoding request's context length. A plan that
-        contains no step has no key "decode".
+        If ``whole`` is True, the plan contains each decoding request's context length. A plan
+        without a step lacks the key "decode".
         """
         plan = self._plan = self.engine.plan()
         answer = self._state()
@@ -139,7 +138,7 @@ class VLLMWorker:
             if name in new or name in self._prefilling:
                 chunks.append(self._chunk(request, tokens, first=name in new))
             else:
-                # the context includes the token that this step produces
+                # The context includes the token that this step produces.
                 contexts.append((int(name), request.num_computed_tokens))
         answer["decode"] = [len(contexts), sum(tokens for _, tokens in contexts)]
         answer["chunks"] = chunks
@@ -148,9 +147,9 @@ class VLLMWorker:
         return answer
 
     def _chunk(self, request: Any, tokens: int, *, first: bool) -> tuple[int, int, int, bool, bool]:
-        """Return a request's number, earlier computed tokens, the chunk's tokens, and two flags.
+        """Return a request's number, its earlier computed tokens, its tokens, and two flags.
 
-        The flags state whether the chunk is the first and whether it is the last of its prompt.
+        The flags say whether the chunk is the first and whether it is the last of the prompt.
         """
         computed = request.num_computed_tokens
         last = computed == request.num_tokens
@@ -179,7 +178,7 @@ class VLLMWorker:
         return answer
 
     def unfinished(self) -> list[Any]:
-        """Return every request that has not finished."""
+        """Return all unfinished requests."""
         return list(self.engine.scheduler.requests.values())
 
     def batch_requests(self) -> list[Any]:
@@ -200,12 +199,12 @@ class VLLMWorker:
 
 
 class VLLMBridge(EngineReplicas):
-    """vLLM's configuration for one run, which creates the run's replicas."""
+    """vLLM's configuration for a run, which creates the run's replicas."""
 
     def __init__(self) -> None:
         super().__init__("vllm")
         self._limits: Any = None
-        self._plugin: Any = None  # fairbench's plugin, None if vLLM's own policy decides
+        self._plugin: Any = None  # fairbench's plugin, or None if vLLM's own policy decides
         self._policy = ""
         self._told: dict[str, Any] = {}
 

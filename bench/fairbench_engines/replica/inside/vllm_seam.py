@@ -1,8 +1,8 @@
-"""vLLM's own schedulers and KV cache manager on a CPU, without a model: one step per call.
+"""vLLM's own schedulers and KV cache manager on a CPU, without a model: an engine step per call.
 
 Stand-ins replace the engine's process, model and tokenizer. With asynchronous scheduling or
 pipeline parallelism, several steps are in flight, as in vLLM's
-``EngineCore.step_with_batch_queue``. Only the standard library and vLLM are imported.
+``EngineCore.step_with_batch_queue``. This module imports only the standard library and vLLM.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MODULES = {
 
 @cache
 def vllm() -> Any:
-    """Import vLLM's modules. tests/vllm_cpu/install.sh installs vLLM without a GPU."""
+    """Import the modules of vLLM, which tests/vllm_cpu/install.sh installs without a GPU."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -47,7 +47,7 @@ def vllm() -> Any:
 
 
 class _Structured:
-    """A stand-in for vLLM's manager of structured output; every draft token is valid."""
+    """A stand-in for vLLM's manager of structured output, which accepts every draft token."""
 
     def validate_tokens(self, request: Any, drafts: Any) -> Any:
         return drafts
@@ -57,7 +57,6 @@ class _Structured:
 
 
 def _configuration(limits: Any, policy: str, kv_events: Any) -> Any:
-    """Return an object with those attributes of a VllmConfig that vLLM's schedulers read."""
     config, batches = vllm().config, 1 + limits.async_scheduling
     scheduler = config.SchedulerConfig(
         max_model_len=1 << 20,
@@ -109,21 +108,21 @@ def _configuration(limits: Any, policy: str, kv_events: Any) -> Any:
 
 
 def admitted(plan: Any) -> list[str]:
-    """Return the names of requests that a step admits, including preempted requests."""
+    """Return the names of all requests that a step admits, including preempted requests."""
     new = [one.req_id for one in plan.scheduled_new_reqs]
     return [*new, *plan.scheduled_cached_reqs.resumed_req_ids]
 
 
 @dataclass
 class _Told:
-    """A step that vLLM has scheduled, with its scheduled and preempted requests by number.
+    """A step that vLLM has scheduled, with the numbers of its requests.
 
-    ``scheduled`` holds each request's number of tokens in the step.
+    ``scheduled`` maps each request to its number of tokens in the step.
     """
 
     plan: Any
     scheduled: dict[int, int]
-    hits: dict[int, int]  # cached tokens of each admitted request
+    hits: dict[int, int]  # number of cached tokens of each admitted request
     preempted: list[int]
 
 
@@ -135,7 +134,7 @@ def _drawn(name: str, what: Any, most: int) -> int:
 class VLLMScheduling:
     """A vLLM scheduler with an empty KV pool; ``limits`` has the attributes of a VLLMLimits.
 
-    ``configured`` sets further attributes of the VllmConfig, by dotted path.
+    ``configured`` sets further attributes of the VllmConfig, by their dotted paths.
     """
 
     def __init__(
@@ -168,12 +167,11 @@ class VLLMScheduling:
         self._depth = config.max_concurrent_batches
         # scheduled steps that have not ended
         self._in_flight: deque[_Told] = deque()
-        # cached tokens that vLLM last found for each request
+        # number of cached tokens that vLLM last found for each request
         self.hits: dict[str, int] = {}
         self._listen()
 
     def _listen(self) -> None:
-        """Wrap two methods of vLLM, to record preemptions and the cached tokens of requests."""
         scheduler = self.scheduler
         preempt, lookup = scheduler._preempt_request, scheduler.kv_cache_manager.get_computed_blocks
 
@@ -204,9 +202,9 @@ class VLLMScheduling:
     ) -> Any:
         """Create a vLLM request that will produce the tokens ``output``, without queueing it.
 
-        ``spare`` is added to the limit on output tokens; if it is above 0, the last token of
-        ``output`` is a stop token. ``facts`` are further arguments of vLLM's request, and
-        ``sampling`` of its SamplingParams.
+        The limit on output tokens is the length of ``output`` plus ``spare``. If ``spare`` is above
+        0, the last token of ``output`` is a stop token. ``facts`` are further arguments of vLLM's
+        request, and ``sampling`` contains arguments of its SamplingParams.
         """
         v, stop = vllm(), [output[-1]] if spare else None
         request = v.request.Request(
@@ -231,8 +229,8 @@ class VLLMScheduling:
     def step(self) -> Any:
         """Complete the oldest step in flight, and schedule more steps as far as vLLM allows.
 
-        Returns (scheduled, hits, preempted, finished), with requests by number, or None if no step
-        had work. ``hits`` are the cached tokens of the requests that the step has admitted.
+        Returns (scheduled, hits, preempted, finished) with requests by number, or None if no step
+        has work. ``hits`` maps each request that the step has admitted to its cached tokens.
         """
         scheduler, in_flight = self.scheduler, self._in_flight
         while True:
@@ -260,7 +258,7 @@ class VLLMScheduling:
         return _Told(self._with_samples(plan), scheduled, hits, self._preempted)
 
     def _with_samples(self, plan: Any) -> Any:
-        """Store the requests that get an output token in the plan, and return it."""
+        """Add to a plan the requests that get an output token, and return the plan."""
         requests = self.scheduler.requests
         plan.samples = {n for n in plan.num_scheduled_tokens if not requests[n].is_prefill_chunk}
         return plan
@@ -268,7 +266,7 @@ class VLLMScheduling:
     def plan(self) -> Any:
         """Return the next step that vLLM schedules, or None if vLLM schedules nothing.
 
-        A step that only preempts requests takes no time, so the following step is returned.
+        A step that only preempts requests takes no time and is skipped.
         """
         while True:
             self._preempted = []
@@ -298,10 +296,9 @@ class VLLMScheduling:
         return finished
 
     def _sampled(self, name: str, plan: Any) -> list[int]:
-        """Return the output tokens that a request gets from a step.
+        """Return the output tokens, including accepted drafts, that a request gets from a step.
 
-        The result is empty while the prompt is incomplete, and [0] if the request has ended; it
-        includes accepted drafts.
+        The result is empty while the prompt is incomplete, and [0] if the request has ended.
         """
         if name not in plan.samples:
             return []
@@ -315,14 +312,14 @@ class VLLMScheduling:
         accepted = _drawn(name, produced, drafts)
         rest = list(self._outputs[name][produced : produced + 1 + accepted])
         assert rest
-        # 0 stands for tokens after the end of the output
+        # The token id 0 stands for any token after the end of the output.
         return rest + [0] * (1 + accepted - len(rest))
 
     def _draft(self, names: list[str]) -> None:
         """Give vLLM draft tokens for each request if speculative decoding is used.
 
-        With several steps in flight, drafts stay on the model's side, and vLLM's scheduler gets
-        none.
+        With several steps in flight, draft tokens stay in the model's process, and vLLM's scheduler
+        gets none.
         """
         most, depth = self.scheduler.num_spec_tokens, self._depth
         if most and depth == 1:
@@ -331,12 +328,12 @@ class VLLMScheduling:
             self.scheduler.update_draft_token_ids(drafts)
 
     def awaits(self) -> bool:
-        """Return whether requests wait for a KV transfer; it continues in steps without tokens."""
+        """Return whether requests wait for a KV transfer, which continues in empty steps."""
         connector = self.scheduler.connector
         return connector is not None and bool(connector.awaits_load)
 
     @property
     def free_blocks(self) -> int:
-        """The number of KV blocks that are free, or cached without a user."""
+        """The number of KV blocks that no request uses, including cached blocks."""
         free: int = self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         return free
