@@ -120,7 +120,7 @@ def choose_from(given: str, names: Sequence[str]) -> str:
 
 
 # GitHub Actions runs ``::error::text`` as a command at the start of a line or after a blank, and
-# ``##[error]`` anywhere. A client's name in a table row could act as a command.
+# ``##[error]`` anywhere. A client's name in the first column of a table could act as a command.
 _COMMAND = re.compile(r"(?<!\S)::(?=.*?::)|##(?=\[)")
 
 

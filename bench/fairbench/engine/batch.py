@@ -27,12 +27,10 @@ class RunningBatch:
 
     def __init__(self, index: dict[str, int] | None = None) -> None:
         self.steps = 0
-        # ``size`` is stored, because every step reads it.
         self.size = 0
         # ``sequences`` maps each sequence of the batch to its position in SGLang's batch.
         self.sequences: dict[Sequence, int] = {}
         self._in_batch = InBatch({} if index is None else index)
-        # ``per_client`` maps each client to its number of requests in the batch.
         self.per_client = self._in_batch.per_client
         self._context_base = 0
         self._reserve_base = 0
@@ -42,7 +40,6 @@ class RunningBatch:
         # ``due`` is a heap of sequences by the decode step after which each sequence ends. An entry
         # is outdated if its step differs from ``Sequence.due``.
         self.due: list[tuple[int, int, Sequence]] = []
-        # ``_joined`` is the position of the sequence that joined last.
         self._joined = 0
         # If ``times_requests`` is true, ``Sequence.gpu_ps`` sums each request's part of the GPU
         # time.
@@ -164,7 +161,7 @@ class RunningBatch:
     def steps_to_finish(self) -> int:
         """Return the number of decode steps until the first sequence of the batch ends."""
         due = self.due
-        # The heap entries of a retracted sequence are outdated.
+        # After a retraction, the heap still contains the sequence's old entry.
         while due[0][0] != due[0][2].due:
             heappop(due)
         return due[0][0] - self.steps
@@ -175,7 +172,7 @@ class RunningBatch:
         done: list[Sequence] = []
         while due and due[0][0] <= steps:
             step, _, sequence = heappop(due)
-            # A retracted sequence may have two equal entries in the heap.
+            # The heap may contain two equal entries for a retracted sequence.
             if step == sequence.due and not (done and done[-1] is sequence):
                 done.append(sequence)
         if len(done) > 1:
@@ -223,7 +220,7 @@ class BatchView:
     def __iter__(self) -> Iterator[Running]:
         for sequence in list(self._batch.sequences):
             if sequence not in self._batch.sequences:
-                # The scheduler has preempted this request during the iteration.
+                # A scheduler may preempt a request while it iterates over the batch.
                 continue
             request, produced = sequence.request, self._batch.produced(sequence)
             reserved = min(request.max_new_tokens - produced, CLIP_MAX_NEW_TOKENS)

@@ -60,7 +60,6 @@ class Residency:
         self._log = log
         self._held: dict[str, Counter[int]] = {client: Counter() for client in clients}
         self._unpinned: dict[str, Counter[int]] = {client: Counter() for client in self._held}
-        # ``_private`` maps each client to its running requests' tokens outside the prefix tree.
         self._private = Counter[str]()
 
     @property
@@ -420,7 +419,7 @@ class Claims(Generic[N]):
             listed, number, node = entries[0]
             if not self.is_open_leaf(node, queue):
                 heappop(entries)
-                # The node is added again once it is an evictable leaf.
+                # A removed node returns to the queue once it is an evictable leaf.
                 node.listed_for.discard(queue)
             elif listed < (rank := self._rank(node)):
                 heapreplace(entries, (rank, number, node))
@@ -559,7 +558,7 @@ class ClientCache(KVCache):
     def retain(self, node: KVNode, request: Request) -> None:
         self.claims.finish(cast(ClaimedNode, node), request)
 
-    # In SGLang, a node is pinned as a whole, and its tokens are in memory only once.
+    # SGLang pins whole nodes and stores their tokens in memory only once.
 
     def tokens_of(self, node: ClaimedNode) -> tuple[int, int]:
         return (node.length, 0) if node.locks else (0, node.length)

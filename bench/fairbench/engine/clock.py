@@ -19,7 +19,6 @@ class Clock:
     def __init__(self) -> None:
         self.now_ps = 0
         self.events: list[Event] = []
-        # ``_latest`` is the event that ran last.
         self._latest: Event = (0, -1, 0, 0, _nothing)
         self._inserted = 0
 

@@ -162,7 +162,6 @@ class EngineContract(Protocol):
     Settings and a timing profile determine a contract.
     """
 
-    # ``pool_tokens`` is the size of a worker's KV memory in tokens.
     pool_tokens: int
     # ``most_running`` is the maximum number of requests that a worker runs at once.
     most_running: int

@@ -126,7 +126,7 @@ class PrefillReplica:
         # ``_copies`` maps each request that is not at a decode worker yet to its copy in the
         # engine.
         self._copies: dict[Sequence, Sequence | None] = {}
-        self._unreserved = 0  # number of requests that the engine has not received yet
+        self._unreserved = 0
 
     # Replica interface
 
@@ -179,7 +179,7 @@ class PrefillReplica:
         self._unreserved += 1
         self._arrived(sequence)
 
-    # Path of a request
+    # Request path
 
     def _arrived(self, sequence: Sequence) -> None:
         self._assign(sequence)
@@ -438,7 +438,7 @@ class DecodeWorker(EngineLoop[KVNode]):
     def _fits_beside(self, request: Request, tokens: int) -> bool:
         """Return whether ``tokens`` tokens of a request fit beside the running requests."""
 
-    # Calls by prefill workers
+    # Prefill workers' calls
 
     def may_take(self, request: Request, tokens: int) -> bool:
         """Return whether memory, slots and the load cap allow a request of ``tokens`` tokens.
@@ -524,7 +524,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         if batch.size > cache.free:
             self._retract()
         if not 0 < batch.size <= cache.free:
-            # The remaining memory is reserved for prompts that are being sent.
+            # All free memory is reserved for prompts that are being sent.
             return False
         steps = min(batch.steps_to_finish(), cache.free // batch.size, self._most_steps())
         self._start_run(steps, -self._extra_ps())
@@ -684,8 +684,8 @@ class VLLMDecode(DecodeWorker):
         own = DecodeLimits(pool, size, UNLIMITED, limits.load_cap, step_by_step=step_by_step)
         super().__init__(parts, own)
         self._block_size, self._watermark = limits.block_size, limits.watermark_blocks
-        self._fresh: dict[Sequence, None] = {}  # requests without a first token
-        self._again: list[Prefill] = []  # preempted requests that are being recomputed
+        self._fresh: dict[Sequence, None] = {}
+        self._again: list[Prefill] = []
 
     def in_flight(self) -> list[Sequence]:
         return [*super().in_flight(), *(prefill.sequence for prefill in self._again)]

@@ -104,14 +104,13 @@ class KVNode(Node):
         # ``number`` is the node's position in the order of creation, which orders leaves of equal
         # rank.
         self.number = 0
-        # ``listed`` is true if the heap of leaves has an entry for the node.
         self.listed = False
         self.waiters: Waiters | None = None
 
 
 KVWaiter = AttachedRequest[KVNode]
 # The waiting requests whose cached prefix ends at a node, by the key of the child that would extend
-# the prefix. The key is None if the whole prompt is cached.
+# the prefix. The key None means that the whole prompt is cached.
 Waiters = dict[tuple[str, int] | None, dict[KVWaiter, None]]
 
 
@@ -154,16 +153,13 @@ class KVCache(PrefixTree[KVNode]):
         self.on_evict = on_evict
         # ``on_moved`` is called with each waiting request whose cached prefix may have changed.
         self.on_moved: Callable[[KVWaiter], None] | None = None
-        # ``refresh_stamp`` is the time stamp of the latest refresh.
         self.refresh_stamp = 0
         self._stamp = 0
         self._created = 0
         # ``_leaves`` is a heap of leaves by rank and number; a stored rank may be too low.
         self._leaves: list[tuple[Rank, int, KVNode]] = []
-        # ``_latest`` is the waiting request that was matched last.
         self._latest: KVWaiter | None = None
-        self._stored: tuple[Prompt, KVNode] | None = None  # the prompt that was locked last
-        # ``_matching`` is the waiting request that is being matched.
+        self._stored: tuple[Prompt, KVNode] | None = None
         self._matching: KVWaiter | None = None
 
     # Memory
@@ -181,7 +177,7 @@ class KVCache(PrefixTree[KVNode]):
     def release(self, tokens: int) -> None:
         self.free += tokens
 
-    # The client arguments have an effect only in ``ClientCache``.
+    # Only a ``ClientCache`` counts memory by client.
 
     def allocate_for(self, client: str, tokens: int) -> None:
         """Allocate ``tokens`` tokens for a request of the client (see ``allocate``)."""
@@ -227,7 +223,7 @@ class KVCache(PrefixTree[KVNode]):
             listed, _, node = heappop(self._leaves)
             node.listed = False
             if node.locks or node.children:
-                # The node is added again when it is an unlocked leaf.
+                # A removed node returns to the heap once it is an unlocked leaf.
                 continue
             rank = self.policy.rank(new_tuple(Leaf, (self._access_of(node), 0, 0.0, False)))
             if listed == rank:
@@ -248,7 +244,8 @@ class KVCache(PrefixTree[KVNode]):
 
     def _list_if_leaf(self, node: KVNode) -> None:
         if not (node.listed or node.locks or node.children or node is self.root):
-            # The stored rank may be too low, because it ignores uses by waiting requests.
+            # A stored rank may be too low, because it ignores uses of the prefix by waiting
+            # requests.
             node.listed = True
             rank = self.policy.rank(new_tuple(Leaf, (node.last_access, 0, 0.0, False)))
             heappush(self._leaves, (rank, node.number, node))
@@ -337,7 +334,7 @@ class KVCache(PrefixTree[KVNode]):
         if node.children:
             stored = self._stored
             if stored is not None and stored[0] is prompt and stored[1].depth == depth:
-                end = stored[1]  # Parallel branches of a program often have the same prompt.
+                end = stored[1]  # parallel branches of a program often share a prompt
             else:
                 end, place = self.descend(node, prompt, place, depth)
         cached = end.depth - node.depth

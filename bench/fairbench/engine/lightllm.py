@@ -138,12 +138,12 @@ class LightLLMWorker(EngineLoop[KVNode]):
         waiting.running = BatchView(batch, lambda: self.cache.free)
         self._overhead_ps = round(limits.prefill_overhead_ms * PS_PER_MS)
         self._poll_ps = round(limits.idle_poll_ms * PS_PER_MS)
-        self._decoded = 0  # number of decode steps since the last minibatch
+        self._decoded = 0
         self._prefilling: list[Sequence] = []
         self._prefill_start_ps = 0
         self._idle_since_ps = 0
 
-    # The inbox holds requests that the engine has not read from its socket yet.
+    # Inbox of requests that the engine has not read from its socket
 
     def fits(self, request: Request) -> bool:
         return request.input_tokens <= self.limits.minibatch_tokens

@@ -74,7 +74,7 @@ class IntegerTable:
         self._block_bytes = ROWS_PER_BLOCK * self._row_bytes
         # ``_bytes_apart`` is the size in bytes of the rows that a subclass stores itself.
         self._bytes_apart = 0
-        self._filed = 0  # number of rows in ``blocks``
+        self._filed = 0
 
     def __len__(self) -> int:
         return self._filed + (len(self._block) + self._bytes_apart) // self._row_bytes
@@ -129,7 +129,7 @@ class Stretch:
 
     start_ps: int
     growth_ps: int
-    context_tokens: int  # total context of the batch at the first step
+    context_tokens: int
     fixed_ps: int
     steps: int = 0
     end_ps: int = 0
@@ -154,7 +154,7 @@ class Stretch:
 
 
 Ints: TypeAlias = NDArray[np.int64]
-# the largest total for which ``shares_upto`` is exact with machine integers
+# limit below which 64-bit integers suffice for exact shares of a total
 EXACT = 2**50
 HEAD_COLUMNS = 10
 HEAD = Struct(f"{HEAD_COLUMNS}q")
@@ -174,7 +174,6 @@ class InBatch:
 
     def __init__(self, index: dict[str, int]) -> None:
         self.index = index
-        # ``per_client`` maps each client to its number of requests in the batch.
         self.per_client: dict[str, int] = {}
         self.clients, self.requests, self.base_tokens = array("q"), array("q"), array("q")
         self.step = 0
@@ -298,7 +297,8 @@ def shares_upto(total: Ints, upto: Ints, whole: Ints) -> Ints:
     if whole.max(initial=0) >= EXACT or np.abs(total).max(initial=0) >= EXACT * 2**10:
         wide: Ints = (total.astype(object) * upto // whole).astype(np.int64)
         return wide
-    # The floating-point guess is close, so the remainder modulo 2**64 gives the exact difference.
+    # The difference of the floating-point guess from the exact result is small enough to be
+    # computed modulo 2**64.
     guess = (total * (upto / whole)).astype(np.int64)
     guess += (total * upto - guess * whole) // whole
     return guess
@@ -339,9 +339,7 @@ Shares: TypeAlias = Mapping[str, PrefillShare]
 class ServiceLog(IntegerTable):
     """A log of clients' service, with one row per client and stretch.
 
-    - A stretch is a prefill iteration (with ``steps`` 1), or a series of decode steps of an
-    unchanged batch. In a prefill iteration, ``input_tokens`` and ``extend_charged_tokens`` are
-    recorded at admission, and ``extend_tokens`` after the computation.
+    - A stretch is a prefill iteration (with ``steps`` 1) or decode steps of an unchanged batch.
     - Each decode step yields ``output_tokens / steps`` tokens and takes ``step_growth_ps`` longer
       than the step before. ``context_tokens`` is the sum of the context lengths at the first step.
     - A prefill iteration records ``input_tokens`` and ``extend_charged_tokens`` at admission. A

@@ -122,7 +122,7 @@ NOBODY: list[Sequence] = []
 class EngineLoop(ABC, Generic[N]):
     """The loop of iterations that all simulated replicas share."""
 
-    # CPython 3.11 is slow with objects that have more than 30 attributes in a dict.
+    # CPython 3.11 is slow with objects of more than 30 attributes unless they have slots.
     __slots__ = (
         "_blocked", "_clock", "_computes_prompts", "_context_tokens", "_costs", "_end_ps",
         "_fixed_ps", "_idle", "_inbox", "_log", "_passed", "_preempts", "_profile", "_run",
@@ -151,10 +151,9 @@ class EngineLoop(ABC, Generic[N]):
         self.on_pass: Callable[[], None] | None = None
         self.frontend = FrontendQueue(clock, profile.frontend, index, self._arrive)
         self._clock, self._profile, self._log = clock, profile, parts.log
-        # The step times are copied, because cached properties of the profile are slow to read.
+        # Step times are copied from the profile, whose cached properties are slow to read.
         self._step_ps, self._token_ps = profile.fixed_ps, profile.context_ps
         self._preempts = parts.scheduler.preempts
-        # ``_inbox`` holds the requests that have arrived since the current iteration began.
         self._inbox: list[Sequence] = []
         self._run: DecodeRun | None = None
         # ``_end_ps`` is the planned end of the current series of decode steps.
@@ -162,11 +161,10 @@ class EngineLoop(ABC, Generic[N]):
         # ``_fixed_ps`` is the time of a step without context, and ``_context_tokens`` is the
         # batch's context at the start of the current series of decode steps.
         self._fixed_ps = self._context_tokens = 0
-        # ``_stretch`` is the series of decode steps since the batch last changed. It is logged when
-        # the batch changes.
+        # ``_stretch`` is the series of decode steps since the batch last changed. The series is
+        # logged when the batch changes.
         self._stretch: Stretch | None = None
         self._idle = True
-        # ``_computes_prompts`` is true while the current iteration computes prompts.
         self._computes_prompts = False
         self._wake_up = WakeUp(clock, index, self._awake)
         # ``_passed`` is the number of decode steps at the last scheduling pass that blocked the
@@ -225,9 +223,8 @@ class EngineLoop(ABC, Generic[N]):
             view = self.share.begin(self.waiting, pending)
             if not view.clients():
                 return
-            # A scheduler applies late charges only for the clients in the view, but a pass may
-            # offer requests of clients whose oldest request is hidden. This call applies all late
-            # charges.
+            # The scheduler may apply late charges only for the clients in its view. The call of
+            # ``balances`` applies the late charges of hidden clients, too.
             self.scheduler.balances()
         now_s = self._clock.now_ps / PS_PER_S
         drive(self.scheduler.select(view, now_s), try_admit, preempt)
@@ -433,7 +430,7 @@ class EngineLoop(ABC, Generic[N]):
         if delay_ps := self._delay_ps():
             self._end_stretch()
             start_ps += delay_ps
-        # The series ends at the next scheduling pass, which blocks the worker.
+        # Decode steps end at the next scheduling pass, which blocks the worker.
         if self.scheduler.pass_s is not None:
             steps = min(steps, self._passed + self.scheduler.steps_per_pass - batch.steps)
         size, context = batch.size, batch.context_tokens
@@ -464,7 +461,7 @@ class EngineLoop(ABC, Generic[N]):
     def _end_decode(self) -> None:
         run, now_ps = self._run, self._clock.now_ps
         if run is None or now_ps != self._end_ps:
-            # This event belongs to a series of decode steps that was stopped.
+            # The event of a stopped series of decode steps has no effect.
             return
         self._run = None
         self._book_decode(run, run.steps, now_ps)

@@ -98,12 +98,11 @@ class Sequence:
         self.total = request.input_tokens
         self.produced = 0
         self.worker = self.decode_worker = -1
-        # These times are set only in a cluster with separate prefill and decode workers.
+        # times that are set only in disaggregated clusters
         self.reserved_ps = self.computed_ps = self.sent_ps = self.received_ps = NEVER
         self.status = UNFINISHED
         # ``node`` is the tree node at which a running request's locked prefix ends.
         self.node: KVNode | None = None
-        # ``place`` is the position in the prompt at which the locked prefix ends.
         self.place: Place = (0, 0)
         # ``filled`` is the number of prompt tokens whose KV cache is in memory.
         self.filled = 0
@@ -114,7 +113,6 @@ class Sequence:
         self.gpu_ps = 0.0
         # ``joined_time`` holds the batch's ``DecodeTime`` sums when the request joined.
         self.joined_time = NO_TIME
-        # ``due`` is the batch's decode step after which the request ends.
         self.due = NEVER
         # ``joined_step`` is the number of the batch's decode steps when the request joined.
         self.joined_step = 0

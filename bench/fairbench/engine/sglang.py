@@ -57,13 +57,10 @@ class SGLangReplica(EngineLoop[KVNode]):
         # While ``_batch_is_full`` is true, SGLang admits no request until a running request leaves
         # the batch. A scheduler that may preempt can still admit requests.
         self._batch_is_full = False
-        # ``_admission`` is the current or last admission pass.
         self._admission: Admission | None = None
         # ``_chunked`` is the admitted request whose prompt needs further chunks.
         self._chunked: Sequence | None = None
-        # ``_prefills`` holds the prompt chunks of the current iteration.
         self._prefills: list[Prefill] = []
-        # ``_computed`` holds the current chunks in the format of timing profiles.
         self._computed: list[Chunk] = []
         self._prefill_start_ps = 0
         # ``_kept`` holds finished sequences, which SGLang before 0.5.23 keeps in the batch.
@@ -77,8 +74,8 @@ class SGLangReplica(EngineLoop[KVNode]):
             self._batch_is_full = False
         return self._start_prefill() or self._start_decode()
 
-    # Part 1 of the engine, admission: a begun prompt continues first, and then the scheduler names
-    # candidates.
+    # Part 1 of the engine, admission: a prompt in progress continues before new requests are
+    # admitted.
 
     def _start_prefill(self) -> bool:
         """Admit requests and start their prompt chunks; return False if no chunk was admitted."""
@@ -176,8 +173,8 @@ class SGLangReplica(EngineLoop[KVNode]):
         self._computes_prompts = False
         if self._chunked is not None or not (self.batch.size or self._kept):
             # SGLang clears ``batch_is_full`` when it takes an unfinished prompt out of its batch or
-            # replaces an empty batch. The next admission pass then runs although the last pass
-            # lacked memory.
+            # replaces an empty batch. After that, the next admission pass runs although the last
+            # pass lacked memory.
             self._batch_is_full = False
         start_ps = self._prefill_start_ps
         if self.scheduler.on_iteration is not None:
@@ -419,14 +416,14 @@ class Admission:
         # ``_total_offset`` is the memory in tokens that is reserved for running and admitted
         # requests.
         self._total_offset = reserved_tokens + beside
-        self._current_offset = beside  # memory in tokens that this pass has allocated
+        self._current_offset = beside
         self._input_left = limits.max_prefill_tokens - beside
         self._chunk_left = limits.chunked_prefill_size - beside
         self._used_up = self._input_left <= 0 or self._chunk_left <= 0
         self._tries_within_budget = limits.rules.tries_within_budget
-        self._slotless: Request | None = None  # the last candidate without a free slot
-        self._size_then = 0  # batch size when ``_slotless`` was tried
-        self.prefills: list[Prefill] = []  # the admitted chunks
+        self._slotless: Request | None = None
+        self._size_then = 0
+        self.prefills: list[Prefill] = []
         # ``chunked`` is the request whose prompt continues in the next iteration.
         self.chunked: Sequence | None = None
         self.preempted: list[Sequence] = []
@@ -514,7 +511,8 @@ class Admission:
         self._chunk_left -= tokens
         self._used_up = self._input_left <= 0 or self._chunk_left <= 0
         if self._reserved_all():
-            # SGLang also sets this flag here, although it has just admitted the request.
+            # Like SGLang, the simulator sets ``out_of_memory`` although it has just admitted the
+            # request.
             self.out_of_memory = True
             return True
         return self._used_up

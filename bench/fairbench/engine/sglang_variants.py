@@ -28,7 +28,8 @@ class OlderSGLangReplica(SGLangReplica):
     __slots__ = ()
 
     def _start(self) -> bool:
-        # ``_start_decode`` removes finished requests. If no request remains, another pass follows.
+        # ``_start_decode`` removes finished requests. If no request remains in the batch, another
+        # admission pass follows.
         if not self._kept:
             return super()._start()
         return self._start_prefill() or self._start_decode() or super()._start()
@@ -67,7 +68,6 @@ class MixedSGLangReplica(SGLangReplica):
 
     def __init__(self, parts: WorkerParts, limits: EngineLimits, cache: KVCache) -> None:
         super().__init__(parts, limits, cache)
-        # ``_mixes`` is true if the current iteration also decodes running requests.
         self._mixes = False
         self._context_tokens_mixed = self._saved_mixed_ps = 0
 
@@ -81,7 +81,7 @@ class MixedSGLangReplica(SGLangReplica):
             return super()._chunks_ps()
         context = self._context_tokens_mixed = batch.context_tokens
         saved_ps = self._saved_mixed_ps = self._saved_beside_prompts_ps()
-        self.waiting.computed_tokens += size  # SGLang counts the size of the whole iteration here.
+        self.waiting.computed_tokens += size  # SGLang also counts decoded tokens here
         return self._profile.step_ps(self._computed, size, context) - saved_ps
 
     def _saved_beside_prompts_ps(self) -> int:

@@ -55,7 +55,6 @@ class VLLMReplica(EngineLoop[BlockNode]):
         super().__init__(parts, running.batch, waiting, limits.load_cap, limits.host_tokens)
         waiting.running = RunningListView(running, waiting, self.cache, self.cap)
         self._booking = Booking()
-        # ``_chunks`` holds the prompt chunks of the current step.
         self._chunks: list[Prefill] = []
         # ``_stalled`` holds the decoding sequences without a token in the current step.
         self._stalled: list[Sequence] = []
@@ -162,7 +161,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
             if sequence not in running.sequences:
                 if not self.limits.goes_on_after_self:
                     break
-                # After the preemption, the next sequence has the position ``index``.
+                # The preemption moved the next sequence to position ``index`` of the list.
                 continue
             scheduled[sequence] = tokens
             step.budget -= tokens
@@ -505,9 +504,7 @@ class AsyncVLLMReplica(VLLMReplica):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        # ``_now`` is the step that is running.
         self._now: StepInFlight | None = None
-        # ``_next`` is the decided step that follows the running step.
         self._next: StepInFlight | None = None
         # ``_stretch_batch`` counts the clients' requests in the current series of decode steps.
         self._stretch_batch = self.batch.by_client(0)

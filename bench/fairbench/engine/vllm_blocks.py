@@ -20,7 +20,7 @@ from fairbench.schedulers.prefix_tree import Place, place_at, truncate
 
 # A part of a prompt segment: the segment's key, and the part's offset and length in tokens.
 Slice = tuple[str, int, int]
-Key = tuple[Slice, ...]  # the slices of the prompt in a block
+Key = tuple[Slice, ...]
 
 
 def prefix_of(prompt: Prompt, depth: int) -> Prompt:
@@ -145,7 +145,8 @@ class BlockNode:
         # Requests use the first copy of a node's blocks, which is usually the only copy.
         self.copies: list[RunCopy] = []
         # ``waiters`` holds the requests whose cached prefix ends at the node, and ``awaited``
-        # groups them by the block that would extend the prefix. Both are None for most nodes.
+        # groups them by the block that would extend the prefix. Both attributes are None for most
+        # nodes.
         self.waiters: dict[BlockWaiter, None] | None = None
         self.awaited: dict[Key, dict[BlockWaiter, None]] | None = None
 
@@ -378,7 +379,7 @@ class BlockCache(BlockTree):
         # the position in tokens at which they end. ``_row_tokens`` is their number of tokens.
         self._row: tuple[Prompt, int] = ((), 0)
         self._row_tokens = 0
-        # ``_above`` is the parent node, whose eviction would belong to the same report.
+        # ``_above`` is the parent of the evicted blocks; its eviction would extend the report.
         self._above: BlockNode | None = None
 
     # Memory in tokens
@@ -551,7 +552,7 @@ class ClientBlockCache(BlockCache):
     """
 
     knows_clients = True
-    # Evictions are reported on time, because the memory log has the time of each eviction.
+    # The memory log needs the exact time of each eviction.
     tells_evictions = True
 
     def __init__(
@@ -566,8 +567,8 @@ class ClientBlockCache(BlockCache):
         super().__init__(blocks, block_size, prefix_caching=prefix_caching, node_type=ClaimedRun)
         self.claims: Claims[ClaimedRun] = Claims(policy, log, self)
         self.residency = self.claims.residency
-        self._given_back = 0  # number of requests that have returned their KV blocks
-        self._created = 0  # number of tree nodes created so far
+        self._given_back = 0
+        self._created = 0
 
     # Memory by client
 

@@ -354,7 +354,7 @@ class RunningList:
         The step computes ``tokens`` more tokens of the sequence ``prefilling``, if any.
         """
         steps = self.batch.steps
-        # The blocks of a step that is decided again have already been allocated.
+        # If vLLM decides on a step again, the step's blocks are already allocated.
         blocks = self._phases.count(steps) if steps == self.provided_steps else 0
         if prefilling is not None:
             blocks += self.tables.missing(prefilling, prefilling.filled + tokens)
@@ -462,7 +462,7 @@ class RunningListView:
             elif sequence in running.sequences:
                 produced, held = sequence.produced, sequence.filled
             else:
-                # The scheduler has preempted this request during the iteration.
+                # A scheduler may preempt a request while it iterates over the list.
                 continue
             if sequence in running.pending:
                 produced -= 1

@@ -59,7 +59,6 @@ class Entry(Generic[N]):
         self.head: Prompt | None = None
         # ``dirty`` is true if the request's cached prefix may have changed since the last refresh.
         self.dirty = True
-        # ``placed`` is true if the request is in the sorted list.
         self.placed = False
         self.admitted = False
 
@@ -160,9 +159,8 @@ class MatchScan(ListScan):
         # ``_merge`` is a heap with an entry per client: the position of the client's next request,
         # and an iterator over its later requests.
         self._merge: list[tuple[Order, str, Iterator[Order]]] = []
-        # ``_held`` holds the skipped clients, which were removed from the merge.
         self._held: dict[str, None] = {}
-        self._at: Order | None = None  # position of the request that was returned last
+        self._at: Order | None = None
 
     def __next__(self) -> Request:
         if (order := self._following()) is None:
@@ -183,7 +181,7 @@ class MatchScan(ListScan):
             head = self._head
             if merge and (head is None or merge[0][0] < head):
                 order, client, rest = merge[0]
-                # Requests that this pass has admitted are skipped below.
+                # Admitted requests are skipped.
                 has_left = order[2].admitted
                 if not has_left and (
                     client in skipped or (credit is not None and credit[client] <= 0)
@@ -205,7 +203,8 @@ class MatchScan(ListScan):
             has_left = head[2].admitted
             if has_left or (client not in skipped and (credit is None or credit[client] > 0)):
                 rest = self._ordered.orders_of(client)
-                # The client's first request is returned now or has left the queue.
+                # The iterator skips the client's first request, which is returned now or has left
+                # the queue.
                 next(rest)
                 self._join(client, rest)
                 if has_left:
@@ -257,10 +256,10 @@ class MatchedQueue(ABC, Generic[N]):
         self._sorted = MatchOrder()
         self._leaving: list[Entry[N]] = []
         self._dirty: list[Entry[N]] = []
-        # ``_fresh`` holds new requests that are not in the sorted list yet.
         self._fresh: list[Entry[N]] = []
-        # Cold requests with equal first tokens form a group. The three mappings hold each group's
-        # requests, its leader, and the new requests of groups that need a leader.
+        # Cold requests with equal first tokens form a group, whose leader is sorted by its cached
+        # prefix. The mappings hold the requests and the leader of each group, and the new requests
+        # of groups that need a leader.
         self._cold: dict[Prompt, dict[Entry[N], None]] = {}
         self._leader: dict[Prompt, Entry[N]] = {}
         self._joined: dict[Prompt, list[Entry[N]]] = {}
@@ -269,12 +268,11 @@ class MatchedQueue(ABC, Generic[N]):
         self._number = self._front = 0
         # ``_low`` and ``_high`` are the last ranks given by moves backward and forward.
         self._low = self._high = 0
-        # ``_looked`` is true if the current pass has called ``match_order``.
         self._looked = False
         # ``matched`` counts the requests matched with the cache since the last call of
         # ``matching_ps``.
         self.matched = 0
-        self.computed_tokens = 0  # number of prompt tokens that the engine has computed so far
+        self.computed_tokens = 0
         if cache_aware:
             cache.on_moved = self._on_moved
 
@@ -419,7 +417,7 @@ class MatchedQueue(ABC, Generic[N]):
             self._regroup(entry)
         self._elect_leaders(changed)
         self._move(changed, self._cache.refresh_stamp)
-        # ``_move`` has already added all new requests to the sorted list.
+        # The call of ``_move`` has added all new requests to the sorted list.
         self._fresh.clear()
 
     def _regroup(self, entry: Entry[N]) -> None:

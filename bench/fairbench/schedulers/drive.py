@@ -39,7 +39,7 @@ class Tried(Enum):
     OVER = "the candidate was not tried, because the pass has ended"
 
 
-# The members are also module names, because CPython 3.11 looks up enum members slowly.
+# The enum's members are also module constants, because CPython 3.11 looks up enum members slowly.
 ADMITTED, NO_ROOM, LAST, OVER = Tried
 
 
@@ -75,7 +75,7 @@ def drive(
             verdict = try_admit(candidate)
             if verdict is not ADMITTED and verdict is not NO_ROOM:
                 return
-            # The body of ``resume`` is repeated here to save a function call for each candidate.
+            # The code of ``next_candidate`` is repeated here to save a function call per candidate.
             try:
                 candidate = selection.send(verdict is ADMITTED)
             except StopIteration:
@@ -83,7 +83,7 @@ def drive(
             if not isinstance(candidate, Request):
                 candidate = _checked_candidate(selection, candidate)
     except KeyError as error:
-        # The scheduler yielded a request that is not in the engine's queue.
+        # A KeyError means that the yielded request is not in the engine's queue.
         if error.args != (candidate,) or failure_in_own_file(error):
             raise
         name = _selection_name(selection)

@@ -193,7 +193,6 @@ class BoundedTree(LocationTree[RecentNode]):
     def __init__(self, limit: int = MAX_NODES) -> None:
         super().__init__(RecentNode)
         self.limit = limit
-        # ``size`` is the number of nodes without the root.
         self.size = 0
         # ``_latest`` is the prompt that was added last, with its last node. The next prompt is
         # often the same prompt, because parallel calls of a program share it.
@@ -209,7 +208,7 @@ class BoundedTree(LocationTree[RecentNode]):
     def add(self, found: WalkEnd[RecentNode], prompt: Prompt, worker: int) -> RecentNode:
         latest = self._latest
         if latest is not None and latest[0] is prompt and worker == self._marked:
-            # The whole path of this prompt is already marked for the worker and most recently used.
+            # The path of the latest prompt is already marked for the worker and most recently used.
             return latest[1]
         end = super().add(found, prompt, worker)
         if self.size > self.limit:

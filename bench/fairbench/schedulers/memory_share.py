@@ -85,12 +85,11 @@ class MemoryShare:
         self._memory = memory
         self._name_of = name_of
         self._waiting: WaitingView
-        self._count = 0  # number of waiting requests after the last admission
+        self._count = 0
         # ``_promised`` counts the tokens of admitted prompts that have no memory yet. ``_will_pin``
         # gives each client's pinned tokens once its admitted prompts have memory.
         self._promised = 0
         self._will_pin: dict[str, float] = {}
-        # ``_demands`` holds the memory demand of each request that this pass found admissible.
         self._demands: dict[Request, PromptTokens] = {}
 
     def begin(self, waiting: WaitingView, pending: Mapping[str, int]) -> ShareView:

@@ -203,7 +203,7 @@ class Changes:
         # ``_noted`` maps each client to the first version that contains its last change, in order
         # of change.
         self._noted: dict[str, int] = {}
-        self._forgotten = 0  # the highest version whose changes were forgotten
+        self._forgotten = 0
 
     def note(self, client: str) -> None:
         """Record that a client's charges or levels have changed since the last export."""
@@ -230,7 +230,7 @@ class Changes:
         return found[::-1]
 
 
-# Rounds of quanta belong to no worker and are stored under this worker number.
+# the worker number under which rounds of quanta are stored, because they belong to no worker
 ROUNDS = 0
 
 
@@ -249,7 +249,6 @@ class SharedCredit:
     """
 
     def __init__(self) -> None:
-        # ``charged`` maps each client to this router's charges, by worker.
         self.charged: dict[str, dict[int, float]] = {}
         self.others = Heard()
         self._rounds: dict[str, float] = {}
@@ -299,10 +298,9 @@ class SharedCredit:
             more = max(0.0, rounds - self._rounds.get(client, 0.0))
             if more:
                 self._rounds[client] = rounds
-                # This router must report the change to other routers, too.
                 self._changes.note(client)
             charged = newly.get(client, {})
-            # An entry without a change must not make the client count as recently used.
+            # A reported entry without a change must not mark the client as recently used.
             if more or any(charged.values()):
                 found[client] = CreditChange(more, charged)
         return found
@@ -367,7 +365,6 @@ class SharedCounters:
         self._counters = NotedCounters(policy.account.balances())
         policy.account.replace(self._counters)
         self._terms = terms
-        # ``_heard`` maps each client to the charges reported by other routers.
         self._heard: dict[str, float] = {}
         self.raised: dict[str, float] = {}
         # ``_elsewhere`` maps each other router to the time (s) of its latest message and its
@@ -417,11 +414,10 @@ class SharedCounters:
             more = levels.get(place, 0.0) - self.raised.get(client, 0.0)
             if more > 0:
                 self.raised[client] = self.raised.get(client, 0.0) + more
-                # This router must report the change to other routers, too.
                 self._counters[client] = self.counter(client) + more
         if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
-            # Otherwise, a client that comes to an empty queue would be owed all the other router's
-            # service.
+            # Without this update, a client that arrives at an empty queue would catch up on all
+            # service of the other router's clients.
             self._account.last_left = min(served, key=self.counter)
         for client in waiting:
             self._counters.set_heard(client, self.counter(client))
@@ -447,8 +443,8 @@ class SharedCounters:
             behind = own - self._counters[other]
             if behind > 0:
                 ahead = max(ahead, behind)
-                # The allowed lead grows with the age of the message; at a rate of 0, no lead is
-                # allowed.
+                # A client's allowed lead grows with the age of the message; at a rate of 0, no lead
+                # is allowed.
                 latest = max(latest, heard_s + min(behind / rate if rate else forget_s, forget_s))
         if latest > now_s:
             return latest

@@ -162,7 +162,7 @@ class PrefixTree(Generic[N]):
 def path(node: Node) -> Prompt:
     """Return the prefix that ends at ``node``, as a prompt."""
     segments: list[Segment] = []
-    # The edge below contains the rest of this node's last segment.
+    # If ``goes_on`` is true, the edge below contains this node's last segment, too.
     goes_on = False
     while (parent := node.parent) is not None:
         edge = node.edge
@@ -232,7 +232,7 @@ def _cut(edge: Edge, upto: int) -> tuple[Edge, Edge]:
         if upto == end:
             return edge[: position + 1], edge[position + 1 :]
         upto -= end
-    raise AssertionError("the edge of the prefix tree is too short to be cut at this position")
+    raise AssertionError("the edge of the prefix tree ends before the position of the split")
 
 
 IN_BATCH_TOKENS = 32  # the threshold of SGLang's in-batch prefix check

@@ -23,7 +23,6 @@ class ProgramStates(Generic[T]):
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._states: dict[tuple[str, int], T] = {}
-        # ``_calls`` maps each program to its number of unfinished calls.
         self._calls: Counter[tuple[str, int]] = Counter()
         # ``_complete`` holds the programs that will send no further call.
         self._complete: set[tuple[str, int]] = set()

@@ -89,7 +89,7 @@ def _hooks(base: type) -> Iterator[tuple[str, Callable[..., Any]]]:
     return ((n, f) for n, f in vars(base).items() if isfunction(f) and not n.startswith("_"))
 
 
-# The values are paths of classes, so that a command imports only the schedulers that it runs.
+# Schedulers are listed by import path, so that a command imports only the schedulers that it runs.
 # Schedulers of other projects and of single studies are registered as entry points.
 LOCALS = {
     "fcfs": "fairbench.schedulers.local.fcfs:FCFS",

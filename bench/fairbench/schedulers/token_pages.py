@@ -10,7 +10,7 @@ from fairbench.core import Prompt, Segment
 ID_BYTES = array("I").itemsize
 # The first pages are small, because a first chat message is often shorter than 32 tokens.
 FIRST_PAGE_TOKENS = 8
-# A page size applies up to this multiple of the size, measured from the start of the prompt.
+# The page size doubles at a position of this multiple of the page size.
 PAGES_BEFORE_DOUBLING = 32
 
 

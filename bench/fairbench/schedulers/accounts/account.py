@@ -27,7 +27,6 @@ class UnbookedTokens:
     each: int
     changed: set[str] = field(default_factory=set)
     _steps: int = 0
-    # ``_requests`` maps each client to its number of running requests.
     _requests: dict[str, int] = field(default_factory=dict)
     # ``_booked`` maps each client to the last decode step that is in its sum.
     _booked: dict[str, int] = field(default_factory=dict)

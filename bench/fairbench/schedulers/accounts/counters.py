@@ -123,7 +123,8 @@ class Counters(Account):
         if self.books_late and not (self.weights or self.shares):
             self.decoded.count_steps(steps, running)
         else:
-            # Sums of fractions depend on their order, so each charge is added at once.
+            # Charges that are fractions are added immediately, because the order of additions
+            # changes their sum.
             self.charge_each(each, steps, running)
 
     def forget(self, client: str) -> None:

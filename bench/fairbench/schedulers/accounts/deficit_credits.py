@@ -109,7 +109,7 @@ class Credits(Account):
 
     def forget(self, client: str) -> None:
         """Delete the credit and the debt of a client that has no requests."""
-        # A client may also be the tenant of other clients, whose requests then count here.
+        # In a tree of tenants, ``requests`` also counts the requests of clients below this client.
         if client not in self.requests:
             self.decoded.forget(client)
             self.of.pop(client, None)
@@ -141,7 +141,8 @@ class Credits(Account):
         if self.books_late and not (self.setup.weights or self.shares):
             self.decoded.count_steps(steps, running)
         else:
-            # Sums of fractions depend on their order, so each charge is added at once.
+            # Charges that are fractions are added immediately, because the order of additions
+            # changes their sum.
             self.charge_each(each, steps, running)
 
     def refund(self, client: str, amount: float) -> None:
@@ -311,7 +312,7 @@ class Turns:
             # line 5 of Alg. 1: a sibling has credit left
             if known:
                 scan.skip(client)
-                # Without tenants, all clients without credit can be skipped.
+                # Without tenants, the scan can skip all clients without credit.
                 if not credits.in_tree:
                     scan.skip_debtors(credits.of)
                 return
@@ -354,7 +355,7 @@ class Turns:
         self._known.clear()
         credits, waits = self.credits, client in self.waiting_clients()
         for node in credits.nodes(client):
-            # Fast path: the client still has credit and waiting requests.
+            # Usually, the client still has credit and waiting requests.
             if waits and credits.of[node] > 0:
                 continue
             if not self.someone_in_credit(credits.tenant_of(node)):

@@ -124,7 +124,8 @@ class TokenCharging(Charging):
 
     def read(self, request: Request, read: Read) -> None:
         if self._shared is not None:
-            # Other clients may have paid for parts of a shared prefix.
+            # The charge is final, because other clients may have paid for parts of the shared
+            # prefix.
             return
         cached = 0 if self.prices.whole_input else read.cached_tokens
         more = read.input_tokens - cached - request.input_tokens

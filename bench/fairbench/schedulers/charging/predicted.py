@@ -155,7 +155,7 @@ class PredictedCharging(TokenCharging):
             self._charge_outputs(request, before, produced)
 
     def finished(self, request: Request) -> None:
-        # This request ended before it ran.
+        # A request that ended before it ran was not charged.
         if request not in self._predicted:
             return
         if self._charges_at_finish:

@@ -166,7 +166,6 @@ class MaxMin(ClientEviction):
 
     name = "max-min"
 
-    # ``shares`` holds each client's share in tokens.
     shares: Mapping[str, float]
 
     def prepare(self, setup: Setup) -> None:
@@ -216,7 +215,6 @@ class QuotaEviction(ClientEviction):
     name = "quota"
     Params: TypeAlias = QuotaParams
 
-    # ``quotas`` holds each client's quota in tokens.
     quotas: Mapping[str, float]
 
     def prepare(self, setup: Setup) -> None:

@@ -22,7 +22,7 @@ class RequestTotals:
     """A set of requests with counts by client, sorted deadlines and the total prefill time."""
 
     def __init__(self) -> None:
-        self.clients: Counter[str] = Counter()  # number of requests of each client
+        self.clients: Counter[str] = Counter()
         self.prefill_s = 0.0
         self._prefills_s: dict[Request, float] = {}
         self._dues_s = SortedList()
@@ -42,7 +42,7 @@ class RequestTotals:
 
     def remove_request(self, request: Request) -> None:
         prefill_s = self._prefills_s.pop(request)
-        # An empty set resets the sum, which removes its rounding error.
+        # Resetting the sum of an empty set removes rounding errors.
         self.prefill_s = self.prefill_s - prefill_s if self._prefills_s else 0.0
         self.clients[request.client] -= 1
         if not self.clients[request.client]:
@@ -279,7 +279,7 @@ class AdmissionControl:
                 return
             del self._demoted[request]
             if not self._pass_on(request, now_s):
-                # The gateway accepted this request at its arrival and must not lose it.
+                # A request that was accepted at its arrival must not be lost.
                 self._demoted[request] = now_s + self.params.aging_s
                 return
             self.queue.release(now_s, sent)

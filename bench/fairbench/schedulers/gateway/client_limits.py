@@ -82,7 +82,7 @@ class ClientLine:
             return False
         priority, number = self._places[request]
         turns = self._turns[priority]
-        # If another request has used this turn, another turn of the client ends instead.
+        # Another request may have used this request's turn; then another turn of the client ends.
         if number not in turns:
             number = next(one for one, client in turns.items() if client == request.client)
         self._remove(request, number)

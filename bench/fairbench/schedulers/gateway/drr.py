@@ -42,7 +42,6 @@ class DRR(SharePolicy):
         self.deficits: dict[str, float] = {}
         self._rotation: defaultdict[str, list[str]] = defaultdict(list)
         """Each tenant's waiting child nodes, in the order of their turns."""
-        # ``_turn`` maps each tenant to the child node that has the turn.
         self._turn: dict[str, str] = {}
         self._waiting: Collection[str] = ()
 

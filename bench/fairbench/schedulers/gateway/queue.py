@@ -61,7 +61,6 @@ class IdleClients:
     """A record of idle clients, which keeps at most ``MAX_CLIENTS`` clients."""
 
     def __init__(self) -> None:
-        # ``_requests`` maps each client to its number of queued and unfinished requests.
         self._requests: Counter[str] = Counter()
         # ``_idle`` holds the idle clients in the order in which they became idle.
         self._idle: dict[str, None] = {}
@@ -358,7 +357,7 @@ class GatewayQueue(HoldsRequests):
         """End a request, and delete the state of clients that have been idle for too long."""
         self.scheduler.on_finish(request)
         for client in self._idle.end_request(request.client):
-            # Counters that several routers share are kept.
+            # Counters that several routers share are never deleted.
             if self.shared is None:
                 self.scheduler.forget(client)
             if self._ahead is not None:
@@ -392,10 +391,8 @@ class Gateway(HoldsRequests):
         self._make_queue = make_queue
         # ``_bands`` maps each priority to its queue, the highest priority first.
         self._bands: dict[int, GatewayQueue] = {}
-        # ``_band_of`` maps each queued or unfinished request to its band (priority).
         self._band_of: dict[Request, int] = {}
         self._held: dict[Request, None] = {}
-        # ``_held_in`` maps each band (priority) to its queued requests.
         self._held_in: defaultdict[int, dict[Request, None]] = defaultdict(dict)
         # ``_ends`` is a heap of the times in seconds until which requests may be queued.
         self._ends: list[tuple[float, int, Request]] = []
@@ -506,7 +503,7 @@ class Gateway(HoldsRequests):
             self._limits.end_admitted(request, output_tokens)
 
     def withdraw(self, request: Request) -> None:
-        # The request was displaced from its queue, and the router has not been told yet.
+        # A displaced request has already left its queue.
         if request in self._displaced:
             self._displaced.remove(request)
             return

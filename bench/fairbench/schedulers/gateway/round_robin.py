@@ -20,7 +20,7 @@ class RoundRobinFlows(FlowPolicy):
     Params = NoParams
 
     def __init__(self, params: NoParams) -> None:
-        self._last = ""  # the client that sent the last request
+        self._last = ""
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
         waiting = view.clients()

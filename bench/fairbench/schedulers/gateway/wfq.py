@@ -34,7 +34,6 @@ class WFQ(SharePolicy):
         self.params = params
         # ``ends`` maps each node to the finish of its last request in virtual time.
         self.ends: dict[str, float] = {}
-        # ``_virtual`` maps each tenant to the current virtual time of its child nodes.
         self._virtual: dict[str, float] = {}
 
     def add_node(self, tenant: str, node: str) -> None:

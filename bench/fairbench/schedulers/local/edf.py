@@ -15,7 +15,7 @@ from fairbench.schedulers.params import NotNegativeInt, Positive
 from fairbench.schedulers.parts.slack import Slack, Victims, chunk_budget
 from fairbench.schedulers.views import least_first
 
-# groups of requests in ascending order of rank
+# the three groups of requests, of which ``AGED`` is served first
 AGED, IN_TIME, LATE = range(3)
 
 
@@ -69,7 +69,7 @@ class EDF(LocalScheduler):
         if params.chunks:
             self.step_tokens = partial(chunk_budget, self._slack)
         self._now_s = 0.0
-        self._admitted: set[Request] = set()  # requests admitted in this pass
+        self._admitted: set[Request] = set()
         self._victims = Victims(
             self._slack,
             swaps=self.swaps,

@@ -84,7 +84,7 @@ class FairScheduler(LocalScheduler):
             parts |= {"on_prompt_time": charging.prompt_time, "on_gpu_time": charging.gpu_time}
             self.wants_costs = True
         for name, charge in parts.items():
-            # A hook that the subclass defines is kept.
+            # A hook that the subclass itself defines is not replaced.
             if getattr(type(self), name) is None:
                 setattr(self, name, charge)
 

@@ -43,7 +43,6 @@ class PrebleGroups(LocalScheduler):
         self._groups: list[deque[Request]] = [deque() for _ in range(params.groups)]
         self._group = params.groups - 1
         self._drawn = 0
-        # ``_queued`` holds the waiting requests in the order of their arrival.
         self._queued: dict[Request, None] = {}
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
@@ -57,7 +56,7 @@ class PrebleGroups(LocalScheduler):
         self._drawn += 1
 
     def on_finish(self, request: Request) -> None:
-        # This request was aborted while it waited.
+        # A request that is still queued was aborted.
         if request in self._queued:
             del self._queued[request]
             queue = next(q for q in (self._new, *self._groups) if request in q)

@@ -82,7 +82,7 @@ class VTC(FairScheduler):
                 return
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        # Line 25 of Alg. 2: remember the client that left the queue last, for line 9.
+        # line 25 of Alg. 2: remember the client that left the queue last
         self.account.picked(request.client)
         self.charging.admitted(request, extend_tokens, recompute)  # Alg. 2 line 23
 

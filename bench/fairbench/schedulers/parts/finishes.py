@@ -117,7 +117,7 @@ class WorkerBacklog:
         below = bisect_right(sums.levels, level)
         done_by_then, not_done = sums.work[below], sums.weight[-1] - sums.weight[below]
         if mine / weight <= level:
-            done_by_then -= mine  # The client's own backlog is part of the sum.
+            done_by_then -= mine  # the client's own backlog is included in ``done``
         else:
             not_done -= weight
         return done + done_by_then + level * not_done
@@ -139,9 +139,7 @@ class TenantBacklog:
         self, weight: Callable[[str], float], lineage: Callable[[str], tuple[str, ...]] = lineage
     ) -> None:
         self._weight, self._lineage = weight, lineage
-        # ``_below`` maps each tenant to the backlogs of its child nodes.
         self._below: dict[str, WorkerBacklog] = {}
-        # ``_nodes`` maps the id of a request to its client's path in the tree of tenants.
         self._nodes: dict[int, tuple[str, ...]] = {}
 
     def _among(self, node: str) -> WorkerBacklog:
@@ -210,7 +208,6 @@ class FinishBounds:
         self._weight = weight
         self._got = np.zeros((workers, len(LEVELS)), np.int64)
         self._numbers = np.arange(workers)
-        # ``_of_client`` maps each client to its backlogs in tokens, by worker.
         self._of_client: dict[str, dict[int, int]] = {}
         # ``_of_weight`` (by weight) and ``_caps`` (by client) hold the largest work that counts at
         # each level. A client keeps the weight of its first request.
@@ -343,7 +340,7 @@ class Backlogs(dict[int, WorkerBacklog | TenantBacklog]):
     ) -> None:
         self._weight = weight
         self._lineage = lineage
-        # ``_bounds`` is created once the fleet is large.
+        # ``_bounds`` is None unless the fleet is large.
         self._bounds: FinishBounds | None = None
         super().__init__({worker: self._empty() for worker in workers})
 

@@ -46,7 +46,6 @@ class Fleet:
         self._in_flight: dict[int, int] = dict.fromkeys(self.workers, 0)
         # ``_with`` maps each number of requests in flight to the workers with this number.
         self._with: dict[int, int] = {0: self.everyone}
-        # ``_places`` maps the id of each request to its worker.
         self._places: dict[int, int] = {}
         self._last_turn = -1
 
@@ -114,7 +113,7 @@ class Fleet:
         for number in sorted(self._with):
             if tied := self._with[number] & candidates:
                 return self.in_turn(tied)
-        raise RunFailed("the router has no available worker")
+        raise RunFailed("the router has no live worker")
 
     def cheapest(self, costs: Mapping[int, float]) -> int:
         """Return the worker with the lowest cost; ``costs`` lists workers in ascending order.

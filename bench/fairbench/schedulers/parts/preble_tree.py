@@ -74,7 +74,6 @@ class PrebleTree(LocationTree[PrebleNode]):
 
     def __init__(self) -> None:
         super().__init__(PrebleNode)
-        # ``held_tokens`` counts the prompt tokens in each worker's cache.
         self.held_tokens: defaultdict[int, int] = defaultdict(int)
         self._ends: defaultdict[int, OrderedDict[int, PrebleNode]] = defaultdict(OrderedDict)
         self._dispatches = 0
@@ -116,7 +115,8 @@ class PrebleTree(LocationTree[PrebleNode]):
         """
         for number, end in self._ends[worker].items():
             for node in self.upward(end):
-                # The worker has evicted this node, but may still cache the node's ancestors.
+                # A node without a ``touched`` entry is already evicted, but its ancestors may be
+                # cached.
                 last = node.touched.get(worker, number)
                 if last != number or node in keep:
                     break
@@ -144,8 +144,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         if before is None:
             self.held_tokens[worker] += node.length
         elif self._ends[worker].get(before) is node:
-            # The worker's latest dispatch on this path ended at this node and is replaced by the
-            # new dispatch.
+            # The new dispatch replaces an older dispatch that ended at this node.
             del self._ends[worker][before]
         node.touched[worker] = self._dispatches
         node.hits[worker] = node.hits.get(worker, 0) + 1
@@ -163,7 +162,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         if ends.get(number) is node:
             above = next((n for n in self.upward(node) if worker in n.touched), None)
             if above is not None and above.touched[worker] == number:
-                # The ancestor takes the node's position in the order of last uses.
+                # The node's ancestor takes the node's position in the eviction order.
                 ends[number] = above
             else:
                 del ends[number]

@@ -57,7 +57,6 @@ class GpuWindow:
         self._default_output_tokens = default_output_tokens
         self._assigned: deque[tuple[float, int, PrebleNode]] = deque()
         self._finished: deque[tuple[float, int]] = deque()
-        # ``prefill_us`` is the prefill part of the load L in microseconds.
         self.prefill_us = 0
         self._output_tokens = 0
         self._price_outputs()
@@ -125,7 +124,6 @@ class Loads:
 
     def __init__(self) -> None:
         self._of: dict[int, int] = {}
-        # ``_with`` maps a load in microseconds to the workers that have this load.
         self._with: dict[int, int] = {}
         self._different = SortedList()
 
@@ -203,7 +201,6 @@ class Windows:
         # ``_due`` holds the time (s) and the worker of each dispatch and each end, the oldest
         # first.
         self._due: deque[tuple[float, int]] = deque()
-        # ``_prefill`` maps each worker to the prefill part of its load L.
         self._prefill: dict[int, int] = {}
         self._decode: dict[int, int] = {}
         # ``_ratios`` maps each worker with prefill load to its ratio of decode load to prefill

@@ -257,7 +257,8 @@ class WorkerCredits:
         forgotten = self.shared.has_forgotten and client not in self.of
         credit, quantum = self.credit_of(client), self.quantum_of(client)
         credit.shift(change.rounds * quantum, change.charged)
-        # If this router forgot the client, the reported credit may exceed a quantum.
+        # After this router has forgotten a client, other routers may report a credit above a
+        # quantum.
         if forgotten:
             credit.cap(quantum)
         for worker, charged in change.charged.items():
@@ -320,7 +321,6 @@ class DispatchCharging:
         self.extend_weight = extend_weight
         self.output_weight = output_weight
         self._answers = MeanAnswers() if ahead else None
-        # ``_ahead`` maps request ids to outputs charged in advance.
         self._ahead: dict[int, float] = {}
         # ``_paid`` maps ids of unfinished requests to each client's charge at dispatch.
         self._paid: dict[int, dict[str, float]] = {}

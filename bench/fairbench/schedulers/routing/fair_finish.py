@@ -108,7 +108,7 @@ class FairFinish(PrefixRouter):
     def _slack(self, matched_tokens: int) -> float:
         """Return the slack in tokens of prefill: the lead that another worker must have."""
         if not matched_tokens:
-            # 0 times infinity would be NaN.
+            # With an infinite slack, the product would be NaN.
             return 0.0
         return self.params.slack * self._work.work_tokens(0, matched_tokens, 0)
 
