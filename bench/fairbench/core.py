@@ -77,7 +77,7 @@ class Request:
 
     @property
     def next_deadline_s(self) -> float | None:
-        """The earlier of a request's two deadlines (first token, end), or None if it has none."""
+        """The earlier deadline of a request (first token or end), or None without deadlines."""
         if self.first_token_by_s is None or self.deadline_s is None:
             return self.deadline_s if self.first_token_by_s is None else self.first_token_by_s
         return min(self.first_token_by_s, self.deadline_s)
@@ -96,7 +96,7 @@ class LLM(Protocol):
         """Run one call; return the produced tokens as a segment for later prompts.
 
         ``name`` identifies the output of the call and is unique within the program.
-        ``output_tokens`` is the true output length, which only the engine may use. Raises
+        ``output_tokens`` is the true output length, which schedulers do not see. Raises
         ProgramFailed if the cluster refuses the call.
         """
         ...
@@ -112,9 +112,9 @@ class LLM(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The total work of a program, in tokens, known when the program is created.
+    """The total work of a program in tokens, which is known when the program starts.
 
-    Metrics need the demand to detect starvation, because a starved program never sends its later
+    Metrics use the demand to detect starvation, because a starved program never sends its later
     requests.
     """
 
@@ -136,13 +136,12 @@ class ServiceWeights:
 
 @dataclass(frozen=True, slots=True)
 class ServiceBound:
-    """The quantities in a proven bound on how far two clients' service can differ.
+    """A proven bound on the difference in service between two clients.
 
     ``view`` says what counts as service: ``"actual"`` (uncached input + 2 x output tokens) or
     ``"client"`` (input + 2 x output tokens). ``weights`` are the token prices, and ``workers`` is
-    the number of workers for which the bound holds. ``quantum_tokens`` is the credit Q^u that the
-    scheduler gives a client at each refill (0 for VTC). ``source`` names the theorem that proves
-    the bound.
+    the number of workers for which the bound holds. ``quantum_tokens`` is a client's credit Q^u per
+    refill (0 for VTC). ``source`` names the theorem that proves the bound.
     """
 
     view: str
@@ -154,7 +153,7 @@ class ServiceBound:
 
 @dataclass(frozen=True, slots=True)
 class NoBound:
-    """The reason why no theorem bounds how far two clients' service can differ."""
+    """The reason why no theorem bounds the difference in service between two clients."""
 
     reason: str
 
@@ -171,5 +170,5 @@ class CostModel(Protocol):
         ...
 
     def decode_step_s(self, requests: int, context_tokens: int) -> float:
-        """Return the seconds of a decode step of ``requests``, with ``context_tokens`` in total."""
+        """Return the seconds of a decode step of this many requests and total context tokens."""
         ...

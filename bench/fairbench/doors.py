@@ -24,7 +24,7 @@ OURS = "fairbench_"
 
 
 class Command(NamedTuple):
-    """A command whose module is imported only when the command is used.
+    """A command whose module is imported only when a user runs the command.
 
     ``about`` describes the command in ``fairbench --help``, under the heading ``group``. ``target``
     is the ``MODULE:NAME`` of a function or of a group of commands.
@@ -72,7 +72,7 @@ def plugin_of(engine: str) -> str:
 def through(group: str, name: str, what: str = "") -> Any:
     """Return the object that an installed package registered under a name.
 
-    The caller must have checked that ``name`` is registered.
+    Precondition: an installed package has registered ``name``.
 
     Raises UsageError if the package is missing or has another version. The error message begins
     with ``what``, or by default with ``name``.

@@ -30,9 +30,7 @@ class FairbenchError(Exception):
 
 
 class UsageError(FairbenchError):
-    """An error for a wrong name, value or combination of values that the user gave.
-
-    The message is one line.
+    """An error for a wrong name, value or combination that the user gave, in one line.
 
     ``keys`` names the wrong settings of an experiment, or is empty if they are unknown.
     """
@@ -45,7 +43,7 @@ class UsageError(FairbenchError):
         return self
 
     def is_of_file(self, flagged: Set[str]) -> bool:
-        """Return whether the error is in a file, because ``flagged`` has none of the wrong keys."""
+        """Return whether the wrong keys come from a file and not from flags (``flagged``)."""
         return self.keys.isdisjoint(flagged) if self.keys else not flagged
 
 
@@ -64,7 +62,7 @@ class ProgramFailed(FairbenchError):
 
 
 class RunFailed(FairbenchError):
-    """A run started but could not be completed."""
+    """An error of a run that started but could not be completed."""
 
 
 class NotJudged(RunFailed):
@@ -119,8 +117,9 @@ def choose_from(given: str, names: Sequence[str]) -> str:
     return f"choose from {', '.join(shown)} and {len(names) - len(shown)} others.{hint}"
 
 
-# GitHub Actions runs ``::error::text`` as a command at the start of a line or after a blank, and
-# ``##[error]`` anywhere. A client's name in the first column of a table could act as a command.
+# GitHub Actions runs ``::error::text`` as a command if only blanks precede it in its line, and it
+# runs ``##[error]`` anywhere. A client's name in the first column of a table could act as a
+# command.
 _COMMAND = re.compile(r"(?<!\S)::(?=.*?::)|##(?=\[)")
 
 
@@ -209,7 +208,7 @@ class Conflict(ValueError):
 def _first(error: ValidationError) -> ErrorDetails:
     """Return the first error, with unknown keys before missing keys.
 
-    A typo in a key causes two errors, and the unknown key is the more useful message.
+    A typo in a key causes both errors.
     """
     errors = error.errors(include_url=False)
     return next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])

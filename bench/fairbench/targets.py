@@ -100,8 +100,7 @@ class Targets:
 
         Args:
             arrival_s: Arrival of the request on the host's clock, in seconds.
-            alone: Latencies of the request on an idle replica. None is allowed if no target is a
-                multiple of them.
+            alone: Latencies of the request on an idle replica, or None if no target needs them.
             max_new_tokens: Limit on the request's output, in tokens.
         """
         ttft_s, tpot_s, e2el_s = alone or Alone(0.0, 0.0, 0.0)
@@ -119,8 +118,7 @@ class Targets:
 def alone(costs: RequestCosts, input_tokens: int, output_tokens: int) -> Alone:
     """Return the latencies of a request that is alone on an idle replica.
 
-    The latencies consist of the time outside the engine, one prefill pass and the decode steps.
-    Chunked prefill would take slightly longer.
+    A real engine with chunked prefill takes slightly longer.
 
     Args:
         costs: A model of the time of each step, and of HTTP and tokenizer.

@@ -20,8 +20,8 @@ CLIP_MAX_NEW_TOKENS = 4096  # maximum number of output tokens that SGLang reserv
 class RunningBatch:
     """The sequences that decode together on a worker, one token each in a step.
 
-    ``steps`` counts the decode steps of the batch. To save time, a sequence stores its output
-    tokens (``produced``) only when it joins, and the batch stores its total context only at step 0.
+    ``steps`` counts the decode steps of the batch. To save time, a sequence's ``produced`` tokens
+    are stored only when it joins, and the batch's total context is stored only for step 0.
     ``index`` maps clients to their numbers in the service log.
     """
 
@@ -57,7 +57,7 @@ class RunningBatch:
     def by_client(self, steps_ago: int) -> InBatch:
         """Return each client's requests and context in the batch as of ``steps_ago`` steps ago.
 
-        The next call overwrites the returned object.
+        The returned object is valid until the next call.
         """
         self._in_batch.step = self.steps - steps_ago
         return self._in_batch
@@ -70,7 +70,7 @@ class RunningBatch:
         return self.by_client(steps_ago).decoding()
 
     def reserved_tokens(self) -> int:
-        """Return the sum of min(max_new_tokens - produced, 4096), which is SGLang's reservation."""
+        """Return SGLang's reservation, the sum of min(max_new_tokens - produced, 4096)."""
         total = self._reserve_base - self.size * self.steps
         if not self._long:
             return total
@@ -112,7 +112,7 @@ class RunningBatch:
                 charge_tokens(sequence.request, steps)
 
     def report_time(self, stretch: Stretch, charge: Callable[[str, int], None]) -> None:
-        """Report each client's part of the GPU time since the last report to ``charge``."""
+        """Pass each client's GPU time (ps) since the last report to the function ``charge``."""
         for client, gpu_ps in stretch.unreported_ps(self.decoding(stretch.steps)):
             charge(client, gpu_ps)
 

@@ -43,14 +43,14 @@ class ResidencyLog(Protocol):
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
         """Record that a client has ``change`` more tokens in memory, shared by ``holders`` clients.
 
-        ``by`` is the client for whose requests the tokens were evicted, or None.
+        ``by`` is the client whose requests caused an eviction, or None.
         """
 
 
 class Residency:
     """The number of tokens that each client has in memory.
 
-    ``log`` records every change.
+    ``log`` records every change of these numbers.
 
     A token that k clients use counts as 1/k token for each client. Tokens are counted as integers,
     separately for each k, because sums of fractions would be inexact.
@@ -143,7 +143,7 @@ def _sum(by_holders: Counter[int]) -> float:
 
 @dataclass
 class PinAudit:
-    """Counts that check the theorem on memory shares during a run.
+    """Counts that check, during a run, the theorem on fair memory shares.
 
     - ``allocations`` counts the allocations for which tokens were evicted by client.
     - ``beyond`` counts the allocations that break the theorem's assumption, because a client's
@@ -205,7 +205,7 @@ class ClaimedMemory(Protocol[Kept]):
     """The interface of a cache whose nodes are claimed by clients."""
 
     def tokens_of(self, node: Kept) -> tuple[int, int]:
-        """Return the numbers of the node's tokens in use by running requests and not in use."""
+        """Return a node's number of tokens that running requests use, and of unused tokens."""
 
     def is_pinned(self, node: Kept) -> bool:
         """Return True if none of the node's tokens may be evicted."""
@@ -230,7 +230,7 @@ class ClaimedMemory(Protocol[Kept]):
 
 
 class Claims(Generic[N]):
-    """The claims on the nodes of ``memory``, which end in the order of ``policy``.
+    """Clients' claims on the nodes of a cache; ``policy`` decides which claim ends next.
 
     If ``others`` is set, it names a client that the policy does not know. When memory is short,
     this client's cached tokens are evicted first.
@@ -321,9 +321,9 @@ class Claims(Generic[N]):
         """Check the assumption of the theorem on memory shares before an eviction.
 
         The assumption is P_i + n_i <= S_i for every client i: the tokens P_i in use and the
-        requested tokens n_i (``wanted``) fit into the client's share S_i. Then no client at or
-        below its share loses a token to another client. The page docs/appendix/theory.md proves the
-        theorem.
+        requested tokens n_i (``wanted``) fit into the client's share S_i. Under this assumption, no
+        client at or below its share loses a token to another client. The page
+        docs/appendix/theory.md has the proof.
         """
         if self.by_client is None:
             return
@@ -336,14 +336,14 @@ class Claims(Generic[N]):
         )
 
     def _is_protected(self, victim: str, wanted: Mapping[str, int], by: str | None) -> bool:
-        """Return whether ``victim`` would lose tokens to another client despite its share."""
+        """Return whether ``victim`` is within its share but would lose tokens to another client."""
         if self.by_client is None or by is None or victim in (by, self._others):
             return False
         after = self.residency.held(victim) + wanted.get(victim, 0)
         return after <= self.by_client.entitled(victim)
 
     def keep_within_limit(self, client: str, tokens: int) -> None:
-        """End claims of the client until ``tokens`` more tokens are within the policy's limit."""
+        """End the client's claims until ``tokens`` more tokens are within its limit."""
         limit = None if client == self._others else self.policy.limit(client)
         if limit is None:
             return
@@ -438,8 +438,7 @@ class Claims(Generic[N]):
     def is_open_leaf(self, node: N, queue: str) -> bool:
         """Return whether a node may be evicted from an eviction queue.
 
-        Some of the node's tokens must be unused, and it must have a spare copy or no child in the
-        queue.
+        Such a node has unused tokens, and it has a spare copy or no claimed child.
         """
         if not node.holders or self._memory.is_pinned(node):
             return False
@@ -457,7 +456,7 @@ class Claims(Generic[N]):
                 self._enter(queue, node)
 
     def list_again(self, node: N) -> None:
-        """Add new queue entries for a node whose rank may have fallen."""
+        """Add a new entry to eviction queues for a node whose rank may have fallen."""
         for queue in node.listed_for:
             self._enter(queue, node)
 
@@ -631,7 +630,7 @@ class WaitingSequences(Protocol):
 
 
 class QueueMemory:
-    """The memory of a simulated worker's clients, as ``MemoryShare`` reads it."""
+    """The KV memory of a simulated worker's clients, in the form that ``MemoryShare`` expects."""
 
     def __init__(self, cache: ClientPool, waiting: WaitingSequences) -> None:
         self._cache, self._waiting = cache, waiting
@@ -652,7 +651,7 @@ class QueueMemory:
 def memory_share(
     memory: ManagedMemory, cache: ClientPool, waiting: WaitingSequences
 ) -> MemoryShare | None:
-    """Return the test of memory shares for admissions, or None if memory is not shared."""
+    """Return the ``MemoryShare`` that limits admissions, or None if memory is not shared."""
     policy = memory.policy
     if not memory.shares or not isinstance(policy, ClientEviction):
         return None

@@ -14,7 +14,7 @@ Event = tuple[int, int, int, int, Callable[[], None]]
 
 
 class Clock:
-    """A clock that runs actions in the order of (time, priority, key, insertion number)."""
+    """A clock that runs actions in the order of time, priority, key and insertion."""
 
     def __init__(self) -> None:
         self.now_ps = 0
@@ -46,7 +46,7 @@ class Clock:
         event[4]()
 
     def drop_events(self) -> None:
-        """Remove all events, which frees their callbacks."""
+        """Remove all events to free the objects that they refer to."""
         self.events.clear()
         self._latest = (*self._latest[:4], _nothing)
 

@@ -147,7 +147,7 @@ class EngineCode(Protocol):
 
     @classmethod
     def installed(cls, python: str) -> dict[str, Any]:
-        """Describe the engine that a Python interpreter has installed (see ``about``)."""
+        """Return the version and changes of the engine that a Python interpreter has installed."""
 
     def worker(self, parts: WorkerParts) -> Replica:
         """Return a replica with an empty cache."""
@@ -159,7 +159,7 @@ class EngineCode(Protocol):
 class EngineContract(Protocol):
     """The parameters of a simulated engine for a GPU and a model.
 
-    Settings and a timing profile determine a contract.
+    An experiment's settings and a timing profile determine these parameters.
     """
 
     pool_tokens: int
@@ -189,5 +189,5 @@ CONTRACTS: Mapping[str, Callable[[Mapping[str, Any], TimingProfile], EngineContr
 )
 """The ``EngineContract`` class of each engine, by the engine's name.
 
-The class is called with settings and a timing profile.
+The class takes an experiment's settings and a timing profile.
 """

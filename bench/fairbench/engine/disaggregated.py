@@ -58,11 +58,11 @@ class Transfers:
     A worker sends or receives one prompt at a time.
 
     Transfers start in the order of their requests. However, a transfer between two free workers
-    overtakes earlier transfers whose sender or receiver is busy. SGLang 0.5.23 has several queues
-    per sender, each with its own thread, and chooses the queue by the receiver
-    (``add_transfer_request`` in ``disaggregation/mooncake/conn.py``). In vLLM 0.32, every transfer
-    starts at once without blocking (``start_load_kv`` in ``kv_connector/v1/nixl/pull_worker.py``).
-    The link's latency is added after the last byte, when both workers are free again.
+    overtakes transfers that wait for a busy worker. SGLang 0.5.23 has several queues per sender,
+    each with its own thread, and chooses the queue by the receiver (``add_transfer_request`` in
+    ``disaggregation/mooncake/conn.py``). In vLLM 0.32, every transfer starts at once without
+    blocking (``start_load_kv`` in ``kv_connector/v1/nixl/pull_worker.py``). The link's latency is
+    added after the last byte, when both workers are free again.
     """
 
     def __init__(
@@ -89,7 +89,6 @@ class Transfers:
             self._start(queue.popleft())
 
     def _next_possible(self) -> deque[Transfer] | None:
-        """Return the queue whose first transfer may start next, or None."""
         now_ps, free_ps = self.clock.now_ps, self._free_ps
         possible = [
             queue
@@ -196,7 +195,6 @@ class PrefillReplica:
         return self._decodes[sequence.decode_worker - self._decodes[0].index]
 
     def _compute(self, sequence: Sequence) -> None:
-        """Pass the engine a copy of the request whose output is a single token."""
         request, output = sequence.request, sequence.output
         copy = Sequence(
             replace(request, max_new_tokens=1),
@@ -223,7 +221,6 @@ class PrefillReplica:
         self._decode_of(sequence).cancel(sequence)
 
     def _ready(self, sequence: Sequence) -> None:
-        """Send the KV cache of a computed prompt to the decode worker."""
         self._send(sequence)
 
     def _send(self, sequence: Sequence) -> None:
@@ -255,7 +252,6 @@ class ReservesWhenComputed(PrefillReplica):
 
 
 def _take_over(sequence: Sequence, copy: Sequence) -> None:
-    """Copy the records of a request's prefill from the engine's ``copy``."""
     sequence.admitted_ps = copy.admitted_ps
     sequence.cached_tokens, sequence.extend_tokens = copy.cached_tokens, copy.extend_tokens
     sequence.gpu_ps = copy.gpu_ps
@@ -384,11 +380,7 @@ def disaggregated(
 def _released(
     engines: list[PrefillEngine], sequence: Sequence, *, charges: bool, wakes: bool
 ) -> None:
-    """Tell the prefill workers that a decode worker has freed a request's memory.
-
-    If ``charges`` is true, the prefill worker's scheduler charges the request's outputs. If
-    ``wakes`` is true, idle prefill workers retry their waiting requests.
-    """
+    """Tell the prefill workers that a decode worker has freed a request's memory."""
     if charges and sequence.produced > 1:
         scheduler = engines[sequence.worker].scheduler
         scheduler.on_tokens(sequence.request.client, sequence.produced - 1)
@@ -399,7 +391,7 @@ def _released(
 
 @dataclass(frozen=True, slots=True)
 class DecodeLimits:
-    """The maximum number of requests that a decode worker may run, and that may use its memory."""
+    """The limits on a decode worker's memory and numbers of requests."""
 
     pool_tokens: int
     most_running: int
@@ -443,7 +435,7 @@ class DecodeWorker(EngineLoop[KVNode]):
     def may_take(self, request: Request, tokens: int) -> bool:
         """Return whether memory, slots and the load cap allow a request of ``tokens`` tokens.
 
-        While a retracted request waits, the result is False.
+        While a retracted request waits, no other request may take memory.
         """
         self.sync()
         return not self.retracted and self._has_room(request, tokens)
@@ -537,7 +529,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         return 1 if returns or self.limits.step_by_step else 2**62
 
     def _extra_ps(self) -> int:
-        """Return the time (ps) that a decode step takes beyond the profile's formula."""
+        """Return the time (ps) of a decode step that the timing profile's formula omits."""
         return 0
 
     def _recompute(self) -> bool:
@@ -560,7 +552,7 @@ class DecodeWorker(EngineLoop[KVNode]):
     # Memory
 
     def _has_room(self, request: Request, tokens: int) -> bool:
-        """Return whether a request may take memory, which an empty worker always allows."""
+        """Return whether a request may take memory; an empty worker accepts any request."""
         if not self.members:
             return True
         within = self.members < self.limits.most_members and self.cap.has_room(request)
@@ -578,7 +570,6 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     @property
     def _free(self) -> int:
-        """The number of tokens that will be free after the current step."""
         return self.cache.free - self.batch.size
 
     def _retract(self) -> None:
@@ -596,7 +587,6 @@ class DecodeWorker(EngineLoop[KVNode]):
         self.batch.rearrange(order)
 
     def _readmit(self) -> None:
-        """Reserve memory for retracted requests in order, and return them to the batch."""
         while self.retracted:
             sequence = self.retracted[0]
             if not self._has_room(sequence.request, sequence.total):
@@ -627,9 +617,9 @@ FEW_RUNNING = 32
 class SGLangDecode(DecodeWorker):
     """SGLang's decode worker, which keeps ``reserved`` tokens per request free for outputs.
 
-    A request may take memory if its prompt and ``reserved`` further tokens fit. Its whole output
-    must also fit if all other requests were retracted (``DecodePreallocQueue`` of SGLang 0.5). The
-    KV cache of a retracted request is copied to CPU memory and back.
+    A request may take memory if its prompt and ``reserved`` further tokens fit. The request's whole
+    output must also fit if all other requests were retracted (``DecodePreallocQueue`` of SGLang
+    0.5). The KV cache of a retracted request is copied to CPU memory and back.
     """
 
     def __init__(self, parts: WorkerParts, limits: EngineLimits, reserved: int) -> None:
@@ -675,7 +665,8 @@ class VLLMDecode(DecodeWorker):
 
     A request may take memory if a slot and enough blocks for the whole prompt are free. The request
     that joined last is preempted first, and is later recomputed on the decode worker. The simulator
-    recomputes it in a separate iteration, whereas vLLM mixes the recomputation with decoding.
+    recomputes preempted requests in a separate iteration, whereas vLLM mixes the recomputation with
+    decoding.
     """
 
     def __init__(self, parts: WorkerParts, limits: VLLMLimits) -> None:

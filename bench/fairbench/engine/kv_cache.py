@@ -1,4 +1,4 @@
-"""The KV memory of an SGLang replica: a prefix tree with locks, and private tokens.
+"""The KV memory of an SGLang replica: a prefix tree with locks, and tokens outside the tree.
 
 The capacity equals free + tree (evictable + locked) + private tokens. Private tokens are a running
 request's decoded tokens and the tokens of a prefill in progress, which are not in the tree yet. The
@@ -63,7 +63,7 @@ class MatchCache(Protocol[N]):
 
 
 class PrefixCache(MatchCache[N], Protocol[N]):
-    """A cache that finds prefixes for a simulated worker and marks them as used."""
+    """A prefix cache of a simulated worker."""
 
     root: N
 
@@ -209,8 +209,8 @@ class KVCache(PrefixTree[KVNode]):
     def evict(self, tokens: int, requests: Mapping[str, int] | None = None) -> None:
         """Evict whole unlocked leaves until ``tokens`` tokens have been freed.
 
-        The policy decides the order. ``requests`` maps clients to their numbers of requests that
-        need memory.
+        The eviction policy decides the order. ``requests`` maps clients to their numbers of
+        requests that need memory.
         """
         freed = 0
         while freed < tokens and (leaf := self._next_leaf()) is not None:
@@ -218,7 +218,6 @@ class KVCache(PrefixTree[KVNode]):
             self._drop(leaf)
 
     def _next_leaf(self) -> KVNode | None:
-        """Remove the leaf with the lowest rank from the heap and return it."""
         while self._leaves:
             listed, _, node = heappop(self._leaves)
             node.listed = False
@@ -316,8 +315,8 @@ class KVCache(PrefixTree[KVNode]):
     ) -> tuple[KVNode, int]:
         """Store a prompt's tokens after ``node`` up to depth ``depth``.
 
-        The caller has private tokens for the part of the prompt after ``node``. They become tokens
-        of the tree unless the tree already contains them.
+        The caller has private tokens for the part of the prompt after ``node``. Private tokens
+        become tokens of the tree unless the tree already contains the same tokens.
 
         Args:
             node: Node at which the known prefix of the prompt ends.

@@ -1,10 +1,10 @@
 """The simulated engine S-LoRA / LightLLM, which replays of measured runs use.
 
 LightLLM has no prefix cache and no preemption. A request is admitted only if the KV pool can hold
-the whole batch until all outputs are complete. The output lengths are known, because the measured
-runs ignored the end-of-sequence token. The engine tries to start a minibatch (a prefill batch) when
-the server is idle, ``max_wait_tokens`` decode steps after the last minibatch, and then after each
-further step. Source: [VTC-artifact], slora/server/router/{manager,req_queue}.py.
+the whole batch until all outputs are complete. The engine knows output lengths, because the
+measured runs ignored the end-of-sequence token. The engine tries to start a minibatch (a prefill
+batch) when the server is idle, ``max_wait_tokens`` decode steps after the last minibatch, and then
+after each further step. Source: [VTC-artifact], slora/server/router/{manager,req_queue}.py.
 
 A single event loop reads the socket and runs the model. After a step, the model's coroutine resumes
 before the socket's coroutine, so a request that arrived during the step is seen one decision late.
@@ -63,7 +63,7 @@ class FitTest:
     The pool must be large enough for the remaining batch whenever a request finishes. Requests are
     sorted by remaining outputs, the longest first. Then remaining_k * k + (sum of the first k
     current lengths) must be less than the pool size in tokens for every k. The last output token of
-    a request needs no memory. A new request counts as prefilled.
+    a request needs no memory. The test counts a new request as if its prefill had ended.
     """
 
     def __init__(self, batch: RunningBatch, limits: LightLLMLimits) -> None:
@@ -149,7 +149,6 @@ class LightLLMWorker(EngineLoop[KVNode]):
         return request.input_tokens <= self.limits.minibatch_tokens
 
     def _arrive(self, sequence: Sequence) -> None:
-        """Refuse a request, or add it to the waiting queue or the inbox."""
         request, now_s = sequence.request, self._clock.now_ps / PS_PER_S
         ever_fits = self.fits(request) and FitTest(RunningBatch(), self.limits).try_add(sequence)
         if not ever_fits or not self.scheduler.accepts(request, now_s):
@@ -188,7 +187,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
 
     @property
     def _may_admit(self) -> bool:
-        """Whether no request runs, because arrivals do not interrupt decode steps."""
+        """Whether no request runs, because an arrival interrupts no decode step."""
         return self.running_count == 0
 
     def _running(self) -> list[Sequence]:

@@ -124,7 +124,7 @@ class Stretch:
     """Decode steps of an unchanged batch, each ``growth_ps`` longer than the step before.
 
     ``fixed_ps`` is the part of a step's time that does not depend on context. ``reported_ps`` maps
-    clients to the GPU times that the scheduler already knows.
+    clients to the GPU times (ps) that were reported to the scheduler.
     """
 
     start_ps: int
@@ -322,7 +322,7 @@ DECODE_COLUMNS = ("decode_worker", "reserved_ps", "computed_ps", "sent_ps", "rec
 
 @dataclass(slots=True)
 class PrefillShare:
-    """A client's part of a prefill iteration, in columns of the service log."""
+    """A client's part of a prefill iteration, as columns of the service log."""
 
     input_tokens: int = 0
     extend_charged_tokens: int = 0
@@ -433,7 +433,7 @@ class MemoryLog(IntegerTable):
 
 
 class WorkerMemoryLog:
-    """A writer of a replica's rows in the memory log."""
+    """A writer of the memory log's rows about one replica."""
 
     def __init__(self, log: MemoryLog, clock: Clock, worker: int) -> None:
         self._log = log

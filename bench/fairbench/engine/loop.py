@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class FrontendQueue:
-    """A model of an engine's process for HTTP and tokenization.
+    """A model of the engine's process that serves HTTP and tokenizes prompts.
 
     Requests are processed one at a time in order of arrival. While the process works on a request,
     the next request and first tokens of outputs wait. The delay of an output on its way to the
@@ -270,7 +270,6 @@ class EngineLoop(ABC, Generic[N]):
             self.wake()
 
     def _read_inbox(self) -> None:
-        """Move new requests from the inbox to the waiting queue."""
         inbox, self._inbox = self._inbox, []
         now_s = self._clock.now_ps / PS_PER_S
         for sequence in inbox:
@@ -278,7 +277,6 @@ class EngineLoop(ABC, Generic[N]):
             self.waiting.enter(sequence)
 
     def _read_inbox_after(self, done: list[Sequence]) -> None:
-        """Read the inbox after an iteration that ended the sequences ``done``."""
         self._read_inbox()
 
     def _read_inbox_within(self, run: DecodeRun) -> None:
@@ -335,7 +333,6 @@ class EngineLoop(ABC, Generic[N]):
         self._end_requests(done)
 
     def _end_requests(self, done: list[Sequence]) -> None:
-        """End the sequences ``done``, read the inbox, and decide on the next iteration."""
         for sequence in done:
             self._release(sequence)
             self.cap.finish(sequence.request, sequence.produced)
@@ -351,7 +348,6 @@ class EngineLoop(ABC, Generic[N]):
         self._clock.soon(DECIDE, self.index, self._decide)
 
     def _end_prompts(self, prefills: list[Prefill], start_ps: int) -> None:
-        """End an iteration that computed only whole prompts, from ``start_ps`` on."""
         now_ps = self._clock.now_ps
         parts = prompt_parts(self._costs, now_ps - start_ps, [one.chunk for one in prefills])
         report_prompts(prefills, parts, self.scheduler)
@@ -362,7 +358,6 @@ class EngineLoop(ABC, Generic[N]):
         self._end_iteration()
 
     def _produce_first(self, sequence: Sequence) -> None:
-        """Produce the first token after a prefill, and let the sequence decode."""
         if sequence.first_token_ps == NEVER:
             sequence.first_token_ps = self.frontend.out_ps(self._clock.now_ps)
         sequence.produced += 1
@@ -379,12 +374,9 @@ class EngineLoop(ABC, Generic[N]):
         saved_ps: int,
         shares_of: Callable[[list[Prefill], list[int]], dict[str, PrefillShare]],
     ) -> None:
-        """Log and report an iteration that computed chunks while the batch decoded.
+        """Record an iteration that computed prompt chunks while the batch decoded.
 
         Args:
-            chunks: The chunks of prompts in the iteration.
-            start_ps: Time at which the iteration began, in picoseconds.
-            context_tokens: Total context of the decoding sequences.
             saved_ps: Time by which the iteration was shorter than in the timing profile.
             shares_of: Function that returns each client's share, given chunks and their GPU times.
         """
@@ -470,7 +462,7 @@ class EngineLoop(ABC, Generic[N]):
     def sync(self) -> None:
         """Record all decode steps that have ended.
 
-        A step that ends now counts if its event precedes the current event.
+        A step that ends at the current time counts if its event precedes the current event.
         """
         if (run := self._run) is not None:
             past_ps = self._clock.past(END, self.index)
@@ -484,7 +476,6 @@ class EngineLoop(ABC, Generic[N]):
         self._end_stretch()
 
     def _book_decode(self, run: DecodeRun, steps: int, end_ps: int) -> None:
-        """Record the first ``steps`` steps of ``run``, the last of which ended at ``end_ps``."""
         if not steps:
             return
         batch, stretch = self.batch, self._stretch

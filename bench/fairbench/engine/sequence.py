@@ -20,9 +20,9 @@ class DecodeTime:
     """Cumulative times (ps) of a batch's decode steps, which determine each request's part.
 
     ``each`` sums a request's part of the steps' fixed times. ``read`` sums the steps' times per
-    token of context, and ``numbered`` sums these times multiplied by the steps' numbers. A request
-    with ``base + n`` tokens of context in step n costs ``each + base * read + numbered``, where the
-    sums begin when the request joins the batch.
+    token of context, and ``numbered`` sums each such time multiplied by the number of its step. A
+    request with ``base + n`` tokens of context in step n costs ``each + base * read + numbered``,
+    where the sums begin when the request joins the batch.
     """
 
     __slots__ = ("each", "numbered", "read")
@@ -53,7 +53,7 @@ class DecodeTime:
         return self.each, self.read, self.numbered
 
     def request_ps(self, base: int, joined: Sums) -> float:
-        """Return the time (ps) of a request since it joined, when the sums were ``joined``."""
+        """Return a request's time (ps), given the sums ``joined`` when it joined the batch."""
         each, read, numbered = joined
         return self.each - each + ((self.read - read) * base + self.numbered - numbered)
 

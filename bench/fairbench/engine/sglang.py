@@ -3,7 +3,7 @@
 ``_start`` begins each iteration, which either computes chunks of prompts (parts 1 and 2) or decodes
 (part 3). If a decode step lacks memory, running requests are retracted first (part 4).
 ``Admission`` decides on each candidate of an admission pass. Overlap scheduling is not simulated.
-The page docs/appendix/engine.md has all rules.
+The page docs/appendix/engine.md describes the simulated rules.
 """
 
 from __future__ import annotations
@@ -134,7 +134,6 @@ class SGLangReplica(EngineLoop[KVNode]):
         return self.scheduler.decodes_first(oldest, left, self._clock.now_ps / PS_PER_S)
 
     def _slots(self) -> int:
-        """Return the maximum number of running requests."""
         twice = self._chunked is not None and not self.limits.rules.counts_chunk_once
         return self.limits.max_running_requests - twice
 
@@ -145,7 +144,6 @@ class SGLangReplica(EngineLoop[KVNode]):
     # complete prompts join the batch.
 
     def _start_chunks(self, prefills: list[Prefill]) -> None:
-        """Allocate memory for admitted requests, and start the iteration with their chunks."""
         computed: list[Chunk] = []
         for sequence, cached, tokens, first, _, loaded in prefills:
             taken = loaded + tokens
@@ -167,7 +165,6 @@ class SGLangReplica(EngineLoop[KVNode]):
         return self._profile.prefill_ps(self._computed)
 
     def _end_prefill(self) -> None:
-        """Add the computed prompts to the prefix tree and the batch, and record the iteration."""
         now_ps = self._clock.now_ps
         prefills, self._prefills = self._prefills, []
         self._computes_prompts = False
@@ -219,7 +216,7 @@ class SGLangReplica(EngineLoop[KVNode]):
     def _tail_ps(self) -> int:
         """Return the time (ps) that long sequences add to a decode step.
 
-        A sequence counts with its length when it joined the batch.
+        The length of a sequence is its length when it joined the batch.
         """
         sequences = self.batch.sequences
         return self._profile.tail_ps([one.request.input_tokens + one.produced for one in sequences])
@@ -258,7 +255,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         """Retract requests until the next decode step has enough memory.
 
         As in SGLang, unused cached tokens are evicted first. After a retraction, every remaining
-        request has memory for 20 more steps. At least one request keeps running.
+        request has memory for 20 more steps.
         """
         self._end_stretch()
         batch, cache = self.batch, self.cache
@@ -287,7 +284,6 @@ class SGLangReplica(EngineLoop[KVNode]):
         sequence.retract(self._clock.now_ps)
 
     def _wait_again(self, sequence: Sequence) -> None:
-        """Put a retracted or preempted sequence at the tail of the waiting queue."""
         now_s = self._clock.now_ps / PS_PER_S
         self.scheduler.on_retract(sequence.request, self.waiting, now_s)
         self.waiting.enter(sequence)
@@ -529,10 +525,10 @@ class Admission:
 
     @property
     def spent(self) -> bool:
-        """Whether a token budget is used up, which ends the pass.
+        """Whether the admission pass must end, because a token budget is used up.
 
-        If memory is used up as well, the result is False, because SGLang then tries one more
-        candidate, which does not fit.
+        The result is False if memory is used up as well, because SGLang then tries one more
+        candidate.
         """
         return self._used_up and not self._reserved_all()
 

@@ -150,7 +150,7 @@ R = TypeVar("R", bound=SGLangReplica)
 
 
 def replica_class(limits: EngineLimits) -> type[SGLangReplica]:
-    """Return the replica class for mixed chunks and the simulated release."""
+    """Return the replica class for an engine's settings and its simulated release."""
     if limits.enable_mixed_chunk:
         return MixedSGLangReplica
     return SGLangReplica if limits.rules.drops_finished else OlderSGLangReplica

@@ -9,7 +9,7 @@ only decode (part 5).
 default on GPUs, decides while the previous step runs.
 
 The replicas follow the code in ``vllm.v1.core``, and tests compare their decisions with the
-decisions of vLLM's code. The page docs/appendix/engine.md has the rules.
+decisions of vLLM's code. The page docs/appendix/engine.md describes the simulated rules.
 """
 
 from __future__ import annotations
@@ -82,7 +82,6 @@ class VLLMReplica(EngineLoop[BlockNode]):
                 return step
 
     def _fill(self) -> Step:
-        """Decide on a step, first for running requests and then for waiting requests."""
         step = Step(self._step_tokens(), self._most_of_a_prompt())
         self._schedule_running(step)
         if step.preempted:
@@ -178,7 +177,6 @@ class VLLMReplica(EngineLoop[BlockNode]):
         step.stalled = [one for one in batch.sequences if one not in scheduled]
 
     def _add_chunk(self, step: Step, sequence: Sequence, tokens: int) -> None:
-        """Add the next chunk of a prompt to the step."""
         end = sequence.filled + tokens
         assert self.running.tables.grow(sequence, end, end)
         last = end == sequence.total
@@ -232,7 +230,6 @@ class VLLMReplica(EngineLoop[BlockNode]):
     # of the queue.
 
     def _preempt_for_memory(self) -> Sequence:
-        """Preempt the last request of the running list, or the request that the scheduler names."""
         victim = self.running.sequences[-1]
         if self.scheduler.retraction_order is not None:
             running, now_s = self.running.sequences, self._clock.now_ps / PS_PER_S
@@ -413,7 +410,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
 def longest_ps(profile: TimingProfile, batch: RunningBatch) -> int:
     """Return the time (ps) that the longest sequence adds to a decode step.
 
-    A sequence counts with its length when it joined the batch.
+    The length of a sequence is its length when it joined the batch.
     """
     if profile.vllm_attention is None or not batch.size:
         return 0
@@ -463,7 +460,7 @@ class VLLMPrefillOnly(VLLMReplica):
 
 @dataclass(slots=True)
 class StepInFlight:
-    """A step that was decided, until its results are known.
+    """A step that vLLM has decided on and whose results are not known yet.
 
     ``decoding`` lists the sequences that decode, and ``ends`` lists the sequences that the step
     finishes. ``batch`` counts the clients' decoding requests. ``took_ps`` is the duration of the
@@ -493,7 +490,7 @@ class AsyncVLLMReplica(VLLMReplica):
     While a step runs, vLLM already counts a token for each of the step's requests. Therefore, four
     rules differ from synchronous scheduling:
 
-    - A request that arrives during a step joins the step after the next one.
+    - A request that arrives during a step must wait for the step after the next step.
     - A request keeps its slot and blocks while the step with its last token runs. A request that
       ends before ``max_new_tokens`` runs for one more step, whose token is discarded.
     - The scheduler learns of output tokens and of finished requests one decision later.
@@ -587,7 +584,6 @@ class AsyncVLLMReplica(VLLMReplica):
         self._end_requests(flight.ends)
 
     def _report(self, flight: StepInFlight) -> None:
-        """Log a finished step, and charge its tokens to clients."""
         scheduler, chunks, parts = self.scheduler, flight.step.chunks, flight.parts
         tokens = [one for one in flight.decoding if one.status != FINISHED]
         counts = Counter(one.request.client for one in tokens)

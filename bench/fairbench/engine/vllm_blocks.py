@@ -2,8 +2,8 @@
 
 The cached blocks form a radix tree of whole blocks, which corresponds to vLLM's chained block
 hashes. Blocks with the same hash belong to the same node of the tree. A node is a series of
-consecutive blocks, so the work for a prompt does not depend on its length. Several copies of a
-node's blocks may be in memory, because vLLM keeps all copies.
+consecutive blocks, so the cost of a look-up does not depend on the prompt's length. Several copies
+of a node's blocks may be in memory, because vLLM keeps all copies.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def advance(prompt: Prompt, place: Place, tokens: int) -> Place:
 def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int) -> int:
     """Return the length of the common part of two prompts after ``at`` and ``place``.
 
-    The length is at most ``most``. Precondition: the first prompt has at least ``most`` tokens
-    after position ``at``.
+    At most ``most`` tokens are compared. Precondition: the first prompt has at least ``most``
+    tokens after position ``at``.
     """
     (left, start), (right, offset), taken = at, place, 0
     while taken < most and right < len(other):
@@ -248,7 +248,7 @@ class BlockTree:
     def may_grow(self, node: BlockNode, owner: object) -> bool:
         """Return whether new blocks of ``owner`` may become part of the node.
 
-        This is allowed if only ``owner`` uses the node and no other request depends on it.
+        Only a node that no request of another owner uses or waits for may grow.
         """
         if node.children or node.waiters or len(node.copies) != 1:
             return False
@@ -473,7 +473,6 @@ class BlockCache(BlockTree):
                 self.unused_blocks += copy.node.blocks
 
     def _evict(self, copy: RunCopy, blocks: int) -> None:
-        """Evict the last ``blocks`` blocks of an unused copy."""
         node = copy.node
         self.unused_blocks -= blocks
         alone = len(node.copies) == 1
@@ -505,7 +504,7 @@ class BlockCache(BlockTree):
         return self.match(prompt, limit)[0].depth
 
     def touch(self, node: BlockNode) -> None:
-        """Do nothing, because a look-up in vLLM is not a use."""
+        """Do nothing, because vLLM does not count a look-up as a use."""
 
 
 def held_by(owner: object, node: BlockNode) -> Iterator[RunCopy]:

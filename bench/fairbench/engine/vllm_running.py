@@ -196,7 +196,7 @@ class BlockPhases:
     def at_blocks(self, step: int) -> Iterator[tuple[Sequence, bool, bool]]:
         """Yield the sequences that begin or fill a block in a step, in running order.
 
-        Each sequence comes with two booleans: whether it begins and whether it fills a block.
+        Two booleans follow each sequence: whether it begins a block, and whether it fills a block.
         """
         begin, fill = (self._groups[one % self._size] for one in (step, step + 1))
         either = begin | fill
@@ -208,7 +208,7 @@ class BlockPhases:
         return len(self._groups[step % self._size])
 
     def steps_within(self, step: int, blocks: int, most: int) -> int:
-        """Return how many steps from ``step`` on, up to ``most``, ``blocks`` blocks suffice for."""
+        """Return the number of steps after ``step``, up to ``most``, that ``blocks`` allow."""
         each_round = len(self._phase)
         if not each_round:
             return most
@@ -391,7 +391,7 @@ class RunningList:
 
 
 class Booking:
-    """A record that separates first computations of prompt tokens from recomputations.
+    """A record of the prompt tokens that are computed for the first time or again.
 
     A request may be preempted before its prompt is complete. When the prompt is recomputed, tokens
     that were never reached before count as first computations.

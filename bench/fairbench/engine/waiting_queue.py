@@ -1,7 +1,8 @@
 """The waiting queue of a replica, which is kept sorted by cached prefixes.
 
 The cost is proportional to the number of changes, because SGLang's stable sort moves only requests
-whose match has changed in length. Tests compare the order with that of the slower ``ListView``.
+whose match has changed in length. Tests compare the queue's order with the order of the slower
+``ListView``.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Entry(Generic[N]):
 
     @property
     def order(self) -> Order:
-        """The position in the sorted list, which is not stored because of the reference cycle."""
+        """The position in the sorted list; storing it would create a reference cycle."""
         return self.key, self.rank, self
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
@@ -226,8 +227,8 @@ FIRST = -(1 << 62)  # a sort key before the keys of all matched requests
 class MatchedQueue(ABC, Generic[N]):
     """The waiting queue of a simulated engine with a prefix cache (``WaitingView``).
 
-    The engine calls ``enter`` for each arriving request and ``admit`` for each admitted request. It
-    calls ``end_pass`` at the end of each pass.
+    The engine calls ``enter`` for each arriving request and ``admit`` for each admitted request.
+    The engine calls ``end_pass`` at the end of each pass.
 
     Args:
         cache: The cache against which the waiting requests are matched.
@@ -392,7 +393,6 @@ class MatchedQueue(ABC, Generic[N]):
     # Order of requests
 
     def _match_scan(self) -> MatchScan:
-        """Add new requests to the sorted list, and return a scan in match order."""
         for entry in self._fresh:
             if not entry.admitted:
                 entry.placed = True
@@ -465,10 +465,7 @@ class MatchedQueue(ABC, Generic[N]):
         self._joined.clear()
 
     def _move(self, changed: dict[Entry[N], None], refresh: int) -> None:
-        """Move changed requests to the positions that a stable sort would give them.
-
-        ``refresh`` is the stamp of the current refresh.
-        """
+        """Move changed requests to the positions that a stable sort would give them."""
         # ``moves`` lists each request that moves, with its old key, old rank and new key.
         moves: list[tuple[int, int, int, Entry[N]]] = []
         for entry in changed:

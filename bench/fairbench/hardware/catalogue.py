@@ -116,7 +116,7 @@ def profile_of_table(data: Mapping[str, Any], where: str) -> TimingProfile:
 
 
 def table_of(profile: TimingProfile, source: str, error_pct: Mapping[str, float]) -> dict[str, Any]:
-    """Return the table from which ``profile_of_table`` makes the profile, with six digits."""
+    """Return the profile as a table for ``profile_of_table``, rounded to six digits."""
     pool = profile.pool
     table: dict[str, Any] = {
         "profile": profile.profile_id,
@@ -158,7 +158,7 @@ _GLUED = re.compile(r"^(llama|qwen)(\d)")
 
 
 def canonical_model(name: str, known: Iterable[str]) -> str:
-    """Return the known model with this name, or the name in normal form.
+    """Return the known model that the name means, or the name in normal form.
 
     The organisation, upper case, ``Meta-`` and endings such as ``-Instruct`` are ignored:
     ``meta-llama/Llama-3.1-70B-Instruct`` is ``llama-3.1-70b``. Models with layers of equal sizes
@@ -195,7 +195,6 @@ def _load_json(name: str) -> dict[str, Any]:
 
 @cache
 def _derived() -> dict[str, Any]:
-    """Return the tables of the derived timing profiles, by profile id."""
     return {one["profile"]: one for one in _load_json(DERIVED)["profiles"]}
 
 

@@ -91,12 +91,12 @@ class EngineParams:
     """Settings of every simulated SGLang worker (``--set engine.NAME=VALUE``).
 
     ``fairbench list engines`` describes each setting. The value 0 means the value that SGLang
-    0.5.23 chooses for the GPU and model. The memory fraction of an A10G is 0.88, as in the papers.
-    SGLang chooses a ``max_running_requests`` between 2,048 and 4,096, so memory is the limit in
-    practice. ``full_reservation`` keeps the new-token ratio at 1, as ``ignore_eos`` does. [DLPM]
-    §5.1 sets ``num_continuous_decode_steps`` to 10. ``in_batch_prefix_caching`` (on by default)
-    exists in SGLang since December 2024 (PR #2442). By default, a pass that lacks memory or slots
-    marks the batch as full (``batch_is_full``); SGLang did not do so in summer 2024.
+    0.5.23 chooses for the GPU and model. ``mem_fraction_static`` of an A10G is 0.88, as in the
+    papers. SGLang chooses a ``max_running_requests`` between 2,048 and 4,096, so memory is the
+    limit in practice. ``full_reservation`` keeps the new-token ratio at 1, as ``ignore_eos`` does.
+    [DLPM] §5.1 sets ``num_continuous_decode_steps`` to 10. ``in_batch_prefix_caching`` (on by
+    default) exists in SGLang since December 2024 (PR #2442). By default, a pass that lacks memory
+    or slots marks the batch as full (``batch_is_full``); SGLang did not do so in summer 2024.
     ``enable_mixed_chunk`` is off by default, as in SGLang. The page docs/appendix/engine.md defines
     ``load_cap``, docs/appendix/speed.md has measured values of ``prefix_match_us``, and
     docs/reference/releases.md lists the differences between releases.
@@ -306,10 +306,10 @@ def vllm_pool_tokens(
 
     Args:
         pool: Memory of the weights and of a token of KV cache.
-        memory: Other memory of the server.
+        memory: Memory of the server besides weights and KV cache.
         tokens: The value of vLLM's ``max_num_batched_tokens``.
         sequences: The value of vLLM's ``max_num_seqs``.
-        block: Tokens of a KV block.
+        block: Size of a KV block in tokens.
     """
     forward = tokens * memory.forward_bytes
     sampling = tokens * memory.hidden_bytes + min(sequences, tokens) * memory.logits_bytes

@@ -74,8 +74,9 @@ class FlashAttention2(NamedTuple):
         """Return the tail of a decode step, expressed as context tokens.
 
         The tail is the time in which only the longest sequence is computed, as a tile of
-        ``TILE_ROWS`` rows on one multiprocessor. The step has ``sequences`` sequences with at most
-        ``longest`` tokens of context. The result times a profile's ``c_A`` is the tail's duration.
+        ``TILE_ROWS`` rows on one multiprocessor. The step has ``sequences`` sequences, the longest
+        of which has ``longest`` tokens of context. The result times a profile's ``c_A`` is the
+        tail's duration.
         """
         splits = 1
         if self.heads > self.kv_heads:
@@ -121,7 +122,7 @@ DIMENSIONLESS = frozenset({"p", "q_e"})
 
 @dataclass(frozen=True)
 class VLLMMemory:
-    """The memory of a vLLM server besides weights and KV cache.
+    """The GPU memory of a vLLM server besides weights and KV cache.
 
     Attributes:
         total_gib: The GPU's total memory, as PyTorch reports it.

@@ -14,7 +14,7 @@ host calls ``on_admitted`` before it resumes the generator of ``select``. Events
 have an order: steps end (``on_tokens``, then ``on_finish``), requests arrive, and the engine makes
 an admission pass.
 
-A host calls a router's ``prepare`` once. For each request, it then calls ``route`` (again if
+A host calls a router's ``prepare`` once. For each request, the host then calls ``route`` (again if
 ``route`` returned None), ``on_first_token`` and ``on_finish``, or ``on_failure`` if the worker did
 nothing for the request. ``on_evict`` may come at any later time.
 """
@@ -281,7 +281,7 @@ class LocalScheduler(HasParts, ABC):
     def accepts(self, request: Request, now_s: float) -> bool:
         """Return True to accept an arriving request, or False to refuse the request.
 
-        A refused request never enters the queue.
+        A refused request never enters the waiting queue.
         """
         return True
 
@@ -425,8 +425,8 @@ class Parts(Protocol):
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
         """Charge clients for ``steps`` decode steps of their ``running`` requests.
 
-        ``running`` maps each client to its number of running requests. The number changes only
-        after ``on_tokens``, ``on_finish`` or ``on_retract`` for the client. The host calls
+        ``running`` maps each client to its number of running requests. A client's number changes
+        only after ``on_tokens``, ``on_finish`` or ``on_retract`` for the client. The host calls
         ``on_tokens`` for each client if a scheduler does not define ``on_steps``, which only saves
         time.
         """
@@ -445,16 +445,16 @@ class Parts(Protocol):
 
         A host may combine the GPU time of several steps in one call.
 
-        The charges of ``on_gpu_time`` and ``on_prompt_time`` for all clients add up to the worker's
-        busy time.
+        All clients' charges by ``on_gpu_time`` and ``on_prompt_time`` add up to the worker's busy
+        time.
         """
 
     def on_read(self, request: Request, read: Read) -> None:
         """Correct the charge of a prompt that was charged in full although a part was cached.
 
         Only a gateway calls ``on_read``, because it charges a prompt before the cached part is
-        known. It calls ``on_read`` once for each request, before ``on_finish``. The scheduler then
-        corrects the charge by the difference.
+        known. The gateway calls ``on_read`` once for each request, before ``on_finish``. The
+        scheduler charges or refunds the difference.
         """
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:

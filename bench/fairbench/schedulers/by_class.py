@@ -69,8 +69,8 @@ class ByClass(LocalScheduler):
 
     Requests of equal priority form a class, and ``make()`` creates its scheduler. The class with
     the highest priority number goes first, or the class with the lowest number if ``low_first``. A
-    pass continues with the next class unless the last candidate of a class found no memory. A pass
-    matches the queue with the cache at most once.
+    pass continues with the next class unless the last candidate of a class found no memory. In an
+    admission pass, the queue is matched with the cache at most once.
     """
 
     name = "by-class"
@@ -142,7 +142,6 @@ class ByClass(LocalScheduler):
             part.leave(request)
 
     def _order_by_class(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Order running requests for retraction, the least important class first."""
         parts: defaultdict[int, list[Running]] = defaultdict(list)
         for one in running:
             parts[one.request.priority].append(one)

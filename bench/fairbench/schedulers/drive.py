@@ -14,11 +14,11 @@ from fairbench.files.reader import failure_in_own_file
 class Preempt(NamedTuple):
     """A scheduler's demand, yielded by ``select``, to preempt a running request.
 
-    The engine answers True if it freed the KV memory of the request. It answers False if the
-    request does not run or does not fit into CPU memory. A preempted request keeps its outputs and
-    waits again after the pass; the engine calls ``on_retract``. With ``swap``, the KV cache is
-    copied to CPU memory and back instead of being recomputed . Only a scheduler that declares
-    ``preempts`` may yield a ``Preempt``, and only one that declares ``swaps`` may set ``swap``.
+    The engine answers True if it freed the KV memory of the request. The engine answers False if
+    the request does not run or does not fit into CPU memory. A preempted request keeps its outputs
+    and waits again after the pass; the engine calls ``on_retract``. With ``swap``, the KV cache is
+    copied to CPU memory and back instead of being recomputed. Only a scheduler that declares
+    ``preempts`` may yield a ``Preempt``, and ``swap`` also requires ``swaps``.
     """
 
     request: Request

@@ -48,8 +48,8 @@ class LocationTree(PrefixTree[L]):
 
     Workers are numbered from 0. A router marks the whole prompt of a request at its dispatch,
     before any cache holds the prompt ([DLPM] Alg. 2 line 18). A marked node may lie below a node
-    whose tokens were evicted; the request then computes the evicted tokens again. If several nodes
-    of a path have marks of a worker, the deepest mark counts.
+    whose tokens were evicted; the request then computes the evicted tokens again. If a worker has
+    marked several nodes of a path, the deepest mark counts.
     """
 
     def find(self, prompt: Prompt) -> WalkEnd[L]:
@@ -257,7 +257,6 @@ class BoundedTree(LocationTree[RecentNode]):
         return super().remove(leaf)
 
     def _shrink(self, newest: RecentNode) -> None:
-        """Remove least recently used leaves, except ``newest``, until the limit is met."""
         while self.size > self.limit and (node := self.root.newer) is not newest:
             node.workers = 0
             self.prune(node)

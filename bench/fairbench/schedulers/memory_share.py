@@ -1,16 +1,16 @@
 """Fair shares of a worker's KV memory, which decide which waiting requests may be admitted.
 
 An eviction policy by client (``ClientEviction``) evicts cached tokens of clients above their memory
-share. It cannot evict tokens that running requests use. ``MemoryShare`` therefore also limits the
+share. Tokens that running requests use cannot be evicted. ``MemoryShare`` therefore also limits the
 admission of requests, by two rules:
 
 - A request is *within the share* of its client if the share covers the tokens that the client's
   running requests use (pinned tokens), plus the tokens that the request would add. A client without
   pinned tokens may always run one request, even if the request exceeds the share.
 - Any other request *borrows* memory. The request is admitted only if no other client waits with a
-  request within its share. There must also be enough free memory and cached tokens above the
-  clients' shares. Such an admission therefore evicts no cached token within a client's share, not
-  even of its own client.
+  request within its share. The request must also fit into the free memory and the cached tokens
+  above the clients' shares. Such an admission therefore evicts no cached token within a client's
+  share, not even of its own client.
 
 Requests that may not be admitted now are hidden from the local scheduler. The eviction policy
 defines the shares. Output tokens do not count at admission, because output lengths are not known in
@@ -41,7 +41,7 @@ class PromptTokens(NamedTuple):
 class ClientMemory(Protocol):
     """The KV memory of a worker by client, in tokens.
 
-    A token that k clients use counts as 1/k for each of them.
+    A token that k clients use counts as 1/k token for each client.
     """
 
     @property
@@ -148,7 +148,6 @@ class MemoryShare:
         return spare
 
     def _is_wanted(self, client: str) -> bool:
-        """Return whether another client waits with a request within its memory share."""
         waiting, name_of = self._waiting, self._name_of
         others = (one for one in waiting.clients() if name_of(one) != client)
         return any(

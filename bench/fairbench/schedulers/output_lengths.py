@@ -32,7 +32,7 @@ class MeanAnswers:
         return tokens / requests if requests else 0.0
 
     def expected(self, client: str) -> float:
-        """Return the expected tokens of the client's next output, or 0 without any output."""
+        """Return the expected length of the client's next output, or 0 before any output."""
         requests, tokens = self._of.get(client, self._all)
         return tokens / requests if requests else 0.0
 

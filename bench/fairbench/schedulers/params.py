@@ -49,7 +49,7 @@ def param_names(params_class: type) -> list[str]:
     """Return the names of the parameters that can be set, in the order of the part's file.
 
     The ``constants`` of a class are former parameters, and inherited parameters that the part does
-    not use. They cannot be set, but stored experiments may contain their values.
+    not use. Users cannot set constants, but stored experiments may contain their values.
     """
     constants = getattr(params_class, "constants", ())
     return [field.name for field in fields(params_class) if field.name not in constants]
@@ -78,7 +78,7 @@ def cost_names(settings: Mapping[str, Any]) -> list[str]:
 def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) -> P:
     """Return a part's parameters: the defaults, overridden by the part's keys in ``settings``.
 
-    The only conversion is from an integer to a float where the parameter is a float. Raises
+    Integers become floats where the parameter is a float; no other value is converted. Raises
     UsageError that names the key, the value and the allowed values.
     """
     values = own_settings(owner, settings)

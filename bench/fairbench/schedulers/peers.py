@@ -23,8 +23,8 @@ class Terms(NamedTuple):
     """A limit on a client's lead over clients that wait at other gateways.
 
     A client's allowed lead, in tokens over weight, grows by ``ahead_tok_s`` per second since the
-    last message about the waiting client. Without this growth, the fleet would idle between
-    messages. A message older than ``forget_s`` seconds delays no client.
+    last message about the waiting client. If the allowed lead did not grow, the fleet would idle
+    between messages. A message older than ``forget_s`` seconds delays no client.
     """
 
     ahead_tok_s: float
@@ -47,13 +47,14 @@ class RoutersParams:
     ``delay_s`` is the delay of a message between routers, in seconds. ``lost`` and ``repeated`` are
     the fractions of messages that are lost or sent again half an interval later.
 
-    ``ahead_tok_s`` limits the lead of a client over a client that waits at another router. Its unit
-    is tokens over weight, for each worker and each second since the last message about the waiting
-    client. A good value is about a worker's service rate; with a lower value, the fleet idles
-    between messages.
+    ``ahead_tok_s`` limits the lead of a client over a client that waits at another router. The unit
+    of ``ahead_tok_s`` is tokens over weight, for each worker and each second since the last message
+    about the waiting client. A good value of ``ahead_tok_s`` is about a worker's service rate; with
+    a lower value, the fleet idles between messages.
 
     A router that has sent no message for ``forget_s`` seconds no longer delays clients at other
-    routers. The default is six times the sum of interval and delay, at least 1 s.
+    routers. The default of ``forget_s`` is six times the sum of ``every_s`` and ``delay_s``, at
+    least 1 s.
 
     ``skew`` is the ratio of a client's requests at its most used router to those at its least used
     router; the ratio between successive routers is constant. ``favourite=each`` assigns the most
@@ -121,7 +122,7 @@ NOTHING = Totals(0, {}, {})
 
 @runtime_checkable
 class Exchanges(Protocol):
-    """A router or a gateway that exchanges totals with others; the host delivers the messages."""
+    """A router or a gateway that exchanges totals with other routers by messages."""
 
     def join_peers(self) -> None:
         """Start to record charges for other routers, before the first request."""
@@ -215,8 +216,8 @@ class Changes:
     def exported(self, since: int) -> list[str] | None:
         """Start a new version; return the clients that changed after version ``since``.
 
-        The latest change is last. The result is None if the totals of all clients must be exported.
-        The running time is proportional to the number of returned clients.
+        The client with the latest change is last. The result is None if the totals must contain all
+        clients. The running time is proportional to the number of returned clients.
         """
         whole = not max(1, self._forgotten) <= since <= self.version
         self.version += 1
@@ -235,7 +236,7 @@ ROUNDS = 0
 
 
 class CreditChange(NamedTuple):
-    """The additional rounds of quanta and charges by worker that change a client's credit."""
+    """A change of a client's credit: additional rounds of quanta, and charges by worker."""
 
     rounds: float
     charged: Mapping[int, float]
@@ -288,7 +289,7 @@ class SharedCredit:
         return Totals(self._changes.version, charged, raised, since=since)
 
     def new_changes(self, origin: str, totals: Totals) -> dict[str, CreditChange]:
-        """Return the clients' changes in another router's totals; outdated totals have none."""
+        """Return the changes in another router's totals by client, or none for old totals."""
         newly = self.others.newer(origin, totals)
         if newly is None:
             return {}

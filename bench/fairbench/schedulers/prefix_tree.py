@@ -63,7 +63,7 @@ class PrefixTree(Generic[N]):
 
         Return the deepest node whose whole path is a prefix of the prompt, and the position in the
         prompt at which this node ends. A node that matches only in part is split where the match
-        ends; with ``split=False``, the walk stops above this node.
+        ends or, with ``split=False``, is left out.
         """
         index, offset = place
         count = len(prompt)

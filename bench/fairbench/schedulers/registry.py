@@ -2,7 +2,7 @@
 
 To add a scheduler to fairbench, write a file with its class, and add a line to the table below.
 
-A user's own scheduler requires no change here. Users can name the scheduler's file in the
+A user's own scheduler requires no change of this file. Users can name the scheduler's file in the
 environment variable ``FAIRBENCH_SCHEDULERS`` (``:`` separates several files). Alternatively, an
 installed package can register the scheduler as an entry point in the group
 ``fairbench.local_schedulers`` or ``fairbench.routers``. An environment variable reaches every

@@ -15,7 +15,7 @@ PAGES_BEFORE_DOUBLING = 32
 
 
 def segments_of(token_ids: Sequence[int]) -> Prompt:
-    """Return a prompt as pages, whose size is 8 tokens at first and doubles as the prompt goes on.
+    """Return a prompt as pages of token ids, whose size doubles along the prompt.
 
     Pages have 8 tokens up to token 256, 16 tokens up to token 512, and likewise further on. A match
     ends at the border of a page, so it loses at most a sixteenth of its length, or 7 tokens. The

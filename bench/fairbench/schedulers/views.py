@@ -81,8 +81,8 @@ class RunningView(Protocol):
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
         """Return whether this pass could admit the request if ``without`` did not run.
 
-        The answer considers memory, reserved outputs, the load cap and this pass's admissions. It
-        is always False in engines that cannot preempt requests. Each call iterates over the whole
+        The answer considers memory, reserved outputs, the load cap and this pass's admissions.
+        Engines that cannot preempt requests always return False. Each call iterates over the whole
         batch.
         """
 
@@ -126,7 +126,7 @@ class WaitingView(Protocol):
         """
 
     def matched_tokens(self, request: Request) -> int:
-        """Return the number of prompt tokens that are cached now, excluding the last one."""
+        """Return the number of cached prompt tokens, at most the prompt's length minus 1."""
 
 
 class Waiting(NamedTuple):
@@ -136,8 +136,8 @@ class Waiting(NamedTuple):
     is the number of cached tokens, less than ``tokens``. ``duplicate`` is true if at most 32 tokens
     are cached and the first 32 tokens equal those of an earlier request. ``waited_tokens`` is the
     number of prompt tokens of all requests that the engine has computed since this request entered
-    the queue. ``entered`` is the number of this entry into the queue. ``node`` is the node of the
-    prefix tree at which the match ends.
+    the queue. ``entered`` numbers the entries of requests into the queue. ``node`` is the node of
+    the prefix tree at which the match ends.
     """
 
     request: Request
@@ -164,7 +164,7 @@ class Room(NamedTuple):
 
     ``slots`` is the number of requests, ``tokens`` is the KV memory for prompts and reserved
     outputs, and ``prompt_tokens`` is the number of prompt tokens in one iteration. ``tokens`` is an
-    upper limit, because it counts every cached prefix that no request uses yet.
+    upper limit, because it includes every cached prefix that no request uses yet.
     """
 
     slots: int
@@ -362,9 +362,8 @@ class ListView:
 class QueueView:
     """A WaitingView in order of arrival, with nothing cached and no running batch.
 
-    ``elsewhere`` contains the clients with requests that wait at other routers. VTC uses it when a
-    request arrives: it does not lift the counter of a client that waits at any router, nor lift a
-    counter above that of a client waiting at another router.
+    ``elsewhere`` contains the clients with requests that wait at other routers. VTC does not lift
+    the counter of such a client, and lifts no counter above the counter of such a client.
     """
 
     def __init__(self, running: RunningView | None = None) -> None:

@@ -2,7 +2,7 @@
 
 A client's part is 1/n of the speed and of the KV pool of every replica, where n is the sum of all
 weights divided by the client's weight. Every replica is divided, so that requests are routed as in
-the whole cluster. A part of a replica takes n times as long for each iteration.
+the whole cluster. Each iteration takes n times as long as on the whole replica.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def simulate_alone(
       None.
     - ``censored`` names the percentiles that are only lower bounds.
 
-    The scheduler of ``spec`` has no effect. A request counts only if it also counts in the shared
-    run. If ``interrupted`` returns true, the rows of some clients are missing.
+    The scheduler in ``spec`` has no effect on the result. A request counts only if it also counts
+    in the shared run. If ``interrupted`` returns true, the rows of some clients are missing.
     """
     plans = spec.client_plans()
     source = spec.source()

@@ -115,8 +115,6 @@ PROGRAM_COLUMNS = (
 
 @dataclass(slots=True)
 class _Started:
-    """A program that has started and not ended."""
-
     program_id: int
     client: str
     arrival_ps: int
@@ -347,7 +345,7 @@ class Cluster:
     # Simulated time
 
     def advance(self, most: int, limit_ps: Callable[[], int]) -> bool:
-        """Run at most ``most`` events.
+        """Run the next events, at most ``most``.
 
         Return False if all programs have ended, or if the next event is later than the end
         ``limit_ps()`` of the run.

@@ -159,7 +159,7 @@ def eviction_reports(
 
 
 def refuse_stall(cluster: Cluster) -> None:
-    """Raise RunFailed if requests wait although no event is left."""
+    """Raise RunFailed if requests still wait although the simulation has no further event."""
     if cluster.clock.events or not cluster.running:
         return
     for worker in cluster.workers:

@@ -38,8 +38,9 @@ class Ingress(QueueHost[Sequence]):
     """The host of a ``queue`` in which requests wait for a worker.
 
     The host calls the queue when a request arrives or ends, and when a worker has decided on its
-    next step. The call comes after all iterations that end at this time, and never during an
-    admission pass. Arrivals and ends are reported to the queue in the order of their occurrence.
+    next step. The host calls the queue after all iterations that end at the current time, and never
+    during an admission pass. Arrivals and ends of requests are reported to the queue in the order
+    of their occurrence.
     """
 
     def __init__(self, clock: Clock, workers: Many[Replica], queue: HoldsRequests) -> None:
@@ -59,7 +60,7 @@ class Ingress(QueueHost[Sequence]):
 
     @classmethod
     def of_router(cls, clock: Clock, router: Router, workers: Many[Replica]) -> Self:
-        """Return an ingress for a router that may queue requests, in order of arrival."""
+        """Return the host of a queue for a router that itself may queue requests."""
         return cls(clock, workers, arrival_queue(router))
 
     def enter(self, sequence: Sequence) -> None:
@@ -90,7 +91,6 @@ class Ingress(QueueHost[Sequence]):
             self._clock.at(time_ps, DECIDE, self.turn(), self._release)
 
     def _release(self) -> None:
-        """Report new events to the queue, and send the requests that the queue releases."""
         now_ps = self._clock.now_ps
         if now_ps != self._due_ps:
             return
@@ -123,7 +123,7 @@ class Ingress(QueueHost[Sequence]):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A router that exchanges totals with others; ``recheck`` tries its queued requests again."""
+    """A router that exchanges totals with other routers; ``recheck`` retries its queue."""
 
     parts: Many[Exchanges]
     recheck: Callable[[], None]
@@ -188,7 +188,7 @@ class SumLedger:
 
 
 class Unheard:
-    """The largest charge to a client, in tokens, that some router does not know.
+    """The largest charge to a client, in tokens, of which some router does not know.
 
     Unknown charges only grow between two messages (except for refunds), so they are measured just
     before each message.

@@ -57,7 +57,6 @@ class _Task:
         self._done = done
 
     def resume(self, value: Any, error: ProgramFailed | None) -> None:
-        """Resume the coroutine with the result or the error of its operation."""
         try:
             program = self._program
             pending: Pending = program.send(value) if error is None else program.throw(error)

@@ -260,7 +260,6 @@ def filed_service(log: IntegerTable, blocks: FileBlocks) -> FiledService:
 
 
 def _column(rows: NDArray[np.int64], names: tuple[str, ...], name: str) -> NDArray[np.generic]:
-    """Return a column of the table ``Service``, with times in seconds."""
     if name in names:
         return rows[:, names.index(name)]
     return seconds(rows[:, names.index(name.removesuffix("_s") + "_ps")])

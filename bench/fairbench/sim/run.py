@@ -398,14 +398,13 @@ class Simulation:
 
     @property
     def _holder(self) -> str | None:
-        """The component besides scheduler and gateway that queues requests, or None."""
+        """The component, besides scheduler and gateway, that lets requests wait, or None."""
         if self.admission:
             return "admission control"
         shares = make_params(MEMORY, MemoryParams, self.spec.settings).share
         return f"{MEMORY}.share" if shares else None
 
     def _header(self, facts: Facts, source: Source | None, complete: bool) -> dict[str, Any]:
-        """Return the fields of the summary that describe the run."""
         header = run_header(
             self.spec,
             self.plans,

@@ -19,8 +19,9 @@ class UnbookedTokens:
     """A buffer of decoded tokens, each of which adds ``each`` to its client's sum.
 
     Without the buffer, every step would update the balances of the whole batch, although a
-    scheduler compares only the few clients with waiting requests. Sums of whole numbers stay exact.
-    ``changed`` holds the clients whose number of running requests may have changed.
+    scheduler compares only the few clients with waiting requests. Adding the tokens late keeps sums
+    of whole numbers exact. ``changed`` holds the clients whose number of running requests may have
+    changed.
     """
 
     sums: dict[str, float]
@@ -63,9 +64,9 @@ class UnbookedTokens:
 class Account(ABC):
     """The balances of all clients, or of all nodes of a tree of tenants.
 
-    A charge to a client is added to each of the client's ``nodes``. Without ``tenants``, the client
-    itself is its only node. The tokens of decode steps may be added late: every method that returns
-    or compares balances adds them first.
+    A charge to a client is added to each of the client's ``nodes``. Without ``tenants``, a client's
+    only node is the client itself. The tokens of decode steps may be added late: every method that
+    returns or compares balances adds them first.
     """
 
     setup = Setup()
@@ -102,7 +103,7 @@ class Account(ABC):
         return parent_of(node) if self.in_tree else ROOT
 
     def siblings(self, tenant: str, clients: Collection[str]) -> Collection[str]:
-        """Return a tenant's children that are among the given clients or contain one of them."""
+        """Return a tenant's children that are, or contain, one of the given clients."""
         return self.setup.children_of(tenant, clients) if self.in_tree else clients
 
     @abstractmethod

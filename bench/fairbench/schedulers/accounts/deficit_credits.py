@@ -1,6 +1,6 @@
 """Deficit credits of DLPM, which limit the service that a client uses in a turn.
 
-``Turns`` applies the credits in one admission pass over a queue.
+The class ``Turns`` applies the credits in an admission pass.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ class Credits(Account):
             self._left.setdefault(self.tenant_of(client), {})[client] = credit
 
     def lead(self, node: str) -> float:
-        """Return the quanta that a node has spent, counting refills before it joined as spent."""
+        """Return the number of quanta that a node has spent, including quanta before it joined."""
         self.decoded.book((node,))
         return self._granted.get(node, 0) - self.of.get(node, 0.0) / self.quantum_of(node)
 
@@ -279,8 +279,8 @@ MayRefill = Callable[[WaitingView, str], bool]
 class Turns:
     """The procedure CHECKREFILL of [DLPM] Alg. 1 (lines 3-8) for one admission pass.
 
-    If ``may_refill`` returns False when quanta are due, ``over`` becomes true and the admission
-    pass ends. If ``stops`` is set, the pass also ends at the first request that does not fit.
+    If ``may_refill`` forbids quanta that are due, ``over`` becomes true and the admission pass
+    ends. If ``stops`` is set, the pass also ends at the first request that does not fit.
     """
 
     bounded = True
@@ -351,7 +351,7 @@ class Turns:
         return self.stops
 
     def end_turn(self, client: str, scan: Scan) -> None:
-        """End skipping in the scan if no sibling of the client has credit now."""
+        """Let the scan offer skipped clients again if no sibling of the client has credit."""
         self._known.clear()
         credits, waits = self.credits, client in self.waiting_clients()
         for node in credits.nodes(client):

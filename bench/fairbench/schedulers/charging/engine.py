@@ -17,7 +17,7 @@ from fairbench.schedulers.views import Read
 class Charging:
     """The base class of rules that charge an engine's events to an ``account``.
 
-    A method that a subclass does not override charges nothing.
+    The methods of this base class charge nothing.
     """
 
     # If ``refunds`` is true, output tokens charged in advance are refunded if they are not
@@ -78,7 +78,7 @@ class Prices:
 
 
 class TokenCharging(Charging):
-    """A charging that charges tokens at ``prices``.
+    """A charging by tokens, at ``prices``.
 
     ``sharing`` divides the charge for a prefix among the clients that share it. Without
     ``sharing``, the client whose request computes the prefix pays.
@@ -176,7 +176,7 @@ class GPUCharges:
         return -self._ahead.pop(request, 0)
 
     def token_ps(self) -> float:
-        """Return the GPU time (ps) of a prompt token, at least 1, as the unit of quanta."""
+        """Return the GPU time (ps) of a prompt token, at least 1, which is the unit of quanta."""
         return max(1.0, self._costs.prefill_s(0, UNIT_TOKENS) * PS_PER_S / UNIT_TOKENS)
 
 
@@ -194,7 +194,7 @@ def gpu_charges(name: str, setup: Setup) -> GPUCharges:
 
 
 class TimeCharging(Charging):
-    """A charging that charges the worker's busy time, in picoseconds.
+    """A charging by the worker's busy time, in picoseconds.
 
     At admission, the predicted time of the prompt is charged. The real time of each iteration later
     replaces the prediction. The charges of all clients therefore add up to the worker's busy time.
@@ -225,7 +225,7 @@ class TimeCharging(Charging):
 
 
 class ChargingParams(Protocol):
-    """The parameters that select a charging."""
+    """The parameters of a scheduler that select a ``Charging``."""
 
     @property
     def charge(self) -> str | None: ...
@@ -240,8 +240,8 @@ def engine_charging(
 ) -> Charging:
     """Return the ``Charging`` that the parameters of the scheduler ``name`` select.
 
-    ``tokens`` is the class that is used if tokens are charged. Raises UsageError for parameters
-    that combine GPU time with ``sharing``.
+    ``tokens`` is the class for charging by tokens. Raises UsageError for parameters that combine
+    GPU time with ``sharing``.
     """
     if params.charge != GPU_TIME:
         return tokens(account, prices, params.sharing)

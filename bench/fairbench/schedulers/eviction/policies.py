@@ -22,7 +22,7 @@ Rank: TypeAlias = tuple[float, Access]
 
 
 class Leaf(NamedTuple):
-    """A leaf of the prefix tree, which is the end of a longest cached prefix.
+    """A leaf of the prefix tree, after which no further token is cached.
 
     - ``access`` is the time at which the leaf was last used.
     - ``uses`` counts the finished requests that used the leaf's tokens.
@@ -132,8 +132,7 @@ class ClientEviction(LRU):
 
         The victim is the client above its entitlement with the largest ``excess``. If running
         requests use all tokens of every such client, the victim is the client that uses the largest
-        fraction of its entitlement. If running requests use all tokens of every such client, the
-        victim is the claimant that uses the largest part of its entitlement.
+        fraction of its entitlement.
         """
         everyone = list(claimants)
         above = [one for one in everyone if one.after > self.entitled(one.client)]
@@ -158,7 +157,7 @@ class LFU(EvictionPolicy):
 
 
 class MaxMin(ClientEviction):
-    """Eviction from the client above its share that has the most unpinned memory per weight.
+    """Eviction from the client above its memory share with the most unpinned memory per weight.
 
     The share of client i is C w_i / W, with the capacity C, the client's weight w_i and the sum W
     of all weights. The page docs/appendix/theory.md proves which clients lose no tokens.
@@ -249,7 +248,7 @@ class QuotaEviction(ClientEviction):
 
 
 class QuotaLending(QuotaEviction):
-    """Quotas whose unused part other clients may use."""
+    """Memory quotas whose unused part other clients may use."""
 
     name = "quota-lending"
 

@@ -51,7 +51,7 @@ class RequestTotals:
             self._dues_s.remove(request.next_deadline_s)
 
     def due_before(self, request: Request) -> int:
-        """Return the number of requests that are due no later than ``request``.
+        """Return the number of requests whose deadlines are no later than that of ``request``.
 
         If ``request`` has no deadline, the result is the number of requests with deadlines.
         """
@@ -102,9 +102,9 @@ class Estimator:
     - ``ahead="all"`` counts all waiting requests, as under FCFS.
     - ``ahead="edf"`` counts waiting requests with earlier deadlines than the new request, assuming
       that the running requests have earlier deadlines, too.
-    - ``ahead="fair"`` assumes that clients take turns. It counts, for each client, as many requests
-      as the new request's client has waiting. Every client is assumed to have an equal share of the
-      running requests.
+    - ``ahead="fair"`` assumes that clients take turns. For each client, the estimate counts as many
+      requests as the new request's client has waiting. Every client is assumed to have an equal
+      share of the running requests.
 
     If the caches are known, the prefill time excludes cached tokens. Estimates tend to be too
     short, because they ignore HTTP and the prefills of other requests. The estimator never uses the
@@ -126,7 +126,7 @@ class Estimator:
     def estimates(
         self, request: Request, held: RequestTotals = NOBODY
     ) -> dict[int, LatencyEstimate]:
-        """Return the estimate for each available worker; the gateway queues ``held``."""
+        """Return the estimate for each available worker; ``held`` are queued requests."""
         return {worker: self._estimate(request, worker, held) for worker in self._fleet.workers()}
 
     def expected_output(self, request: Request) -> float:

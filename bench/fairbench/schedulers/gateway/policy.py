@@ -184,7 +184,6 @@ class SharePolicy(FlowPolicy):
         return clients if self.params.tenants is None else self.setup.children_of(tenant, clients)
 
     def _nodes(self, client: str) -> Iterator[tuple[str, str]]:
-        """Yield the pairs (tenant, node) on the path from the outermost tenant to the client."""
         if self.params.tenants is None:
             yield ROOT, client
         else:

@@ -214,10 +214,10 @@ class QueueHost(Generic[T]):
 class GatewayQueue(HoldsRequests):
     """A queue that sends requests in a scheduler's order when the detector and the router allow.
 
-    The queue calls a ``LocalScheduler`` as an engine does. It knows the workers' caches only if a
-    ``view`` is given. Inputs are charged in full when a request is sent. Outputs are charged when a
-    request ends, or in advance with ``ahead``. The queue ignores priorities, because a ``Gateway``
-    has a queue for each priority.
+    The queue calls a ``LocalScheduler`` as an engine does. The queue knows the workers' caches only
+    if a ``view`` is given. Inputs are charged in full when a request is sent. Outputs are charged
+    when a request ends, or in advance with ``ahead``. The queue ignores priorities, because a
+    ``Gateway`` has a queue for each priority.
     """
 
     def __init__(
@@ -292,7 +292,7 @@ class GatewayQueue(HoldsRequests):
             drive(self.scheduler.select(self._view, now_s), try_send)
 
     def _worker_for(self, request: Request, now_s: float) -> int | None:
-        """Return the worker that the policy or the router chooses, or None if all are full."""
+        """Return the worker that the policy or the router chooses, or None if no worker is free."""
         routed = self._router.route(request, now_s)
         place = None if self._flows is None else self._flows.place
         chosen = None if place is None else place(request, now_s)
@@ -370,7 +370,7 @@ def arrival_queue(router: Router) -> GatewayQueue:
 
 
 class Gateway(HoldsRequests):
-    """A queue with strict priority between bands, and with limits on the queued requests.
+    """A queue with strict priority between bands, and with limits on the number of queued requests.
 
     A band is all requests of one priority. The rules are those of llm-d's flow control
     (llm-d-router @7c6ba75), but the limits count requests and no bytes. ``make_queue`` returns a
@@ -439,7 +439,6 @@ class Gateway(HoldsRequests):
     def _enter_band(
         self, request: Request, priority: int, queue: GatewayQueue, now_s: float
     ) -> bool:
-        """Put the request into its band's queue; return False if the request is refused."""
         if self._limits is None:
             return queue.enter(request, now_s)
         if not self._limits.admits(request, priority):
@@ -597,6 +596,5 @@ class Gateway(HoldsRequests):
         return self._bands[priority]
 
     def _forget_gone(self) -> None:
-        """Remove requests that are no longer queued from the start of the heap."""
         while self._ends and self._ends[0][2] not in self._held:
             heappop(self._ends)

@@ -113,13 +113,13 @@ class GatewayParams:
 class AdmissionParams:
     """Parameters of admission control.
 
-    ``policy`` decides what happens to a request that would miss its deadline. ``ahead`` tells the
-    ``Estimator`` which waiting requests are served before a new request; it should match the local
-    scheduler. ``margin`` multiplies the estimate: a value above 1 refuses more requests. A request
-    that would be late at the router's worker, but in time at another worker, is sent to the worker
-    with the least lateness. From ``aging_s`` seconds after its arrival, a demoted request is
-    treated like other requests. ``profile`` is the timing profile of real servers; a simulation
-    uses the experiment's profile.
+    ``policy`` says whether a request that would miss its deadline is refused or demoted. ``ahead``
+    tells the ``Estimator`` which waiting requests are served before a new request; it should match
+    the local scheduler. ``margin`` multiplies the estimate: a value above 1 refuses more requests.
+    A request that would be late at the router's worker, but in time at another worker, is sent to
+    the worker with the least lateness. From ``aging_s`` seconds after its arrival, a demoted
+    request is treated like other requests. ``profile`` is the timing profile of real servers; a
+    simulation uses the experiment's profile.
     """
 
     policy: Literal["off", "refuse", "demote"] = OFF

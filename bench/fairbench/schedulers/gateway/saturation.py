@@ -162,8 +162,8 @@ class Utilization(Detector):
     class Params:
         """Parameters: the limits ``waiting`` (requests) and ``kv_usage`` (a fraction), and polls.
 
-        ``poll_s`` is the time in seconds between two polls of all workers. Its default of 50 ms is
-        that of llm-d.
+        ``poll_s`` is the time in seconds between two polls of all workers. The default of
+        ``poll_s`` is 50 ms, as in llm-d.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("kv_usage", "stale_s")

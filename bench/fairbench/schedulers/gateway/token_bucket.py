@@ -30,7 +30,7 @@ class TokenBucket(LocalScheduler):
 
         With ``tenants=tree``, each outermost tenant has one bucket for all its clients. If
         ``weights`` are given, they override the experiment's weights, and multiply the rate and the
-        burst (at least 1) of each client or tenant. Otherwise, every weight is 1.
+        burst (at least 1) of each client or tenant. Without ``weights``, every weight is 1.
         """
 
         rate_per_min: Positive = 600.0

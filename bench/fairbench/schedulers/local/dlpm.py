@@ -122,7 +122,6 @@ class DLPM(FairScheduler):
         return self._rule(self.credits, view, self._may_refill, stops=self.params.no_room == "stop")
 
     def _scan(self, view: WaitingView, now_s: float, refresh: bool) -> Scan:
-        """Return a scan of the waiting requests in the order of Algorithm 1, line 16."""
         return view.match_order(refresh=refresh)
 
     def _may_refill(self, view: WaitingView, tenant: str) -> bool:

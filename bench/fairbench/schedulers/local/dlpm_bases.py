@@ -21,8 +21,8 @@ class UrgentDLPM(DLPM):
     """The base class of schedulers that combine DLPM with deadlines.
 
     Requests that can still be in time are ranked by deadline. Requests that are late or have no
-    deadline rank last until they have waited for ``aging_s`` seconds. Then they rank first, in
-    order of arrival.
+    deadline rank last until they have waited for ``aging_s`` seconds. After this time, such
+    requests rank first, in order of arrival.
     """
 
     wants_costs = True
@@ -57,7 +57,7 @@ class UrgentDLPM(DLPM):
         self._edf.on_finish(request)
 
     def _urgency(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
-        """Return a function that returns a request's rank, a pair of a group and a time."""
+        """Return the function that gives a request's rank, a pair of a group and a time."""
         rank = self._edf.ranks(view, now_s)
 
         def urgency(request: Request) -> tuple[int, float]:

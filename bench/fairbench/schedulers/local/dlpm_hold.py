@@ -26,7 +26,7 @@ class HoldingDLPM(DLPM):
     follow one another rarely waits. Under DLPM, other clients then get quanta again and again and
     fill the batch, although such a client still has credit. ``HoldingDLPM`` lets requests wait
     under three conditions. No waiting client has positive credit, a running client without waiting
-    requests has positive credit, and the batch is large enough to be efficient. The wait always
+    requests has positive credit, and the batch is large enough to be efficient. Waiting always
     ends, because running requests spend credit or finish. DLPM's bound holds, because quanta are
     granted later than by DLPM, but always to all waiting clients together.
     """
@@ -37,7 +37,7 @@ class HoldingDLPM(DLPM):
 
     @dataclass(frozen=True)
     class Params(DLPM.Params):
-        """The parameters of DLPM; with ``hold=false``, the scheduler is DLPM.
+        """The parameters of DLPM and of the waiting, which ``hold=false`` turns off.
 
         ``floor`` is the batch cost (``BatchCost``) above which requests wait; 0 means four units
         (``load_cap``). If the costs of decode steps are unknown, a request's cost is its context

@@ -129,7 +129,7 @@ class EDF(LocalScheduler):
         return group == IN_TIME and self._victims.is_urgent(first, due_s, now_s)
 
     def ranks(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
-        """Return a function that returns each request's rank in this pass, a group and a time."""
+        """Return the function that gives a request's rank in this pass, a group and a time."""
         slack = self._slack
         if self.setup.costs is not None:
             slack.measure_step(view.running)

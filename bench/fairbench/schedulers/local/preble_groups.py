@@ -12,12 +12,12 @@ from fairbench.schedulers.params import PositiveInt
 
 
 class PrebleGroups(LocalScheduler):
-    """Rounds of admissions over groups of requests with similar cached fractions.
+    """Rounds of admissions over groups of requests with similar fractions of cached tokens.
 
     With ten groups, a request with 63 of 100 prompt tokens cached is in group 6 ([Preble] §3.3). In
     each round, group g may admit g + 1 requests, so that requests without cached tokens do not
-    starve. Requests of a group go by arrival. A round continues from one pass to the next, because
-    a pass often admits a single request.
+    starve. Requests of a group are admitted in order of arrival. A round continues from one pass to
+    the next, because a pass often admits a single request.
     """
 
     name = "preble-groups"

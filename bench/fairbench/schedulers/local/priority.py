@@ -23,11 +23,10 @@ from fairbench.schedulers.views import least_first
 class Priority(LocalScheduler):
     """vLLM's priority policy: the request with the lowest priority number goes first.
 
-    Requests with equal numbers go by arrival, and a pass stops at the first request that does not
-    fit. As in vLLM 0.32.0 (V1, vllm/v1/core/sched), no request is preempted to admit another
-    request. When memory runs out, the request with the highest number and latest arrival is
-    retracted. A client with a low number can starve all others, because clients choose their
-    numbers freely.
+    Requests with equal numbers go by arrival. A pass stops at the first request that does not fit.
+    As in vLLM 0.32.0 (V1, vllm/v1/core/sched), no request is preempted to admit another request.
+    When memory runs out, the request with the highest number and latest arrival is retracted. A
+    client with a low number can starve all others, because clients choose their numbers freely.
     """
 
     name = "priority"
@@ -66,9 +65,10 @@ class SGLangPriority(LocalScheduler):
 
     Requests with equal numbers go in the order of the queue. The rules follow schedule_policy.py of
     SGLang 0.5.23. A request that does not fit preempts running requests whose number is lower by
-    more than ``threshold`` if these free enough memory. The lowest number and latest arrival is
-    preempted first. Preempted requests are recomputed. SGLang preempts in the pass after the failed
-    admission, and this scheduler preempts in the same pass. Requests with low numbers may starve.
+    more than ``threshold`` if these free enough memory. The request with the lowest number and the
+    latest arrival is preempted first. Preempted requests are recomputed. SGLang preempts in the
+    pass after the failed admission, and this scheduler preempts in the same pass. Requests with low
+    numbers may starve.
     """
 
     name = "sglang-priority"

@@ -63,7 +63,6 @@ class RPM(LocalScheduler):
         return True
 
     def _first_room_s(self, past: deque[float], now_s: float) -> float:
-        """Return the earliest start time (s) of a new request, after all delayed requests."""
         if len(past) < self._limit:
             return max(now_s, past[-1] if past else now_s)
         oldest_s = past[0] if self.params.window == "sliding" else _minute_s(past[0])

@@ -21,8 +21,8 @@ class VTC(FairScheduler):
     """The Virtual Token Counter: the waiting client with the lowest service counter goes next.
 
     The client's oldest request is served. A returning client's counter is lifted to the lowest
-    counter of the waiting clients (lines 11-13). If no client waits, it is lifted to the counter of
-    the client that left the queue last (lines 8-10).
+    counter of the waiting clients (lines 11-13). If no client waits, the counter is lifted to that
+    of the client that left the queue last (lines 8-10).
     """
 
     name = "vtc"

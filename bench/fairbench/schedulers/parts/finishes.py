@@ -95,17 +95,17 @@ class WorkerBacklog:
         self._sums = None
 
     def reweigh(self) -> None:
-        """Discard the stored sums, because weights have changed."""
+        """Discard stored sums after a change of weights."""
         self._sums = None
 
     def finish_of_more(self, client: str, work: int) -> float:
         """Return the time until a new request of ``work`` would end under fair sharing.
 
-        The result is in tokens of prefill. The request ends when its client has received a total
-        work x: the client's backlog plus ``work``. Until then, each other client j is served in
-        proportion to its weight, up to its whole backlog. The end is therefore x + sum of
-        min(backlog_j, x weight_j / weight) over the other clients j. A call takes O(log clients)
-        time; the first call after a change takes O(clients log clients) time.
+        The result is in tokens of prefill. The request ends when its client has received x, the
+        client's backlog plus ``work``. Until then, each other client j is served in proportion to
+        its weight, up to its whole backlog. The end is therefore x + sum of min(backlog_j, x
+        weight_j / weight) over the other clients j. A call takes O(log clients) time; the first
+        call after a change takes O(clients log clients) time.
         """
         return self.until(client, self.work(client) + work)
 
@@ -286,7 +286,7 @@ class Finishes:
 
     @property
     def floor(self) -> int:
-        """A lower bound of the request's end at every worker, which is the request's least work."""
+        """The request's least work, which is a lower bound of its end at every worker."""
         return min(work for work, _ in self.costs)
 
     def least(self, among: int) -> Least:

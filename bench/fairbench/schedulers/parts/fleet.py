@@ -158,7 +158,7 @@ class Filling:
 
     Args:
         fleet: The live workers and their requests in flight.
-        below: The lowest number of requests in flight at which a worker no longer counts as idle.
+        below: Number of requests in flight from which a worker no longer counts as idle.
     """
 
     def __init__(self, fleet: Fleet, below: int) -> None:

@@ -69,7 +69,7 @@ class PrebleTree(LocationTree[PrebleNode]):
 
     Dispatches are numbered, and a dispatch marks all nodes of its prompt as used. Nodes last used
     by the same dispatch form a path, whose deepest node is in ``_ends[worker]``, in the order of
-    the dispatches. The worker evicts these paths in this order, leaves first.
+    the dispatches. The worker evicts the oldest path first, beginning with its leaf.
     """
 
     def __init__(self) -> None:

@@ -247,7 +247,7 @@ class Windows:
             self._update_sums(worker)
 
     def decode_heavy(self, imbalance_ratio: float) -> int:
-        """Return the GPUs (bits) with an unusually high ratio of decoding to prefill.
+        """Return the GPUs (bits) with an unusually high ratio of decoding to prefill time.
 
         A GPU's ratio is relative to the ratio of all GPUs together. The GPUs with the highest ratio
         are returned if this ratio is above ``imbalance_ratio``. A GPU that mostly decodes has spare

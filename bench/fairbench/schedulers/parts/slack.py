@@ -111,7 +111,6 @@ class Slack:
         return state.prefill_s + self.step_s * (total - state.produced - 1)
 
     def _end_s(self, request: Request, state: State, total: int) -> float:
-        """Return the time at which the last of ``total`` output tokens is due, or inf."""
         end_s, pace_s = request.deadline_s, request.token_every_s
         if pace_s is not None:
             first_s = request.first_token_by_s if state.first_s is None else state.first_s
@@ -157,7 +156,7 @@ class Victims:
     ``progress`` more tokens. A request that arrived at least ``aging_s`` seconds ago is never
     preempted. No request is preempted if all victims together would free too little memory. With
     ``swaps``, the victims' KV cache is copied to CPU memory if copying is faster than recomputing.
-    With ``always_swaps``, it is copied whenever CPU memory has room.
+    With ``always_swaps``, the KV cache is copied whenever CPU memory has room.
     """
 
     slack: Slack
@@ -243,12 +242,7 @@ class Victims:
         return state.produced >= state.spared and now_s - request.arrival_s < self.aging_s
 
     def _spare_s(self, left_s: float, return_s: float) -> float:
-        """Return the seconds for which a request can pause and be in time, or inf if it is late.
-
-        Args:
-            left_s: The seconds until the request's deadline.
-            return_s: The seconds that preempting the request would cost.
-        """
+        """Return the seconds for which a request can pause and be in time, or inf if it is late."""
         return inf if left_s < self.slack.step_s else left_s - return_s
 
     def _return_s(self, tokens: int) -> float:

@@ -179,8 +179,8 @@ class WorkerCredits:
     def available(self, client: str) -> int:
         """Return the workers at which the client is in credit, as bits (lines 3-6).
 
-        A client without credit at any worker first gets quanta, and then the set is computed again;
-        Algorithm 2 as printed would not end.
+        A client without credit at any worker first gets quanta, and then the set is computed again.
+        Without this second computation, Algorithm 2 would not end.
         """
         within = self._fleet.everyone
         for node in self.nodes(client):

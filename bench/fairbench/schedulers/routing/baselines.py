@@ -35,9 +35,8 @@ class RoundRobin(FleetRouter):
 class ClientRoundRobin(FleetRouter):
     """Round robin by client: each client's requests go to the workers in rotation.
 
-    Client number n (from 0) starts at worker n mod D, for D workers. Otherwise, every client's
-    first request would go to worker 0. With VTC as the local scheduler, differences in service are
-    bounded ([DLPM] Theorem A.6).
+    Client number n (from 0) starts at worker n mod D, for D workers. With VTC as the local
+    scheduler, differences in service are bounded ([DLPM] Theorem A.6).
     """
 
     name = "client-round-robin"
@@ -83,9 +82,9 @@ class LeastLoaded(FleetRouter):
 class PowerOfTwo(CountingRouter):
     """A router that chooses the less loaded of two random workers.
 
-    This is a rule of smg, the gateway of SGLang (lightseekorg/smg @73da68c, power_of_two.rs). The
+    The rule is that of smg, the gateway of SGLang (lightseekorg/smg @73da68c, power_of_two.rs). The
     router compares the KV pool usage of the workers if both report it, and otherwise their requests
-    in flight. It ignores clients and cached prefixes. AIBrix and Ray Serve have routers that
+    in flight. Clients and cached prefixes do not matter. AIBrix and Ray Serve have routers that
     compare the requests in flight of two random workers.
     """
 

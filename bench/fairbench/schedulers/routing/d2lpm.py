@@ -29,9 +29,9 @@ class D2LPM(CreditExchange, PrefixRouter):
     """A router that prefers the worker with the longest cached prefix while the client has credit.
 
     Each client has a separate credit at each worker. Among the workers at which the client has
-    positive credit, the router takes the workers with the longest cached prefix. Among these
-    workers, it takes the worker with the fewest requests in flight; ties rotate. A client without
-    credit at any worker gets quanta until it has positive credit at some worker. ``route``
+    positive credit, the router takes the workers with the longest cached prefix. Among several such
+    workers, the router takes the worker with the fewest requests in flight; ties rotate. A client
+    without credit at any worker gets quanta until it has positive credit at some worker. ``route``
     implements stream 1 of Algorithm 2, ``on_finish`` implements stream 2, and
     ``PrefixRouter.on_evict`` implements stream 3 (lines 24 to 27).
     """

@@ -1,7 +1,6 @@
 """The router fair-finish keeps locality unless a request would end much sooner elsewhere.
 
-The router estimates a request's end at each worker under the assumption that the worker's clients
-share it fairly.
+The router estimates a request's end at each worker as if clients shared the worker fairly.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ class FairFinish(PrefixRouter):
 
     The estimate for a worker is a sum (``WorkerBacklog.finish_of_more``): the request's work, its
     client's backlog at the worker, and the part of other clients' backlogs that fair sharing serves
-    until the request ends. A larger backlog of another client of equal weight adds at most the work
-    of the request's own client. The router chooses the worker with the lowest estimate among those
-    with the longest cached prefix, unless another worker's estimate is lower by more than the
-    slack. The slack is a multiple of the prefix's prefill time, so a cached document attracts
-    requests, but a short system prompt does not. Ties rotate. A request's work (``RequestWork``)
-    includes its expected output, which is the mean output of its client's finished requests. The
-    router has no proven bound for the cluster; the bounds of the workers' schedulers hold. In a
-    large fleet, only a few workers are examined (``Finishes``).
+    until the request ends. Another client of equal weight adds at most the total work of the
+    request's own client. The router chooses the worker with the lowest estimate among those with
+    the longest cached prefix, unless another worker's estimate is lower by more than the slack. The
+    slack is a multiple of the prefix's prefill time, so a cached document attracts requests, but a
+    short system prompt does not. Ties rotate. A request's work (``RequestWork``) includes its
+    expected output, which is the mean output of its client's finished requests. The router has no
+    proven bound for the cluster; the bounds of the workers' schedulers hold. In a large fleet, only
+    a few workers are examined (``Finishes``).
     """
 
     name = "fair-finish"
@@ -49,8 +48,8 @@ class FairFinish(PrefixRouter):
         A worker without the longest cached prefix is chosen only if its estimate is lower by more
         than the slack, which is ``slack`` times the prefill time of the cached prefix.
 
-        If ``slack`` is 0, the lowest estimate always decides; if it is inf, the longest cached
-        prefix decides. With ``tenants=tree``, siblings share fairly at every level of
+        If ``slack`` is 0, the lowest estimate always decides; if ``slack`` is inf, the longest
+        cached prefix decides. With ``tenants=tree``, siblings share fairly at every level of
         ``org/team/user``. ``length_factor`` multiplies the expected outputs, which serves to
         measure the effect of wrong predictions. ``D2LPM`` describes ``max_tree_nodes`` and
         ``weights``.

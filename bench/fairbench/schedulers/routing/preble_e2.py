@@ -26,8 +26,8 @@ class PrebleE2(PrefixRouter):
     request that would exploit the most loaded GPU goes to the least loaded GPU if the loads (L) of
     the two GPUs differ by more than the threshold. Otherwise, if the queueing time of the prefix on
     its GPU keeps growing, the request goes to the least loaded GPU without the prefix, which
-    computes a copy of the prefix. Half of the load below the prefix in the tree then moves to this
-    GPU. Ties rotate.
+    computes a copy of the prefix. Half of the load below the prefix in the tree then moves to the
+    GPU with the copy. Ties rotate.
     """
 
     name = "preble-e2"
@@ -49,8 +49,8 @@ class PrebleE2(PrefixRouter):
         eviction cost M. The value 0 means ``Setup.pool_tokens``, and M is 0 if the size is unknown.
         A pool fills up earlier than the router assumes, because the router does not count outputs.
         ``default_output_tokens`` is the mean output of a GPU on which no request has finished. The
-        prefill times are Preble's for Mistral 7B on an A100: linear in the number of tokens from
-        ``prefill_linear_from_tokens`` tokens on, ``prefill_short_ms`` for fewer tokens, and
+        prefill times are Preble's for Mistral 7B on an A100. They are linear from
+        ``prefill_linear_from_tokens`` tokens on, ``prefill_short_ms`` for shorter prompts, and
         ``prefill_tiny_ms`` under 64 tokens. ``decode_ms_per_token`` is the time of an 8B model on
         an A100, with one request at a time.
         """
