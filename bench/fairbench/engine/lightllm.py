@@ -138,7 +138,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
         waiting.running = BatchView(batch, lambda: self.cache.free)
         self._overhead_ps = round(limits.prefill_overhead_ms * PS_PER_MS)
         self._poll_ps = round(limits.idle_poll_ms * PS_PER_MS)
-        self._decoded = 0
+        self._decoded = 0  # decode steps since the last minibatch
         self._prefilling: list[Sequence] = []
         self._prefill_start_ps = 0
         self._idle_since_ps = 0
