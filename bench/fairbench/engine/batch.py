@@ -37,8 +37,8 @@ class RunningBatch:
         # ``_long`` holds the sequences that may produce more outputs than SGLang reserves memory
         # for.
         self._long: dict[Sequence, None] = {}
-        # ``due`` is a heap of sequences by the decode step after which each sequence ends. An entry
-        # is outdated if its step differs from ``Sequence.due``.
+        # ``due`` is a heap of sequences by the decode step after which each sequence ends. A heap
+        # entry is outdated if its step differs from ``Sequence.due``.
         self.due: list[tuple[int, int, Sequence]] = []
         self._joined = 0
         # If ``times_requests`` is true, ``Sequence.gpu_ps`` sums each request's part of the GPU
@@ -261,7 +261,7 @@ class DecodeRun:
         if span <= first:
             return 0, self.start_ps
         # Solve growth/2 n^2 + (first - growth/2) n = span for the number of steps n. The two loops
-        # correct rounding errors.
+        # below correct the rounding errors of the square root.
         if growth:
             twice = float(2 * first - growth)
             guess = int((sqrt(twice * twice + 8.0 * growth * span) - twice) / (2 * growth))

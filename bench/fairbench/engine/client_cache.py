@@ -262,7 +262,7 @@ class Claims(Generic[N]):
         self.claim(node, request.client)
 
     def finish(self, node: N, request: Request) -> None:
-        """Claim the path to ``node``, which is the end of a finished request."""
+        """Claim the path to ``node``, at which the tokens of a finished request end."""
         keep_s = self.policy.on_finish(request, self._log.now_ps / PS_PER_S)
         self.claim(node, request.client)
         node.uses += 1

@@ -82,8 +82,8 @@ class KVNode(Node):
 
     To save time, a lock or a use of a path is recorded only at the path's last node. ``locks``
     counts the locks that end at the node, plus 1 for each child with locks. ``last_access`` is the
-    latest use that ended at the node or at an evicted node below it. For a leaf, both attributes
-    are exact.
+    latest use that ended at the node or at an evicted node below it. For a leaf of the tree,
+    ``locks`` and ``last_access`` are exact.
 
     A use consists of a time stamp and a position in the queue. A refresh counts as a use of all
     waiting requests' prefixes, with equal stamps and in queue order.
@@ -133,8 +133,8 @@ class KVCache(PrefixTree[KVNode]):
     prefix.
     """
 
-    # If ``knows_clients`` is true, the cache counts memory by client. Only then, ``claim``,
-    # ``retain`` and ``pin`` have an effect.
+    # If ``knows_clients`` is true, the cache counts memory by client. Otherwise, ``claim``,
+    # ``retain`` and ``pin`` do nothing.
     knows_clients = False
 
     def __init__(

@@ -246,9 +246,9 @@ class BlockTree:
         self._moved(self._unfiled(node), node.parent)
 
     def may_grow(self, node: BlockNode, owner: object) -> bool:
-        """Return whether new blocks of ``owner`` may become part of the node.
+        """Return whether ``owner`` may append new blocks to the node instead of adding a child.
 
-        Only a node that no request of another owner uses or waits for may grow.
+        No request of another owner may use the node or wait for it.
         """
         if node.children or node.waiters or len(node.copies) != 1:
             return False
@@ -351,8 +351,8 @@ class BlockCache(BlockTree):
     the head. If ``prefix_caching`` is off, all free blocks are blank.
     """
 
-    # If ``knows_clients`` is true, the cache counts memory by client. Only then, ``claim`` and
-    # ``retain`` have an effect.
+    # If ``knows_clients`` is true, the cache counts memory by client. Otherwise, ``claim`` and
+    # ``retain`` do nothing.
     knows_clients = False
 
     def __init__(

@@ -267,7 +267,6 @@ class MatchedQueue(ABC, Generic[N]):
         # ``_number`` and ``_front`` are the last numbers given at the tail and the head of the
         # queue.
         self._number = self._front = 0
-        # ``_low`` and ``_high`` are the last ranks given by moves backward and forward.
         self._low = self._high = 0
         self._looked = False
         # ``matched`` counts the requests matched with the cache since the last call of
@@ -449,7 +448,8 @@ class MatchedQueue(ABC, Generic[N]):
     def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
         """Make the first request of each group its leader; add changes to ``changed``.
 
-        The leader is sorted by its cached prefix, and the other requests of the group come last.
+        A group's leader is sorted by its cached prefix, and the other requests of the group come
+        last.
         """
         for head, joined in self._joined.items():
             if not (group := self._cold.get(head)):
@@ -475,12 +475,12 @@ class MatchedQueue(ABC, Generic[N]):
                 moves.append((entry.key, entry.rank, key, entry))
                 entry.before = (refresh, entry.key, entry.rank)
         moves.sort()
-        # A request that moves forward goes behind the requests that already have its new key.
+        # A request that moves forward in the queue goes behind the requests with its new key.
         for old, _, key, entry in moves:
             if old > key:
                 self._high += 1
                 self._place(entry, key, self._high)
-        # A request that moves backward goes before the requests that already have its new key.
+        # A request that moves backward in the queue goes before the requests with its new key.
         for old, _, key, entry in reversed(moves):
             if old < key:
                 self._low -= 1

@@ -226,7 +226,7 @@ class TimingProfile:
     grade: str
     pool: KVPool
     frontend: Frontend = Frontend()
-    # ``fit_domain`` is None if the domain of the fit is unknown.
+    # ``fit_domain`` is None if the range of the fitted measurements is unknown.
     fit_domain: FitDomain | None = None
     # ``shared_read`` is the relative cost of reading context that another sequence also reads.
     shared_read: float = 1.0
@@ -303,7 +303,7 @@ class TimingProfile:
         """Return the duration (ps) of an iteration of prefill chunks and decoding sequences.
 
         All tokens pass through the linear layers together, and are padded to at least ``rows``.
-        Without prompt chunks, the result equals ``decode_ps``.
+        Without prompt chunks, ``step_ps`` returns the same time as ``decode_ps``.
         """
         return self._step_time.duration_ps(chunks, sequences, context_tokens, rows)
 

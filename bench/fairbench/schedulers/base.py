@@ -423,7 +423,7 @@ class Parts(Protocol):
     """The optional methods of a local scheduler, grouped into parts as listed in ``HasParts``."""
 
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
-        """Charge clients for ``steps`` decode steps of their ``running`` requests.
+        """Charge all clients for decode steps of their running requests.
 
         ``running`` maps each client to its number of running requests. A client's number changes
         only after ``on_tokens``, ``on_finish`` or ``on_retract`` for the client. The host calls

@@ -70,7 +70,7 @@ class MemoryShare:
 
     Args:
         share: Function that returns the memory share of a client in tokens.
-        memory: The memory of the worker.
+        memory: The clients' KV memory at the worker.
         name_of: Function that returns the name under which ``memory`` and ``share`` know a client.
             Clients that a real engine's eviction policy does not know share one name.
     """

@@ -254,8 +254,8 @@ class SharedCredit:
         self.others = Heard()
         self._rounds: dict[str, float] = {}
         self._changes = Changes()
-        # ``has_forgotten`` is true if any credit was deleted; messages may then lack earlier
-        # charges.
+        # ``has_forgotten`` is true if this router has deleted a client's credit; its messages then
+        # lack earlier charges.
         self.has_forgotten = False
 
     def spend(self, client: str, worker: int, cost: float) -> None:
@@ -405,7 +405,7 @@ class SharedCounters:
         """Apply the new charges and lifts of the router ``origin``, and record its waiting clients.
 
         Only charges and levels at ``place`` (a worker or a band) are applied. ``raised`` gives the
-        levels to which clients' counters were lifted.
+        values to which clients' counters were lifted.
         """
         for client, of in charged.items():
             if place in of:

@@ -81,9 +81,9 @@ class RunningView(Protocol):
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
         """Return whether this pass could admit the request if ``without`` did not run.
 
-        The answer considers memory, reserved outputs, the load cap and this pass's admissions.
-        Engines that cannot preempt requests always return False. Each call iterates over the whole
-        batch.
+        The answer considers memory, reserved outputs, the load cap and this pass's admissions. In
+        engines that cannot preempt requests, the answer is always False. Each call iterates over
+        the whole batch.
         """
 
 

@@ -319,7 +319,7 @@ class RouterIngresses:
         self.gossip: Gossip | None = None
         self._asking: dict[Request, Sequence] = {}
         for ingress in ingresses:
-            # Negative keys make queues run before workers at the same time.
+            # A queue has a negative key, so that it is called before the workers at equal times.
             ingress.turn = lambda: -rng.randrange(1, 2**20)
         for worker in workers:
             worker.on_pass = self._passed
@@ -342,7 +342,7 @@ class RouterIngresses:
     def finished(self, sequence: Sequence) -> None:
         owners = self._router.owners
         self.ingresses[owners[sequence.request]].finished(sequence)
-        # A request that reached no router is not removed by ``on_finish``.
+        # ``on_finish`` is not called for a request that reached no router.
         if sequence.worker < 0:
             del owners[sequence.request]
 

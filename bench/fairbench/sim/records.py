@@ -208,8 +208,8 @@ def _lacks_head(data: mmap.mmap) -> bool:
     """Return whether a stream was cut off before the end of its column description.
 
     A stream begins with a mark, the length of the column description, and the description (Arrow
-    columnar format, "IPC streaming format"). For data without the mark, the result is False,
-    because Arrow itself reports this error.
+    columnar format, "IPC streaming format"). Data without the mark are no stream; the result is
+    then False, because Arrow reports the error.
     """
     length = int.from_bytes(data[4:8], "little") if len(data) >= 8 else 0
     return b"\xff\xff\xff\xff".startswith(data[:4]) and len(data) < 8 + max(1, length)

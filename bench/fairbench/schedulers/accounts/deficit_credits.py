@@ -121,8 +121,8 @@ class Credits(Account):
     def charge(self, client: str, amount: float) -> None:
         nodes = self.nodes(client)
         if nodes[-1] not in self.of:
-            # A decode worker may report outputs after the client's last request at a prefill
-            # worker.
+            # A decode worker may report outputs of a client that has no request left at this
+            # prefill worker.
             self.charge_absent(client, amount)
             return
         for node in nodes:
@@ -242,8 +242,7 @@ class Credits(Account):
         """Add a client to the client list unless it is on the list."""
         if client not in self.of:
             self.of[client] = self._debts.pop(client, 0)
-            # A new node counts as having received as many quanta as a sibling with an unused last
-            # quantum.
+            # A new node is treated like a sibling that has not used its last quantum.
             self._granted[client] = self._most.get(self.tenant_of(client), 0) - 1
 
     def drop_if_idle(self, client: str) -> None:

@@ -2,8 +2,8 @@
 
 A gateway's queue cannot protect clients from requests that are already in an engine. In the engine,
 many long prompts of one client delay other clients in the tokenizer, which works in order of
-arrival, and make every decode step slower. These limits therefore make a client's excess requests
-wait before the queue.
+arrival, and make every decode step slower. The limits in this module make a client's excess
+requests wait before the gateway's queue.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ClientLine:
             return False
         priority, number = self._places[request]
         turns = self._turns[priority]
-        # Another request may have used this request's turn; then another turn of the client ends.
+        # The request's own turn may have been used by another request of the client.
         if number not in turns:
             number = next(one for one, client in turns.items() if client == request.client)
         self._remove(request, number)

@@ -77,7 +77,7 @@ class LongestPrefix(Order):
 
 
 class ArrivalOrder(Order):
-    """Order of arrival, as in llm-d's default fcfs-ordering-policy."""
+    """Requests in order of arrival, as in llm-d's default fcfs-ordering-policy."""
 
     name = "fcfs"
 

@@ -469,7 +469,7 @@ class Gateway(HoldsRequests):
 
         for request in self._limits.admit_freed() if self._limits is not None else ():
             if not self._bands[self._band_of[request]].enter(request, now_s):
-                # The policy may refuse a request that the gateway has already accepted.
+                # A policy may refuse a request that waited for the client's limits.
                 assert self._limits is not None
                 self._limits.end_admitted(request, 0)
                 self._hold_no_more(request)
