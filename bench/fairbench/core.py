@@ -14,16 +14,16 @@ from typing import Any, Final, NamedTuple, Protocol
 
 PS_PER_S = 10**12
 
-# limits on a client's weight, which is its entitlement relative to other clients
+# limits on a client's weight, which is its share of service relative to other clients
 LIGHTEST, HEAVIEST = 1e-6, 1e6
 
 
 class Segment(NamedTuple):
     """A part of a prompt: ``length`` tokens, identified by ``key``.
 
-    Of two segments with the same key, the shorter segment is a prefix of the longer segment. Two
-    segments with different keys have different first tokens. A document of 21,000 tokens is one
-    segment object instead of 21,000 integers.
+    If two segments have the same key, the shorter segment is a prefix of the longer segment.
+    Segments with different keys differ in their first token. A segment represents a document of
+    21,000 tokens without storing 21,000 integers.
     """
 
     key: str
@@ -31,9 +31,9 @@ class Segment(NamedTuple):
 
 
 Prompt = tuple[Segment, ...]
-# ``new_tuple`` creates a NamedTuple three times as fast as the class's constructor.
+# ``new_tuple`` creates a NamedTuple three times as fast as a call of its class.
 new_tuple = tuple.__new__
-LENGTH = itemgetter(1)  # a fast way to read the length of a segment
+LENGTH = itemgetter(1)  # a function that reads a segment's length faster than ``segment.length``
 
 
 def prompt_tokens(prompt: Prompt) -> int:
@@ -41,17 +41,16 @@ def prompt_tokens(prompt: Prompt) -> int:
     return sum(map(LENGTH, prompt))
 
 
-# The class is not frozen, because creating a frozen instance takes three times as long.
+# A frozen dataclass would take three times as long to create an instance.
 @dataclass(slots=True, eq=False)
 class Request:
     """An LLM call as schedulers see it, without the true output length.
 
     - ``max_new_tokens`` is the client's limit, not the number of tokens that will be produced.
-    - ``depth`` counts the earlier calls of the program on the longest chain that this call had to
-      wait for.
+    - ``depth`` is the call's depth in its program: the number of calls on the longest chain of
+      earlier calls that this call depends on.
     - ``calls_left`` is the number of calls that the program has yet to make, or None if unknown.
-    - ``arrival_s`` and the deadlines are in seconds on the clock of the scheduler's host, like
-      every ``now_s``.
+    - ``arrival_s`` and the deadlines are times in seconds on the clock of the scheduler's host.
     - ``deadline_s`` is the time by which the call should have finished.
     - ``first_token_by_s`` is the time at which the call's first token is due.
     - ``token_every_s`` is the promised mean time in seconds between the tokens after the first
@@ -78,7 +77,7 @@ class Request:
 
     @property
     def next_deadline_s(self) -> float | None:
-        """The earlier of a request's two deadlines (first token, end), or None if it has none."""
+        """The earlier deadline of a request (first token or end), or None without deadlines."""
         if self.first_token_by_s is None or self.deadline_s is None:
             return self.deadline_s if self.first_token_by_s is None else self.first_token_by_s
         return min(self.first_token_by_s, self.deadline_s)
@@ -87,8 +86,8 @@ class Request:
 class LLM(Protocol):
     """The operations available to a program, which is the code of a client's task.
 
-    A program can call the model, wait, and run branches in parallel. It may await nothing else,
-    because it must run both in simulated time and over HTTP.
+    A program can call the model, wait, and run branches in parallel. A program may await no other
+    operation, so that it can run both in simulated time and against an HTTP server.
     """
 
     def generate(
@@ -97,7 +96,7 @@ class LLM(Protocol):
         """Run one call; return the produced tokens as a segment for later prompts.
 
         ``name`` identifies the output of the call and is unique within the program.
-        ``output_tokens`` is the true output length, which only the engine may use. Raises
+        ``output_tokens`` is the true output length, which schedulers do not see. Raises
         ProgramFailed if the cluster refuses the call.
         """
         ...
@@ -113,10 +112,10 @@ class LLM(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The total work of a program, in tokens, known when the program is created.
+    """The total work of a program in tokens, which is known when the program starts.
 
-    Knowing it reveals starvation: the later requests of a starved program are never sent, so its
-    demand would otherwise look satisfied.
+    Metrics use the demand to detect starvation, because a starved program never sends its later
+    requests.
     """
 
     requests: int
@@ -137,13 +136,12 @@ class ServiceWeights:
 
 @dataclass(frozen=True, slots=True)
 class ServiceBound:
-    """The quantities in a proven bound on how far two clients' service can differ.
+    """A proven bound on the difference in service between two clients.
 
     ``view`` says what counts as service: ``"actual"`` (uncached input + 2 x output tokens) or
-    ``"client"`` (input + 2 x output tokens). The bound holds for this ``view``, the token prices
-    ``weights``, and this number of ``workers``. ``quantum_tokens`` is the credit Q^u that the
-    scheduler gives a client at each refill (0 for VTC). ``source`` names the theorem that proves
-    the bound.
+    ``"client"`` (input + 2 x output tokens). ``weights`` are the token prices, and ``workers`` is
+    the number of workers for which the bound holds. ``quantum_tokens`` is a client's credit Q^u per
+    refill (0 for VTC). ``source`` names the theorem that proves the bound.
     """
 
     view: str
@@ -155,7 +153,7 @@ class ServiceBound:
 
 @dataclass(frozen=True, slots=True)
 class NoBound:
-    """The reason why no theorem bounds how far two clients' service can differ."""
+    """The reason why no theorem bounds the difference in service between two clients."""
 
     reason: str
 
@@ -172,5 +170,5 @@ class CostModel(Protocol):
         ...
 
     def decode_step_s(self, requests: int, context_tokens: int) -> float:
-        """Return the seconds of a decode step of ``requests``, with ``context_tokens`` in total."""
+        """Return the seconds of a decode step of this many requests and total context tokens."""
         ...

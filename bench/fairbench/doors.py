@@ -1,7 +1,7 @@
-"""Doors: separate packages that add commands, schedulers or engines to the core.
+"""Separate packages ("doors") that add commands, schedulers or engines to the core.
 
-A door registers itself by entry points, like a user's own package, so the core depends on no door.
-The package of the studies is a door that exists only in a source checkout.
+Each package registers itself by Python entry points, so the core does not depend on any of them.
+The package of the studies exists only in a source checkout.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from fairbench.version import DIRECTORY
 COMMAND_GROUP, EXECUTOR_GROUP = "fairbench.commands", "fairbench.executors"
 LAUNCHER_GROUP, ENGINE_GROUP = "fairbench.launchers", "fairbench.engines"
 STUDY_GROUP, CODE_GROUP = "fairbench.studies", "fairbench.engine_code"
-# the prefix of every package of fairbench; the rest of the name is the package's extra for pip
+# the prefix of fairbench's packages; the rest of a package's name is its extra for pip
 OURS = "fairbench_"
 
 
 class Command(NamedTuple):
-    """A command whose module is imported only when the command is used.
+    """A command whose module is imported only when a user runs the command.
 
     ``about`` describes the command in ``fairbench --help``, under the heading ``group``. ``target``
     is the ``MODULE:NAME`` of a function or of a group of commands.
@@ -70,12 +70,12 @@ def plugin_of(engine: str) -> str:
 
 
 def through(group: str, name: str, what: str = "") -> Any:
-    """Return the object that an installed package (door) registered under a name.
+    """Return the object that an installed package registered under a name.
 
-    The caller must have checked that ``name`` is registered.
+    Precondition: an installed package has registered ``name``.
 
-    Raises UsageError if the package of the door is missing or has another version. The error
-    message begins with ``what``, or by default with ``name``.
+    Raises UsageError if the package is missing or has another version. The error message begins
+    with ``what``, or by default with ``name``.
     """
     point = registered(group)[name]
     find_in_clone(point.value)
@@ -88,8 +88,8 @@ def through(group: str, name: str, what: str = "") -> Any:
 def find_in_clone(target: str) -> None:
     """Make the package of ``target`` (``MODULE:NAME``) importable from a source checkout.
 
-    A wheel contains no studies, so they are looked up in the source checkout of this package or,
-    failing that, in one around the current folder.
+    The studies are not in the wheel. The function looks for them in the source checkout of this
+    package, and then in a checkout that contains the current folder.
     """
     package = target.partition(":")[0].partition(".")[0]
     if not package.startswith(OURS) or find_spec(package) is not None:

@@ -30,7 +30,7 @@ class FairbenchError(Exception):
 
 
 class UsageError(FairbenchError):
-    """A mistake of the user: a wrong name, value or combination. The message is one line.
+    """An error for a wrong name, value or combination that the user gave, in one line.
 
     ``keys`` names the wrong settings of an experiment, or is empty if they are unknown.
     """
@@ -38,12 +38,12 @@ class UsageError(FairbenchError):
     keys: frozenset[str] = frozenset()
 
     def of(self, *keys: str) -> Self:
-        """Set ``keys`` if the error has none yet, and return the error."""
+        """Set ``keys`` unless the error already has keys, and return the error."""
         self.keys = self.keys or frozenset(keys)
         return self
 
     def is_of_file(self, flagged: Set[str]) -> bool:
-        """Return whether no wrong key is in ``flagged``, the keys that flags set."""
+        """Return whether the wrong keys come from a file and not from flags (``flagged``)."""
         return self.keys.isdisjoint(flagged) if self.keys else not flagged
 
 
@@ -62,7 +62,7 @@ class ProgramFailed(FairbenchError):
 
 
 class RunFailed(FairbenchError):
-    """A run that started could not be completed."""
+    """An error of a run that started but could not be completed."""
 
 
 class NotJudged(RunFailed):
@@ -83,7 +83,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def about(*keys: str) -> Iterator[None]:
-    """Add experiment ``keys`` to a UsageError of the ``with`` block that has none."""
+    """Add experiment ``keys`` to a UsageError of the ``with`` block that has no keys."""
     try:
         yield
     except UsageError as error:
@@ -117,17 +117,17 @@ def choose_from(given: str, names: Sequence[str]) -> str:
     return f"choose from {', '.join(shown)} and {len(names) - len(shown)} others.{hint}"
 
 
-# GitHub Actions treats ``::error::text`` as a command if only blanks precede it in its line, so a
-# name that begins a table row could act as a command. It treats the older form ``##[error]`` as a
-# command anywhere in a line.
+# GitHub Actions runs ``::error::text`` as a command if only blanks precede it in its line, and it
+# runs ``##[error]`` anywhere. A client's name in the first column of a table could act as a
+# command.
 _COMMAND = re.compile(r"(?<!\S)::(?=.*?::)|##(?=\[)")
 
 
 def printable(text: str) -> str:
     """Return the text with control characters, including line ends, written as escapes.
 
-    Names may contain terminal escape sequences and commands of CI systems. A backslash is inserted
-    into a CI command to disable it.
+    Names of clients may contain terminal escape sequences and commands of CI systems. The function
+    disables a CI command by inserting a backslash.
     """
     if not text.isprintable():
         escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -141,12 +141,12 @@ def printable_lines(text: str) -> str:
 
 
 T = TypeVar("T")
-# most levels of nested tables and arrays, so that recursive functions are safe
+# maximum nesting of tables and arrays, so that recursive functions do not overflow the stack
 MAX_DEPTH = 32
 # An error message prints at most ``MAX_SHOWN`` characters of a wrong value.
 MAX_SHOWN = 100
-# A message lists all allowed names if they have at most MAX_CHOICES characters in total, or else
-# only FEW_CHOICES of them.
+# A message lists all allowed names if they have at most MAX_CHOICES characters in total, and
+# otherwise FEW_CHOICES names.
 MAX_CHOICES, FEW_CHOICES = 450, 12
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 
@@ -174,8 +174,8 @@ def validated(shape: type[T], data: Any) -> T:
     TypeError for dates and times, which JSON does not have.
     """
     plain: type = shape
-    # Data are validated as JSON, because pydantic's strict mode then accepts an array for a tuple
-    # and a table for a dataclass.
+    # Pydantic's strict mode accepts an array for a tuple, and a table for a dataclass, only in
+    # JSON.
     made: T = adapter_of(plain).validate_json(json.dumps(data), strict=True)
     return made
 
@@ -189,7 +189,7 @@ def adapter_of(shape: type) -> TypeAdapter[Any]:
 
 
 def keys_of(error: ValidationError, owner: str = "") -> tuple[str, ...]:
-    """Return the keys that the first error is about, from the error's location or its message."""
+    """Return the experiment's keys that the first error is about."""
     first = _first(error)
     said = getattr(first.get("ctx", {}).get("error"), "keys", ())
     parts = [str(part) for part in first["loc"]]
@@ -206,9 +206,9 @@ class Conflict(ValueError):
 
 
 def _first(error: ValidationError) -> ErrorDetails:
-    """Return the first error.
+    """Return the first error, with unknown keys before missing keys.
 
-    An unknown key goes before a missing key, because a typo causes both.
+    A typo in a key causes both errors.
     """
     errors = error.errors(include_url=False)
     return next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
@@ -249,7 +249,7 @@ def shortened(text: str) -> str:
 
 @contextmanager
 def writing(path: Path, named: str) -> Iterator[None]:
-    """Turn an OSError of the ``with`` block into a UsageError about the flag or field ``named``."""
+    """Turn an OSError of the ``with`` block into a UsageError about the setting ``named``."""
     try:
         yield
     except OSError as error:

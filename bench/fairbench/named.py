@@ -22,8 +22,8 @@ def imported(path: str) -> Any:
 def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """Return a package's ``__getattr__``, which imports a module when one of its names is used.
 
-    With lazy names, ``from fairbench import results`` at the top of a module takes hardly any time,
-    and ``results.read_run(path)`` in a function imports the module that defines ``read_run``.
+    With lazy names, ``from fairbench import results`` imports no further module. A call of
+    ``results.read_run(path)`` imports the module that defines ``read_run``.
 
     Args:
         package: The name of the package.
@@ -40,7 +40,7 @@ def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 class Named(Mapping[str, T]):
-    """A mapping that creates a value anew at each look-up."""
+    """A mapping that creates a new value at each look-up."""
 
     def __init__(self, makers: Mapping[str, Callable[[], T]]) -> None:
         self._makers = makers

@@ -1,4 +1,4 @@
-"""Named streams of random numbers. A draw from one stream does not change the others."""
+"""Independent streams of random numbers, each identified by a name and a seed."""
 
 from __future__ import annotations
 

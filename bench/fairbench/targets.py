@@ -1,4 +1,4 @@
-"""Clients' latency targets, and the deadlines of requests that result.
+"""Clients' latency targets, and the request deadlines that follow from them.
 
 Metrics compare latencies with the targets, and the simulator passes the deadlines to schedulers.
 """
@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from fairbench.errors import UsageError, unknown_name
 
-LATENCIES = ("ttft", "tpot", "e2el")  # names of latencies in vLLM and AIPerf
+LATENCIES = ("ttft", "tpot", "e2el")  # names of latencies as in vLLM and AIPerf
 SHAPE = re.compile(r"(\d+\.?\d*|\.\d+)(ms|s|x|)", re.ASCII)
 WRITE = "write a time above 0 such as 500ms or 2s, or a multiple of the latency alone such as 5x"
 
@@ -25,7 +25,7 @@ class RequestCosts(Protocol):
     def decode_step_s(self, requests: int, context_tokens: int) -> float: ...
 
     def frontend_s(self, input_tokens: int) -> float:
-        """Return the seconds that HTTP and tokenizer take before and after the engine."""
+        """Return the seconds that the HTTP server and the tokenizer spend on a request."""
         ...
 
 
@@ -40,7 +40,7 @@ class Alone(NamedTuple):
 class Target(NamedTuple):
     """A latency limit in seconds or, if ``of_alone``, as a multiple of the latency alone.
 
-    The latency alone is that of the request on an idle replica.
+    The latency alone is the request's latency on an idle replica.
     """
 
     amount: float
@@ -55,7 +55,7 @@ class Target(NamedTuple):
 
 
 class Due(NamedTuple):
-    """The deadlines of a request, in seconds on the host's clock. None means no deadline.
+    """A request's deadlines in seconds on the host's clock; None means no deadline.
 
     ``token_every_s`` is the promised mean time between tokens, in seconds.
     """
@@ -67,7 +67,7 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The latency targets of each request of a client. None means no target.
+    """A client's latency targets, which apply to each request; None means no target.
 
     ``ttft`` is the time from arrival to the first token, ``tpot`` is the mean time between later
     tokens, and ``e2el`` is the time from arrival to the last token.
@@ -89,18 +89,18 @@ class Targets:
 
     @property
     def of_alone(self) -> bool:
-        """Return whether a target is a multiple of the request's latency on an idle replica."""
+        """Return whether any target is a multiple of the request's latency on an idle replica."""
         return any(target.of_alone for _, target in self.given())
 
     def due(self, arrival_s: float, alone: Alone | None, max_new_tokens: int) -> Due:
         """Return the deadlines of a request that may produce ``max_new_tokens`` tokens.
 
-        The last token is due at the earlier of two times: ``e2el``, and ``ttft`` plus ``tpot`` for
-        each later token of the longest output.
+        The last token is due at the earlier of the ``e2el`` target and ``ttft`` plus ``tpot`` times
+        the number of later tokens.
 
         Args:
             arrival_s: Arrival of the request on the host's clock, in seconds.
-            alone: Latencies of the request on an idle replica, or None if no target is a multiple.
+            alone: Latencies of the request on an idle replica, or None if no target needs them.
             max_new_tokens: Limit on the request's output, in tokens.
         """
         ttft_s, tpot_s, e2el_s = alone or Alone(0.0, 0.0, 0.0)
@@ -118,8 +118,7 @@ class Targets:
 def alone(costs: RequestCosts, input_tokens: int, output_tokens: int) -> Alone:
     """Return the latencies of a request that is alone on an idle replica.
 
-    They add up the time outside the engine, one prefill pass, and the decode steps. A real engine
-    needs slightly longer if it splits the prompt into chunks.
+    A real engine with chunked prefill takes slightly longer.
 
     Args:
         costs: A model of the time of each step, and of HTTP and tokenizer.
@@ -138,9 +137,10 @@ NOT_DUE = Due(None, None)
 
 
 def parse_targets(texts: Mapping[str, str], where: str) -> Targets:
-    """Parse targets from texts by name, such as ``{"ttft": "500ms"}``. A bare number is in ms.
+    """Parse targets from texts by name, such as ``{"ttft": "500ms"}``.
 
-    Raises UsageError, whose message begins with ``where``.
+    A number without a unit is in milliseconds. Raises UsageError, whose message begins with
+    ``where``.
     """
     parsed = {}
     for name, text in texts.items():
@@ -156,7 +156,7 @@ def written_targets(text: str) -> Targets:
 
 
 def laid_over(below: Targets, above: Targets) -> Targets:
-    """Return the targets of ``above``, and those of ``below`` that ``above`` lacks."""
+    """Return the targets of ``above``, completed by the targets of ``below``."""
     return Targets(**dict(below.given()) | dict(above.given()))
 
 
@@ -166,12 +166,12 @@ def named_targets(
     classes: Mapping[str, str] = MappingProxyType({}),
     usual: Mapping[str, Targets] = MappingProxyType({}),
 ) -> dict[str, Targets]:
-    """Return each client's targets by name. Targets in ``given`` override targets in ``usual``.
+    """Return each client's targets; ``given`` overrides the default targets ``usual``.
 
-    A key of ``given`` is a latency such as ``ttft``, for every client, or ``NAME.ttft``, for one
-    client or class. ``classes`` maps each client to its class. A target for a client takes
-    precedence over a target for its class. Raises UsageError for an unknown name or latency, and
-    for an invalid time.
+    A key of ``given`` is ``ttft`` (for every client) or ``NAME.ttft`` (for a client or a class),
+    and likewise for the other latencies. ``classes`` maps each client to its class. A target for a
+    client takes precedence over a target for its class. Raises UsageError for an unknown name or
+    latency, and for an invalid time.
     """
     names = list(clients)
     allowed = {*names, *classes.values()}

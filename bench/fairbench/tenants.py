@@ -1,9 +1,9 @@
 """The tree of tenants, whose leaves are clients with names such as ``org/team/user``.
 
-Nodes are texts: a client's node is its name, a tenant's node ends in the separator (``org/``,
-``org/team/``), and the root is "". Clients and tenants thus never share a name, so one mapping can
-hold the weights of both. If no name contains a separator, the tree has one level, and tenants
-change no decision.
+Each node of the tree is a text: a client's name, a tenant's name with the separator at its end
+(``org/``, ``org/team/``), or "" for the root. Clients and tenants thus never share a name, so one
+mapping can hold the weights of both. If no client's name contains a separator, schedulers ignore
+tenants.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Literal, TypeAlias
 SEPARATOR = "/"
 ROOT = ""
 Tenants: TypeAlias = Literal["tree"]
-"""The type of a parameter: ``tree`` shares service at each level, None ignores tenants."""
+"""The type of a parameter: ``tree`` shares service at each level, and None ignores tenants."""
 
-# most client names to remember if clients are not known in advance
+# maximum number of client names whose paths are cached
 REMEMBERED = 2**16
 
 
@@ -25,23 +25,23 @@ REMEMBERED = 2**16
 def lineage(client: str) -> tuple[str, ...]:
     """Return the nodes on the path to a client: its tenants (outermost first), then itself."""
     ends = [at + 1 for at, letter in enumerate(client) if letter == SEPARATOR]
-    # A server accepts any client name, even one that ends in the separator like a tenant's node;
-    # the added character keeps the two apart.
+    # A server accepts any client name, even a name that ends in the separator like a tenant's node.
+    # The added character distinguishes such a client from the tenant.
     leaf = client + "\0" if client.endswith(SEPARATOR) else client
     return (*(client[:end] for end in ends), leaf)
 
 
 def owner_of(client: str) -> str:
-    """Return a client's owner: its outermost tenant or, without tenants, the client itself."""
+    """Return a client's outermost tenant, or the client itself if it has no tenant."""
     return client.partition(SEPARATOR)[0]
 
 
 def named_below(owners: Mapping[str, str]) -> dict[str, str]:
-    """Return the name in the tree of each client.
+    """Return each client's name in the tree of tenants.
 
-    ``owners`` maps clients to their owners, or to "" for none. The owner is put in front of a
-    client's name unless the name begins with it. A client that owns others is placed below a tenant
-    with its own name.
+    ``owners`` maps clients to their owners, or to "" for none. A client's name in the tree begins
+    with the name of its owner. A client that owns other clients is placed below a tenant with its
+    own name.
     """
     said = {name: owner or owner_of(name) for name, owner in owners.items()}
     hidden = {owner for name, owner in said.items() if owner != owner_of(name)}
@@ -52,7 +52,7 @@ def named_below(owners: Mapping[str, str]) -> dict[str, str]:
 
 
 def child_of(tenant: str, client: str) -> str | None:
-    """Return the child of a tenant on the path to a client; None for clients of other tenants."""
+    """Return the child of ``tenant`` on the path to a client, or None if it has another tenant."""
     nodes, depth = lineage(client), tenant.count(SEPARATOR)
     below = tenant == ROOT or (len(nodes) > depth and nodes[depth - 1] == tenant)
     return nodes[depth] if below else None
@@ -65,7 +65,7 @@ def parent_of(node: str) -> str:
 
 
 def children_of(tenant: str, clients: Iterable[str]) -> dict[str, None]:
-    """Return the tenant's children that are the given clients or contain them, in order."""
+    """Return the tenant's children that are among the given clients or contain one of them."""
     children = (child_of(tenant, client) for client in clients)
     return {child: None for child in children if child is not None}
 

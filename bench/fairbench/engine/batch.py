@@ -14,41 +14,35 @@ from fairbench.hardware.gpu_time import Chunk, Decoding
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.views import ClientLoad, Running, client_load
 
-CLIP_MAX_NEW_TOKENS = 4096  # most output tokens of a request for which SGLang reserves memory
+CLIP_MAX_NEW_TOKENS = 4096  # maximum number of output tokens that SGLang reserves memory for
 
 
 class RunningBatch:
-    """The sequences that decode together on a worker.
+    """The sequences that decode together on a worker, one token each in a step.
 
-    In a decode step, each sequence gets one token.
-
-    ``steps`` counts the decode steps of the batch. A sequence stores how many output tokens it had
-    when it joined (``produced``) and gains one token in each later step. The total context of the
-    batch grows by the size of the batch in each step, so only its value at step 0 is stored.
-    ``index`` maps each client to its number in the service log.
+    ``steps`` counts the decode steps of the batch. To save time, a sequence's ``produced`` tokens
+    are stored only when it joins, and the batch's total context is stored only for step 0.
+    ``index`` maps clients to their numbers in the service log.
     """
 
     def __init__(self, index: dict[str, int] | None = None) -> None:
         self.steps = 0
-        # ``size`` is the number of sequences in the batch; it is stored because every step reads
-        # it.
         self.size = 0
         # ``sequences`` maps each sequence of the batch to its position in SGLang's batch.
         self.sequences: dict[Sequence, int] = {}
         self._in_batch = InBatch({} if index is None else index)
-        # ``per_client`` maps each client to its number of requests in the batch.
         self.per_client = self._in_batch.per_client
         self._context_base = 0
         self._reserve_base = 0
-        # ``_long`` holds the sequences that may produce more output than SGLang reserves for them.
+        # ``_long`` holds the sequences that may produce more outputs than SGLang reserves memory
+        # for.
         self._long: dict[Sequence, None] = {}
-        # ``due`` is a heap of sequences, sorted by the decode step after which each sequence ends.
-        # An entry is outdated if its step differs from ``Sequence.due``.
+        # ``due`` is a heap of sequences by the decode step after which each sequence ends. A heap
+        # entry is outdated if its step differs from ``Sequence.due``.
         self.due: list[tuple[int, int, Sequence]] = []
-        # ``_joined`` is the position that the batch assigned to the sequence that joined last.
         self._joined = 0
-        # If ``times_requests`` is true, each request's part of the GPU time is added to
-        # ``Sequence.gpu_ps``.
+        # If ``times_requests`` is true, ``Sequence.gpu_ps`` sums each request's part of the GPU
+        # time.
         self.times_requests = True
         self._time = DecodeTime()
 
@@ -57,26 +51,26 @@ class RunningBatch:
 
     @property
     def context_tokens(self) -> int:
-        """The sum of the context lengths, in tokens, in the next decode step."""
+        """The sum of the context lengths in the next decode step, in tokens."""
         return self._context_base + self.size * self.steps
 
     def by_client(self, steps_ago: int) -> InBatch:
-        """Return each client's requests and context in the batch, ``steps_ago`` steps ago.
+        """Return each client's requests and context in the batch as of ``steps_ago`` steps ago.
 
-        The next call overwrites the returned object.
+        The returned object is valid until the next call.
         """
         self._in_batch.step = self.steps - steps_ago
         return self._in_batch
 
     def decoding(self, steps_ago: int = 0) -> dict[str, Decoding]:
-        """Return each client's requests and context as they were ``steps_ago`` steps ago.
+        """Return each client's requests and context as of ``steps_ago`` steps ago.
 
-        Precondition: the batch has not changed since then.
+        Precondition: the batch has the same sequences as at that time.
         """
         return self.by_client(steps_ago).decoding()
 
     def reserved_tokens(self) -> int:
-        """Return the sum of min(max_new_tokens - produced, 4096), the outputs to reserve for."""
+        """Return SGLang's reservation, the sum of min(max_new_tokens - produced, 4096)."""
         total = self._reserve_base - self.size * self.steps
         if not self._long:
             return total
@@ -89,17 +83,17 @@ class RunningBatch:
         return total
 
     def produced(self, sequence: Sequence) -> int:
-        """Return the number of output tokens that a running sequence has produced so far."""
+        """Return the number of output tokens that a running sequence has produced."""
         return sequence.produced + self.steps - sequence.joined_step
 
     def private(self, sequence: Sequence) -> int:
-        """Return how many decoded tokens of a sequence are not in the prefix tree yet."""
+        """Return the number of decoded tokens of a sequence that are not in the prefix tree yet."""
         return self.steps - sequence.joined_step
 
     def step(self, steps: int, took_ps: int, fixed_ps: int) -> None:
         """Record ``steps`` decode steps that together took ``took_ps`` picoseconds.
 
-        ``fixed_ps`` is the part of one step that does not depend on the context.
+        ``fixed_ps`` is the part of a step's time that does not depend on the context.
         """
         if self.times_requests and (size := self.size):
             first, context = self.steps, self.context_tokens
@@ -107,7 +101,7 @@ class RunningBatch:
         self.steps += steps
 
     def report(self, steps: int, scheduler: LocalScheduler) -> None:
-        """Report ``steps`` decode steps to the scheduler: one token per sequence and step."""
+        """Report ``steps`` decode steps to the scheduler."""
         if (charge_steps := scheduler.on_steps) is not None:
             charge_steps(steps, self.per_client)
         elif type(scheduler).on_tokens is not LocalScheduler.on_tokens:
@@ -118,7 +112,7 @@ class RunningBatch:
                 charge_tokens(sequence.request, steps)
 
     def report_time(self, stretch: Stretch, charge: Callable[[str, int], None]) -> None:
-        """Call ``charge(client, ps)`` with each client's part of the time not yet reported."""
+        """Pass each client's GPU time (ps) since the last report to the function ``charge``."""
         for client, gpu_ps in stretch.unreported_ps(self.decoding(stretch.steps)):
             charge(client, gpu_ps)
 
@@ -159,15 +153,15 @@ class RunningBatch:
         return private
 
     def shorten_output(self, sequence: Sequence, steps: int) -> None:
-        """Shorten the output of a running sequence so that the sequence ends in ``steps`` steps."""
+        """Shorten the output of a running sequence, which then ends in ``steps`` steps."""
         sequence.output = Segment(sequence.output.key, self.produced(sequence) + steps)
         sequence.due = self.steps + steps
         heappush(self.due, (sequence.due, sequence.request.request_id, sequence))
 
     def steps_to_finish(self) -> int:
-        """Return how many decode steps remain until the first sequence of the batch ends."""
+        """Return the number of decode steps until the first sequence of the batch ends."""
         due = self.due
-        # After a retraction, the older entry of a sequence in the heap is outdated.
+        # After a retraction, the heap still contains the sequence's old entry.
         while due[0][0] != due[0][2].due:
             heappop(due)
         return due[0][0] - self.steps
@@ -178,8 +172,7 @@ class RunningBatch:
         done: list[Sequence] = []
         while due and due[0][0] <= steps:
             step, _, sequence = heappop(due)
-            # If a sequence was retracted, the heap may contain two equal entries of the sequence
-            # one after the other.
+            # The heap may contain two equal entries for a retracted sequence.
             if step == sequence.due and not (done and done[-1] is sequence):
                 done.append(sequence)
         if len(done) > 1:
@@ -187,13 +180,13 @@ class RunningBatch:
         return done
 
     def retraction_order(self) -> list[Sequence]:
-        """Return the sequences so that the last one in the list is retracted first."""
+        """Return the sequences of the batch; the last sequence is retracted first."""
         return sorted(
             self.sequences, key=lambda s: (self.produced(s), -s.request.input_tokens), reverse=True
         )
 
     def rearrange(self, order: list[Sequence]) -> None:
-        """Reorder the batch; ``order`` contains the same sequences as the batch."""
+        """Change the order of the batch to ``order``, which contains the same sequences."""
         assert len(order) == len(self.sequences)
         self.sequences = {sequence: place for place, sequence in enumerate(order, start=1)}
         self._joined = len(order)
@@ -202,9 +195,9 @@ class RunningBatch:
 class BatchView:
     """A scheduler's view of the running batch (``RunningView``).
 
-    ``free_tokens`` is a function that returns the KV memory, in tokens, that a request could get.
-    ``would_fit`` is a function that tells whether a waiting request would fit after preemptions. By
-    default it returns False, so that schedulers preempt no request.
+    The function ``free_tokens`` returns the KV memory, in tokens, that a request could get. The
+    function ``would_fit`` returns whether a waiting request would fit after preemptions; by
+    default, it returns False, which prevents preemptions.
     """
 
     def __init__(
@@ -227,7 +220,7 @@ class BatchView:
     def __iter__(self) -> Iterator[Running]:
         for sequence in list(self._batch.sequences):
             if sequence not in self._batch.sequences:
-                # The scheduler has preempted this request since the heap entry was made.
+                # A scheduler may preempt a request while it iterates over the batch.
                 continue
             request, produced = sequence.request, self._batch.produced(sequence)
             reserved = min(request.max_new_tokens - produced, CLIP_MAX_NEW_TOKENS)
@@ -244,10 +237,9 @@ class BatchView:
 
 
 class DecodeRun:
-    """A run of decode steps with an unchanged batch, which begins at ``start_ps``.
+    """A series of decode steps with an unchanged batch, which begins at ``start_ps``.
 
-    The first step takes ``first_ps`` picoseconds, and every later step takes ``growth_ps`` longer
-    than the step before.
+    The first step takes ``first_ps`` picoseconds, and each later step takes ``growth_ps`` more.
     """
 
     __slots__ = ("first_ps", "growth_ps", "start_ps", "steps")
@@ -259,17 +251,17 @@ class DecodeRun:
         self.steps = steps
 
     def end_ps(self, steps: int) -> int:
-        """Return the time (ps) at which the first ``steps`` steps of the decode run end."""
+        """Return the time (ps) at which the first ``steps`` steps end."""
         growth = self.growth_ps * (steps * (steps - 1) // 2)
         return self.start_ps + steps * self.first_ps + growth
 
     def steps_before(self, time_ps: int) -> tuple[int, int]:
-        """Return how many steps end before ``time_ps``, and when (ps) the last of them ends."""
+        """Return the number of steps that end before ``time_ps``, and the end (ps) of the last."""
         span, first, growth = time_ps - self.start_ps, self.first_ps, self.growth_ps
         if span <= first:
             return 0, self.start_ps
         # Solve growth/2 n^2 + (first - growth/2) n = span for the number of steps n. The two loops
-        # correct rounding errors.
+        # below correct the rounding errors of the square root.
         if growth:
             twice = float(2 * first - growth)
             guess = int((sqrt(twice * twice + 8.0 * growth * span) - twice) / (2 * growth))
@@ -285,7 +277,7 @@ class DecodeRun:
         return done, end_ps
 
     def advance(self, steps: int, end_ps: int) -> None:
-        """Remove the first ``steps`` steps of the run, which ended at ``end_ps``."""
+        """Remove the first ``steps`` steps, which ended at ``end_ps``."""
         self.start_ps = end_ps
         self.first_ps += steps * self.growth_ps
         self.steps -= steps
@@ -294,9 +286,9 @@ class DecodeRun:
 class Prefill(NamedTuple):
     """A chunk of a prompt that an iteration computes.
 
-    The chunk's ``tokens`` tokens follow ``cached`` cached tokens, of which the last ``loaded`` come
-    from CPU memory. ``first`` marks the first chunk after an admission, and ``last`` marks the
-    chunk that completes the prompt.
+    The chunk has ``tokens`` tokens and follows ``cached`` cached tokens, of which the last
+    ``loaded`` tokens come from CPU memory. ``first`` marks the first chunk after an admission, and
+    ``last`` marks the chunk that completes the prompt.
     """
 
     sequence: Sequence
@@ -308,12 +300,12 @@ class Prefill(NamedTuple):
 
     @property
     def chunk(self) -> Chunk:
-        """The numbers of cached and computed tokens, in the format of timing profiles."""
+        """The numbers of cached and computed tokens, as timing profiles expect them."""
         return self.cached, self.tokens
 
 
 def report_prompts(prefills: list[Prefill], gpu_ps: list[int], scheduler: LocalScheduler) -> None:
-    """Record each chunk's GPU time (ps), and report it to a scheduler that charges time."""
+    """Record each chunk's GPU time (ps), and report it to a scheduler that charges GPU time."""
     charge = scheduler.on_prompt_time
     for prefill, took_ps in zip(prefills, gpu_ps, strict=True):
         prefill.sequence.gpu_ps += took_ps
@@ -350,9 +342,9 @@ def shares_of(
     Args:
         prefills: The chunks of prompts in the iteration.
         gpu_ps: GPU time of each chunk, in picoseconds.
-        fresh_of: Function that returns how many tokens of a retracted sequence's chunk are computed
-            for the first time. The function's arguments are the sequence, the number of cached
-            tokens, and the number of tokens in the chunk.
+        fresh_of: Function of a retracted sequence, a number of cached tokens and a number of tokens
+            in the chunk. The function returns how many of these tokens are computed for the first
+            time.
     """
     shares: dict[str, PrefillShare] = {}
     for (sequence, cached, tokens, first, last, _), took_ps in zip(prefills, gpu_ps, strict=True):

@@ -1,9 +1,9 @@
-"""KV caches that know which clients use each token, and evict tokens by a policy.
+"""KV caches that track which clients use each token, and evict tokens by a policy.
 
-A client *claims* each path of the prefix tree that its requests have used. A claim on a node is
-also a claim on the node's ancestors, so the claims of a client form a tree. A ``ClientEviction``
-policy ends claims one at a time, and a node leaves the cache when no client claims it. Every other
-policy evicts a leaf together with all claims on it.
+A client *claims* each path of the prefix tree that its requests have used. A claim on a node
+includes the node's ancestors, so a client's claims form a tree. A ``ClientEviction`` policy ends
+claims one at a time, and a node leaves the cache when no client claims it. Any other policy evicts
+a leaf together with all claims on it.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 
 class ResidencyLog(Protocol):
-    """A log of the changes in how many tokens each client of a replica has in memory."""
+    """A log of the changes in the number of tokens that each client of a replica has in memory."""
 
     @property
     def now_ps(self) -> int:
-        """The present simulated time in picoseconds."""
+        """The simulated time in picoseconds."""
 
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
-        """Record that a client holds ``change`` more tokens, each held by ``holders`` clients.
+        """Record that a client has ``change`` more tokens in memory, shared by ``holders`` clients.
 
-        ``by`` is the client for whose requests the tokens were evicted, or None.
+        ``by`` is the client whose requests caused an eviction, or None.
         """
 
 
@@ -52,16 +52,14 @@ class Residency:
 
     ``log`` records every change of these numbers.
 
-    A token that k clients use counts as 1/k token for each of them. Tokens are counted as integers,
-    separately for each k, because sums of fractions would become inexact.
+    A token that k clients use counts as 1/k token for each client. Tokens are counted as integers,
+    separately for each k, because sums of fractions would be inexact.
     """
 
     def __init__(self, clients: Iterable[str], log: ResidencyLog) -> None:
         self._log = log
         self._held: dict[str, Counter[int]] = {client: Counter() for client in clients}
         self._unpinned: dict[str, Counter[int]] = {client: Counter() for client in self._held}
-        # ``_private`` counts, by client, the tokens of running requests that are outside the prefix
-        # tree.
         self._private = Counter[str]()
 
     @property
@@ -69,7 +67,7 @@ class Residency:
         return self._held
 
     def held(self, client: str) -> float:
-        """Return the tokens that a client holds, cached or private."""
+        """Return the number of a client's tokens in memory, inside or outside the prefix tree."""
         return _sum(self._held[client]) + self._private[client]
 
     def unpinned(self, client: str) -> float:
@@ -77,50 +75,50 @@ class Residency:
         return _sum(self._unpinned[client])
 
     def pinned(self, client: str) -> float:
-        """Return the tokens of a client that running requests use, inside or outside the tree."""
+        """Return the number of a client's tokens that running requests use."""
         return self.held(client) - self.unpinned(client)
 
     def add_private(self, client: str, tokens: int) -> None:
-        """Add ``tokens`` to the client's tokens that are in use outside the tree."""
+        """Add tokens that the client's running requests use outside the prefix tree."""
         self._private[client] += tokens
         self._log.change(client, 1, tokens)
 
     def store(self, client: str, tokens: int) -> None:
-        """Move tokens that a request uses from outside the tree into the tree."""
+        """Move tokens that a running request uses into the prefix tree."""
         self._private[client] -= tokens
         self._held[client][1] += tokens
 
     def add_copy(self, holders: Iterable[str], client: str, tokens: int) -> None:
-        """Count tokens outside the tree as a used copy of tokens that ``holders`` cache."""
+        """Turn tokens outside the tree into a used second copy of tokens of ``holders``."""
         self.add_private(client, -tokens)
         everyone = list(holders)
         for holder in everyone:
             self._add(holder, len(everyone), tokens, pinned=True)
 
     def share(self, holders: Iterable[str], client: str, tokens: int, *, pinned: bool) -> None:
-        """Add ``client`` to the holders of tokens, which it uses from now on.
+        """Add ``client`` to the clients that claim cached tokens.
 
-        ``pinned`` is how many of these tokens running requests use.
+        ``pinned`` says whether running requests use the tokens.
         """
         everyone = [*holders, client]
         self._move(everyone[:-1], len(everyone) - 1, len(everyone), tokens, pinned=pinned)
         self._add(client, len(everyone), tokens, pinned=pinned)
 
     def give_up(self, holders: Iterable[str], client: str, tokens: int, by: str | None) -> None:
-        """Remove ``client`` from the holders of unused tokens; client ``by`` needs the memory."""
+        """End a client's claim on unused tokens, because client ``by`` needs the memory."""
         others = [one for one in holders if one != client]
         self._add(client, len(others) + 1, -tokens, by, pinned=False)
         self._move(others, len(others) + 1, len(others), tokens, pinned=False)
 
     def drop(self, holders: Mapping[str, None], tokens: int, by: str | None) -> None:
-        """Remove evicted tokens from all ``holders``; client ``by`` caused the eviction."""
+        """End all claims on evicted tokens; client ``by`` caused the eviction."""
         for client in holders:
             self._add(client, len(holders), -tokens, by, pinned=False)
 
     def pin(self, holders: Mapping[str, None], tokens: int) -> None:
-        """Record that running requests use ``tokens`` tokens of ``holders``.
+        """Record that running requests use ``tokens`` more tokens that ``holders`` claim.
 
-        If ``tokens`` is negative, running requests no longer use that number of tokens.
+        A negative number means that running requests use fewer tokens.
         """
         for client in holders:
             self._unpinned[client][len(holders)] -= tokens
@@ -145,14 +143,13 @@ def _sum(by_holders: Counter[int]) -> float:
 
 @dataclass
 class PinAudit:
-    """Counts of evictions for which the theorem on memory shares holds, and does not hold.
+    """Counts that check, during a run, the theorem on fair memory shares.
 
     - ``allocations`` counts the allocations for which tokens were evicted by client.
-    - ``beyond`` counts the allocations that break the theorem's assumption: the tokens that running
-      requests of a client use, plus the tokens that the client requests, exceed the client's share.
-    - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. A
-      token that k clients use counts as 1/k for each. If ``beyond`` is 0, the theorem guarantees
-      that ``lost_tokens`` is 0.
+    - ``beyond`` counts the allocations that break the theorem's assumption, because a client's
+      tokens in use and requested tokens exceed its share.
+    - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. If
+      ``beyond`` is 0, the theorem guarantees that ``lost_tokens`` is 0.
     """
 
     allocations: int = 0
@@ -165,26 +162,22 @@ class PinAudit:
         self.lost_tokens += other.lost_tokens
 
 
-# ``ROUNDING`` is a tolerance in tokens: the shares of clients are sums of fractions, which are
-# rounded.
+# a tolerance in tokens, because shares of clients are rounded sums of fractions
 ROUNDING = 1e-6
 
 
-# An eviction policy that does not distinguish clients has a single eviction queue, named
-# ``EVERYONE``.
+# the name of the only eviction queue under a policy that does not distinguish clients
 EVERYONE = ""
 
 
 class Claimed(Protocol):
-    """Cached tokens with ``holders``, the clients that claim the tokens.
+    """A node of cached tokens, with the clients (``holders``) that claim the tokens.
 
-    - ``claimed_below`` counts, for each client, the children of the node that the client claims.
-    - ``listed_for`` names the queues that have an entry for the node.
-    - ``uses`` counts the finished requests whose tokens ended at the node or at an evicted node
-      below it.
-    - ``keep_s`` is the latest time in seconds up to which the policy wants to keep the tokens of a
-      request counted in ``uses``.
-    - ``number`` decides the order of nodes with equal rank.
+    - ``claimed_below`` maps each client to the number of the node's children that it claims.
+    - ``listed_for`` names the eviction queues that have an entry for the node.
+    - ``uses`` counts the finished requests that ended at the node or at an evicted node below it.
+    - ``keep_s`` is the time in seconds until which the policy wants to keep the node's tokens.
+    - ``number`` orders nodes of equal rank.
     """
 
     holders: dict[str, None]
@@ -212,7 +205,7 @@ class ClaimedMemory(Protocol[Kept]):
     """The interface of a cache whose nodes are claimed by clients."""
 
     def tokens_of(self, node: Kept) -> tuple[int, int]:
-        """Return how many of the node's tokens running requests use, and how many are unused."""
+        """Return a node's number of tokens that running requests use, and of unused tokens."""
 
     def is_pinned(self, node: Kept) -> bool:
         """Return True if none of the node's tokens may be evicted."""
@@ -221,26 +214,26 @@ class ClaimedMemory(Protocol[Kept]):
         """Return the tokens of an unused second copy of the node, or 0 if there is none."""
 
     def access_of(self, node: Kept) -> Access:
-        """Return the last use of an unpinned node; may be later than ``last_access``."""
+        """Return the last use of an unpinned node, which may be later than ``last_access``."""
 
     def is_awaited(self, node: Kept) -> bool:
-        """Return whether some waiting request's cached prefix ends at the node."""
+        """Return whether a waiting request's cached prefix ends at the node."""
 
     def end_use(self, node: Kept) -> None:
         """Record the node's last use at its parent, because a claim on the node ends."""
 
     def cut(self, node: Kept, tokens: int) -> None:
-        """Split a node; ``node`` keeps its last ``tokens`` tokens, roughly, for eviction."""
+        """Split a node so that ``node`` keeps about its last ``tokens`` tokens."""
 
     def drop(self, node: Kept) -> None:
-        """Free a node's spare copy, or the node itself, which must then be an unclaimed leaf."""
+        """Free a node's spare copy, or the node itself if it is an unclaimed leaf."""
 
 
 class Claims(Generic[N]):
-    """The claims on the nodes of ``memory``; ``policy`` decides which claim ends next.
+    """Clients' claims on the nodes of a cache; ``policy`` decides which claim ends next.
 
-    ``others``, if set, is one more client that owns tokens but is unknown to the policy. When
-    memory is short, its cached tokens are evicted first.
+    If ``others`` is set, it names a client that the policy does not know. When memory is short,
+    this client's cached tokens are evicted first.
     """
 
     def __init__(
@@ -261,7 +254,7 @@ class Claims(Generic[N]):
         self._others = others
         self.audit = PinAudit()
 
-    # These methods record claims: a claim says that a client uses a cached node.
+    # Start of claims
 
     def start(self, node: N, request: Request) -> None:
         """Claim the path to ``node`` for a running request."""
@@ -276,7 +269,7 @@ class Claims(Generic[N]):
         node.keep_s = max(node.keep_s, keep_s)
 
     def claim(self, node: N, client: str) -> None:
-        """Claim the path to ``node``. Its tokens without a claim were just added to the tree."""
+        """Claim the path to ``node``; tokens without a claim have just been added to the tree."""
         first, residency = node, self.residency
         while (parent := node.parent) is not None and client not in node.holders:
             pinned, unpinned = self._memory.tokens_of(node)
@@ -296,7 +289,7 @@ class Claims(Generic[N]):
             node = parent
         self.list_if_leaf(first)
 
-    # These methods end the claims of clients on cached nodes.
+    # End of claims
 
     def end_next(self, wanted: Mapping[str, int], by: str | None, short: int = 0) -> int:
         """End one claim, or evict one leaf, in the policy's order of eviction.
@@ -307,8 +300,8 @@ class Claims(Generic[N]):
             short: Number of tokens that must still be freed.
 
         Returns:
-            The number of tokens whose claim ended or that were evicted; 0 if running requests use
-            all tokens.
+            The number of tokens whose claim ended or that were evicted, or 0 if running requests
+            use all tokens.
         """
         queue = self._next_queue(wanted)
         leaf = None if queue is None else self._first(queue)
@@ -317,20 +310,20 @@ class Claims(Generic[N]):
         if self.by_client is None:
             return self._end(leaf, queue, by, short)
         protected, holders = self._is_protected(queue, wanted, by), len(leaf.holders)
-        # After each ended claim the policy may choose another client, so each step cuts off only
-        # the smallest possible part of a leaf.
+        # The policy may choose another client after each claim, so each step ends the smallest
+        # possible part of a leaf.
         tokens = self._end(leaf, queue, by)
         if protected:
             self.audit.lost_tokens += tokens / holders
         return tokens
 
     def check_pins(self, wanted: Mapping[str, int]) -> None:
-        """Check the assumption of the theorem on memory shares, when an allocation evicts.
+        """Check the assumption of the theorem on memory shares before an eviction.
 
-        The assumption is P_i + n_i <= S_i for every client i: the tokens P_i that the client's
-        running requests use and the tokens n_i that the client requests (``wanted``) fit into the
-        client's share S_i. If so, no client at or below its share loses a token to another client.
-        The section on memory shares of docs/appendix/theory.md proves the bound.
+        The assumption is P_i + n_i <= S_i for every client i: the tokens P_i in use and the
+        requested tokens n_i (``wanted``) fit into the client's share S_i. Under this assumption, no
+        client at or below its share loses a token to another client. The page
+        docs/appendix/theory.md has the proof.
         """
         if self.by_client is None:
             return
@@ -343,14 +336,14 @@ class Claims(Generic[N]):
         )
 
     def _is_protected(self, victim: str, wanted: Mapping[str, int], by: str | None) -> bool:
-        """Return whether ``victim``, within its share, would lose tokens to another client."""
+        """Return whether ``victim`` is within its share but would lose tokens to another client."""
         if self.by_client is None or by is None or victim in (by, self._others):
             return False
         after = self.residency.held(victim) + wanted.get(victim, 0)
         return after <= self.by_client.entitled(victim)
 
     def keep_within_limit(self, client: str, tokens: int) -> None:
-        """End claims of the client until ``tokens`` more tokens fit within the policy's limit."""
+        """End the client's claims until ``tokens`` more tokens are within its limit."""
         limit = None if client == self._others else self.policy.limit(client)
         if limit is None:
             return
@@ -358,11 +351,10 @@ class Claims(Generic[N]):
             self._end(leaf, client, client)
 
     def _end(self, leaf: N, queue: str, by: str | None, short: int = 0) -> int:
-        """Drop a leaf's spare copy, end one client's claim on the leaf, or evict the leaf.
+        """Drop a leaf's spare copy, end a client's claim on the leaf, or evict the leaf.
 
-        A spare copy is a second, unused copy of the leaf; it is dropped first. Without a spare
-        copy, one claim ends if the policy chooses clients; otherwise the leaf is evicted. Return
-        how many tokens the copy, the claim or the leaf had.
+        A spare copy (a second, unused copy of the leaf) is dropped first. Otherwise, a claim ends
+        if the policy chooses clients, or the leaf is evicted. Return the number of dropped tokens.
         """
         memory = self._memory
         memory.cut(leaf, short)
@@ -418,17 +410,16 @@ class Claims(Generic[N]):
         ]
         return self.by_client.choose(claimants) if claimants else None
 
-    # These methods maintain the queues of leaves that can be evicted.
+    # Eviction queues
 
     def _first(self, queue: str) -> N | None:
-        """Return the evictable leaf with the lowest rank; update entries with outdated ranks."""
+        """Return the evictable leaf with the lowest rank, after updates of outdated ranks."""
         entries = self.queues[queue]
         while entries:
             listed, number, node = entries[0]
             if not self.is_open_leaf(node, queue):
                 heappop(entries)
-                # A node that was removed from an eviction queue is added again once it is an
-                # evictable leaf.
+                # A removed node returns to the queue once it is an evictable leaf.
                 node.listed_for.discard(queue)
             elif listed < (rank := self._rank(node)):
                 heapreplace(entries, (rank, number, node))
@@ -445,10 +436,9 @@ class Claims(Generic[N]):
         return self.policy.rank(Leaf(access, node.uses, node.keep_s, awaited))
 
     def is_open_leaf(self, node: N, queue: str) -> bool:
-        """Return whether a claimed node may be evicted next from a queue.
+        """Return whether a node may be evicted from an eviction queue.
 
-        This is an open leaf: some of its tokens are unused, and it has either no claimed child in
-        the queue or a spare copy.
+        Such a node has unused tokens, and it has a spare copy or no claimed child.
         """
         if not node.holders or self._memory.is_pinned(node):
             return False
@@ -466,7 +456,7 @@ class Claims(Generic[N]):
                 self._enter(queue, node)
 
     def list_again(self, node: N) -> None:
-        """Add new queue entries for a node whose rank may have fallen."""
+        """Add a new entry to eviction queues for a node whose rank may have fallen."""
         for queue in node.listed_for:
             self._enter(queue, node)
 
@@ -480,7 +470,7 @@ class Claims(Generic[N]):
 
 
 class ClaimedNode(KVNode):
-    """Cached tokens with the clients that claim the tokens, as ``Claimed`` describes."""
+    """A prefix-tree node of cached tokens with the clients that claim them (see ``Claimed``)."""
 
     __slots__ = ("claimed_below", "holders", "keep_s", "listed_for", "uses")
 
@@ -495,11 +485,10 @@ class ClaimedNode(KVNode):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ClientCache(KVCache):
-    """The KV memory of an SGLang replica; clients claim tokens until ``policy`` ends the claim.
+    """The KV memory of an SGLang replica, in which clients claim cached tokens.
 
-    ``capacity`` is the size of the memory in tokens. ``others``, if set, is one more client that
-    owns tokens but is unknown to the policy. When memory is short, its cached tokens are evicted
-    first.
+    ``capacity`` is the size of the memory in tokens. ``Claims`` describes ``policy`` and
+    ``others``.
     """
 
     knows_clients = True
@@ -516,10 +505,10 @@ class ClientCache(KVCache):
         self.claims: Claims[ClaimedNode] = Claims(policy, log, self, others)
         self.residency = self.claims.residency
 
-    # These methods count the tokens in memory by client.
+    # Memory by client
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
-        """Return how many tokens of a prompt are cached, and how many cached tokens are in use."""
+        """Return a prompt's number of cached tokens, and the number of these that are in use."""
         node, _ = self.descend(self.root, prompt, (0, 0), limit, split=False)
         while node.parent is not None and not node.locks:
             node = node.parent
@@ -545,11 +534,10 @@ class ClientCache(KVCache):
             self.residency.add_private(client, steps * count)
 
     def evict(self, tokens: int, requests: Mapping[str, int] | None = None) -> None:
-        """End claims, or evict leaves, in the policy's order until ``tokens`` are freed."""
+        """End claims or evict leaves, in the policy's order, until ``tokens`` tokens are freed."""
         target = self.free + tokens
         wanted = dict(requests or {})
-        # ``blamed`` maps each client to the number of tokens that must still be evicted for the
-        # client's requests.
+        # ``blamed`` maps each client to the tokens that must still be evicted for its requests.
         blamed = dict(wanted)
         if self.free < target:
             self.claims.check_pins(wanted)
@@ -561,7 +549,7 @@ class ClientCache(KVCache):
             if by is not None:
                 blamed[by] -= ended
 
-    # The claims of clients on nodes.
+    # Claims on nodes
 
     def claim(self, node: KVNode, request: Request) -> None:
         self.claims.start(cast(ClaimedNode, node), request)
@@ -569,8 +557,7 @@ class ClientCache(KVCache):
     def retain(self, node: KVNode, request: Request) -> None:
         self.claims.finish(cast(ClaimedNode, node), request)
 
-    # These methods implement ``ClaimedMemory``. A node of the prefix tree is pinned or unpinned as
-    # a whole, and its tokens are in memory only once.
+    # SGLang pins whole nodes and stores their tokens in memory only once.
 
     def tokens_of(self, node: ClaimedNode) -> tuple[int, int]:
         return (node.length, 0) if node.locks else (0, node.length)
@@ -597,7 +584,7 @@ class ClientCache(KVCache):
     def drop(self, node: ClaimedNode) -> None:
         self._drop(node)
 
-    # Changes of the prefix tree.
+    # Prefix tree
 
     def _list_if_leaf(self, node: KVNode) -> None:
         if not node.locks and node is not self.root:
@@ -608,7 +595,7 @@ class ClientCache(KVCache):
         self.claims.abandon()
 
     def detach(self, waiter: KVWaiter) -> None:
-        """Detach a waiting request from its node, and list the node again by its new rank."""
+        """Detach a waiting request from its node, whose rank may then fall."""
         node = cast(ClaimedNode, waiter.node)
         super().detach(waiter)
         self.claims.list_again(node)
@@ -624,7 +611,7 @@ class ClientCache(KVCache):
 
 
 class ClientPool(Protocol):
-    """A cache that records which tokens clients claim, so that a ``MemoryShare`` can read them."""
+    """A cache that counts clients' tokens, so that a ``MemoryShare`` can read them."""
 
     @property
     def free(self) -> int: ...
@@ -633,7 +620,7 @@ class ClientPool(Protocol):
     def residency(self) -> Residency: ...
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
-        """Return how many tokens of a prompt are cached, and how many cached tokens are in use."""
+        """Return a prompt's number of cached tokens, and the number of these that are in use."""
 
 
 class WaitingSequences(Protocol):
@@ -643,7 +630,7 @@ class WaitingSequences(Protocol):
 
 
 class QueueMemory:
-    """The memory of a simulated worker's clients, in the form that ``MemoryShare`` reads."""
+    """The KV memory of a simulated worker's clients, in the form that ``MemoryShare`` expects."""
 
     def __init__(self, cache: ClientPool, waiting: WaitingSequences) -> None:
         self._cache, self._waiting = cache, waiting
@@ -664,7 +651,7 @@ class QueueMemory:
 def memory_share(
     memory: ManagedMemory, cache: ClientPool, waiting: WaitingSequences
 ) -> MemoryShare | None:
-    """Return the object that decides on admissions, or None if memory is not shared."""
+    """Return the ``MemoryShare`` that limits admissions, or None if memory is not shared."""
     policy = memory.policy
     if not memory.shares or not isinstance(policy, ClientEviction):
         return None
@@ -672,7 +659,7 @@ def memory_share(
 
 
 def pin_audit(caches: Iterable[object]) -> PinAudit | None:
-    """Return the sum of the audits of all caches, or None if no cache uses a ``ClientEviction``."""
+    """Return the sum of all caches' audits, or None if no cache uses a ``ClientEviction``."""
     total = None
     for cache in caches:
         claims = getattr(cache, "claims", None)

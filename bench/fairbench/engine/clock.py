@@ -1,39 +1,35 @@
-"""The heap of events that drives a simulation. Times are whole numbers of picoseconds."""
+"""The simulation's clock, which runs events at times in whole picoseconds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-# At one instant, requests arrive first. Then iterations end, worker by worker, and finally the
-# workers decide on their next iterations.
+# At equal times, requests arrive first, then iterations end, and then workers decide.
 ARRIVE, END, DECIDE = 0, 1, 2
 
 
 Event = tuple[int, int, int, int, Callable[[], None]]
-"""An ``Event`` consists of time (ps), priority, key, insertion number, and action."""
+"""An event: its time (ps), priority, key, insertion number, and action."""
 
 
 class Clock:
-    """A clock that runs callbacks in order of (time, priority, key, insertion number)."""
+    """A clock that runs actions in the order of time, priority, key and insertion."""
 
     def __init__(self) -> None:
         self.now_ps = 0
-        # ``events`` is a heap; the next event is on top.
         self.events: list[Event] = []
-        # ``_latest`` is the event that ran last; it tells which events due now would already have
-        # run.
         self._latest: Event = (0, -1, 0, 0, _nothing)
         self._inserted = 0
 
     def at(self, time_ps: int, priority: int, key: int, action: Callable[[], None]) -> None:
-        """Run ``action`` at ``time_ps``, which must not lie in the past."""
+        """Schedule ``action`` at ``time_ps``, which must not lie in the past."""
         assert time_ps >= self.now_ps, "the clock only moves forward"
         self._inserted += 1
         heappush(self.events, (time_ps, priority, key, self._inserted, action))
 
     def soon(self, priority: int, key: int, action: Callable[[], None]) -> None:
-        """Run ``action`` now: at once if no other event is due, or else in its order among them."""
+        """Run ``action`` at the current time, immediately or after earlier events of this time."""
         if self.events and self.events[0][0] == self.now_ps:
             self.at(self.now_ps, priority, key, action)
         else:
@@ -50,12 +46,12 @@ class Clock:
         event[4]()
 
     def drop_events(self) -> None:
-        """Remove all events and their callbacks."""
+        """Remove all events to free the objects that they refer to."""
         self.events.clear()
         self._latest = (*self._latest[:4], _nothing)
 
     def past(self, priority: int, key: int) -> bool:
-        """Return whether an event due now with this priority and key would already have run."""
+        """Return whether an event with this priority and key would be over at this time."""
         return (priority, key) <= self._latest[1:3]
 
     def stop_at(self, time_ps: int) -> None:

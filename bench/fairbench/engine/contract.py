@@ -27,14 +27,14 @@ class KVMemory(Protocol):
 
     @property
     def free(self) -> int:
-        """The number of free tokens; cached tokens do not count."""
+        """The number of free tokens, without cached tokens."""
 
     @property
     def evictable(self) -> int:
         """The number of cached tokens that no running request uses."""
 
     def common_tokens(self, prompt: Prompt, limit: int) -> int:
-        """Return how many tokens of a prompt are cached, at most ``limit``; change no state."""
+        """Return a prompt's number of cached tokens, at most ``limit``, without side effects."""
 
     def abandon(self) -> None:
         """Remove all nodes at the end of a run, because Python frees linked nodes slowly."""
@@ -43,8 +43,7 @@ class KVMemory(Protocol):
 class Replica(Protocol):
     """A simulated worker.
 
-    ``submit`` adds a request together with a function ``on_done``, called when the request ends.
-    ``on_pass`` is called each time the worker has decided on its next step.
+    The replica calls ``on_pass`` each time it has decided on its next step.
     """
 
     scheduler: LocalScheduler
@@ -56,7 +55,7 @@ class Replica(Protocol):
 
     @property
     def queued_count(self) -> int:
-        """The number of requests that have arrived and are not running."""
+        """The number of requests at the worker that are not running."""
 
     @property
     def running_count(self) -> int:
@@ -64,32 +63,32 @@ class Replica(Protocol):
 
     @property
     def saturated(self) -> bool:
-        """Whether requests wait and none of them can be admitted before a running request ends."""
+        """Whether requests wait and cannot be admitted before a running request ends."""
 
     @property
     def room(self) -> Room | None:
-        """The ``Room`` (free capacity) of the next scheduling pass, or None if unknown.
+        """The free capacity in the next scheduling pass, or None if unknown.
 
         Precondition: ``sync`` was called.
         """
 
     def submit(self, sequence: Sequence) -> None:
-        """Add a request that arrives at the worker."""
+        """Add an arriving request."""
 
     def sync(self) -> None:
-        """Record all decode steps that have ended up to now."""
+        """Record all decode steps that have ended."""
 
     def settle(self) -> None:
-        """Call ``sync`` a last time, and write all records that are still missing."""
+        """Call ``sync`` at the end of a run, and write all missing records."""
 
     def in_flight(self) -> list[Sequence]:
-        """Return all requests at the worker: waiting, in prefill, and decoding."""
+        """Return all requests at the worker: waiting, in prefill and decoding."""
 
 
 class ManagedMemory(NamedTuple):
-    """The eviction policy of one worker's KV memory, and the log of the clients' tokens.
+    """The eviction policy of a worker's KV memory, and the log of clients' tokens.
 
-    If ``shares`` is set, a ``MemoryShare`` decides which waiting requests may be admitted.
+    If ``shares`` is set, admissions respect fair memory shares (``MemoryShare``).
     """
 
     policy: EvictionPolicy
@@ -99,10 +98,10 @@ class ManagedMemory(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WorkerParts:
-    """The parts from which a simulated worker is built.
+    """The components of a simulated worker.
 
-    ``on_evict`` is called at each eviction if the router uses reports of evictions. ``memory`` is
-    None if the engine evicts in its own order and no log of clients' tokens is kept.
+    ``on_evict`` reports evictions to a router that uses them. ``memory`` is None if the engine
+    evicts in its own order and clients' tokens are not logged.
     """
 
     index: int
@@ -118,13 +117,13 @@ WorkerOf: TypeAlias = Callable[[WorkerParts], Replica]
 
 
 class CodeRun(NamedTuple):
-    """A simulated run in which the code of an installed engine decides.
+    """A simulated run in which an installed engine's code makes the decisions.
 
-    ``python`` is the Python interpreter in which the engine is installed, and ``policy`` is the
-    engine's scheduling policy. ``eviction`` is the engine's eviction policy, or None for the
-    engine's default. ``our_eviction`` is an eviction policy of fairbench that runs inside the
-    engine in place of the engine's own policy, or None. With ``charges_pass``, the measured time of
-    a scheduling pass delays the iteration that the pass decides on.
+    ``python`` is the Python interpreter in which the engine is installed, and ``policy`` is its
+    scheduling policy. ``eviction`` is its eviction policy, or None for its default.
+    ``our_eviction`` is an eviction policy of fairbench that replaces the engine's policy, or None.
+    With ``charges_pass``, the measured time of a scheduling pass delays the iteration that the pass
+    decides on.
     """
 
     python: str
@@ -137,19 +136,18 @@ class CodeRun(NamedTuple):
 
 
 class EngineCode(Protocol):
-    """An installed engine whose own code makes the decisions of a run's simulated replicas.
+    """An installed engine whose code makes the decisions of simulated replicas.
 
-    A class is registered under the engine's name by an entry point of the group
-    ``doors.CODE_GROUP``. It is called with a ``CodeRun`` as its argument.
+    An entry point of the group ``doors.CODE_GROUP`` registers the class under the engine's name.
+    The class is called with a ``CodeRun``.
     """
 
-    # ``about`` describes the engine: its version, digest, commit and changed files, and the policy
-    # with its owner.
+    # ``about`` describes the engine: its version, digest, commit, changed files and policy.
     about: dict[str, Any]
 
     @classmethod
     def installed(cls, python: str) -> dict[str, Any]:
-        """Return which engine code a Python interpreter has installed, in the form of ``about``."""
+        """Return the version and changes of the engine that a Python interpreter has installed."""
 
     def worker(self, parts: WorkerParts) -> Replica:
         """Return a replica with an empty cache."""
@@ -159,25 +157,24 @@ class EngineCode(Protocol):
 
 
 class EngineContract(Protocol):
-    """The parameters of a simulated engine on one GPU and model.
+    """The parameters of a simulated engine for a GPU and a model.
 
-    A contract is created from settings and a timing profile.
+    An experiment's settings and a timing profile determine these parameters.
     """
 
-    # ``pool_tokens`` is the size of a worker's KV memory in tokens.
     pool_tokens: int
-    # ``most_running`` is the largest number of requests that a worker runs at once.
+    # ``most_running`` is the maximum number of requests that a worker runs at once.
     most_running: int
-    # ``chunk_tokens`` is the largest number of prompt tokens in one iteration.
+    # ``chunk_tokens`` is the maximum number of prompt tokens in an iteration.
     chunk_tokens: int
-    # If ``mixed_steps`` is true, an iteration may compute prompts and decode together.
+    # If ``mixed_steps`` is true, an iteration may both compute prompts and decode.
     mixed_steps: bool
-    # ``mem_fraction_static`` is the fraction of GPU memory from which the size of the KV pool was
-    # computed, or None if the user gave the size in tokens.
+    # ``mem_fraction_static`` is the fraction of GPU memory that determines the KV pool's size, or
+    # None if the user set the size in tokens.
     mem_fraction_static: float | None
 
     def with_pool(self, tokens: int) -> Mapping[str, Any]:
-        """Return the settings for a pool of ``tokens`` tokens, or else the smallest valid pool."""
+        """Return settings for a KV pool of ``tokens`` tokens, or for the smallest valid pool."""
 
     def worker(self, parts: WorkerParts) -> Replica:
         """Return a new worker with an empty cache."""
@@ -190,8 +187,7 @@ CONTRACTS: Mapping[str, Callable[[Mapping[str, Any], TimingProfile], EngineContr
         "lightllm": "fairbench.engine.lightllm:LightLLMContract",
     }
 )
-"""The class of each engine's contract, by the name of the engine.
+"""The ``EngineContract`` class of each engine, by the engine's name.
 
-Called with settings and a timing profile, the class returns an ``EngineContract``: the parameters
-of the simulated engine on one GPU and model.
+The class takes an experiment's settings and a timing profile.
 """

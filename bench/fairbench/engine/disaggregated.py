@@ -1,4 +1,4 @@
-"""Disaggregated clusters: prefill workers compute prompts, and decode workers generate answers."""
+"""Disaggregated clusters, in which prefill workers compute prompts and decode workers decode."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class PrefillEngine(Replica, Protocol):
         """Free the memory of a request whose KV cache has been sent."""
 
     def wake_if_waiting(self) -> None:
-        """Let an idle worker try its waiting requests again after memory was freed elsewhere."""
+        """Let an idle worker retry its waiting requests after another worker freed memory."""
 
 
 class Transfer(NamedTuple):
-    """A transfer of a prompt's KV cache; ``number`` is its position in the order of requests."""
+    """A transfer of a prompt's KV cache; transfers are numbered in the order of their requests."""
 
     number: int
     sequence: Sequence
@@ -57,13 +57,12 @@ class Transfers:
 
     A worker sends or receives one prompt at a time.
 
-    Transfers start in the order in which they were requested, except that a transfer between two
-    free workers overtakes earlier transfers whose sender or receiver is busy. Real engines behave
-    similarly. SGLang 0.5.23 has several queues per sender, each with its own thread, and chooses
-    the queue by the receiver (``add_transfer_request`` in ``disaggregation/mooncake/conn.py``). In
-    vLLM 0.32, every transfer starts at once without blocking (``start_load_kv`` in
-    ``kv_connector/v1/nixl/pull_worker.py``). The latency of the link is added after the last byte
-    of a transfer; the workers are already free again in that time.
+    Transfers start in the order of their requests. However, a transfer between two free workers
+    overtakes transfers that wait for a busy worker. SGLang 0.5.23 has several queues per sender,
+    each with its own thread, and chooses the queue by the receiver (``add_transfer_request`` in
+    ``disaggregation/mooncake/conn.py``). In vLLM 0.32, every transfer starts at once without
+    blocking (``start_load_kv`` in ``kv_connector/v1/nixl/pull_worker.py``). The link's latency is
+    added after the last byte, when both workers are free again.
     """
 
     def __init__(
@@ -72,27 +71,24 @@ class Transfers:
         self.clock = clock
         self._token_ps = token_bytes / (params.bandwidth_gb_s * 10**9) * PS_PER_S
         self._latency_ps = round(params.latency_ms * PS_PER_MS)
-        # ``_free_ps`` holds, for each worker, the time at which its last KV transfer ends.
+        # ``_free_ps`` holds the time at which each worker's last transfer ends.
         self._free_ps = [0] * workers
-        # ``_waiting`` maps each pair of source and target worker to the transfers that have not
-        # started yet, in order.
+        # ``_waiting`` maps each pair of source and target to its transfers that have not started.
         self._waiting: dict[tuple[int, int], deque[Transfer]] = {}
-        self._requested = 0  # number of KV transfers that were requested so far
+        self._requested = 0
 
     def send(self, sequence: Sequence, source: int, target: int, done: Then) -> None:
-        """Transfer the KV cache of a prompt; ``done`` is called when the cache has arrived."""
+        """Transfer the KV cache of a prompt; call ``done`` when it has arrived."""
         self._requested += 1
         transfer = Transfer(self._requested, sequence, source, target, done)
         self._waiting.setdefault((source, target), deque()).append(transfer)
         self._start_possible()
 
     def _start_possible(self) -> None:
-        """Start every transfer whose two workers are free, in the order of the requests."""
         while (queue := self._next_possible()) is not None:
             self._start(queue.popleft())
 
     def _next_possible(self) -> deque[Transfer] | None:
-        """Return the queue whose first transfer may start next, or None if none may start."""
         now_ps, free_ps = self.clock.now_ps, self._free_ps
         possible = [
             queue
@@ -111,11 +107,11 @@ class Transfers:
 
 
 class PrefillReplica:
-    """A ``Replica`` that computes prompts, and sends the KV caches to decode workers.
+    """A ``Replica`` that computes prompts and sends the KV caches to decode workers.
 
-    A request is assigned, when it arrives, to the decode worker with the fewest assigned requests.
-    The replica ``engine`` runs a copy of the request that ends with the first output token.
-    Subclasses define when the decode worker reserves memory.
+    An arriving request is assigned to the decode worker with the fewest assigned requests. The
+    replica ``engine`` runs a copy of the request that ends with the first output token. Subclasses
+    define when the decode worker reserves memory.
     """
 
     def __init__(
@@ -126,12 +122,12 @@ class PrefillReplica:
         self.scheduler, self.batch = engine.scheduler, engine.batch
         self._decodes = decodes
         self._transfers = transfers
-        # ``_copies`` maps each request that has not reached a decode worker to the copy in the
+        # ``_copies`` maps each request that is not at a decode worker yet to its copy in the
         # engine.
         self._copies: dict[Sequence, Sequence | None] = {}
-        self._unreserved = 0  # number of requests that the engine has not received yet
+        self._unreserved = 0
 
-    # These methods implement the interface of a replica.
+    # Replica interface
 
     @property
     def on_pass(self) -> Then | None:
@@ -182,10 +178,9 @@ class PrefillReplica:
         self._unreserved += 1
         self._arrived(sequence)
 
-    # These methods follow a request from its prefill worker to its decode worker.
+    # Request path
 
     def _arrived(self, sequence: Sequence) -> None:
-        """Assign a request that has arrived to a decode worker, and start its prefill."""
         self._assign(sequence)
         self._compute(sequence)
 
@@ -200,7 +195,6 @@ class PrefillReplica:
         return self._decodes[sequence.decode_worker - self._decodes[0].index]
 
     def _compute(self, sequence: Sequence) -> None:
-        """Pass the engine a copy of the request whose answer is a single token."""
         request, output = sequence.request, sequence.output
         copy = Sequence(
             replace(request, max_new_tokens=1),
@@ -227,7 +221,6 @@ class PrefillReplica:
         self._decode_of(sequence).cancel(sequence)
 
     def _ready(self, sequence: Sequence) -> None:
-        """Send the KV cache of a computed prompt to the decode worker."""
         self._send(sequence)
 
     def _send(self, sequence: Sequence) -> None:
@@ -242,14 +235,14 @@ class PrefillReplica:
 
 
 class ReservesAtArrival(PrefillReplica):
-    """A replica as in SGLang: a request gets decode memory before its prefill begins."""
+    """A replica as in SGLang, which reserves memory for decoding before the prefill begins."""
 
     def _arrived(self, sequence: Sequence) -> None:
         self._assign(sequence).reserve_in_turn(sequence, partial(self._compute, sequence))
 
 
 class ReservesWhenComputed(PrefillReplica):
-    """A replica as in vLLM: a computed prompt is sent once the decode worker has memory."""
+    """A replica as in vLLM, which sends a computed prompt once the decode worker has memory."""
 
     def _refused(self, sequence: Sequence) -> None:
         self._decode_of(sequence).assigned -= 1
@@ -259,30 +252,27 @@ class ReservesWhenComputed(PrefillReplica):
 
 
 def _take_over(sequence: Sequence, copy: Sequence) -> None:
-    """Copy the records of a request's prefill from the engine's ``copy`` of the request."""
     sequence.admitted_ps = copy.admitted_ps
     sequence.cached_tokens, sequence.extend_tokens = copy.cached_tokens, copy.extend_tokens
     sequence.gpu_ps = copy.gpu_ps
 
 
 class DecodeRoom(NoCap):
-    """A load cap for prefill engines: a request is admitted only if a decode worker has room.
+    """A load cap that admits a request to prefill only if a decode worker has memory for it.
 
-    The engine's copy of a request has no later outputs, so the need for memory is computed from the
-    original request. ``whole`` maps the id of each request that is not admitted yet to the
-    original.
+    The engine's copy of a request has only one output token, so the original request determines the
+    memory. ``whole`` maps the ids of requests that are not admitted to the original requests.
     """
 
     def __init__(self, decodes: list[DecodeWorker]) -> None:
         super().__init__()
         self._decodes = decodes
         self.whole: dict[int, Sequence] = {}
-        # ``leave`` and ``finish`` do not count requests, because the decode workers count their
-        # requests.
+        # ``leave`` and ``finish`` do nothing, because decode workers count their own requests.
         self.enter = self._enter
 
     def _open(self, request: Request) -> DecodeWorker | None:
-        """Return the decode worker with room that has the fewest requests, or None."""
+        """Return the least used decode worker that has memory for the request, or None."""
         whole = self.whole[request.request_id].request
         room = [one for one in self._decodes if one.may_take(whole, whole.input_tokens)]
         return min(room, key=lambda one: (one.assigned, one.index), default=None)
@@ -300,7 +290,7 @@ class DecodeRoom(NoCap):
 
 
 class ReservesAtAdmission(PrefillReplica):
-    """A prefill worker whose scheduler also decides who gets memory at the decode workers."""
+    """A prefill worker whose scheduler also decides which requests get memory for decoding."""
 
     def __init__(
         self,
@@ -352,13 +342,13 @@ def disaggregated(
     prefills: list[WorkerParts],
     decode_count: int,
 ) -> list[Replica]:
-    """Create a disaggregated cluster: the prefill workers, followed by the decode workers.
+    """Create a disaggregated cluster; return the prefill workers, then the decode workers.
 
     Args:
         settings: The experiment's settings, by ``NAME.PARAM``.
         engine: Name of the engine, such as ``sglang``.
         contract: The contract of the engine, for the decode workers.
-        prefills: The parts of each prefill worker.
+        prefills: The components of each prefill worker.
         decode_count: Number of decode workers.
     """
     params = make_params(DISAGGREGATION, DisaggregationParams, settings)
@@ -390,11 +380,7 @@ def disaggregated(
 def _released(
     engines: list[PrefillEngine], sequence: Sequence, *, charges: bool, wakes: bool
 ) -> None:
-    """Tell the prefill workers that a decode worker has freed the memory of a request.
-
-    If ``charges`` is true, the prefill worker's scheduler charges the request's outputs. If
-    ``wakes`` is true, idle prefill workers try again to admit waiting requests.
-    """
+    """Tell the prefill workers that a decode worker has freed a request's memory."""
     if charges and sequence.produced > 1:
         scheduler = engines[sequence.worker].scheduler
         scheduler.on_tokens(sequence.request.client, sequence.produced - 1)
@@ -405,7 +391,7 @@ def _released(
 
 @dataclass(frozen=True, slots=True)
 class DecodeLimits:
-    """The most requests that a decode worker may run, and the most that may hold memory on it."""
+    """The limits on a decode worker's memory and numbers of requests."""
 
     pool_tokens: int
     most_running: int
@@ -416,16 +402,16 @@ class DecodeLimits:
 
 
 class DecodeWorker(EngineLoop[KVNode]):
-    """A worker that decodes requests whose prompts were computed by prefill workers.
+    """A worker that decodes requests whose prompts prefill workers have computed.
 
-    Memory is reserved in one of two ways: by ``reserve_in_turn``, first come first served, or by
-    ``reserve`` after ``may_take``. When a request's KV cache has arrived, ``receive`` adds the
-    request, which runs from the next step on. ``assigned`` is the number of requests that run or
-    will run on the worker, and ``members`` is the number of requests that hold memory.
-    ``on_release`` is called each time a request ends.
+    Memory is reserved either by ``reserve_in_turn`` (first come, first served) or by ``reserve``
+    after ``may_take``. When a request's KV cache has arrived, ``receive`` adds the request, which
+    runs from the next step on. ``assigned`` counts the requests that run or will run on the worker,
+    and ``members`` counts the requests with memory. ``on_release`` is called each time a request
+    ends.
 
-    Requests on decode workers share no prefixes: SGLang has no prefix cache on a decode worker, and
-    this model has none for vLLM either. Memory is counted in tokens.
+    Requests on decode workers share no prefixes. SGLang has no prefix cache on a decode worker, and
+    the simulated vLLM has none either. Memory is counted in tokens.
     """
 
     def __init__(self, parts: WorkerParts, limits: DecodeLimits) -> None:
@@ -444,12 +430,12 @@ class DecodeWorker(EngineLoop[KVNode]):
     def _fits_beside(self, request: Request, tokens: int) -> bool:
         """Return whether ``tokens`` tokens of a request fit beside the running requests."""
 
-    # Prefill workers call these methods.
+    # Prefill workers' calls
 
     def may_take(self, request: Request, tokens: int) -> bool:
         """Return whether memory, slots and the load cap allow a request of ``tokens`` tokens.
 
-        No request may take memory while a retracted request waits to run again.
+        While a retracted request waits, no other request may take memory.
         """
         self.sync()
         return not self.retracted and self._has_room(request, tokens)
@@ -464,9 +450,9 @@ class DecodeWorker(EngineLoop[KVNode]):
         self.wake()
 
     def reserve(self, sequence: Sequence) -> None:
-        """Reserve a decode worker's memory for a prompt. Precondition: ``may_take`` returned True.
+        """Reserve memory for a prompt. Precondition: ``may_take`` returned True.
 
-        The current run of decode steps is cut short, because its length was planned with more free
+        The current series of decode steps is cut short, because it was planned with more free
         memory.
         """
         sequence.reserved_ps = self._clock.now_ps
@@ -489,7 +475,7 @@ class DecodeWorker(EngineLoop[KVNode]):
             self._stop_run(self._run)
         self.wake()
 
-    # These methods implement the interface of a replica.
+    # Replica interface
 
     @property
     def queued_count(self) -> int:
@@ -506,7 +492,7 @@ class DecodeWorker(EngineLoop[KVNode]):
     def _may_admit(self) -> bool:
         return False
 
-    # These methods execute the steps of a decode worker.
+    # Decode steps
 
     def _start(self) -> bool:
         self._readmit()
@@ -530,24 +516,24 @@ class DecodeWorker(EngineLoop[KVNode]):
         if batch.size > cache.free:
             self._retract()
         if not 0 < batch.size <= cache.free:
-            # The decode worker's remaining memory is reserved for prompts that are being sent.
+            # All free memory is reserved for prompts that are being sent.
             return False
         steps = min(batch.steps_to_finish(), cache.free // batch.size, self._most_steps())
         self._start_run(steps, -self._extra_ps())
         return True
 
     def _most_steps(self) -> int:
-        """Return the largest number of decode steps before the scheduler must decide again."""
+        """Return the maximum number of decode steps before the scheduler must decide again."""
         retracted = self.retracted[0] if self.retracted else None
         returns = retracted is not None and self._has_room(retracted.request, retracted.total)
         return 1 if returns or self.limits.step_by_step else 2**62
 
     def _extra_ps(self) -> int:
-        """Return the time (ps) by which a decode step is longer than the profile's formula says."""
+        """Return the time (ps) of a decode step that the timing profile's formula omits."""
         return 0
 
     def _recompute(self) -> bool:
-        """Start to compute retracted requests again; return False if no request is retracted."""
+        """Start to recompute retracted requests; return False if no request is retracted."""
         return False
 
     def _provide(self, steps: int) -> None:
@@ -563,10 +549,10 @@ class DecodeWorker(EngineLoop[KVNode]):
         self.assigned -= 1
         self.on_release(sequence)
 
-    # These methods manage the memory of a decode worker.
+    # Memory
 
     def _has_room(self, request: Request, tokens: int) -> bool:
-        """Return whether a request may take memory; on an empty worker, any request may."""
+        """Return whether a request may take memory; an empty worker accepts any request."""
         if not self.members:
             return True
         within = self.members < self.limits.most_members and self.cap.has_room(request)
@@ -584,7 +570,6 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     @property
     def _free(self) -> int:
-        """The number of tokens that will be free after the present step."""
         return self.cache.free - self.batch.size
 
     def _retract(self) -> None:
@@ -602,7 +587,6 @@ class DecodeWorker(EngineLoop[KVNode]):
         self.batch.rearrange(order)
 
     def _readmit(self) -> None:
-        """Reserve memory for retracted requests in order, and put them back into the batch."""
         while self.retracted:
             sequence = self.retracted[0]
             if not self._has_room(sequence.request, sequence.total):
@@ -615,27 +599,27 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     @abstractmethod
     def _retraction_order(self) -> list[Sequence]:
-        """Return the running sequences; the last sequence in the list is retracted first."""
+        """Return the running sequences; the last sequence is retracted first."""
 
     @abstractmethod
     def _store(self, sequence: Sequence, tokens: int) -> None:
-        """Retract a sequence, and free the memory of its ``tokens`` tokens."""
+        """Retract a sequence and free the memory of its ``tokens`` tokens."""
 
     @abstractmethod
     def _load(self, sequence: Sequence) -> None:
-        """Put a retracted sequence, for which memory was reserved again, back into the batch."""
+        """Return a retracted sequence to the batch after memory was reserved for it."""
 
 
-# SGLang reserves twice as many slots in advance while at most ``FEW_RUNNING`` requests run.
+# Up to this number of running requests, SGLang reserves twice as many slots in advance.
 FEW_RUNNING = 32
 
 
 class SGLangDecode(DecodeWorker):
-    """SGLang's decode worker, which keeps ``reserved`` tokens per member free for future outputs.
+    """SGLang's decode worker, which keeps ``reserved`` tokens per request free for outputs.
 
-    A request may take memory if its prompt and ``reserved`` further tokens fit. It must also be
-    able to finish if all other requests were retracted (``DecodePreallocQueue`` of SGLang 0.5). The
-    KV cache of a retracted request is copied to CPU memory and back.
+    A request may take memory if its prompt and ``reserved`` further tokens fit. The request's whole
+    output must also fit if all other requests were retracted (``DecodePreallocQueue`` of SGLang
+    0.5). The KV cache of a retracted request is copied to CPU memory and back.
     """
 
     def __init__(self, parts: WorkerParts, limits: EngineLimits, reserved: int) -> None:
@@ -679,10 +663,10 @@ UNLIMITED = 2**62
 class VLLMDecode(DecodeWorker):
     """vLLM's decode worker, whose first step for a request produces its first token.
 
-    A request may take memory if fewer requests run than the limit allows, and if enough blocks for
-    the whole prompt are free. The request that joined last is preempted first, and the decode
-    worker computes its prompt and outputs again. In this model, a separate iteration recomputes
-    preempted requests, whereas vLLM mixes the recomputation with decoding.
+    A request may take memory if a slot and enough blocks for the whole prompt are free. The request
+    that joined last is preempted first, and is later recomputed on the decode worker. The simulator
+    recomputes preempted requests in a separate iteration, whereas vLLM mixes the recomputation with
+    decoding.
     """
 
     def __init__(self, parts: WorkerParts, limits: VLLMLimits) -> None:
@@ -691,8 +675,8 @@ class VLLMDecode(DecodeWorker):
         own = DecodeLimits(pool, size, UNLIMITED, limits.load_cap, step_by_step=step_by_step)
         super().__init__(parts, own)
         self._block_size, self._watermark = limits.block_size, limits.watermark_blocks
-        self._fresh: dict[Sequence, None] = {}  # requests that have not produced their first token
-        self._again: list[Prefill] = []  # preempted requests whose tokens are being computed again
+        self._fresh: dict[Sequence, None] = {}
+        self._again: list[Prefill] = []
 
     def in_flight(self) -> list[Sequence]:
         return [*super().in_flight(), *(prefill.sequence for prefill in self._again)]

@@ -1,8 +1,8 @@
-"""The KV memory of an SGLang replica: a radix tree with locks and eviction, and private tokens.
+"""The KV memory of an SGLang replica: a prefix tree with locks, and tokens outside the tree.
 
-The tokens add up: capacity = free + tree (evictable + locked) + private. Private tokens belong to a
-running request and are not in the tree yet: decoded tokens and the tokens of a prefill in progress.
-The cache follows the rules of SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
+The capacity equals free + tree (evictable + locked) + private tokens. Private tokens are a running
+request's decoded tokens and the tokens of a prefill in progress, which are not in the tree yet. The
+cache follows the rules of SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairbench.schedulers.prefix_tree import Edge, Node, Place, PrefixTree, path
 
 
 class CacheNode(Protocol):
-    """A node of a cache: the end of a cached prefix of ``depth`` tokens."""
+    """A node of a cache, at which a cached prefix of ``depth`` tokens ends."""
 
     @property
     def depth(self) -> int: ...
@@ -32,7 +32,7 @@ N = TypeVar("N", bound=CacheNode)
 
 
 class AttachedRequest(Protocol[N]):
-    """A waiting request that is attached to the node at which its last cache match ended."""
+    """A waiting request that is attached to the node at which its cached prefix ends."""
 
     request: Request
     prompt: Prompt
@@ -41,15 +41,15 @@ class AttachedRequest(Protocol[N]):
     place: Place
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
-        """Return the request's position in the queue at the refresh with the number ``refresh``."""
+        """Return the request's position in the queue at refresh number ``refresh``."""
 
 
 class MatchCache(Protocol[N]):
-    """A cache for a queue that is sorted by the length of cached prefixes.
+    """A cache that supports a queue sorted by the length of cached prefixes.
 
     The cache calls ``on_moved`` with each attached request whose cached prefix may have changed. A
     refresh matches waiting requests with the cache again; ``refresh_stamp`` is the time stamp of
-    the most recent refresh.
+    the latest refresh.
     """
 
     on_moved: Callable[[AttachedRequest[N]], None] | None
@@ -63,15 +63,15 @@ class MatchCache(Protocol[N]):
 
 
 class PrefixCache(MatchCache[N], Protocol[N]):
-    """A cache in which a simulated worker looks up prefixes and marks them as used."""
+    """A prefix cache of a simulated worker."""
 
     root: N
 
     def descend(self, node: N, prompt: Prompt, place: Place, limit: int) -> tuple[N, Place]:
-        """Follow the prompt from ``node``, which ends at ``place``, down to depth ``limit``."""
+        """Follow the prompt down to depth ``limit``, from ``node``, which ends at ``place``."""
 
     def match(self, prompt: Prompt, limit: int) -> tuple[N, Place]:
-        """Follow the prompt down the tree from the root, to a depth of ``limit`` tokens."""
+        """Follow the prompt from the root down to depth ``limit``."""
 
     def touch(self, node: N) -> None:
         """Mark the whole path to ``node`` as used now."""
@@ -80,19 +80,19 @@ class PrefixCache(MatchCache[N], Protocol[N]):
 class KVNode(Node):
     """A node of the prefix tree: a cached part of a prompt.
 
-    A lock or a use of a path is recorded only at the end of the path, which saves time. ``locks``
+    To save time, a lock or a use of a path is recorded only at the path's last node. ``locks``
     counts the locks that end at the node, plus 1 for each child with locks. ``last_access`` is the
-    latest use that ended at the node or at an evicted node below it. For a leaf, both values are
-    therefore complete.
+    latest use that ended at the node or at an evicted node below it. For a leaf of the tree,
+    ``locks`` and ``last_access`` are exact.
 
-    A use is a pair: a time stamp and a position in the queue. At a refresh, the prefixes of all
-    waiting requests get a use with the same stamp, in the order of the queue.
+    A use consists of a time stamp and a position in the queue. A refresh counts as a use of all
+    waiting requests' prefixes, with equal stamps and in queue order.
     """
 
     __slots__ = ("last_access", "listed", "locks", "number", "waiters")
 
     def __init__(self, parent: Self | None, edge: Edge, length: int) -> None:
-        # The code of ``Node.__init__`` is repeated here for speed: a run creates many nodes.
+        # ``Node.__init__`` is repeated here for speed, because a run creates many nodes.
         self.parent = parent
         self.edge = edge
         self.start = 0
@@ -101,21 +101,21 @@ class KVNode(Node):
         self.children = {}
         self.locks = 0
         self.last_access: Access = (0, 0, 0)
-        # ``number`` counts nodes in order of creation, and decides between leaves of equal rank.
+        # ``number`` is the node's position in the order of creation, which orders leaves of equal
+        # rank.
         self.number = 0
-        # ``listed`` is true if the heap of leaves has an entry for the node.
         self.listed = False
         self.waiters: Waiters | None = None
 
 
 KVWaiter = AttachedRequest[KVNode]
-# The waiting requests whose cached prefix ends at a node, grouped by the child that would extend
-# the prefix. Requests whose whole prompt is cached have the key None.
+# The waiting requests whose cached prefix ends at a node, by the key of the child that would extend
+# the prefix. The key None means that the whole prompt is cached.
 Waiters = dict[tuple[str, int] | None, dict[KVWaiter, None]]
 
 
 def next_key(waiter: KVWaiter) -> tuple[str, int] | None:
-    """Return the key of the child that would extend the cached prefix; None for a whole prompt."""
+    """Return the key of the child that would extend the prefix, or None for a whole prompt."""
     index, offset = waiter.place
     if index == len(waiter.prompt):
         return None
@@ -127,13 +127,14 @@ DEFAULT_POLICY = LRU(NoParams())
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class KVCache(PrefixTree[KVNode]):
-    """A KV memory of ``capacity`` tokens, whose leaves are evicted in the order of ``policy``.
+    """A KV memory of ``capacity`` tokens that evicts leaves in the order of ``policy``.
 
-    ``on_evict(prefix, tokens)`` is called when the last ``tokens`` tokens of a prefix are evicted.
+    The cache calls ``on_evict(prefix, tokens)`` when it evicts the last ``tokens`` tokens of a
+    prefix.
     """
 
-    # If ``knows_clients`` is true, the cache counts memory by client, and ``claim``, ``retain`` and
-    # ``pin`` have an effect.
+    # If ``knows_clients`` is true, the cache counts memory by client. Otherwise, ``claim``,
+    # ``retain`` and ``pin`` do nothing.
     knows_clients = False
 
     def __init__(
@@ -152,21 +153,16 @@ class KVCache(PrefixTree[KVNode]):
         self.on_evict = on_evict
         # ``on_moved`` is called with each waiting request whose cached prefix may have changed.
         self.on_moved: Callable[[KVWaiter], None] | None = None
-        # ``refresh_stamp`` is the time stamp of the last refresh of the waiting requests' cached
-        # prefixes.
         self.refresh_stamp = 0
         self._stamp = 0
         self._created = 0
-        # ``_leaves`` is a heap of the tree's leaves by rank and number. The stored rank may be too
-        # low.
+        # ``_leaves`` is a heap of leaves by rank and number; a stored rank may be too low.
         self._leaves: list[tuple[Rank, int, KVNode]] = []
-        # ``_latest`` is the waiting request that was matched last.
         self._latest: KVWaiter | None = None
-        self._stored: tuple[Prompt, KVNode] | None = None  # the prompt whose nodes were locked last
-        # ``_matching`` is the waiting request that is being matched now.
+        self._stored: tuple[Prompt, KVNode] | None = None
         self._matching: KVWaiter | None = None
 
-    # Free and used memory.
+    # Memory
 
     def allocate(self, tokens: int) -> None:
         """Take ``tokens`` tokens for a request, and evict cached tokens if memory is short.
@@ -181,10 +177,10 @@ class KVCache(PrefixTree[KVNode]):
     def release(self, tokens: int) -> None:
         self.free += tokens
 
-    # The methods here that take a client have an effect only in ``ClientCache``.
+    # Only a ``ClientCache`` counts memory by client.
 
     def allocate_for(self, client: str, tokens: int) -> None:
-        """Allocate ``tokens`` tokens for a request of the client; otherwise like ``allocate``."""
+        """Allocate ``tokens`` tokens for a request of the client (see ``allocate``)."""
         if tokens > self.free:
             self.evict(tokens - self.free)
         assert tokens <= self.free, "allocation beyond free + evictable"
@@ -194,7 +190,7 @@ class KVCache(PrefixTree[KVNode]):
         self.release(tokens)
 
     def grow(self, steps: int, requests: Mapping[str, int], size: int) -> None:
-        """Take one token for each of ``size`` requests in each of ``steps`` decode steps.
+        """Allocate one token for each of ``size`` requests in each of ``steps`` decode steps.
 
         ``requests`` maps each client to its number of requests.
         """
@@ -205,16 +201,16 @@ class KVCache(PrefixTree[KVNode]):
         self.free -= tokens
 
     def claim(self, node: KVNode, request: Request) -> None:
-        """Record that the request uses the path to ``node`` from now on."""
+        """Record that the request uses the path to ``node``."""
 
     def retain(self, node: KVNode, request: Request) -> None:
-        """Record that the request has finished and that its path ends at ``node``."""
+        """Record that the request has finished and ended at ``node``."""
 
     def evict(self, tokens: int, requests: Mapping[str, int] | None = None) -> None:
-        """Evict unlocked leaves, each as a whole, until ``tokens`` tokens are free.
+        """Evict whole unlocked leaves until ``tokens`` tokens have been freed.
 
-        The policy decides the order. ``requests`` maps clients to the numbers of their requests
-        that need the memory.
+        The eviction policy decides the order. ``requests`` maps clients to their numbers of
+        requests that need memory.
         """
         freed = 0
         while freed < tokens and (leaf := self._next_leaf()) is not None:
@@ -222,12 +218,11 @@ class KVCache(PrefixTree[KVNode]):
             self._drop(leaf)
 
     def _next_leaf(self) -> KVNode | None:
-        """Remove the leaf with the lowest rank from the heap, and return the leaf."""
         while self._leaves:
             listed, _, node = heappop(self._leaves)
             node.listed = False
             if node.locks or node.children:
-                # A node without an entry is added again once it has neither locks nor children.
+                # A removed node returns to the heap once it is an unlocked leaf.
                 continue
             rank = self.policy.rank(new_tuple(Leaf, (self._access_of(node), 0, 0.0, False)))
             if listed == rank:
@@ -237,7 +232,7 @@ class KVCache(PrefixTree[KVNode]):
         return None
 
     def _access_of(self, leaf: KVNode) -> Access:
-        """Return when a leaf was last used; refreshes of waiting requests count as uses."""
+        """Return the last use of a leaf, including refreshes of waiting requests."""
         if not leaf.waiters or leaf.last_access[0] > self.refresh_stamp:
             return leaf.last_access
         waiters = (waiter for group in leaf.waiters.values() for waiter in group)
@@ -248,7 +243,8 @@ class KVCache(PrefixTree[KVNode]):
 
     def _list_if_leaf(self, node: KVNode) -> None:
         if not (node.listed or node.locks or node.children or node is self.root):
-            # The node's stored rank may be too low, because it ignores uses by waiting requests.
+            # A stored rank may be too low, because it ignores uses of the prefix by waiting
+            # requests.
             node.listed = True
             rank = self.policy.rank(new_tuple(Leaf, (node.last_access, 0, 0.0, False)))
             heappush(self._leaves, (rank, node.number, node))
@@ -274,7 +270,7 @@ class KVCache(PrefixTree[KVNode]):
         self.root.children.clear()
         self._leaves.clear()
 
-    # These methods lock nodes and record when nodes were last used.
+    # Locks and uses
 
     def touch(self, node: KVNode) -> None:
         """Mark all nodes on the path to ``node`` as used now."""
@@ -307,20 +303,20 @@ class KVCache(PrefixTree[KVNode]):
             node = parent
 
     def pin(self, node: KVNode, tokens: int) -> None:
-        """Record that running requests use ``tokens`` tokens of ``node``.
+        """Record that running requests use ``tokens`` more tokens of ``node``.
 
-        If ``tokens`` is negative, running requests no longer use that number of tokens.
+        A negative number means that running requests use fewer tokens.
         """
 
-    # Changes of the prefix tree.
+    # Prefix tree
 
     def insert(
         self, node: KVNode, prompt: Prompt, place: Place, depth: int, *, lock: bool = False
     ) -> tuple[KVNode, int]:
-        """Store a prompt's tokens from ``node``, which ends at ``place``, up to depth ``depth``.
+        """Store a prompt's tokens after ``node`` up to depth ``depth``.
 
-        The caller owns private tokens for the part of the prompt after ``node``. Tokens that are
-        not in the tree yet become tokens of the tree.
+        The caller has private tokens for the part of the prompt after ``node``. Private tokens
+        become tokens of the tree unless the tree already contains the same tokens.
 
         Args:
             node: Node at which the known prefix of the prompt ends.
@@ -330,14 +326,14 @@ class KVCache(PrefixTree[KVNode]):
             lock: Whether to move the caller's lock from ``node`` to the end node.
 
         Returns:
-            The end node, and the number of private tokens that were already cached as other copies.
-            The caller must release these private tokens.
+            The end node, and the number of private tokens that the tree already contained, which
+            the caller must release.
         """
         end = node
         if node.children:
             stored = self._stored
             if stored is not None and stored[0] is prompt and stored[1].depth == depth:
-                end = stored[1]  # The parallel branches of a program often have the same prompt.
+                end = stored[1]  # parallel branches of a program often share a prompt
             else:
                 end, place = self.descend(node, prompt, place, depth)
         cached = end.depth - node.depth
@@ -362,20 +358,19 @@ class KVCache(PrefixTree[KVNode]):
         upper.number = self._created
         upper.locks = 1 if lower.locks else 0
         upper.last_access = lower.last_access
-        # When a prompt matches only a part of a node, SGLang marks the whole node as used before it
-        # cuts the node.
+        # SGLang marks a whole node as used before it splits a node that matches only in part.
         if self._matching is not None:
             lower.last_access = self._refreshed(self._matching)
         else:
             self.touch(lower)
 
-    # Each waiting request is attached to the node at which its cached prefix ends.
+    # Waiting requests
 
     def refresh(self, waiters: Iterable[KVWaiter]) -> None:
         """Match the given waiting requests with the cache again.
 
-        A refresh also counts as a use of the cached prefixes of all other waiting requests; that
-        use is computed only when it is needed (``_refreshed``).
+        A refresh also counts as a use of all other waiting requests' cached prefixes, which
+        ``_refreshed`` computes on demand.
         """
         self._stamp += 1
         self.refresh_stamp = self._stamp
@@ -383,17 +378,16 @@ class KVCache(PrefixTree[KVNode]):
             self.attach(waiter)
 
     def attach(self, waiter: KVWaiter) -> None:
-        """Match a waiting request at a refresh, starting at the node where its last match ended.
+        """Match a waiting request at a refresh, from the end of its last match.
 
-        A request that was never matched starts at the root. ``on_moved`` is called later, when the
-        request must be matched again.
+        The cache calls ``on_moved`` when the request must be matched again.
         """
         start: KVNode | None = waiter.node
         node, place, latest = start or self.root, waiter.place, self._latest
         if start is not None:
             self._unfile(waiter, start)
         elif latest is not None and latest.prompt is waiter.prompt and latest.node is not None:
-            # Parallel calls of one program often wait at the same time with the same prompt.
+            # Parallel calls of a program often wait at the same time with the same prompt.
             node, place = latest.node, latest.place
         self._matching = waiter
         waiter.node, waiter.place = self.descend(node, waiter.prompt, place, waiter.total)
@@ -401,7 +395,7 @@ class KVCache(PrefixTree[KVNode]):
         self._file(waiter, waiter.node)
 
     def detach(self, waiter: KVWaiter) -> None:
-        """Detach a waiting request, and record its last use of the path at its node."""
+        """Detach a waiting request, and record its last use of the path to its node."""
         node = waiter.node
         assert node is not None
         self._unfile(waiter, node)
@@ -427,12 +421,10 @@ class KVCache(PrefixTree[KVNode]):
             del node.waiters[key]
 
     def _advance(self, waiters: Waiters, child: KVNode) -> None:
-        """Report the waiting requests at a node whose prompts continue with its new child."""
         for waiter in waiters.get(child.key, ()):
             self._moved(waiter)
 
     def _retreat(self, waiters: Waiters, parent: KVNode) -> None:
-        """Attach the waiting requests of a removed leaf to its parent."""
         for group in waiters.values():
             for waiter in group:
                 waiter.node = parent

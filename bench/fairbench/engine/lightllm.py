@@ -1,17 +1,15 @@
-"""The simulated engine S-LoRA / LightLLM, which the replays of measured runs use.
+"""The simulated engine S-LoRA / LightLLM, which replays of measured runs use.
 
-LightLLM has no prefix cache and no preemption. A request is admitted only if the KV pool has room
-for the whole batch until all answers are complete. The test knows the true lengths of the answers,
-because the measured runs ignored the end-of-sequence token. The engine tries to start a minibatch
-(a prefill batch) when the server is idle, ``max_wait_tokens`` decode steps after the last
-minibatch, and then after each further step. Source: [VTC-artifact],
-slora/server/router/{manager,req_queue}.py.
+LightLLM has no prefix cache and no preemption. A request is admitted only if the KV pool can hold
+the whole batch until all outputs are complete. The engine knows output lengths, because the
+measured runs ignored the end-of-sequence token. The engine tries to start a minibatch (a prefill
+batch) when the server is idle, ``max_wait_tokens`` decode steps after the last minibatch, and then
+after each further step. Source: [VTC-artifact], slora/server/router/{manager,req_queue}.py.
 
-A single event loop reads the socket and runs the model. After a step, the coroutine that runs the
-model resumes before the one that reads the socket. The engine therefore sees a request that arrived
-during the step one decision late. When a request ends with the step, the engine sees arrivals at
-once, because removing the request lets the reader run. An idle server looks for requests every 10
-ms.
+A single event loop reads the socket and runs the model. After a step, the model's coroutine resumes
+before the socket's coroutine, so a request that arrived during the step is seen one decision late.
+When a request ends with the step, the engine sees arrivals at once, because removing the request
+lets the socket's coroutine run. An idle server looks for requests every 10 ms.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from fairbench.schedulers.params import make_params
 class UncachedMemory:
     """The ``KVMemory`` of an engine without a prefix cache.
 
-    The memory of a minibatch counts as used once its prefill has ended.
+    A minibatch uses memory from the end of its prefill on.
     """
 
     evictable = 0
@@ -60,18 +58,18 @@ class UncachedMemory:
 
 
 class FitTest:
-    """A test whether the batch and a new request can all decode to their ends in the pool.
+    """A test of whether the KV pool can hold a batch and a new request until they end.
 
-    The pool must be large enough for the remaining batch whenever a request finishes. Sort the
-    requests by remaining outputs, the longest first. Then remaining_k * k + (sum of the first k
-    current lengths) must be less than the pool size in tokens, for every k. The last output token
-    of a request needs no memory. A new request counts as if its prefill had ended.
+    The pool must be large enough for the remaining batch whenever a request finishes. Requests are
+    sorted by remaining outputs, the longest first. Then remaining_k * k + (sum of the first k
+    current lengths) must be less than the pool size in tokens for every k. The last output token of
+    a request needs no memory. The test counts a new request as if its prefill had ended.
     """
 
     def __init__(self, batch: RunningBatch, limits: LightLLMLimits) -> None:
         self._limits = limits
         self._clients = set(batch.per_client)
-        # ``_lengths`` lists the remaining output and the current length of each request, in tokens.
+        # ``_lengths`` lists each request's remaining output and current length, in tokens.
         self._lengths: list[tuple[int, int]] = []
         for sequence in batch.sequences:
             produced = batch.produced(sequence)
@@ -79,7 +77,7 @@ class FitTest:
             self._lengths.append((remaining, sequence.total + produced))
 
     def try_add(self, sequence: Sequence) -> bool:
-        """Add a request if the request fits; return whether the request was added."""
+        """Add a request if it fits; return whether it was added."""
         extended = [*self._lengths, (sequence.output.length - 1, sequence.total + 1)]
         if len(extended) > self._limits.max_running_requests:
             return False
@@ -103,7 +101,7 @@ def fill_minibatch(
     cap: LoadCap,
     now_s: float,
 ) -> list[Sequence]:
-    """Admit requests to a minibatch in the scheduler's order; ``batch`` keeps running beside it."""
+    """Admit requests to a minibatch, in the scheduler's order, while ``batch`` runs."""
     fit = FitTest(batch, limits)
     admitted: list[Sequence] = []
     tokens = 0
@@ -129,10 +127,7 @@ def fill_minibatch(
 
 
 class LightLLMWorker(EngineLoop[KVNode]):
-    """A LightLLM server.
-
-    ``submit`` adds a request and a function ``on_done``, called when the request ends.
-    """
+    """A LightLLM server."""
 
     def __init__(self, parts: WorkerParts, limits: LightLLMLimits) -> None:
         batch = RunningBatch(parts.log.index)
@@ -143,19 +138,17 @@ class LightLLMWorker(EngineLoop[KVNode]):
         waiting.running = BatchView(batch, lambda: self.cache.free)
         self._overhead_ps = round(limits.prefill_overhead_ms * PS_PER_MS)
         self._poll_ps = round(limits.idle_poll_ms * PS_PER_MS)
-        self._decoded = 0  # number of decode steps since the last minibatch of prompts
+        self._decoded = 0  # decode steps since the last minibatch
         self._prefilling: list[Sequence] = []
         self._prefill_start_ps = 0
         self._idle_since_ps = 0
 
-    # The inbox holds requests that have arrived and that the engine has not read from its socket
-    # yet.
+    # Inbox of requests that the engine has not read from its socket
 
     def fits(self, request: Request) -> bool:
         return request.input_tokens <= self.limits.minibatch_tokens
 
     def _arrive(self, sequence: Sequence) -> None:
-        """Refuse a request, or add the request to the waiting queue or to the inbox."""
         request, now_s = sequence.request, self._clock.now_ps / PS_PER_S
         ever_fits = self.fits(request) and FitTest(RunningBatch(), self.limits).try_add(sequence)
         if not ever_fits or not self.scheduler.accepts(request, now_s):
@@ -171,9 +164,9 @@ class LightLLMWorker(EngineLoop[KVNode]):
                 self._clock.at(at_ps, DECIDE, self.index, self._decide)
 
     def _read_at_once(self) -> bool:
-        """Return whether the next decision sees a request that arrives now.
+        """Return whether the next decision considers a request that arrives now.
 
-        The next decision misses requests that arrive in the last step before it.
+        A request that arrives in the last step before the decision is not considered.
         """
         if self._run is None:
             return bool(self._prefilling)
@@ -181,7 +174,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
         return self._run.steps > 1
 
     def _next_look_ps(self, since_ps: int) -> int:
-        """Return when (ps) a server that is idle since ``since_ps`` next looks for requests."""
+        """Return when (ps) a server that is idle since ``since_ps`` looks for requests."""
         if not self._poll_ps:
             return self._clock.now_ps
         return since_ps + -((since_ps - self._clock.now_ps) // self._poll_ps) * self._poll_ps
@@ -190,11 +183,11 @@ class LightLLMWorker(EngineLoop[KVNode]):
         if done:
             self._read_inbox()
 
-    # These methods are the loop of the LightLLM engine.
+    # Engine loop
 
     @property
     def _may_admit(self) -> bool:
-        """Whether no request runs; arrivals do not interrupt the decode steps of others."""
+        """Whether no request runs, because an arrival interrupts no decode step."""
         return self.running_count == 0
 
     def _running(self) -> list[Sequence]:
@@ -207,7 +200,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
             sequence.not_admitted(0)
 
     def _start(self) -> bool:
-        """Start a minibatch if it is due and a request fits; else decode (S-LoRA's ``_step``)."""
+        """Start a minibatch if one is due and fits, or else decode (S-LoRA's ``_step``)."""
         if not self.batch.size:
             self._read_inbox()
         due = self.limits.max_wait_tokens - self._decoded
@@ -215,7 +208,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
             return True
         if not self.batch.size:
             return False
-        # When the next minibatch is overdue, the engine tries to start it after every decode step.
+        # When a minibatch is overdue, the engine tries to start it after every decode step.
         self._start_run(min(self.batch.steps_to_finish(), max(due, 1)), 0)
         self._read_inbox()
         return True
@@ -225,13 +218,13 @@ class LightLLMWorker(EngineLoop[KVNode]):
         super()._rest()
 
     def _provide(self, steps: int) -> None:
-        """Count the decode steps since the last minibatch; ``FitTest`` reserved the memory."""
+        """Count the decode steps since the last minibatch, whose memory ``FitTest`` reserved."""
         self._decoded += steps
 
     def _release(self, sequence: Sequence) -> None:
         self.batch.remove_sequence(sequence)
 
-    # These methods compute prompts.
+    # Prompts
 
     def _start_prefill(self) -> bool:
         now_ps = self._clock.now_ps
@@ -259,7 +252,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
 
 
 class LightLLMContract:
-    """The contract of LightLLM, whose parameters are those of ``LightLLMParams``."""
+    """The contract of LightLLM, with the parameters in ``LightLLMParams``."""
 
     mixed_steps = False
 

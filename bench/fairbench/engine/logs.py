@@ -1,8 +1,7 @@
-"""The logs of a simulation: tables of integers that are filled row by row.
+"""The logs of a simulation, which are tables of integers.
 
-The service log records which work the engines did for clients. The request log records when each
-request arrived, ran and ended. The memory log records the KV tokens of each client. All times are
-in picoseconds.
+The service log records the engines' work for each client. The request log records each request's
+arrival, run and end. The memory log records each client's KV tokens. All times are in picoseconds.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ ROWS_PER_BLOCK = 8_192
 
 
 class BlockStore(Protocol):
-    """Storage for the rows of a table, in blocks. The columns of the table are numbered from 0."""
+    """Storage for blocks of a table's rows; columns are numbered from 0."""
 
     def add(self, rows: NDArray[np.int64]) -> None:
-        """Append a block, which is an array of rows and may be empty."""
+        """Append a block: an array of rows of shape (n_rows, n_columns), possibly empty."""
 
     def column(self, number: int) -> NDArray[np.int64]:
-        """Return one column of all blocks as an array."""
+        """Return a column of all blocks as one array."""
 
     def release(self) -> None:
-        """Free the memory of the blocks of rows, which cannot be read afterwards."""
+        """Free the memory of the blocks, which cannot be read afterwards."""
 
 
 class MemoryBlocks:
-    """A storage that keeps each column in the narrowest integer type, which halves the memory."""
+    """A storage with the narrowest integer type for each column, which halves the memory."""
 
     def __init__(self, columns: int) -> None:
         self.parts: list[list[NDArray[Any]]] = [[] for _ in range(columns)]
@@ -61,32 +60,31 @@ class MemoryBlocks:
 class IntegerTable:
     """A table of integers with named columns, filled row by row.
 
-    Rows are packed when they are added, and a full block of rows is moved to ``blocks``.
+    Rows are packed into bytes; a full block of rows is moved to ``blocks``.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
         self.blocks: BlockStore = MemoryBlocks(len(names))
-        # If ``on_full`` is set, it is called instead of ``file_block`` when a block of rows is
-        # full.
+        # If ``on_full`` is set, it is called instead of ``file_block`` when a block is full.
         self.on_full: Callable[[], None] | None = None
         self.pack = Struct(f"{len(names)}q").pack
         self._block = bytearray()
         self._row_bytes = 8 * len(names)
         self._block_bytes = ROWS_PER_BLOCK * self._row_bytes
-        # ``_bytes_apart`` is the size in bytes of the log rows that a subclass stores elsewhere.
+        # ``_bytes_apart`` is the size in bytes of the rows that a subclass stores itself.
         self._bytes_apart = 0
-        self._filed = 0  # number of log rows that are already in ``blocks``
+        self._filed = 0
 
     def __len__(self) -> int:
         return self._filed + (len(self._block) + self._bytes_apart) // self._row_bytes
 
     def append(self, *row: int) -> None:
-        """Add one row, whose values are in the order of the columns."""
+        """Add a row, with values in the order of the columns."""
         self.extend(self.pack(*row))
 
     def extend(self, packed: bytes) -> None:
-        """Add rows in the form that ``pack`` returns."""
+        """Add rows that ``pack`` has packed."""
         self._block += packed
         if len(self._block) + self._bytes_apart >= self._block_bytes:
             (self.on_full or self.file_block)()
@@ -109,12 +107,11 @@ class IntegerTable:
         self._filed += len(rows)
 
     def release(self) -> None:
-        """Free the memory of the rows, which cannot be read afterwards."""
+        """Free the memory of all rows, which cannot be read afterwards."""
         self.blocks.release()
 
 
 def _narrowest(values: NDArray[np.int64]) -> type[np.signedinteger[Any]]:
-    """Return the smallest integer type that holds all values."""
     low, high = values.min(), values.max()
     for narrow in (np.int8, np.int16, np.int32):
         if np.iinfo(narrow).min <= low and high <= np.iinfo(narrow).max:
@@ -124,60 +121,59 @@ def _narrowest(values: NDArray[np.int64]) -> type[np.signedinteger[Any]]:
 
 @dataclass(slots=True)
 class Stretch:
-    """Decode steps of one unchanged batch, each ``growth_ps`` longer than the step before.
+    """Decode steps of an unchanged batch, each ``growth_ps`` longer than the step before.
 
     ``fixed_ps`` is the part of a step's time that does not depend on context. ``reported_ps`` maps
-    clients to the times that were reported to the scheduler already.
+    clients to the GPU times (ps) that were reported to the scheduler.
     """
 
     start_ps: int
     growth_ps: int
-    context_tokens: int  # total context of the batch in tokens at the first step
+    context_tokens: int
     fixed_ps: int
     steps: int = 0
     end_ps: int = 0
     reported_ps: dict[str, int] | None = None
 
     def unreported_ps(self, first: Mapping[str, Decoding]) -> Iterator[tuple[str, int]]:
-        """Yield each client with its part of the time that was not reported yet.
+        """Yield each client with its GPU time (ps) since the last call.
 
-        The yielded times count as reported from then on. ``first`` has each client's requests and
-        context in the first step.
+        ``first`` gives each client's requests and context in the first step.
         """
         before, self.reported_ps = self.reported_ps or {}, self.gpu_ps(first)
         for client, gpu_ps in self.reported_ps.items():
             yield client, gpu_ps - before.get(client, 0)
 
     def gpu_ps(self, first: Mapping[str, Decoding]) -> dict[str, int]:
-        """Return each client's part of the GPU time.
+        """Return each client's part of the GPU time (ps).
 
-        ``first`` has each client's requests and context in the first step.
+        ``first`` gives each client's requests and context in the first step.
         """
         took_ps = self.end_ps - self.start_ps
         return decode_parts(took_ps, self.fixed_ps * self.steps, first, self.steps)
 
 
 Ints: TypeAlias = NDArray[np.int64]
-# Up to a total of ``EXACT``, ``shares_upto`` computes exact shares with machine integers.
+# limit below which 64-bit integers suffice for exact shares of a total
 EXACT = 2**50
 HEAD_COLUMNS = 10
 HEAD = Struct(f"{HEAD_COLUMNS}q")
 
 
 class InBatch:
-    """Each client's requests and context in a decode batch, in the order in which clients joined.
+    """The number of requests and the context of each client in a decode batch.
 
-    Three arrays hold, for each client, its number, its number of requests, and the total context of
-    these requests in tokens. ``index`` maps each client to its number; an unknown client gets the
-    next number. ``base_tokens`` is the context at step 0 of the batch; the context grows by a token
-    per request and step. ``step`` is the batch's step at which the current stretch began.
+    Three arrays, in the order in which clients joined, hold each client's number, number of
+    requests, and total context in tokens. ``index`` maps each client to its number; a new client
+    gets the next number. ``base_tokens`` is the context at step 0 of the batch, which grows by one
+    token per request and step. ``step`` is the step at which the current series of decode steps
+    began.
     """
 
     __slots__ = ("base_tokens", "clients", "index", "per_client", "requests", "step")
 
     def __init__(self, index: dict[str, int]) -> None:
         self.index = index
-        # ``per_client`` maps each client to its number of requests in the batch.
         self.per_client: dict[str, int] = {}
         self.clients, self.requests, self.base_tokens = array("q"), array("q"), array("q")
         self.step = 0
@@ -191,12 +187,12 @@ class InBatch:
         return other
 
     def equals(self, other: InBatch) -> bool:
-        """Return whether two batches have the same clients, request counts and contexts."""
+        """Return whether two batches have equal clients, request counts and contexts."""
         mine = self.clients, self.requests, self.base_tokens
         return mine == (other.clients, other.requests, other.base_tokens)
 
     def decoding(self) -> dict[str, Decoding]:
-        """Return each client's requests and context at the batch's step ``step``."""
+        """Return each client's requests and context at step ``step`` of the batch."""
         bases = zip(self.per_client.items(), self.base_tokens, strict=True)
         return {
             client: Decoding(count, base + count * self.step) for (client, count), base in bases
@@ -226,14 +222,13 @@ class InBatch:
 
 
 class OpenStretches:
-    """The stretches of decode steps in a log's last block.
+    """The stretches (series of decode steps of an unchanged batch) in a log's last block.
 
-    Rows are created when the block is full.
+    The rows of the log are created when the block is full.
     """
 
     def __init__(self) -> None:
-        # The first rows of all stretches are packed into bytes, because a run may have millions of
-        # them.
+        # The stretches are packed into bytes, because a run may have millions of them.
         self._heads = bytearray()
         self._clients, self._requests, self._base_tokens = array("q"), array("q"), array("q")
 
@@ -250,10 +245,10 @@ class OpenStretches:
         return count
 
     def among(self, others: Ints) -> Ints:
-        """Return all rows of the last block of the log, and remove the block's stretches.
+        """Return all rows of the log's last block, and remove the block's stretches.
 
-        The rows of a stretch begin at the position that ``add`` received, and the rows ``others``
-        fill the remaining positions. The result is stored column by column, like a block.
+        The rows of a stretch begin at the position given to ``add``, and the rows ``others`` fill
+        the remaining positions.
         """
         if not self._heads:
             return others
@@ -291,19 +286,19 @@ class OpenStretches:
 
 
 def _running(values: Ints, begin: Ints, count: Ints) -> Ints:
-    """Return the cumulative sums of ``values``, starting again at each stretch."""
+    """Return cumulative sums of ``values`` that start again at each stretch."""
     total = np.cumsum(values)
     sums: Ints = total - np.repeat((total - values)[begin], count)
     return sums
 
 
 def shares_upto(total: Ints, upto: Ints, whole: Ints) -> Ints:
-    """Return ``total * upto // whole`` exactly, even for large products; 0 <= upto <= whole."""
+    """Return ``total * upto // whole`` without overflow, for 0 <= upto <= whole."""
     if whole.max(initial=0) >= EXACT or np.abs(total).max(initial=0) >= EXACT * 2**10:
         wide: Ints = (total.astype(object) * upto // whole).astype(np.int64)
         return wide
-    # The floating-point guess is close to the result, so the remainder modulo 2**64 gives the exact
-    # difference.
+    # The difference of the floating-point guess from the exact result is small enough to be
+    # computed modulo 2**64.
     guess = (total * (upto / whole)).astype(np.int64)
     guess += (total * upto - guess * whole) // whole
     return guess
@@ -320,14 +315,14 @@ REQUEST_COLUMNS = (
     "extend_tokens", "output_tokens", "max_new_tokens", "retractions", "recompute_tokens", "status",
     "compulsory_tokens",
 )  # fmt: skip
-# The columns about the decode worker: its number, and the times at which it reserved memory and at
-# which the prompt was computed, sent and received.
+# The columns about a decode worker: its number, and the times of reservation, of the end of the
+# prefill, and of sending and receiving the KV cache.
 DECODE_COLUMNS = ("decode_worker", "reserved_ps", "computed_ps", "sent_ps", "received_ps")
 
 
 @dataclass(slots=True)
 class PrefillShare:
-    """A client's part of a prefill iteration; the fields are columns of the service log."""
+    """A client's part of a prefill iteration, as columns of the service log."""
 
     input_tokens: int = 0
     extend_charged_tokens: int = 0
@@ -342,18 +337,14 @@ Shares: TypeAlias = Mapping[str, PrefillShare]
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ServiceLog(IntegerTable):
-    """A log with one row per client and stretch; a worker's batch is constant in a stretch.
+    """A log of clients' service, with one row per client and stretch.
 
-    - A prefill iteration has one row per client, with ``steps`` 1. ``input_tokens`` and
-      ``extend_charged_tokens`` are recorded at admission, ``extend_tokens`` when the tokens have
-      been computed.
-    - Each decode step of a stretch yields ``output_tokens / steps`` tokens, and lasts
-      ``step_growth_ps`` longer than the step before, so the time of each decode step can be
-      recomputed. ``context_tokens`` is the sum of the context lengths at the first step.
-    - A mixed step of vLLM is written as a prefill iteration with the context lengths of its
-      decoding requests.
-    - ``gpu_ps`` is the client's part of the time (``hardware.gpu_time``). The parts of all clients
-      add up to the time of the whole stretch.
+    - A stretch is a prefill iteration (with ``steps`` 1) or decode steps of an unchanged batch.
+    - Each decode step yields ``output_tokens / steps`` tokens and takes ``step_growth_ps`` longer
+      than the step before. ``context_tokens`` is the sum of the context lengths at the first step.
+    - A prefill iteration records ``input_tokens`` and ``extend_charged_tokens`` at admission. A
+      mixed step of vLLM is a prefill iteration with the context of its decoding requests.
+    - ``gpu_ps`` is the client's part of the stretch's time (``hardware.gpu_time``).
     """
 
     def __init__(self, clients: list[str]) -> None:
@@ -370,9 +361,9 @@ class ServiceLog(IntegerTable):
         shares: Mapping[str, PrefillShare],
         context_tokens: int = 0,
     ) -> None:
-        """Log a prefill iteration that computed ``batch`` requests.
+        """Log a prefill iteration of ``batch`` requests.
 
-        ``context_tokens`` is the context of the requests that decode in the iteration.
+        ``context_tokens`` is the total context of the requests that decode in the iteration.
         """
         for client, share in shares.items():
             row = self.pack(
@@ -383,7 +374,7 @@ class ServiceLog(IntegerTable):
             self.extend(row)
 
     def decode(self, worker: int, stretch: Stretch, batch: InBatch) -> None:
-        """Log a stretch of decode steps in which ``batch`` did not change."""
+        """Log a series of decode steps in which ``batch`` did not change."""
         row = (len(self._block) + self._bytes_apart) // self._row_bytes
         self._bytes_apart += self._row_bytes * self._stretches.add(row, worker, stretch, batch)
         self.extend(b"")
@@ -393,14 +384,14 @@ class ServiceLog(IntegerTable):
 
 
 class RequestLog(IntegerTable):
-    """A log with one row per request, written when the request or the run has ended.
+    """A log with one row per request, written when the request or the run ends.
 
-    ``more`` names further columns, which are attributes of ``Sequence``:
+    ``more`` names additional columns, which are attributes of ``Sequence``:
 
-    - ``routed_ps`` is the time at which the router sent the request to its worker.
+    - ``routed_ps`` is the time at which the router sent the request to a worker.
     - ``swapped_tokens`` is the number of tokens copied to CPU memory and back.
     - ``demoted`` is 1 if admission control put the request behind all other requests.
-    - ``DECODE_COLUMNS`` are the columns for separate prefill and decode workers.
+    - ``DECODE_COLUMNS`` describe disaggregated clusters.
     """
 
     def __init__(self, clients: list[str], more: tuple[str, ...] = ()) -> None:
@@ -429,11 +420,11 @@ MEMORY_COLUMNS = ("at_ps", "worker", "client", "holders", "change", "by")
 
 
 class MemoryLog(IntegerTable):
-    """A log of the changes in how many tokens each client has in memory, one row per change.
+    """A log of the changes in the number of tokens that each client has in memory.
 
-    ``change`` is the number of tokens that ``client`` gains, or loses if negative. ``holders`` is
-    the number of clients that use each of these tokens, including ``client``. ``by`` is the client
-    whose requests caused the eviction of the tokens, or -1 if the change is no eviction.
+    ``change`` is the number of tokens that ``client`` gains; it is negative if the client loses
+    tokens. ``holders`` is the number of clients that share each token, including ``client``. ``by``
+    is the client whose requests caused an eviction, or -1 for other changes.
     """
 
     def __init__(self, clients: list[str]) -> None:
@@ -442,7 +433,7 @@ class MemoryLog(IntegerTable):
 
 
 class WorkerMemoryLog:
-    """A writer that records in the memory log how one replica's memory changes."""
+    """A writer of the memory log's rows about one replica."""
 
     def __init__(self, log: MemoryLog, clock: Clock, worker: int) -> None:
         self._log = log
@@ -454,7 +445,7 @@ class WorkerMemoryLog:
         return self._clock.now_ps
 
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
-        """Record that a client has ``change`` more tokens; ``holders`` clients use each of them."""
+        """Record that a client has ``change`` more tokens, shared by ``holders`` clients."""
         index = self._log.index
         caused = NO_CLIENT if by is None else index[by]
         self._log.append(self._clock.now_ps, self._worker, index[client], holders, change, caused)

@@ -1,4 +1,4 @@
-"""The loop that all simulated engines share, and the model of HTTP server and tokenizer."""
+"""The loop of all simulated engines, and the model of the HTTP server and tokenizer."""
 
 from __future__ import annotations
 
@@ -31,12 +31,11 @@ if TYPE_CHECKING:
 
 
 class FrontendQueue:
-    """A queue that passes each request on in order of arrival, after the request's processing time.
+    """A model of the engine's process that serves HTTP and tokenizes prompts.
 
-    It models the engine's process for HTTP and tokenization. While the process works on a request,
-    the next request and the first tokens of answers wait. The delay of an answer on its way to the
-    client is added to the delay of the request, which has the same effect on latencies. A request
-    that takes no processing time passes immediately.
+    Requests are processed one at a time in order of arrival. While the process works on a request,
+    the next request and first tokens of outputs wait. The delay of an output on its way to the
+    client is added to the request's delay, with the same effect on latencies.
     """
 
     def __init__(
@@ -85,9 +84,9 @@ class FrontendQueue:
 
 
 class WakeUp:
-    """An alarm for schedulers that deliberately let requests wait at an idle worker.
+    """An alarm for schedulers that let requests wait although the worker is idle.
 
-    ``awake`` is called at the time that ``wake_s`` of the scheduler returns.
+    The alarm calls ``awake`` at the time that the scheduler's ``wake_s`` returns.
     """
 
     def __init__(self, clock: Clock, index: int, awake: Callable[[], None]) -> None:
@@ -97,7 +96,7 @@ class WakeUp:
         self._wake_ps: int | None = None
 
     def rest(self, scheduler: LocalScheduler, waiting: WaitingView) -> None:
-        """Set the alarm for an idle worker if the scheduler names a time at which to wake it."""
+        """Set the alarm of an idle worker to the scheduler's ``wake_s``, if any."""
         if scheduler.work_conserving:
             return
         now_ps = self._clock.now_ps
@@ -106,7 +105,6 @@ class WakeUp:
             self._at(max(now_ps + 1, ceil(wake_s * PS_PER_S)))
 
     def _at(self, time_ps: int) -> None:
-        """Set the alarm to ``time_ps`` unless the alarm is set to an earlier time."""
         if self._wake_ps is None or not self._clock.now_ps < self._wake_ps <= time_ps:
             self._wake_ps = time_ps
             self._clock.at(time_ps, DECIDE, self._index, self._wake)
@@ -122,13 +120,9 @@ NOBODY: list[Sequence] = []
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class EngineLoop(ABC, Generic[N]):
-    """The loop of iterations that all simulated replicas share.
+    """The loop of iterations that all simulated replicas share."""
 
-    ``submit`` adds a request together with a function ``on_done``, called when the request ends.
-    """
-
-    # The class has slots, because CPython 3.11 is slow with objects that have more than 30
-    # attributes.
+    # CPython 3.11 is slow with objects of more than 30 attributes unless they have slots.
     __slots__ = (
         "_blocked", "_clock", "_computes_prompts", "_context_tokens", "_costs", "_end_ps",
         "_fixed_ps", "_idle", "_inbox", "_log", "_passed", "_preempts", "_profile", "_run",
@@ -151,42 +145,38 @@ class EngineLoop(ABC, Generic[N]):
         self.batch, self.waiting = batch, waiting
         self.host = HostMemory(host_tokens, profile.pool.host_token_ps)
         self.cap = load_cap(cap, self._costs)
-        # If ``share`` is set, it hides waiting requests of clients that use more KV memory than
-        # their share.
+        # If ``share`` is set, it hides waiting requests of clients above their memory share.
         self.share: MemoryShare | None = None
         # ``on_pass`` is called each time the replica has decided on its next step.
         self.on_pass: Callable[[], None] | None = None
         self.frontend = FrontendQueue(clock, profile.frontend, index, self._arrive)
         self._clock, self._profile, self._log = clock, profile, parts.log
-        # The step times are copied from the profile, because its cached properties are slow to
-        # read.
+        # Step times are copied from the profile, whose cached properties are slow to read.
         self._step_ps, self._token_ps = profile.fixed_ps, profile.context_ps
         self._preempts = parts.scheduler.preempts
-        # ``_inbox`` holds the requests that have arrived since the current iteration began.
         self._inbox: list[Sequence] = []
         self._run: DecodeRun | None = None
-        # ``_end_ps`` is the time at which the current run of decode steps is planned to end.
+        # ``_end_ps`` is the planned end of the current series of decode steps.
         self._end_ps = NEVER
-        # ``_fixed_ps`` is the time of a step of this run without context, and ``_context_tokens``
-        # is the context when the run began.
+        # ``_fixed_ps`` is the time of a step without context, and ``_context_tokens`` is the
+        # batch's context at the start of the current series of decode steps.
         self._fixed_ps = self._context_tokens = 0
-        # ``_stretch`` is the current series of decode steps with an unchanged batch; it is logged
-        # when the batch changes.
+        # ``_stretch`` is the series of decode steps since the batch last changed. The series is
+        # logged when the batch changes.
         self._stretch: Stretch | None = None
         self._idle = True
-        # ``_computes_prompts`` is true while the current iteration computes prompts.
         self._computes_prompts = False
         self._wake_up = WakeUp(clock, index, self._awake)
         # ``_passed`` is the number of decode steps at the last scheduling pass that blocked the
         # worker.
         self._passed = 0
-        # ``_blocked`` is true if the current scheduling pass blocks the worker; without ``pass_s``,
-        # it is always true.
+        # ``_blocked`` is true if the current scheduling pass blocks the worker, or if the scheduler
+        # has no ``pass_s``.
         self._blocked = True
 
     @abstractmethod
     def fits(self, request: Request) -> bool:
-        """Return whether the request could run on this worker alone."""
+        """Return whether the request could run alone on this worker."""
 
     @property
     @abstractmethod
@@ -195,14 +185,13 @@ class EngineLoop(ABC, Generic[N]):
 
     @abstractmethod
     def _start(self) -> bool:
-        """Begin an iteration; return False if there is no work."""
+        """Begin an iteration; return False if no work remains."""
 
     def _running(self) -> list[Sequence]:
-        """Return the sequences in prefill or decoding."""
         return list(self.batch.sequences)
 
     def _finished(self) -> list[Sequence]:
-        """Return the sequences that the last iteration finished."""
+        """Return the sequences that ended with the last iteration."""
         return self.batch.finished()
 
     @abstractmethod
@@ -210,12 +199,11 @@ class EngineLoop(ABC, Generic[N]):
         """Remove a finished sequence from the batch, and free its memory."""
 
     def _join(self, sequence: Sequence) -> None:
-        """Add a prefilled sequence to the batch; the sequence decodes from the next step on."""
         self.batch.join(sequence)
 
     @abstractmethod
     def _provide(self, steps: int) -> None:
-        """Allocate memory for the tokens that ``steps`` finished decode steps have produced."""
+        """Allocate memory for the tokens of ``steps`` finished decode steps."""
 
     def _select(
         self,
@@ -223,9 +211,9 @@ class EngineLoop(ABC, Generic[N]):
         try_admit: Callable[[Request], Tried],
         preempt: Callable[[Preempt], bool],
     ) -> None:
-        """Let the scheduler choose among the waiting requests that memory shares allow.
+        """Let the scheduler choose among the waiting requests within memory shares.
 
-        ``prefilling`` are the running requests whose prompts are not complete.
+        ``prefilling`` contains the running requests with incomplete prompts.
         """
         view: WaitingView = self.waiting
         if self.share is not None:
@@ -235,23 +223,22 @@ class EngineLoop(ABC, Generic[N]):
             view = self.share.begin(self.waiting, pending)
             if not view.clients():
                 return
-            # A scheduler books late charges only for clients that the view lists. A pass may still
-            # offer a request of a client whose oldest request is hidden, so all charges are booked
-            # here.
+            # The scheduler may apply late charges only for the clients in its view. The call of
+            # ``balances`` applies the late charges of hidden clients, too.
             self.scheduler.balances()
         now_s = self._clock.now_ps / PS_PER_S
         drive(self.scheduler.select(view, now_s), try_admit, preempt)
 
-    # These methods handle the arrival of requests.
+    # Arrivals
 
     def submit(self, sequence: Sequence) -> None:
         sequence.worker = self.index
         self.frontend.enter(sequence)
 
     def _arrive(self, sequence: Sequence) -> None:
-        """Put a request from the front end into the inbox, or refuse the request.
+        """Put a request into the inbox, or refuse it.
 
-        A request is refused if its tokens can never fit, or if the scheduler refuses the request.
+        A request is refused if it can never fit, or if the scheduler refuses it.
         """
         now_s = self._clock.now_ps / PS_PER_S
         if not self.fits(sequence.request) or not self.scheduler.accepts(sequence.request, now_s):
@@ -272,18 +259,17 @@ class EngineLoop(ABC, Generic[N]):
             self.wake()
 
     def wake(self) -> None:
-        """Let an idle worker choose its next iteration at this instant."""
+        """Let an idle worker decide on an iteration now."""
         if self._idle:
             self._idle = False
             self._clock.at(self._clock.now_ps, DECIDE, self.index, self._decide)
 
     def wake_if_waiting(self) -> None:
-        """Let an idle worker try its waiting requests again after memory was freed elsewhere."""
+        """Let an idle worker retry its waiting requests after another worker freed memory."""
         if len(self.waiting):
             self.wake()
 
     def _read_inbox(self) -> None:
-        """Move the requests from the inbox (new arrivals) to the waiting queue."""
         inbox, self._inbox = self._inbox, []
         now_s = self._clock.now_ps / PS_PER_S
         for sequence in inbox:
@@ -291,11 +277,10 @@ class EngineLoop(ABC, Generic[N]):
             self.waiting.enter(sequence)
 
     def _read_inbox_after(self, done: list[Sequence]) -> None:
-        """Read the inbox after an iteration that finished the sequences ``done``."""
         self._read_inbox()
 
     def _read_inbox_within(self, run: DecodeRun) -> None:
-        """Read the inbox after a step of a decode run that is not the last step of the run."""
+        """Read the inbox after a decode step that is not the last step of ``run``."""
         if run is self._run:
             self.sync()
             if run.steps:
@@ -321,7 +306,7 @@ class EngineLoop(ABC, Generic[N]):
         waiting = [self.waiting.sequence_of(request) for request in self.waiting.queue_order()]
         return [*self._running(), *waiting, *self._inbox, *self.frontend]
 
-    # These methods are the loop of an engine: decide on an iteration, run it, end it.
+    # Iterations
 
     def _decide(self) -> None:
         self._blocked = self.scheduler.pass_s is None
@@ -348,7 +333,6 @@ class EngineLoop(ABC, Generic[N]):
         self._end_requests(done)
 
     def _end_requests(self, done: list[Sequence]) -> None:
-        """End the sequences ``done``, read the inbox, and decide on the next iteration."""
         for sequence in done:
             self._release(sequence)
             self.cap.finish(sequence.request, sequence.produced)
@@ -364,7 +348,6 @@ class EngineLoop(ABC, Generic[N]):
         self._clock.soon(DECIDE, self.index, self._decide)
 
     def _end_prompts(self, prefills: list[Prefill], start_ps: int) -> None:
-        """End an iteration that began at ``start_ps`` and computed only whole prompts."""
         now_ps = self._clock.now_ps
         parts = prompt_parts(self._costs, now_ps - start_ps, [one.chunk for one in prefills])
         report_prompts(prefills, parts, self.scheduler)
@@ -375,7 +358,6 @@ class EngineLoop(ABC, Generic[N]):
         self._end_iteration()
 
     def _produce_first(self, sequence: Sequence) -> None:
-        """Produce the token that the end of a prompt yields, and let the sequence decode."""
         if sequence.first_token_ps == NEVER:
             sequence.first_token_ps = self.frontend.out_ps(self._clock.now_ps)
         sequence.produced += 1
@@ -392,14 +374,11 @@ class EngineLoop(ABC, Generic[N]):
         saved_ps: int,
         shares_of: Callable[[list[Prefill], list[int]], dict[str, PrefillShare]],
     ) -> None:
-        """Log and report an iteration that computed chunks while the batch decoded.
+        """Record an iteration that computed prompt chunks while the batch decoded.
 
         Args:
-            chunks: The chunks of prompts in the iteration.
-            start_ps: Time at which the iteration began, in picoseconds.
-            context_tokens: Total context of the decoding sequences.
-            saved_ps: Time by which the iteration was shorter than the timing profile says.
-            shares_of: Function that computes each client's share from chunks and their GPU times.
+            saved_ps: Time by which the iteration was shorter than in the timing profile.
+            shares_of: Function that returns each client's share, given chunks and their GPU times.
         """
         now_ps, batch, scheduler = self._clock.now_ps, self.batch, self.scheduler
         computed, decoding = [chunk.chunk for chunk in chunks], batch.decoding()
@@ -419,7 +398,7 @@ class EngineLoop(ABC, Generic[N]):
                 charge_time(client, gpu_ps)
 
     def _delay_ps(self, *, prompts: bool = False) -> int:
-        """Return the delay (ps) of copies, matches and the scheduler's pass.
+        """Return the delay (ps) by copies, cache matches and the scheduling pass.
 
         ``prompts`` is true if the next iteration computes prompts.
         """
@@ -432,18 +411,18 @@ class EngineLoop(ABC, Generic[N]):
         self._passed, self._blocked = self.batch.steps, True
         return delay_ps + round(pass_s() * PS_PER_S)
 
-    # These methods handle runs of decode steps with an unchanged batch.
+    # Decode steps
 
     def _start_run(self, steps: int, saved_ps: int) -> None:
-        """Start a run of decode steps, after the delays of copies and cache matches.
+        """Start a series of decode steps after the delays of copies and cache matches.
 
-        Each step takes ``saved_ps`` less time than the timing profile says.
+        Each step takes ``saved_ps`` less time than in the timing profile.
         """
         batch, token_ps, start_ps = self.batch, self._token_ps, self._clock.now_ps
         if delay_ps := self._delay_ps():
             self._end_stretch()
             start_ps += delay_ps
-        # The run ends at the next scheduling pass, because that pass blocks the worker.
+        # Decode steps end at the next scheduling pass, which blocks the worker.
         if self.scheduler.pass_s is not None:
             steps = min(steps, self._passed + self.scheduler.steps_per_pass - batch.steps)
         size, context = batch.size, batch.context_tokens
@@ -457,7 +436,7 @@ class EngineLoop(ABC, Generic[N]):
         self._clock.at(self._end_ps, END, self.index, self._end_decode)
 
     def _stop_run(self, run: DecodeRun) -> None:
-        """Cut a run of decode steps short, so that it ends with the step in progress."""
+        """End a series of decode steps with the step in progress."""
         self.sync()
         steps = self._next_boundary(run)
         if steps < run.steps:
@@ -465,7 +444,7 @@ class EngineLoop(ABC, Generic[N]):
             self._await_end(run)
 
     def _next_boundary(self, run: DecodeRun) -> int:
-        """Return how many decode steps remain until the present step of the run ends.
+        """Return the number of steps (0 or 1) until the step in progress ends.
 
         Precondition: ``sync`` was called.
         """
@@ -474,16 +453,16 @@ class EngineLoop(ABC, Generic[N]):
     def _end_decode(self) -> None:
         run, now_ps = self._run, self._clock.now_ps
         if run is None or now_ps != self._end_ps:
-            # This event belongs to a run that was stopped in the meantime.
+            # The event of a stopped series of decode steps has no effect.
             return
         self._run = None
         self._book_decode(run, run.steps, now_ps)
         self._end_iteration()
 
     def sync(self) -> None:
-        """Record all decode steps that have ended by now.
+        """Record all decode steps that have ended.
 
-        A step that ends at this very instant counts if its event is due before the present event.
+        A step that ends at the current time counts if its event precedes the current event.
         """
         if (run := self._run) is not None:
             past_ps = self._clock.past(END, self.index)
@@ -497,7 +476,6 @@ class EngineLoop(ABC, Generic[N]):
         self._end_stretch()
 
     def _book_decode(self, run: DecodeRun, steps: int, end_ps: int) -> None:
-        """Record the first ``steps`` steps of a run; the last of them ended at ``end_ps``."""
         if not steps:
             return
         batch, stretch = self.batch, self._stretch

@@ -1,4 +1,4 @@
-"""The state of a request on its way through a simulated worker, and CPU memory for KV caches."""
+"""The state of a request at a simulated worker, and CPU memory for KV caches."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ NO_TIME: Sums = (0.0, 0.0, 0.0)
 
 
 class DecodeTime:
-    """Cumulative times of a batch's decode steps, from which each request's part is computed.
+    """Cumulative times (ps) of a batch's decode steps, which determine each request's part.
 
-    All times are in picoseconds. ``each`` sums the part of each step's fixed time that one request
-    bears. ``read`` sums the step times per token of context. ``numbered`` sums the step times per
-    token of context, each multiplied by the number of its step. A request with ``base + n`` tokens
-    of context in step n costs ``each + base * read + numbered``. In this formula, each sum counts
-    only the steps since the request joined the batch.
+    ``each`` sums a request's part of the steps' fixed times. ``read`` sums the steps' times per
+    token of context, and ``numbered`` sums each such time multiplied by the number of its step. A
+    request with ``base + n`` tokens of context in step n costs ``each + base * read + numbered``,
+    where the sums begin when the request joins the batch.
     """
 
     __slots__ = ("each", "numbered", "read")
@@ -37,11 +36,11 @@ class DecodeTime:
         """Add the times of several decode steps.
 
         Args:
-            took_ps: Time of all steps, in picoseconds.
+            took_ps: Total time of the steps, in picoseconds.
             fixed_ps: The part of ``took_ps`` that is not spent on reading context.
             requests: Number of requests in the batch.
-            context: Context of all requests in the first of the decode steps, in tokens.
-            first: Number of the first of the decode steps.
+            context: Context of all requests in the first step, in tokens.
+            first: Number of the first step.
             steps: Number of decode steps.
         """
         grown = steps * (steps - 1) // 2
@@ -54,7 +53,7 @@ class DecodeTime:
         return self.each, self.read, self.numbered
 
     def request_ps(self, base: int, joined: Sums) -> float:
-        """Return a request's part of the time (ps) since it joined with the sums ``joined``."""
+        """Return a request's time (ps), given the sums ``joined`` when it joined the batch."""
         each, read, numbered = joined
         return self.each - each + ((self.read - read) * base + self.numbered - numbered)
 
@@ -68,9 +67,9 @@ class Sequence:
 
     Times are in picoseconds; NEVER means that the event has not occurred.
 
-    ``prompt`` holds the ``total`` tokens to prefill: the request's prompt and, after a retraction,
-    the outputs produced before it. ``output`` is the segment that the request produces;
-    ``output.length`` is the true length of the answer in tokens.
+    ``prompt`` has the ``total`` tokens to prefill: the request's prompt and, after a retraction,
+    its outputs so far. ``output`` is the segment that the request will produce, with the true
+    output length.
     """
 
     __slots__ = (
@@ -99,40 +98,36 @@ class Sequence:
         self.total = request.input_tokens
         self.produced = 0
         self.worker = self.decode_worker = -1
-        # These times are set only in a cluster with separate prefill and decode workers.
+        # times that are set only in disaggregated clusters
         self.reserved_ps = self.computed_ps = self.sent_ps = self.received_ps = NEVER
         self.status = UNFINISHED
         # ``node`` is the tree node at which a running request's locked prefix ends.
         self.node: KVNode | None = None
-        # ``place`` is the position in the prompt at which the request's locked prefix ends.
         self.place: Place = (0, 0)
-        # ``filled`` is the number of prompt tokens whose KV values are in memory.
+        # ``filled`` is the number of prompt tokens whose KV cache is in memory.
         self.filled = 0
-        # ``private`` is the number of tokens of a prefilling request that are not in the prefix
-        # tree yet.
+        # ``private`` is the number of a prefilling request's tokens that are not in the prefix tree
+        # yet.
         self.private = 0
         # ``gpu_ps`` is the request's part of the GPU time of all iterations so far.
         self.gpu_ps = 0.0
-        # ``joined_time`` holds the batch's ``DecodeTime`` sums at the time when the request joined.
+        # ``joined_time`` holds the batch's ``DecodeTime`` sums when the request joined.
         self.joined_time = NO_TIME
-        # ``due`` is the decode step, counted by the batch, after which the request will end.
         self.due = NEVER
-        # ``joined_step`` is the number of decode steps that the batch had run when the request
-        # joined.
+        # ``joined_step`` is the number of the batch's decode steps when the request joined.
         self.joined_step = 0
         self.cached_tokens = self.extend_tokens = self.recompute_tokens = 0
-        # ``compulsory_tokens`` is the number of tokens that any cache would have to compute; it is
-        # set when the request has finished (``DistinctPrefixes``).
+        # ``compulsory_tokens`` is the number of tokens that any cache would have to compute, known
+        # at the end of the request (``DistinctPrefixes``).
         self.compulsory_tokens = 0
         self.retractions = 0
         # ``host_tokens`` is the length of the request's prefix that has a copy in CPU memory.
         self.host_tokens = 0
-        # ``swapped_tokens`` counts the request's tokens that were copied to and from CPU memory so
-        # far.
+        # ``swapped_tokens`` counts the request's tokens that were copied to CPU memory and back.
         self.swapped_tokens = 0
 
     def refuse(self) -> None:
-        """End the request as refused; it gets no answer."""
+        """End the request as refused, without an output."""
         self.status = REFUSED
         self.on_done(self)
 
@@ -145,7 +140,7 @@ class Sequence:
         self.node, self.filled, self.private = None, 0, 0
 
     def not_admitted(self, cached_tokens: int) -> None:
-        """Undo the records of an admission whose iteration had not ended when the run ended."""
+        """Undo the records of an admission whose iteration had not ended at the end of the run."""
         if self.retractions:
             self.readmitted_ps = NEVER
             self.recompute_tokens -= self.total - cached_tokens
@@ -156,48 +151,44 @@ class Sequence:
 
 @dataclass(slots=True)
 class HostMemory:
-    """CPU memory that can hold the KV cache of ``capacity`` tokens.
+    """CPU memory for the KV cache of ``capacity`` tokens.
 
-    Copying a token to CPU memory or back takes ``token_ps`` picoseconds. If the capacity is 0, no
-    token can be copied.
+    Copying a token to CPU memory or back takes ``token_ps`` picoseconds.
     """
 
     capacity: int
     token_ps: int
     used: int = 0
-    # ``copied`` counts the tokens copied between GPU and CPU memory since the last call of
-    # ``delay_ps``.
+    # ``copied`` counts the tokens copied in either direction since the last call of ``delay_ps``.
     copied: int = 0
 
     def fits_copy(self, tokens: int) -> bool:
-        """Return whether the memory has room for a copy of ``tokens`` tokens."""
         return self.token_ps > 0 and self.used + tokens <= self.capacity
 
     def store(self, sequence: Sequence, tokens: int) -> None:
-        """Copy the first ``tokens`` tokens of a request to CPU memory, which must have room."""
+        """Copy the first ``tokens`` tokens of a request to CPU memory. Precondition: they fit."""
         sequence.host_tokens = tokens
         sequence.swapped_tokens += tokens
         self.used += tokens
         self.copied += tokens
 
     def behind(self, sequence: Sequence, cached: int) -> int:
-        """Return how many tokens directly after the ``cached`` tokens have a copy in CPU memory."""
+        """Return how many tokens directly after the ``cached`` tokens CPU memory holds."""
         behind = sequence.host_tokens - cached
         return behind if behind > 0 else 0
 
     def load(self, sequence: Sequence, cached: int) -> None:
-        """Copy a request's tokens after the ``cached`` tokens back to the GPU; free their copy."""
+        """Copy a request's tokens after ``cached`` back to the GPU, and free the copy."""
         tokens = self.behind(sequence, cached)
         sequence.swapped_tokens += tokens
         self.copied += tokens
         self.free_copy(sequence)
 
     def free_copy(self, sequence: Sequence) -> None:
-        """Free the CPU memory that holds a copy of a request's cache."""
         self.used -= sequence.host_tokens
         sequence.host_tokens = 0
 
     def delay_ps(self) -> int:
-        """Return the time (ps) of the copies made since the last call."""
+        """Return the time (ps) of the copies since the last call."""
         delay_ps, self.copied = self.copied * self.token_ps, 0
         return delay_ps

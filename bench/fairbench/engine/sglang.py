@@ -1,11 +1,9 @@
-"""A simulated SGLang replica, iteration by iteration: admission, chunks, decoding, retraction.
+"""A simulated SGLang replica: admission, prompt chunks, decoding and retraction.
 
-The methods of ``SGLangReplica`` are in the order of their calls. ``_start`` begins each iteration.
-An iteration either admits requests and computes chunks of their prompts (parts 1 and 2), or decodes
-(part 3). If a decode step lacks memory, running requests first lose their memory (part 4).
-``Admission`` has the budgets of an admission pass and decides on each candidate (``try_admit``).
-The functions after ``Admission`` store and free a request's memory. Overlap scheduling is off;
-docs/appendix/engine.md has the rules.
+``_start`` begins each iteration, which either computes chunks of prompts (parts 1 and 2) or decodes
+(part 3). If a decode step lacks memory, running requests are retracted first (part 4).
+``Admission`` decides on each candidate of an admission pass. Overlap scheduling is not simulated.
+The page docs/appendix/engine.md describes the simulated rules.
 """
 
 from __future__ import annotations
@@ -38,10 +36,7 @@ from fairbench.schedulers.views import Room
 
 
 class SGLangReplica(EngineLoop[KVNode]):
-    """An SGLang replica.
-
-    ``submit`` adds a request and a function ``on_done``, called when the request ends.
-    """
+    """An SGLang replica."""
 
     __slots__ = (
         "_admission", "_always_due", "_batch_is_full", "_chunked", "_computed", "_has_tail",
@@ -60,19 +55,15 @@ class SGLangReplica(EngineLoop[KVNode]):
         self._has_tail = parts.profile.longest_ps > 0
         self._always_due = limits.num_continuous_decode_steps == 1
         # While ``_batch_is_full`` is true, SGLang admits no request until a running request leaves
-        # the batch; a scheduler that may preempt can still admit.
+        # the batch. A scheduler that may preempt can still admit requests.
         self._batch_is_full = False
-        # ``_admission`` is the current admission pass, or the last one.
         self._admission: Admission | None = None
         # ``_chunked`` is the admitted request whose prompt needs further chunks.
         self._chunked: Sequence | None = None
-        # ``_prefills`` holds the prompt chunks of the current iteration.
         self._prefills: list[Prefill] = []
-        # ``_computed`` holds the same chunks in the format of timing profiles.
         self._computed: list[Chunk] = []
         self._prefill_start_ps = 0
-        # ``_kept`` holds finished sequences, which releases of SGLang before 0.5.23 keep in the
-        # batch.
+        # ``_kept`` holds finished sequences, which SGLang before 0.5.23 keeps in the batch.
         self._kept: list[Sequence] = waiting.ended
         waiting.running = BatchView(
             batch, lambda: cache.free + cache.evictable, self._would_fit_without
@@ -83,11 +74,11 @@ class SGLangReplica(EngineLoop[KVNode]):
             self._batch_is_full = False
         return self._start_prefill() or self._start_decode()
 
-    # Part 1 of the SGLang engine: admission. The request whose prompt has begun continues first;
-    # then the scheduler names candidates.
+    # Part 1 of the engine, admission: a prompt in progress continues before new requests are
+    # admitted.
 
     def _start_prefill(self) -> bool:
-        """Admit requests and start to compute their chunks; return False if there are no chunks."""
+        """Admit requests and start their prompt chunks; return False if no chunk was admitted."""
         batch, waiting = self.batch, self.waiting
         if self.scheduler.decodes_first is not None and self._decodes_first():
             return False
@@ -143,18 +134,16 @@ class SGLangReplica(EngineLoop[KVNode]):
         return self.scheduler.decodes_first(oldest, left, self._clock.now_ps / PS_PER_S)
 
     def _slots(self) -> int:
-        """Return how many requests may run at a time, including the requests of the batch."""
         twice = self._chunked is not None and not self.limits.rules.counts_chunk_once
         return self.limits.max_running_requests - twice
 
     def _reserved_tokens(self) -> int:
         return self.batch.reserved_tokens()
 
-    # Part 2 of the SGLang engine: prefill. An iteration computes the admitted chunks; requests
-    # whose prompts are complete join the batch.
+    # Part 2 of the engine, prefill: an iteration computes the admitted chunks, and requests with
+    # complete prompts join the batch.
 
     def _start_chunks(self, prefills: list[Prefill]) -> None:
-        """Allocate memory for admitted requests, and start the iteration with their chunks."""
         computed: list[Chunk] = []
         for sequence, cached, tokens, first, _, loaded in prefills:
             taken = loaded + tokens
@@ -173,18 +162,16 @@ class SGLangReplica(EngineLoop[KVNode]):
         self._clock.at(start_ps + duration, END, self.index, self._end_prefill)
 
     def _chunks_ps(self) -> int:
-        """Return how long (ps) an iteration takes to compute the current prompt chunks."""
         return self._profile.prefill_ps(self._computed)
 
     def _end_prefill(self) -> None:
-        """Add the computed prompts to the prefix tree and the batch, and record the iteration."""
         now_ps = self._clock.now_ps
         prefills, self._prefills = self._prefills, []
         self._computes_prompts = False
         if self._chunked is not None or not (self.batch.size or self._kept):
-            # SGLang clears the flag ``batch_is_full`` when it takes the unfinished request out of
-            # its batch or replaces an empty batch. The next admission pass then runs although the
-            # last one found no room.
+            # SGLang clears ``batch_is_full`` when it takes an unfinished prompt out of its batch or
+            # replaces an empty batch. After that, the next admission pass runs although the last
+            # pass lacked memory.
             self._batch_is_full = False
         start_ps = self._prefill_start_ps
         if self.scheduler.on_iteration is not None:
@@ -201,8 +188,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         self._log.prefill(self.index, start_ps, now_ps, len(prefills), shares)
         self._end_iteration()
 
-    # Part 3 of the SGLang engine: decoding. Decode steps follow each other until some other event;
-    # in each step, every running request gets one token.
+    # Part 3 of the engine, decoding: each decode step yields a token for every running request.
 
     def _start_decode(self) -> bool:
         batch, cache = self.batch, self.cache
@@ -236,15 +222,15 @@ class SGLangReplica(EngineLoop[KVNode]):
         return self._profile.tail_ps([one.request.input_tokens + one.produced for one in sequences])
 
     def _saved_ps(self) -> int:
-        """Return the time (ps) that a decode step saves by reading shared prefixes once."""
+        """Return the time (ps) that a decode step saves because shared prefixes are read once."""
         cache, batch = self.cache, self.batch
         held = cache.capacity - cache.free - cache.evictable + batch.size
         return self._profile.saved_ps(max(0, batch.context_tokens - held))
 
     def _stop_run(self, run: DecodeRun) -> None:
-        """Cut a run of decode steps short, so that it ends with the present step.
+        """End a series of decode steps with the step in progress.
 
-        The run took its memory when it began, so the steps so far need not be recorded here.
+        Memory was allocated at the start of the series, so no step is recorded here.
         """
         now_ps = self._clock.now_ps
         steps, end_ps = run.steps_before(now_ps + self._clock.past(END, self.index))
@@ -258,21 +244,18 @@ class SGLangReplica(EngineLoop[KVNode]):
         self.cache.grow(steps, self.batch.per_client, self.batch.size)
 
     def _release(self, sequence: Sequence) -> None:
-        # SGLang removes finished requests before its next pass, so the batch is no longer marked as
-        # full.
+        # SGLang removes finished requests before its next pass, which clears ``batch_is_full``.
         self._batch_is_full = False
         self.batch.remove_sequence(sequence)
         store_outputs(self.cache, sequence, self.limits.rules.splits)
 
-    # Part 4 of the SGLang engine: retraction. If memory is short for the next step, running
-    # requests lose their memory and wait again.
+    # Part 4 of the engine, retraction: running requests lose their memory and wait again.
 
     def _retract(self) -> None:
-        """Retract one request after the other until the next decode step has enough memory.
+        """Retract requests until the next decode step has enough memory.
 
-        Like SGLang, the method first evicts all cached tokens that are not in use. Then requests
-        are retracted until every remaining request has memory for 20 more steps. At least one
-        request keeps running.
+        As in SGLang, unused cached tokens are evicted first. After a retraction, every remaining
+        request has memory for 20 more steps.
         """
         self._end_stretch()
         batch, cache = self.batch, self.cache
@@ -289,20 +272,18 @@ class SGLangReplica(EngineLoop[KVNode]):
         self._batch_is_full = False
 
     def _retraction_order(self) -> list[Sequence]:
-        """Return the running sequences; the last sequence in the list is retracted first."""
+        """Return the running sequences; the last sequence is retracted first."""
         if self.scheduler.retraction_order is None:
             return self.batch.retraction_order()
         now_s = self._clock.now_ps / PS_PER_S
         return retraction_order(self.scheduler, self.waiting, self.batch.sequences, now_s)[::-1]
 
     def _take_back(self, sequence: Sequence) -> None:
-        """Remove a running request from the batch, and free its memory."""
         free_retracted(self.cache, sequence, self.batch.remove_sequence(sequence))
         self.cap.leave(sequence.request)
         sequence.retract(self._clock.now_ps)
 
     def _wait_again(self, sequence: Sequence) -> None:
-        """Put a retracted or preempted sequence at the tail of the waiting queue."""
         now_s = self._clock.now_ps / PS_PER_S
         self.scheduler.on_retract(sequence.request, self.waiting, now_s)
         self.waiting.enter(sequence)
@@ -312,11 +293,11 @@ class SGLangReplica(EngineLoop[KVNode]):
         return self._admission.would_fit(request, without)
 
     def output_reservation(self, sequence: Sequence) -> float:
-        """Return how many tokens a pass reserves for the future outputs of a running request."""
+        """Return the tokens that a pass reserves for a running request's future outputs."""
         to_go = sequence.request.max_new_tokens - self.batch.produced(sequence)
         return min(to_go, CLIP_MAX_NEW_TOKENS) * self._ratio.ratio_after(self.batch.steps)
 
-    # These methods complete the interface of a replica.
+    # Replica interface
 
     @property
     def _may_admit(self) -> bool:
@@ -324,7 +305,7 @@ class SGLangReplica(EngineLoop[KVNode]):
 
     @property
     def saturated(self) -> bool:
-        """Whether requests wait and the batch is marked as full; preemption might still help."""
+        """Whether requests wait and ``batch_is_full`` is set, although preemption might help."""
         return len(self.waiting) > 0 and self._batch_is_full
 
     @property
@@ -368,9 +349,9 @@ class SGLangReplica(EngineLoop[KVNode]):
     def abort(self, sequence: Sequence) -> None:
         """Abort a request.
 
-        A waiting request leaves the queue at once and counts as refused. A running request ends
-        with the step in progress, and a prefilling request ends at the end of its prompt. Both then
-        count as FINISHED, and their outputs stay cached.
+        A waiting request leaves the queue and counts as refused. A running request ends with the
+        step in progress, and a prefilling request ends with its prompt. Aborted running and
+        prefilling requests count as FINISHED, and their outputs stay cached.
         """
         if sequence.status != UNFINISHED:
             return
@@ -395,14 +376,14 @@ class SGLangReplica(EngineLoop[KVNode]):
             sequence.output = Segment(sequence.output.key, sequence.produced + 1)
 
     def _steps_under_way(self) -> int:
-        """Return how many decode steps remain in the current run or iteration."""
+        """Return the number of decode steps that remain in the current iteration."""
         return 0 if self._run is None else self._run.steps
 
     def step_end_ps(self, steps: int) -> int | None:
-        """Return the time (ps) at which the next ``steps`` decode steps of this run will end.
+        """Return the time (ps) at which the next ``steps`` decode steps will end.
 
-        The result is at most the end of the run, and None if no decode steps run. Precondition:
-        ``sync`` was called.
+        The result is at most the end of the planned steps, or None if the worker does not decode.
+        Precondition: ``sync`` was called.
         """
         return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
 
@@ -415,11 +396,11 @@ class SGLangReplica(EngineLoop[KVNode]):
 
 
 class Admission:
-    """The budgets of one pass, and the decision on each candidate (SGLang's PrefillAdder).
+    """The budgets of an admission pass, and the decision on each candidate (SGLang's PrefillAdder).
 
-    The page size of SGLang's cache is 1. ``reserved_tokens`` is the memory that the running
-    requests will need for their outputs. ``most`` limits the number of running requests. In a mixed
-    batch, each running request takes one token of the budgets and of the memory.
+    The page size of the cache is 1. ``reserved_tokens`` is the memory reserved for running
+    requests' outputs, and ``most`` is the maximum number of running requests. With mixed chunks,
+    each running request takes one token of the budgets and of the memory.
     """
 
     def __init__(self, replica: SGLangReplica, reserved_tokens: float, most: int) -> None:
@@ -431,26 +412,26 @@ class Admission:
         # ``_total_offset`` is the memory in tokens that is reserved for running and admitted
         # requests.
         self._total_offset = reserved_tokens + beside
-        self._current_offset = beside  # memory in tokens that this admission pass has taken
+        self._current_offset = beside
         self._input_left = limits.max_prefill_tokens - beside
         self._chunk_left = limits.chunked_prefill_size - beside
         self._used_up = self._input_left <= 0 or self._chunk_left <= 0
         self._tries_within_budget = limits.rules.tries_within_budget
-        self._slotless: Request | None = None  # the last candidate that found no free slot
-        self._size_then = 0  # batch size at the time when ``_slotless`` was tried
-        self.prefills: list[Prefill] = []  # the admitted chunks
+        self._slotless: Request | None = None
+        self._size_then = 0
+        self.prefills: list[Prefill] = []
         # ``chunked`` is the request whose prompt continues in the next iteration.
         self.chunked: Sequence | None = None
         self.preempted: list[Sequence] = []
-        # ``no_slots`` is true if slots or the load cap prevented the admission of a candidate.
+        # ``no_slots`` is true if the slots or the load cap prevented an admission.
         self.no_slots = False
         self.out_of_memory = False
 
     def try_admit(self, request: Request) -> Tried:
         """Admit a candidate if the budgets, slots, load cap and memory allow it.
 
-        The pass ends when a budget is used up. Releases without ``tries_within_budget`` still try
-        one more candidate, for which the load cap is ignored.
+        The pass ends when a budget is used up. Releases without ``tries_within_budget`` try one
+        more candidate, without the load cap.
         """
         replica, cache, batch = self._replica, self._cache, self._replica.batch
         spent = self._used_up and self.spent
@@ -467,7 +448,7 @@ class Admission:
         waiting = replica.waiting
         sequence = waiting.entries[request].sequence
         node, place = waiting.match(request)
-        # A locked prefix does not count as evictable memory.
+        # Memory of a locked prefix does not count as evictable.
         cache.lock(node)
         if not self._fits(sequence, node, self._total_offset):
             cache.unlock(node)
@@ -489,15 +470,14 @@ class Admission:
         return LAST if over else ADMITTED
 
     def continue_chunk(self, sequence: Sequence) -> None:
-        """Add the next chunk of a prompt that was begun earlier, before other candidates."""
+        """Add the next chunk of a begun prompt before all other candidates."""
         memory = self._cache.free + self._cache.evictable
         limit = min(self._chunk_left, int(memory - self._total_offset))
         if limit <= 0:
             limit = min(self._chunk_left, memory)
         if limit <= 0:
-            # With mixed chunks, decoding may leave no tokens for the chunk or no memory for the
-            # prompt. SGLang's server then fails; the simulator lets the prompt wait until fewer
-            # requests run.
+            # With mixed chunks, decoding may leave no budget or memory for the prompt, which makes
+            # SGLang's server fail. In the simulator, the prompt waits until fewer requests run.
             self.chunked = sequence
             return
         left = sequence.total - sequence.filled
@@ -506,13 +486,13 @@ class Admission:
             limit = limit if most is None else min(limit, most)
         tokens = min(left, limit)
         self._commit(sequence, tokens, 0, first=False, last=tokens == left)
-        # The next candidate's own test decides whether the pass ends.
+        # The memory test of the next candidate decides whether the pass ends.
         self.out_of_memory = False
 
     def _commit(
         self, sequence: Sequence, tokens: int, loaded: int, *, first: bool, last: bool
     ) -> bool:
-        """Subtract a chunk from the budgets; return whether the pass ends with this admission."""
+        """Subtract a chunk from the budgets; return whether the pass ends with this chunk."""
         prefill = (sequence, sequence.filled, tokens, first, last, loaded)
         self.prefills.append(new_tuple(Prefill, prefill))
         taken = reserved = loaded + tokens + 1
@@ -527,7 +507,8 @@ class Admission:
         self._chunk_left -= tokens
         self._used_up = self._input_left <= 0 or self._chunk_left <= 0
         if self._reserved_all():
-            # SGLang also sets ``out_of_memory`` here, although it has just admitted the request.
+            # Like SGLang, the simulator sets ``out_of_memory`` although it has just admitted the
+            # request.
             self.out_of_memory = True
             return True
         return self._used_up
@@ -544,27 +525,28 @@ class Admission:
 
     @property
     def spent(self) -> bool:
-        """Whether the budget of input tokens or of chunks is used up, which ends the pass.
+        """Whether the admission pass must end, because a token budget is used up.
 
-        If memory is used up as well, the result is False: the pass tries one more candidate, which
-        does not fit.
+        The result is False if memory is used up as well, because SGLang then tries one more
+        candidate.
         """
         return self._used_up and not self._reserved_all()
 
-    # These methods preempt running requests for the scheduler.
+    # Preemption
 
     def preempt(self, wish: Preempt) -> bool:
-        """Take the memory of a running request that the scheduler wants to preempt.
+        """Preempt a running request for the scheduler.
 
-        As in SGLang, every other running request must keep memory for 20 more steps. Return False
-        if the request does not run, or if the scheduler demands a copy and CPU memory has no room.
+        As in SGLang, cached tokens are evicted until every other running request has memory for 20
+        more steps. Return False if the request does not run, or if its copy does not fit into CPU
+        memory.
         """
         replica, request = self._replica, wish.request
         batch, cache = replica.batch, self._cache
         sequence = next((one for one in batch.sequences if one.request is request), None)
         if sequence is None:
             return False
-        # The last output token has no KV values yet.
+        # The last output token has no KV cache yet.
         held = request.input_tokens + batch.produced(sequence) - 1
         if wish.swap and not replica.host.fits_copy(held):
             return False
@@ -579,10 +561,10 @@ class Admission:
         return True
 
     def would_fit(self, request: Request, without: Collection[Sequence]) -> bool:
-        """Return whether a waiting request would fit in this pass if ``without`` were preempted.
+        """Return whether a request would fit in this pass if ``without`` were preempted.
 
-        The reserved tokens of the requests in ``without`` are subtracted one by one, as in
-        ``preempt``, so that both results are rounded equally.
+        Reserved tokens are subtracted one request at a time, which gives the same rounding as
+        ``preempt``.
         """
         replica, cache = self._replica, self._cache
         if not replica.cap.has_room(request, [sequence.request for sequence in without]):
@@ -602,11 +584,10 @@ class Admission:
 def store_prompt(
     cache: KVCache, sequence: Sequence, tokens: int, splits: Splits = "prefilled"
 ) -> None:
-    """Store and lock ``tokens`` computed tokens of a sequence's prompt in the tree.
+    """Store and lock ``tokens`` computed prompt tokens of a sequence in the prefix tree.
 
-    If another sequence has stored the same tokens in the meantime, the copies of this sequence are
-    freed. If ``splits`` is "prefilled", outputs that were prefilled again after a retraction get a
-    separate node.
+    Tokens that another sequence has stored in the meantime are freed. If ``splits`` is "prefilled",
+    outputs that are prefilled again after a retraction get a separate node.
     """
     node, request = sequence.node, sequence.request
     assert node is not None
@@ -622,15 +603,14 @@ def store_prompt(
         (len(sequence.prompt), 0) if complete else place_at(sequence.prompt, sequence.filled)
     )
     if sequence.filled > request.input_tokens and splits == "prefilled":
-        # ``match`` also splits the tree node at which the prompt ends.
+        # ``match`` also splits the node at the end of the prompt.
         cache.match(request.prompt, request.input_tokens)
 
 
 def store_outputs(cache: KVCache, sequence: Sequence, splits: Splits = "prefilled") -> None:
-    """Store the outputs of a finished sequence, without the last token, and unlock its path.
+    """Store a finished sequence's outputs without the last token, and unlock its path.
 
-    If ``splits`` is "finished", the outputs of a sequence that was once retracted get a separate
-    node.
+    If ``splits`` is "finished", the outputs of a sequence that was retracted get a separate node.
     """
     node, request = sequence.node, sequence.request
     assert node is not None
@@ -658,7 +638,7 @@ def free_retracted(cache: KVCache, sequence: Sequence, private: int) -> None:
 
 
 def locked_by(ends: Iterable[KVNode]) -> int:
-    """Return how many tokens would be unlocked if each node in ``ends`` lost one lock."""
+    """Return the number of tokens that are unlocked if each node in ``ends`` loses a lock."""
     tokens, gone = 0, Counter[KVNode]()
     for node in ends:
         while (parent := node.parent) is not None:
@@ -675,10 +655,10 @@ RETRACT_DECODE_STEPS = 20
 
 
 class NewTokenRatio:
-    """SGLang's ``new_token_ratio``: the part of future outputs for which memory is reserved.
+    """SGLang's ``new_token_ratio``: the reserved fraction of running requests' future outputs.
 
-    The ratio falls from min(0.7 * conservativeness, 1) to 14% of this start value in 600 decode
-    steps. Only the ratio at one step is stored, so that a run of decode steps needs no update.
+    In 600 decode steps, the ratio falls from min(0.7 * conservativeness, 1) to 14% of this start
+    value. Only the ratio at one step is stored, so that decode steps need no update.
     """
 
     def __init__(self, conservativeness: float, full_reservation: bool) -> None:
@@ -689,7 +669,7 @@ class NewTokenRatio:
         self._base, self._since = self._init, 0
 
     def ratio_after(self, step: int) -> float:
-        """Return the new-token ratio after ``step`` decode steps of the worker."""
+        """Return the ratio after ``step`` decode steps of the worker."""
         if self._full:
             return 1.0
         since = step - self._since
@@ -704,7 +684,7 @@ class NewTokenRatio:
         self._since += 1
 
     def after_retraction(self, batch: RunningBatch) -> None:
-        """Set the ratio after a retraction; it stays constant in the next decode step."""
+        """Set the ratio after a retraction, which is constant in the next decode step."""
         decoded = sum(batch.produced(s) for s in batch.sequences)
         allowed = sum(s.request.max_new_tokens for s in batch.sequences)
         ratio = (decoded + RETRACT_DECODE_STEPS * len(batch)) / (allowed + 1)
@@ -712,12 +692,11 @@ class NewTokenRatio:
 
 
 class PassInterval:
-    """The number of decode steps between two passes: SGLang's ``num_continuous_decode_steps``.
+    """The decode steps between two passes: SGLang's ``num_continuous_decode_steps``.
 
-    A pass is due whenever no request decodes. Otherwise a pass is due ``every`` decode steps after
-    the last one. A prefill is not a decode step, so another pass follows each prefill at once.
-    Steps are counted even while no request waits, so a request that arrives between two passes
-    waits for the next one.
+    A pass is due after ``every`` decode steps, and whenever no request decodes. A prefill is not a
+    decode step, so another pass follows each prefill. Steps are counted even if no request waits,
+    so a request that arrives between two passes waits for the next pass.
     """
 
     def __init__(self, every: int) -> None:
@@ -736,5 +715,5 @@ class PassInterval:
         self._last += 1
 
     def steps_to_pass(self, steps: int) -> int:
-        """Return the decode steps until the next pass, at least 1."""
+        """Return the number of decode steps until the next pass, at least 1."""
         return self._every - (steps - self._last) % self._every

@@ -1,7 +1,6 @@
-"""Variants of SGLang's replica, and the contract that chooses the variant of a run.
+"""Variants of SGLang's replica, and the contract that selects a variant.
 
-The variants are for releases before 0.5.23, for mixed chunks, and for replicas that only compute
-prompts. Each overrides methods of ``SGLangReplica``.
+The variants simulate releases before 0.5.23, mixed chunks, and replicas that only compute prompts.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from fairbench.schedulers.params import make_params
 
 
 class OlderSGLangReplica(SGLangReplica):
-    """A replica of a release before 0.5.23, whose finished requests leave at the next decode step.
+    """A replica before 0.5.23, whose finished requests leave at the next decode step.
 
-    Until then, finished requests take slots and reserve tokens in every pass, and the batch stays
-    marked as full. A request that finishes with its first token leaves at once.
+    Until the next decode step, finished requests take slots and reserve tokens, and
+    ``batch_is_full`` stays set. A request that finishes with its first token leaves immediately.
     """
 
     __slots__ = ()
 
     def _start(self) -> bool:
-        # ``_start_decode`` removes finished requests; if it leaves none, another admission pass
-        # follows.
+        # ``_start_decode`` removes finished requests. If no request remains in the batch, another
+        # admission pass follows.
         if not self._kept:
             return super()._start()
         return self._start_prefill() or self._start_decode() or super()._start()
@@ -57,20 +56,18 @@ class OlderSGLangReplica(SGLangReplica):
 
 
 class MixedSGLangReplica(SGLangReplica):
-    """A replica with mixed chunks: running requests decode in iterations that compute prompts.
+    """A replica with mixed chunks, which decodes in iterations that compute prompts.
 
-    Each running request takes one token of the pass's budgets and memory. If the admitted chunks
-    leave no memory for the next tokens of the running requests, these wait until the iteration
-    ends. A mixed iteration takes the time that the profile gives for prompts and decoding together
-    (``TimingProfile.step_ps``), as a step of vLLM does. SGLang's decode kernel also takes longer
-    for the longest context; this time is not modelled.
+    Each running request takes one token of the pass's budgets and memory. If the chunks leave no
+    memory for decoding, the running requests wait until the iteration ends. A mixed iteration takes
+    the time ``TimingProfile.step_ps``, like a step of vLLM. The additional time of SGLang's decode
+    kernel for the longest context is not modelled.
     """
 
     __slots__ = ("_context_tokens_mixed", "_mixes", "_saved_mixed_ps")
 
     def __init__(self, parts: WorkerParts, limits: EngineLimits, cache: KVCache) -> None:
         super().__init__(parts, limits, cache)
-        # ``_mixes`` is true if the present iteration also decodes running requests.
         self._mixes = False
         self._context_tokens_mixed = self._saved_mixed_ps = 0
 
@@ -84,11 +81,11 @@ class MixedSGLangReplica(SGLangReplica):
             return super()._chunks_ps()
         context = self._context_tokens_mixed = batch.context_tokens
         saved_ps = self._saved_mixed_ps = self._saved_beside_prompts_ps()
-        self.waiting.computed_tokens += size  # SGLang counts the size of the whole iteration here.
+        self.waiting.computed_tokens += size  # SGLang also counts decoded tokens here
         return self._profile.step_ps(self._computed, size, context) - saved_ps
 
     def _saved_beside_prompts_ps(self) -> int:
-        """Return the time (ps) saved because running requests read each shared prefix only once."""
+        """Return the time (ps) saved because running requests read shared prefixes once."""
         if self._profile.shared_read == 1:
             return 0
         nodes, shared = set[KVNode](), 0
@@ -134,7 +131,7 @@ class MixedSGLangReplica(SGLangReplica):
 
 
 class SGLangPrefillOnly(SGLangReplica):
-    """A replica that only computes prompts; its requests produce a single token.
+    """A replica that only computes prompts, whose requests produce a single token.
 
     A finished request keeps its memory until ``free_sent`` is called.
     """
@@ -153,14 +150,14 @@ R = TypeVar("R", bound=SGLangReplica)
 
 
 def replica_class(limits: EngineLimits) -> type[SGLangReplica]:
-    """Return the class of the replicas that follow the limits and the simulated release."""
+    """Return the replica class for an engine's settings and its simulated release."""
     if limits.enable_mixed_chunk:
         return MixedSGLangReplica
     return SGLangReplica if limits.rules.drops_finished else OlderSGLangReplica
 
 
 class SGLangContract:
-    """The contract of SGLang, whose parameters are those of ``EngineParams``."""
+    """The contract of SGLang, with the parameters in ``EngineParams``."""
 
     mixed_steps = False
 

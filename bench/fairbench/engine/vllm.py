@@ -1,15 +1,15 @@
-"""A simulated vLLM replica (V1 engine, 0.32.0): one token budget per step, blocks, preemption.
+"""A simulated vLLM replica (V1 engine, 0.32.0), with token budgets, blocks and preemption.
 
-The methods of ``VLLMReplica`` are in the order of their calls. ``_fill`` decides on a step. Running
-requests get tokens and blocks (part 1), and waiting requests are admitted with the rest of the
-budget (part 2). Requests are preempted if memory is short or the scheduler wants it (part 3). A
-step either computes chunks of prompts beside decoding (part 4), or only decodes (part 5).
+``_fill`` decides on a step. Running requests get tokens and blocks (part 1), and waiting requests
+are admitted with the rest of the budget (part 2). Requests are preempted if memory is short or the
+scheduler demands it (part 3). A step may compute chunks of prompts while it decodes (part 4), or
+only decode (part 5).
 
 ``VLLMReplica`` decides on a step when the previous step has ended. ``AsyncVLLMReplica``, the
 default on GPUs, decides while the previous step runs.
 
-Both follow the code in ``vllm.v1.core`` of the 0.32.0 wheel, and tests compare their decisions with
-those of vLLM's code. docs/appendix/engine.md has the rules.
+The replicas follow the code in ``vllm.v1.core``, and tests compare their decisions with the
+decisions of vLLM's code. The page docs/appendix/engine.md describes the simulated rules.
 """
 
 from __future__ import annotations
@@ -42,10 +42,7 @@ from fairbench.schedulers.views import Room
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class VLLMReplica(EngineLoop[BlockNode]):
-    """A vLLM replica.
-
-    ``submit`` adds a request and a function ``on_done``, called when the request ends.
-    """
+    """A vLLM replica."""
 
     def __init__(
         self, parts: WorkerParts, limits: VLLMLimits, cache: BlockCache | None = None
@@ -58,14 +55,13 @@ class VLLMReplica(EngineLoop[BlockNode]):
         super().__init__(parts, running.batch, waiting, limits.load_cap, limits.host_tokens)
         waiting.running = RunningListView(running, waiting, self.cache, self.cap)
         self._booking = Booking()
-        # ``_chunks`` holds the prompt chunks of the current step.
         self._chunks: list[Prefill] = []
-        # ``_stalled`` holds the decoding sequences that get no token in the current step.
+        # ``_stalled`` holds the decoding sequences without a token in the current step.
         self._stalled: list[Sequence] = []
-        # ``_short`` is true if, after the last decision, a request was still waiting for KV blocks.
+        # ``_short`` is true if a request still waited for KV blocks after the last decision.
         self._short = False
-        # ``_taken_ps`` is the last time at which a decision preempted a request because memory was
-        # short.
+        # ``_taken_ps`` is the time of the last decision that preempted a request for lack of
+        # memory.
         self._taken_ps = NEVER
 
     def _start(self) -> bool:
@@ -86,7 +82,6 @@ class VLLMReplica(EngineLoop[BlockNode]):
                 return step
 
     def _fill(self) -> Step:
-        """Decide on a step, first for running and then for waiting requests."""
         step = Step(self._step_tokens(), self._most_of_a_prompt())
         self._schedule_running(step)
         if step.preempted:
@@ -99,9 +94,9 @@ class VLLMReplica(EngineLoop[BlockNode]):
         return step
 
     def _step_tokens(self) -> int:
-        """Return the token budget of a step: the lower of the engine's and the scheduler's limits.
+        """Return the token budget of a step, the lower of the engine's and scheduler's limits.
 
-        While the scheduler limits decoding, at least one token is left for a prompt.
+        The scheduler's limit leaves at least one token for a prompt.
         """
         most, scheduler = self.limits.max_num_batched_tokens, self.scheduler
         if (step_tokens := scheduler.step_tokens) is None:
@@ -110,22 +105,21 @@ class VLLMReplica(EngineLoop[BlockNode]):
         return min(most, max(wanted, len(self.batch) + 1))
 
     def _most_of_a_prompt(self) -> int:
-        """Return the largest number of tokens that one prompt may get in a step.
+        """Return the maximum number of tokens that a prompt may get in a step.
 
-        The limit ``long_prefill_token_threshold`` has no effect if only one request waits or runs.
+        ``long_prefill_token_threshold`` has no effect if only one request waits or runs.
         """
         threshold = self.limits.long_prefill_token_threshold
         others = threshold and len(self.running) + len(self.waiting) > 1
         return threshold if others else self.limits.max_num_batched_tokens
 
-    # Part 1 of the vLLM engine: running requests. Each decoding request gets one token, and each
-    # incomplete prompt gets its next chunk.
+    # Part 1 of the engine, running requests: a decoding request gets a token, and an incomplete
+    # prompt gets a chunk.
 
     def _schedule_running(self, step: Step) -> None:
-        """Give running sequences tokens and blocks, in one operation if enough blocks are free.
+        """Give running sequences tokens and blocks, all at once if enough blocks are free.
 
-        A prompt that precedes decoding sequences in the running list takes its part of the budget
-        first.
+        A prompt that precedes decoding sequences in the running list uses the budget first.
         """
         running, batch = self.running, self.batch
         prefilling = running.prefilling
@@ -144,7 +138,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
             self._add_chunk(step, last, tokens)
 
     def _schedule_one_by_one(self, step: Step) -> None:
-        """Give tokens and blocks to one sequence after another, with preemptions if needed."""
+        """Give tokens and blocks to one sequence at a time, with preemptions if needed."""
         running, tables, batch = self.running, self.running.tables, self.batch
         scheduled: dict[Sequence, int] = {}
         index = 0
@@ -166,12 +160,12 @@ class VLLMReplica(EngineLoop[BlockNode]):
             if sequence not in running.sequences:
                 if not self.limits.goes_on_after_self:
                     break
-                # After the preemption, the next sequence has the position ``index``.
+                # The preemption moved the next sequence to position ``index`` of the list.
                 continue
             scheduled[sequence] = tokens
             step.budget -= tokens
             index = running.sequences.index(sequence) + 1
-        # If the step stays empty, vLLM decides on it again later and then allocates the blocks.
+        # vLLM allocates the blocks of an empty step later, when it decides on the step again.
         if scheduled:
             running.provided_steps = batch.steps + 1
         for sequence, tokens in scheduled.items():
@@ -183,20 +177,18 @@ class VLLMReplica(EngineLoop[BlockNode]):
         step.stalled = [one for one in batch.sequences if one not in scheduled]
 
     def _add_chunk(self, step: Step, sequence: Sequence, tokens: int) -> None:
-        """Add a further chunk of a prompt to the step."""
         end = sequence.filled + tokens
         assert self.running.tables.grow(sequence, end, end)
         last = end == sequence.total
         step.chunks.append(Prefill(sequence, sequence.filled, tokens, first=False, last=last))
         step.budget -= tokens
 
-    # Part 2 of the vLLM engine: admission. A waiting request gets a chunk if the token budget, the
-    # slots and the blocks allow it.
+    # Part 2 of the engine, admission: a waiting request needs budget, a slot and blocks.
 
     def _admit_waiting(self, step: Step) -> None:
-        """Try to admit the candidates that the scheduler names.
+        """Try to admit the scheduler's candidates.
 
-        In vLLM, and here under ``fcfs``, the first request that does not fit ends the pass. Other
+        In vLLM and under ``fcfs``, the first request that does not fit ends the pass. Other
         schedulers may name further candidates.
         """
         scheduler, running, waiting = self.scheduler, self.running, self.waiting
@@ -234,11 +226,10 @@ class VLLMReplica(EngineLoop[BlockNode]):
         finally:
             waiting.end_pass()
 
-    # Part 3 of the vLLM engine: preemption. A preempted request loses its memory and waits at the
-    # head of the queue.
+    # Part 3 of the engine, preemption: a preempted request loses its memory and waits at the head
+    # of the queue.
 
     def _preempt_for_memory(self) -> Sequence:
-        """Preempt the last request of the running list, or the one that the scheduler names."""
         victim = self.running.sequences[-1]
         if self.scheduler.retraction_order is not None:
             running, now_s = self.running.sequences, self._clock.now_ps / PS_PER_S
@@ -248,9 +239,9 @@ class VLLMReplica(EngineLoop[BlockNode]):
         return victim
 
     def _preempt_wished(self, step: Step, wish: Preempt) -> bool:
-        """Preempt a running request for the scheduler; return False if this is impossible.
+        """Preempt a running request for the scheduler; return whether it was possible.
 
-        A request that the current pass has admitted cannot be preempted.
+        A request that this pass has admitted cannot be preempted.
         """
         running, host = self.running, self.host
         sequence = next((s for s in running.sequences if s.request is wish.request), None)
@@ -258,7 +249,6 @@ class VLLMReplica(EngineLoop[BlockNode]):
             return False
         chunk = next((chunk for chunk in step.chunks if chunk.sequence is sequence), None)
         if chunk is not None and chunk.first:
-            # This pass has admitted the request, so the request cannot be preempted.
             return False
         held = running.computed_tokens(sequence)
         if wish.swap and not host.fits_copy(held):
@@ -288,14 +278,13 @@ class VLLMReplica(EngineLoop[BlockNode]):
         self.scheduler.on_retract(sequence.request, self.waiting, now_s)
         self.waiting.enter(sequence, first=True)
 
-    # Part 4 of the vLLM engine: steps that compute chunks of prompts or leave some decoding
-    # sequences without a token.
+    # Part 4 of the engine: steps with prompt chunks, or with decoding sequences that get no token.
 
     def _start_mixed(self, step: Step) -> None:
         self._end_stretch()
         for sequence in step.stalled:
             self.running.pause(sequence)
-            # ``on_tokens`` with 0 tokens tells the scheduler that fewer requests of the client run.
+            # ``on_tokens`` with 0 tokens reports that fewer requests of the client run.
             self.scheduler.on_tokens(sequence.request.client, 0)
         self._stalled, self._chunks = step.stalled, step.chunks
         self._computes_prompts = True
@@ -333,13 +322,13 @@ class VLLMReplica(EngineLoop[BlockNode]):
         self.running.finish(sequence)
         self._booking.finish(sequence)
 
-    # Part 5 of the vLLM engine: steps that only decode.
+    # Part 5 of the engine: steps that only decode.
 
     def _start_decode(self) -> None:
-        """Start a run of decode steps with an unchanged batch.
+        """Start a series of decode steps with an unchanged batch.
 
-        The run ends when a sequence ends, when blocks run out, or when a waiting request may be
-        admitted. If evictions are reported, the run also ends before the first eviction, so that
+        The series ends when a sequence ends, when blocks run out, or when a waiting request may be
+        admitted. If evictions are reported, the series also ends before the first eviction, so that
         the report has the right time.
         """
         batch, cache = self.batch, self.cache
@@ -359,17 +348,16 @@ class VLLMReplica(EngineLoop[BlockNode]):
         return self._profile.saved_ps(self.running.tables.shared_tokens(apart))
 
     def _next_boundary(self, run: DecodeRun) -> int:
-        """Return how many decode steps remain until the present step of the run ends.
+        """Return the number of steps (0 or 1) until the step in progress ends.
 
-        If the decision on the next step has preempted requests at this instant, that step counts as
-        begun.
+        If a decision has just preempted requests, the next step counts as begun.
         """
         return 1 if self._clock.now_ps == self._taken_ps else super()._next_boundary(run)
 
     def _provide(self, steps: int) -> None:
         self.running.provide(self.batch.steps + steps)
 
-    # These methods complete the interface of a replica.
+    # Replica interface
 
     @property
     def _may_admit(self) -> bool:
@@ -396,13 +384,13 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def fits(self, request: Request) -> bool:
         """Return whether the request could run alone on this worker.
 
-        The last output token of the request needs no memory.
+        The request's last output token needs no memory.
         """
         tokens = request.input_tokens + request.max_new_tokens - 1
         return -(-tokens // self.limits.block_size) <= self.limits.blocks
 
     def sync(self) -> None:
-        """Record the steps that have ended, and allocate memory for all steps that have begun."""
+        """Record the steps that have ended, and allocate memory for all begun steps."""
         if (run := self._run) is None:
             return
         over, _ = run.steps_before(self._clock.now_ps + self._clock.past(DECIDE, self.index))
@@ -412,7 +400,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
         self.running.provide(provided)
 
     def settle(self) -> None:
-        """Write the remaining records, and undo the admissions of a step that has not ended."""
+        """Write the remaining records, and undo the admissions of an unfinished step."""
         super().settle()
         for chunk in self._chunks:
             if chunk.first:
@@ -431,7 +419,7 @@ def longest_ps(profile: TimingProfile, batch: RunningBatch) -> int:
 
 
 def empty_block_cache(limits: VLLMLimits, memory: ManagedMemory | None = None) -> BlockCache:
-    """Return an empty KV pool; ``memory`` may replace vLLM's eviction policy by another one."""
+    """Return an empty KV pool; ``memory`` may replace vLLM's eviction policy."""
     blocks, size, caching = limits.blocks, limits.block_size, limits.enable_prefix_caching
     if memory is None:
         return BlockCache(blocks, size, prefix_caching=caching)
@@ -439,7 +427,7 @@ def empty_block_cache(limits: VLLMLimits, memory: ManagedMemory | None = None) -
 
 
 class PromptsOnly(Booking):
-    """The records of a prefill worker, whose one-token answers are not sent to clients."""
+    """The records of a prefill worker, whose output tokens are not sent to clients."""
 
     def shares(self, chunks: list[Prefill], gpu_ps: list[int]) -> dict[str, PrefillShare]:
         shares = super().shares(chunks, gpu_ps)
@@ -449,7 +437,7 @@ class PromptsOnly(Booking):
 
 
 class VLLMPrefillOnly(VLLMReplica):
-    """A replica that only computes prompts; its requests produce a single token.
+    """A replica that only computes prompts, whose requests produce a single token.
 
     A finished request keeps its memory until ``free_sent`` is called.
     """
@@ -472,12 +460,11 @@ class VLLMPrefillOnly(VLLMReplica):
 
 @dataclass(slots=True)
 class StepInFlight:
-    """A decided step until its results are known.
+    """A step that vLLM has decided on and whose results are not known yet.
 
-    ``decoding`` are the sequences that decode, and ``ends`` are the sequences that the step
-    finishes. ``batch`` says which clients' requests decode in the step. ``took_ps`` is the duration
-    of the step. In a step that only decodes, ``fixed_ps`` is the part of ``took_ps`` that does not
-    depend on context.
+    ``decoding`` lists the sequences that decode, and ``ends`` lists the sequences that the step
+    finishes. ``batch`` counts the clients' decoding requests. ``took_ps`` is the duration of the
+    step, of which ``fixed_ps`` does not depend on context if the step only decodes.
     """
 
     step: Step
@@ -500,25 +487,23 @@ class StepInFlight:
 class AsyncVLLMReplica(VLLMReplica):
     """A vLLM replica that decides on each step when the previous step begins.
 
-    While a step runs, vLLM already counts a token for each of its requests. For this reason, four
-    decisions differ from synchronous scheduling:
+    While a step runs, vLLM already counts a token for each of the step's requests. Therefore, four
+    rules differ from synchronous scheduling:
 
-    - A request that arrives during a step joins the step after the next one.
-    - A request keeps its slot and blocks while the step with its last token runs. If it ends before
-      ``max_new_tokens``, it keeps them for one more step, whose token is discarded.
+    - A request that arrives during a step must wait for the step after the next step.
+    - A request keeps its slot and blocks while the step with its last token runs. A request that
+      ends before ``max_new_tokens`` runs for one more step, whose token is discarded.
     - The scheduler learns of output tokens and of finished requests one decision later.
-    - Other requests find a block of decoded tokens in the cache one step later.
+    - A block of decoded tokens is cached one step later.
 
-    The batch, the block tables and the running list have the state after the last decided step.
+    The batch, the block tables and the running list are in the state after the last decided step.
     """
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        # ``_now`` is the step that is running.
         self._now: StepInFlight | None = None
-        # ``_next`` is the step that has been decided and follows the running step.
         self._next: StepInFlight | None = None
-        # ``_stretch_batch`` counts each client's requests in the current series of decode steps.
+        # ``_stretch_batch`` counts the clients' requests in the current series of decode steps.
         self._stretch_batch = self.batch.by_client(0)
 
     def _start(self) -> bool:
@@ -529,12 +514,12 @@ class AsyncVLLMReplica(VLLMReplica):
         self._next = self._plan()
         return True
 
-    # These methods decide which requests take part in the next step.
+    # Decisions
 
     def _plan(self) -> StepInFlight | None:
         """Decide on the next step, or return None if the step would be empty.
 
-        If preemptions leave the step empty, vLLM decides again when the running step has ended.
+        After preemptions that leave the step empty, vLLM decides again when the running step ends.
         """
         step = self._schedule() if self._now is None else self._fill()
         if not step.chunks and not step.decodes:
@@ -567,7 +552,7 @@ class AsyncVLLMReplica(VLLMReplica):
         )
 
     def _count(self, flight: StepInFlight) -> None:
-        """Count the tokens of a decided step, as vLLM does, before they are known."""
+        """Count the tokens of a decided step before they are known, as vLLM does."""
         self.batch.step(1, flight.parts.decode_ps, flight.parts.decode_fixed_ps)
         for chunk in flight.step.chunks:
             chunk.sequence.filled += chunk.tokens
@@ -579,7 +564,7 @@ class AsyncVLLMReplica(VLLMReplica):
             if sequence.output.length == sequence.request.max_new_tokens:
                 self.running.end_ahead(sequence)
 
-    # These methods execute a step.
+    # Steps
 
     def _begin(self, flight: StepInFlight) -> None:
         self._now, self._computes_prompts = flight, True
@@ -599,7 +584,6 @@ class AsyncVLLMReplica(VLLMReplica):
         self._end_requests(flight.ends)
 
     def _report(self, flight: StepInFlight) -> None:
-        """Log a step that has ended, and charge its tokens to clients."""
         scheduler, chunks, parts = self.scheduler, flight.step.chunks, flight.parts
         tokens = [one for one in flight.decoding if one.status != FINISHED]
         counts = Counter(one.request.client for one in tokens)
@@ -638,7 +622,7 @@ class AsyncVLLMReplica(VLLMReplica):
         self._log.prefill(self.index, flight.start_ps, now_ps, size, shares, flight.context_tokens)
 
     def _log_decode(self, flight: StepInFlight) -> None:
-        """Add a step to the current stretch; begin a new stretch if the batch has changed."""
+        """Add a step to the current series of decode steps, or begin a new series."""
         stretch, batch = self._stretch, flight.batch
         follows = stretch is not None and stretch.end_ps == flight.start_ps
         if not (follows and batch.equals(self._stretch_batch)):
@@ -656,7 +640,7 @@ class AsyncVLLMReplica(VLLMReplica):
             self._log.decode(self.index, self._stretch, self._stretch_batch)
             self._stretch = None
 
-    # These methods end requests.
+    # End of requests
 
     def _release(self, sequence: Sequence) -> None:
         """Remove a sequence whose last token is known, even if it was preempted and waits."""
@@ -669,13 +653,13 @@ class AsyncVLLMReplica(VLLMReplica):
         self._booking.finish(sequence)
 
     def _store(self, sequence: Sequence) -> None:
-        """Store the full blocks of a sequence; all of its computed tokens are known now."""
+        """Store the full blocks of a sequence, because all its computed tokens are known."""
         tokens = self.running.computed_tokens(sequence)
         most = sequence.request.input_tokens + sequence.output.length - 1
         self.running.tables.store_full(sequence, min(tokens, most))
 
     def settle(self) -> None:
-        """Write the remaining records, and undo the counts of steps that have not ended."""
+        """Write the remaining records, and undo the counts of unfinished steps."""
         super().settle()
         for flight in filter(None, (self._next, self._now)):
             for chunk in flight.step.chunks:
@@ -689,7 +673,7 @@ W = TypeVar("W", bound=VLLMReplica)
 
 
 class VLLMContract:
-    """The contract of vLLM, whose parameters are those of ``VLLMParams``."""
+    """The contract of vLLM, with the parameters in ``VLLMParams``."""
 
     mixed_steps = True
 

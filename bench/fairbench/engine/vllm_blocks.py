@@ -1,10 +1,9 @@
-"""The KV memory of a vLLM replica: blocks, a prefix cache of full blocks, and the free list.
+"""The KV memory of a vLLM replica: blocks, a prefix cache and the free list.
 
-The cached blocks form a radix tree of whole blocks, like vLLM's chained block hashes. In vLLM, two
-blocks have the same hash if their tokens and all earlier tokens are equal; in the simulator, the
-two blocks then belong to the same node of the tree. A node is a series of consecutive blocks, so
-the work for a prompt depends on the number of positions at which prompts differ, not on the
-prompt's length. Several copies of a node's blocks may be in memory, because vLLM keeps all copies.
+The cached blocks form a radix tree of whole blocks, which corresponds to vLLM's chained block
+hashes. Blocks with the same hash belong to the same node of the tree. A node is a series of
+consecutive blocks, so the cost of a look-up does not depend on the prompt's length. Several copies
+of a node's blocks may be in memory, because vLLM keeps all copies.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ from fairbench.engine.sequence import Sequence
 from fairbench.schedulers.eviction.policies import Access, EvictionPolicy
 from fairbench.schedulers.prefix_tree import Place, place_at, truncate
 
-# A slice is a part of a prompt segment: the segment's key, the part's offset, and its length in
-# tokens.
+# A part of a prompt segment: the segment's key, and the part's offset and length in tokens.
 Slice = tuple[str, int, int]
-Key = tuple[Slice, ...]  # the slices of the prompt that make up one block
+Key = tuple[Slice, ...]
 
 
 def prefix_of(prompt: Prompt, depth: int) -> Prompt:
@@ -31,7 +29,7 @@ def prefix_of(prompt: Prompt, depth: int) -> Prompt:
 
 
 def next_block(prompt: Prompt, place: Place, tokens: int) -> Key:
-    """Return the slices that make up the ``tokens`` tokens after position ``place`` of a prompt.
+    """Return the slices of the ``tokens`` tokens after position ``place`` of a prompt.
 
     Precondition: the prompt has at least ``tokens`` tokens after ``place``.
     """
@@ -61,7 +59,7 @@ def advance(prompt: Prompt, place: Place, tokens: int) -> Place:
 
 
 def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int) -> int:
-    """Return how many tokens of two prompts are equal, from positions ``at`` and ``place`` on.
+    """Return the length of the common part of two prompts after ``at`` and ``place``.
 
     At most ``most`` tokens are compared. Precondition: the first prompt has at least ``most``
     tokens after position ``at``.
@@ -83,12 +81,11 @@ def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int
 
 
 class RunCopy:
-    """A copy in memory of a tree node's blocks.
+    """A copy of a tree node's blocks in memory.
 
-    ``users`` are the owners of the requests that use all blocks of the copy. Unused copies are
-    linked in the order of their eviction; within a copy, the last block is evicted first. If the
-    cache numbers the returns of blocks to the pool, ``stamp`` is the number of the return that left
-    the copy unused.
+    ``users`` contains the owners of the requests that use the copy. Unused copies are linked in the
+    order of eviction; within a copy, the last block is evicted first. ``stamp`` is the number of
+    the return of blocks to the pool that left the copy unused, if the cache counts returns.
     """
 
     __slots__ = ("after", "before", "node", "stamp", "users")
@@ -112,7 +109,7 @@ class RunCopy:
         self.before = self.after = None
 
     def split(self, upper: BlockNode) -> RunCopy:
-        """Return a copy for node ``upper`` with the same users, to be evicted after this copy."""
+        """Return a copy for node ``upper`` with equal users, which is evicted after this copy."""
         copy = RunCopy(upper, set(self.users), self.stamp)
         if self.after is not None:
             copy.link(self, self.after)
@@ -120,11 +117,11 @@ class RunCopy:
 
 
 class BlockNode:
-    """A node of the block tree, which stands for a prefix of ``depth`` tokens in whole blocks.
+    """A node of the block tree, at which a prefix of ``depth`` tokens ends.
 
-    The prefix is the beginning of ``prompt``. Its last ``blocks`` blocks, from position ``start``
-    on, belong to the node. The parent's dictionary ``children`` holds the node under ``key``, the
-    tokens of the node's first block.
+    The prefix is the beginning of ``prompt``, and its last ``blocks`` blocks, from position
+    ``start`` on, belong to the node. ``key`` identifies the node's first block among the parent's
+    ``children``.
     """
 
     __slots__ = (
@@ -145,10 +142,10 @@ class BlockNode:
         self.depth = depth
         self.blocks = 0
         self.children = {}
-        # Requests use the first copy of a node's blocks; usually it is the only one.
+        # Requests use the first copy of a node's blocks, which is usually the only copy.
         self.copies: list[RunCopy] = []
-        # ``waiters`` and ``awaited`` hold the requests whose cached prefix ends at the node;
-        # ``awaited`` groups them by the block that would extend the prefix. Both are None for most
+        # ``waiters`` holds the requests whose cached prefix ends at the node, and ``awaited``
+        # groups them by the block that would extend the prefix. Both attributes are None for most
         # nodes.
         self.waiters: dict[BlockWaiter, None] | None = None
         self.awaited: dict[Key, dict[BlockWaiter, None]] | None = None
@@ -165,9 +162,9 @@ BlockWaiter = AttachedRequest[BlockNode]
 
 
 class BlockTree:
-    """A radix tree whose edges are blocks of ``block_size`` tokens.
+    """A radix tree whose edges are series of blocks of ``block_size`` tokens.
 
-    Every node of the tree has a copy in memory.
+    Every node has at least one copy in memory.
     """
 
     def __init__(self, block_size: int, node_type: type[BlockNode] = BlockNode) -> None:
@@ -197,10 +194,10 @@ class BlockTree:
     def store(
         self, owner: object, node: BlockNode, prompt: Prompt, place: Place, blocks: int
     ) -> tuple[BlockNode, Place]:
-        """Add the next ``blocks`` full blocks of ``owner`` to the tree, after ``node``.
+        """Add the next ``blocks`` full blocks of ``owner`` to the tree after ``node``.
 
         ``place`` is the position in the prompt at which ``node`` ends. Return the node and the
-        position at which the added blocks end.
+        position at the end of the added blocks.
         """
         while blocks:
             key = next_block(prompt, place, self.block_size)
@@ -213,14 +210,14 @@ class BlockTree:
         return node, place
 
     def add_copy(self, owner: object, node: BlockNode) -> None:
-        """Add blocks, claimed by ``owner``, as a further copy of ``node``."""
+        """Add blocks that ``owner`` uses as another copy of ``node``."""
         node.copies.append(RunCopy(node, {owner}))
 
     def split(self, node: BlockNode, blocks: int) -> BlockNode:
-        """Cut a node after its first ``blocks`` blocks; return the new upper node.
+        """Split a node after its first ``blocks`` blocks; return the new upper node.
 
-        The object ``node`` becomes the lower part, so references to it still mean the same prefix.
-        Every copy is cut as well, and its lower part is evicted before its upper part.
+        The object ``node`` becomes the lower node, so references to it keep their meaning. Every
+        copy is split as well, and its lower part is evicted first.
         """
         parent, tokens = node.parent, blocks * self.block_size
         assert parent is not None
@@ -235,7 +232,7 @@ class BlockTree:
         return upper
 
     def shorten(self, node: BlockNode, blocks: int) -> None:
-        """Remove the last ``blocks`` blocks, but never all, of a node without children."""
+        """Remove the last ``blocks`` blocks, but not all blocks, of a node without children."""
         waiters = self._unfiled(node)
         node.blocks -= blocks
         node.depth -= blocks * self.block_size
@@ -249,9 +246,9 @@ class BlockTree:
         self._moved(self._unfiled(node), node.parent)
 
     def may_grow(self, node: BlockNode, owner: object) -> bool:
-        """Return whether new blocks of ``owner`` may be added to the node itself.
+        """Return whether ``owner`` may append new blocks to the node instead of adding a child.
 
-        They may if only ``owner`` uses the node and no other request depends on it.
+        No request of another owner may use the node or wait for it.
         """
         if node.children or node.waiters or len(node.copies) != 1:
             return False
@@ -261,7 +258,7 @@ class BlockTree:
     def _enter(
         self, child: BlockNode, prompt: Prompt, place: Place, most: int
     ) -> tuple[BlockNode, Place]:
-        """Follow the prompt for at most ``most`` blocks into the child that its next block matches.
+        """Follow the prompt into a matching child for at most ``most`` blocks.
 
         Return the node and the position in the prompt at which the match ends.
         """
@@ -276,7 +273,7 @@ class BlockTree:
     def _append(
         self, owner: object, node: BlockNode, key: Key, prompt: Prompt, place: Place, blocks: int
     ) -> tuple[BlockNode, Place]:
-        """Add new blocks to ``node`` itself if ``may_grow`` allows it, otherwise as a child."""
+        """Add new blocks to ``node`` itself if ``may_grow`` allows it, or else as a child."""
         if not self.may_grow(node, owner):
             parent, node = node, self.node_type(node, key, prompt, place, node.depth)
             parent.children[key] = node
@@ -289,7 +286,7 @@ class BlockTree:
         node.blocks += blocks
         return node, advance(prompt, place, tokens)
 
-    # Each waiting request is attached to the node at which its cached prefix ends.
+    # Waiting requests
 
     def refresh(self, waiters: Iterable[BlockWaiter]) -> None:
         self.refresh_stamp += 1
@@ -344,19 +341,18 @@ class BlockTree:
 class BlockCache(BlockTree):
     """vLLM's pool of ``blocks`` KV blocks of ``block_size`` tokens each.
 
-    A block is either in the tree or blank, which means that it holds no cached tokens.
+    A block is either in the tree or blank, which means that it has no cached tokens.
 
-    ``on_evict(prefix, tokens)`` is called when the last ``tokens`` tokens of a prefix are evicted;
-    blocks of one prefix that are evicted in succession are reported by one call.
+    The cache calls ``on_evict(prefix, tokens)`` when it evicts the last ``tokens`` tokens of a
+    prefix. One call reports all blocks of a prefix that are evicted in succession.
 
-    At the head of vLLM's free list are the blank blocks, followed by the unused cached blocks, the
-    least recently used first. Full blocks return to the tail of the list, and all other blocks to
-    the head. The pool stores only the number of blank blocks. If ``prefix_caching`` is off, all
-    free blocks are blank.
+    vLLM's free list begins with the blank blocks, followed by the unused cached blocks, the least
+    recently used first. Freed full blocks go to the tail of the list, and other freed blocks go to
+    the head. If ``prefix_caching`` is off, all free blocks are blank.
     """
 
-    # If ``knows_clients`` is true, the cache counts memory by client, and ``claim`` and ``retain``
-    # have an effect.
+    # If ``knows_clients`` is true, the cache counts memory by client. Otherwise, ``claim`` and
+    # ``retain`` do nothing.
     knows_clients = False
 
     def __init__(
@@ -372,22 +368,21 @@ class BlockCache(BlockTree):
         self.blocks = self.blank = blocks
         # ``unused_blocks`` is the number of cached blocks that no running request uses.
         self.unused_blocks = 0
-        # ``shared`` counts the uses of each block beyond its first user, summed over all blocks.
+        # ``shared`` sums the users beyond the first user of each block.
         self.shared = 0
         self.on_evict = on_evict
         self.prefix_caching = prefix_caching
-        # ``_end`` closes the circular list of unused copies, between the last and the first copy.
+        # ``_end`` closes the circular list of unused copies.
         self._end = RunCopy(self.root, set())
         self._end.before = self._end.after = self._end
         # ``_row`` describes adjacent evicted blocks that are not reported yet: their prompt, and
         # the position in tokens at which they end. ``_row_tokens`` is their number of tokens.
         self._row: tuple[Prompt, int] = ((), 0)
         self._row_tokens = 0
-        # ``_above`` is the parent node; if it is evicted too, it belongs in the same report as
-        # ``_row``.
+        # ``_above`` is the parent of the evicted blocks; its eviction would extend the report.
         self._above: BlockNode | None = None
 
-    # These properties count memory in tokens, for callers that do not count in blocks.
+    # Memory in tokens
 
     @property
     def capacity(self) -> int:
@@ -414,11 +409,11 @@ class BlockCache(BlockTree):
             node.waiters = node.awaited = None
         self._end.before = self._end.after = self._end
 
-    # These methods count memory in blocks.
+    # Memory in blocks
 
     @property
     def free_blocks(self) -> int:
-        """The number of blocks that a request could get, blank or cached and unused."""
+        """The number of blocks that a request could get: blank blocks and unused cached blocks."""
         return self.blank + self.unused_blocks
 
     def unused(self) -> Iterator[RunCopy]:
@@ -430,17 +425,17 @@ class BlockCache(BlockTree):
 
     @property
     def tells_evictions(self) -> bool:
-        """Whether evictions must be reported at the time at which vLLM would evict."""
+        """Whether each eviction must be reported at the time of the eviction."""
         return self.on_evict is not None
 
     def claim(self, node: BlockNode, request: Request) -> None:
-        """Record that the request uses the path to ``node`` from now on."""
+        """Record that the request uses the path to ``node``."""
 
     def retain(self, node: BlockNode, request: Request) -> None:
-        """Record that the request has finished and that its path ends at ``node``."""
+        """Record that the request has finished and ended at ``node``."""
 
     def take_blocks(self, count: int, owner: object = None) -> None:
-        """Take ``count`` free blocks for ``owner``, the blank ones first.
+        """Take ``count`` free blocks for ``owner``, blank blocks first.
 
         Precondition: enough blocks are free.
         """
@@ -456,7 +451,7 @@ class BlockCache(BlockTree):
         self._report()
 
     def use(self, copy: RunCopy, owner: object) -> None:
-        """Record that one more request, with the given ``owner``, uses a cached copy."""
+        """Record that a request of ``owner`` uses a cached copy."""
         if copy.users:
             self.shared += copy.node.blocks
         else:
@@ -478,7 +473,6 @@ class BlockCache(BlockTree):
                 self.unused_blocks += copy.node.blocks
 
     def _evict(self, copy: RunCopy, blocks: int) -> None:
-        """Evict the last ``blocks`` blocks of a copy that no request uses."""
         node = copy.node
         self.unused_blocks -= blocks
         alone = len(node.copies) == 1
@@ -504,23 +498,23 @@ class BlockCache(BlockTree):
             self.on_evict(prefix_of(*self._row), self._row_tokens)
         self._row_tokens, self._above = 0, None
 
-    # These methods complete ``PrefixCache``, the interface of a cache for a waiting queue.
+    # Interface ``PrefixCache``
 
     def common_tokens(self, prompt: Prompt, limit: int) -> int:
         return self.match(prompt, limit)[0].depth
 
     def touch(self, node: BlockNode) -> None:
-        """Do nothing, because in vLLM a look-up does not count as a use."""
+        """Do nothing, because vLLM does not count a look-up as a use."""
 
 
 def held_by(owner: object, node: BlockNode) -> Iterator[RunCopy]:
-    """Yield the copies on the path to ``node`` that ``owner`` uses, the deepest copy first."""
+    """Yield the copies that ``owner`` uses on the path to ``node``, the deepest copy first."""
     for each in node.path():
         yield next(copy for copy in each.copies if owner in copy.users)
 
 
 class ClaimedRun(BlockNode):
-    """Consecutive cached blocks with the clients that claim them, as ``Claimed`` describes."""
+    """Consecutive cached blocks with the clients that claim them (see ``Claimed``)."""
 
     __slots__ = ("claimed_below", "holders", "keep_s", "listed_for", "number", "uses")
 
@@ -536,29 +530,28 @@ class ClaimedRun(BlockNode):
         self.number = 0
 
     def oldest(self) -> RunCopy | None:
-        """Return the unused copy that will be evicted first, or None if all copies are used."""
+        """Return the unused copy that is evicted first, or None if all copies are used."""
         unused = (copy for copy in self.copies if not copy.users)
         return min(unused, key=_stamp, default=None)
 
     @property
     def last_access(self) -> Access:
-        """The stamp of the oldest unused copy, and the depth; the deepest node comes first."""
+        """The last use of the oldest unused copy; for equal times, deeper nodes come first."""
         copy = self.oldest()
         return (0 if copy is None else copy.stamp), -self.depth, 0
 
 
 class ClientBlockCache(BlockCache):
-    """A pool of ``blocks`` blocks of ``block_size`` tokens from which ``policy`` evicts.
+    """A pool of ``blocks`` blocks of ``block_size`` tokens, with evictions by ``policy``.
 
-    The policy chooses among the nodes that have an unused copy and no continuation; the last block
-    of the chosen node is evicted. If several copies of the same tokens exist, each has its own time
-    of last use. A look-up finds only the first copy, so the others count as never used, and a node
-    may lose one of its copies although its continuation is cached. The ``owner`` of a block in use
-    is the sequence of a running request.
+    The policy chooses among nodes with an unused copy and without a cached continuation, and the
+    last block of the chosen node is evicted. Copies of the same tokens have separate times of last
+    use. A look-up finds only the first copy, so further copies can be evicted even if a
+    continuation is cached. The ``owner`` of a block is the sequence of a running request.
     """
 
     knows_clients = True
-    # The memory log stores the time of each eviction.
+    # The memory log needs the exact time of each eviction.
     tells_evictions = True
 
     def __init__(
@@ -573,13 +566,13 @@ class ClientBlockCache(BlockCache):
         super().__init__(blocks, block_size, prefix_caching=prefix_caching, node_type=ClaimedRun)
         self.claims: Claims[ClaimedRun] = Claims(policy, log, self)
         self.residency = self.claims.residency
-        self._given_back = 0  # number of requests that have returned their KV blocks
-        self._created = 0  # number of tree nodes created so far
+        self._given_back = 0
+        self._created = 0
 
-    # These methods count the tokens in memory by client.
+    # Memory by client
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
-        """Return how many tokens of a prompt are cached, and how many cached tokens are in use."""
+        """Return a prompt's number of cached tokens, and the number of these that are in use."""
         node = self.match(prompt, limit)[0]
         used = (one for one in node.path() if self.tokens_of(cast(ClaimedRun, one))[0])
         return node.depth, next((one.depth for one in used), 0)
@@ -622,7 +615,7 @@ class ClientBlockCache(BlockCache):
             self.claims.list_again(node)
         self.claims.list_if_leaf(node)
 
-    # The claims of clients on nodes.
+    # Claims on nodes
 
     def claim(self, node: BlockNode, request: Request) -> None:
         self.claims.start(cast(ClaimedRun, node), request)
@@ -630,7 +623,7 @@ class ClientBlockCache(BlockCache):
     def retain(self, node: BlockNode, request: Request) -> None:
         self.claims.finish(cast(ClaimedRun, node), request)
 
-    # Changes of the prefix tree.
+    # Prefix tree
 
     def add_copy(self, owner: object, node: BlockNode) -> None:
         mine, client = cast(ClaimedRun, node), _client_of(owner)
@@ -640,7 +633,7 @@ class ClientBlockCache(BlockCache):
         self._list_anew(mine)
 
     def may_grow(self, node: BlockNode, owner: object) -> bool:
-        """Return whether only ``owner`` uses the node and only its client has a claim."""
+        """Return whether only ``owner`` uses the node and only its client claims it."""
         mine = cast(ClaimedRun, node)
         only = super().may_grow(node, owner) and not mine.uses
         return only and [*mine.holders] == [_client_of(owner)]
@@ -658,7 +651,7 @@ class ClientBlockCache(BlockCache):
         return end, place
 
     def split(self, node: BlockNode, blocks: int) -> BlockNode:
-        """Cut a node and its claims after its first ``blocks`` blocks; return the upper node."""
+        """Split a node and its claims after its first ``blocks`` blocks; return the upper node."""
         upper = super().split(node, blocks)
         above, below = cast(ClaimedRun, upper), cast(ClaimedRun, node)
         self._number(above)
@@ -673,7 +666,7 @@ class ClientBlockCache(BlockCache):
         node.number = self._created
 
     def _unfile(self, waiter: BlockWaiter) -> None:
-        """Detach a waiting request from its node, and list the node again by its new rank."""
+        """Detach a waiting request from its node, whose rank may then fall."""
         node = cast(ClaimedRun, waiter.node)
         super()._unfile(waiter)
         self.claims.list_again(node)
@@ -682,7 +675,7 @@ class ClientBlockCache(BlockCache):
         super().abandon()
         self.claims.abandon()
 
-    # These methods implement ``ClaimedMemory``.
+    # Interface ``ClaimedMemory``
 
     def tokens_of(self, node: ClaimedRun) -> tuple[int, int]:
         used, tokens = sum(1 for copy in node.copies if copy.users), node.blocks * self.block_size
@@ -702,16 +695,16 @@ class ClientBlockCache(BlockCache):
         return bool(node.waiters)
 
     def end_use(self, node: ClaimedRun) -> None:
-        """Do nothing, because a request gives back a block before the blocks of its prefix."""
+        """Do nothing, because a request returns a block before the blocks of its prefix."""
 
     def cut(self, node: ClaimedRun, tokens: int) -> None:
-        """Split a node; ``node`` keeps its last blocks, about ``tokens`` tokens."""
+        """Split a node so that ``node`` keeps about its last ``tokens`` tokens."""
         blocks = max(1, -(-tokens // self.block_size))
         if node.blocks > blocks:
             self.split(node, node.blocks - blocks)
 
     def drop(self, node: ClaimedRun) -> None:
-        """Empty the blocks of a node's least recently used copy."""
+        """Free the blocks of a node's least recently used copy."""
         copy, parent = node.oldest(), node.parent
         assert copy is not None
         assert parent is not None

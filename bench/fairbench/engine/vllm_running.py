@@ -1,4 +1,4 @@
-"""The running list of a vLLM replica, its block tables, and the tokens and blocks of a step."""
+"""The running list of a vLLM replica, its block tables, and the work of a step."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from fairbench.schedulers.views import ClientLoad, Running, client_load
 
 @dataclass(slots=True)
 class BlockTable:
-    """The KV blocks that a sequence uses; the blocks that are in the cache end at ``node``.
+    """The KV blocks that a sequence uses, of which the cached blocks end at ``node``.
 
-    ``prompt`` includes all future outputs, and ``place`` is the position in the prompt at which
-    ``node`` ends. ``blocks`` is the number of blocks that the sequence uses.
+    ``prompt`` includes all future outputs, and ``place`` is the position in it at which ``node``
+    ends. ``blocks`` is the number of blocks that the sequence uses.
     """
 
     prompt: Prompt
@@ -34,10 +34,10 @@ class BlockTable:
 
 
 class BlockTables:
-    """The KV blocks of all running requests, by request.
+    """The block tables of all running requests.
 
-    As in vLLM, a block is stored in the cache when the step that will fill it is scheduled. Other
-    requests may therefore find a new block in the same step.
+    As in vLLM, a block is cached when the step that will fill it is scheduled, so other requests
+    may find the block in the same step.
     """
 
     def __init__(self, cache: BlockCache, *, reserve_full: bool, watermark_blocks: int) -> None:
@@ -52,7 +52,7 @@ class BlockTables:
     ) -> bool:
         """Allocate blocks for the first ``tokens`` tokens of a prompt.
 
-        Return False if too few blocks are free. ``alone`` is true if no other request is running.
+        Return False if too few blocks are free. ``alone`` is true if no other request runs.
         """
         cached = [each.copies[0] for each in node.path()]
         whole = sequence.total if self._reserve_full else tokens
@@ -82,20 +82,20 @@ class BlockTables:
             freed += self._unstored(self._tables[one])
             users.update(self.copies(one))
         for copy in cached:
-            # The new request would use this cached copy itself, so the copy is not freed.
+            # The new request itself would use this copy, so the copy is not freed.
             users.pop(copy, None)
         freed += sum(copy.node.blocks for copy, n in users.items() if n == len(copy.users))
         wanted = self._wanted(sequence.total, cached, alone=alone)
         return wanted <= self._cache.free_blocks + freed
 
     def missing(self, sequence: Sequence, tokens: int) -> int:
-        """Return how many more blocks a sequence needs to hold ``tokens`` tokens."""
+        """Return the number of additional blocks that a sequence needs for ``tokens`` tokens."""
         return max(-(-tokens // self._size) - self._tables[sequence].blocks, 0)
 
     def grow(self, sequence: Sequence, tokens: int, known: int) -> bool:
         """Allocate blocks for the first ``tokens`` tokens; return False if too few are free.
 
-        The full blocks among the first ``known`` tokens are stored in the cache.
+        The full blocks of the first ``known`` tokens are cached.
         """
         if self.missing(sequence, tokens) > self._cache.free_blocks:
             return False
@@ -105,7 +105,7 @@ class BlockTables:
         return True
 
     def add_block(self, sequence: Sequence) -> None:
-        """Give a sequence one more KV block. Precondition: a block is free."""
+        """Give a sequence another KV block. Precondition: a block is free."""
         self._cache.take_blocks(1, sequence)
         self._tables[sequence].blocks += 1
 
@@ -114,7 +114,7 @@ class BlockTables:
             self._store(sequence, self._tables[sequence], 1)
 
     def store_full(self, sequence: Sequence, tokens: int | None = None) -> None:
-        """Store the full blocks of the first ``tokens`` tokens; None means all but the last."""
+        """Cache the full blocks of the first ``tokens`` tokens; None means all but the last."""
         table = self._tables[sequence]
         full = table.blocks - 1 if tokens is None else tokens // self._size
         more = full - table.node.depth // self._size
@@ -122,19 +122,19 @@ class BlockTables:
             self._store(sequence, table, more)
 
     def retain(self, sequence: Sequence) -> None:
-        """Tell the eviction policy that a sequence, which still has its blocks, has ended."""
+        """Tell the eviction policy that a sequence with blocks has ended."""
         if self._cache.knows_clients:
             self._cache.retain(self._tables[sequence].node, sequence.request)
 
     def give_back(self, sequence: Sequence) -> None:
-        """Free the blocks of an ended or preempted sequence; its last block is evicted first."""
+        """Free the blocks of an ended or preempted sequence, whose last block is evicted first."""
         table = self._tables.pop(sequence)
         self._cache.give_back(sequence, table.node, self._unstored(table))
 
     def shared_tokens(self, apart: Iterable[Sequence]) -> int:
-        """Return how many tokens are saved by sharing: each user of a block after the first counts.
+        """Return the tokens saved by sharing: a block's tokens for each user after the first.
 
-        Sequences in ``apart`` do not count as users.
+        The sequences in ``apart`` do not count as users.
         """
         shared = self._cache.shared
         others = Counter(copy for sequence in apart for copy in self.copies(sequence))
@@ -143,7 +143,7 @@ class BlockTables:
         return shared * self._size
 
     def copies(self, sequence: Sequence) -> Iterator[RunCopy]:
-        """Yield the cached blocks that a running sequence uses, the deepest copy first."""
+        """Yield the cached copies that a running sequence uses, the deepest copy first."""
         return held_by(sequence, self._tables[sequence].node)
 
     def blocks(self, sequence: Sequence) -> int:
@@ -153,7 +153,7 @@ class BlockTables:
         return len(self._tables)
 
     def _wanted(self, tokens: int, cached: Iterable[RunCopy], *, alone: bool) -> int:
-        """Return how many free blocks a prompt needs in addition to the ``cached`` copies."""
+        """Return the number of free blocks that a prompt needs besides the ``cached`` copies."""
         used = sum(copy.node.blocks for copy in cached if copy.users)
         return -(-tokens // self._size) - used + (0 if alone else self._watermark)
 
@@ -173,7 +173,7 @@ class BlockTables:
 
 
 class BlockPhases:
-    """The decoding sequences, grouped by the step in which each begins a new block."""
+    """The decoding sequences, grouped by the steps in which they begin new blocks."""
 
     def __init__(self, block_size: int) -> None:
         self._size = block_size
@@ -204,11 +204,11 @@ class BlockPhases:
             yield sequence, sequence in begin, sequence in fill
 
     def count(self, step: int) -> int:
-        """Return how many sequences begin a new block in step ``step``."""
+        """Return the number of sequences that begin a new block in step ``step``."""
         return len(self._groups[step % self._size])
 
     def steps_within(self, step: int, blocks: int, most: int) -> int:
-        """Return how many steps from ``step`` on need at most ``blocks`` blocks, up to ``most``."""
+        """Return the number of steps after ``step``, up to ``most``, that ``blocks`` allow."""
         each_round = len(self._phase)
         if not each_round:
             return most
@@ -224,13 +224,12 @@ class BlockPhases:
 class Step:
     """The work of one step of vLLM.
 
-    ``budget`` is the number of tokens that the step may still compute, and ``most`` is the largest
-    number of tokens that one prompt may get. ``decodes`` is the number of sequences that decode.
-    ``preempted`` is true if a sequence was preempted because blocks ran out. ``wished`` holds the
-    sequences that the scheduler preempted. ``stalled`` holds the decoding sequences that get no
-    token. A sequence is stalled if it lacked blocks and was itself preempted; this happens only
-    under a scheduler with its own retraction order. A sequence is also stalled if earlier prompts
-    used up the budget; this happens only with ``long_prefill_token_threshold``.
+    ``budget`` is the number of tokens that the step may still compute, and ``most`` is the maximum
+    number of tokens of a prompt. ``decodes`` is the number of sequences that decode. ``preempted``
+    is true if a sequence was preempted because blocks ran out. ``wished`` holds the sequences that
+    the scheduler preempted. ``stalled`` holds the decoding sequences that get no token, because an
+    earlier sequence lacked blocks and was itself preempted, or because earlier prompts used up the
+    budget.
     """
 
     budget: int
@@ -247,13 +246,13 @@ class Step:
 
 
 class RunningList:
-    """vLLM's running list in order of admission, including prefilling requests.
+    """vLLM's list of running and prefilling requests, in order of admission.
 
-    Normally, only the last sequence may be prefilling: its incomplete prompt takes the rest of
-    every budget, so no other request is admitted. With ``long_prefill_token_threshold``, any
-    sequence may be prefilling. All other sequences decode, and are members of ``batch``.
+    Normally, only the last sequence may be prefilling, because its incomplete prompt takes the rest
+    of every budget. With ``long_prefill_token_threshold``, any sequence may be prefilling. The
+    decoding sequences are members of ``batch``.
 
-    With asynchronous scheduling, ``batch`` has the state after the running step. This step gives
+    With asynchronous scheduling, ``batch`` is in the state after the running step. This step gives
     each sequence in ``pending`` a token, and each sequence in ``ending`` its last token.
     """
 
@@ -269,7 +268,7 @@ class RunningList:
         self._phases = BlockPhases(cache.block_size)
         self._seats: dict[Sequence, int] = {}
         self._admitted = 0
-        # ``provided_steps`` is the number of decode steps whose KV blocks are already allocated.
+        # ``provided_steps`` is the number of decode steps whose KV blocks are allocated.
         self.provided_steps = 0
         self._ahead = limits.async_scheduling
         self.pending: set[Sequence] = set()
@@ -282,7 +281,7 @@ class RunningList:
     def is_full(self) -> bool:
         return len(self.sequences) >= self._most
 
-    # The sequences of the running list.
+    # Sequences
 
     def admit(self, sequence: Sequence, node: BlockNode, place: Place, tokens: int) -> bool:
         """Admit a sequence and allocate blocks for its first ``tokens`` tokens.
@@ -299,23 +298,21 @@ class RunningList:
         return True
 
     def decode(self, sequence: Sequence) -> None:
-        """Let a sequence whose prompt is complete decode from the next step on."""
         batch = self.batch
         batch.join(sequence)
         context = sequence.request.input_tokens + sequence.produced
         self._phases.join(sequence, batch.steps, context, self._seats[sequence])
 
     def pause(self, sequence: Sequence) -> None:
-        """Stop decoding a sequence until ``decode`` is called for it again."""
+        """Stop decoding a sequence until the next call of ``decode``."""
         self.batch.remove_sequence(sequence)
         self._phases.remove_sequence(sequence)
 
     def finished(self) -> list[Sequence]:
-        """Return the sequences that the last step finished, in running order."""
         return sorted(self.batch.finished(), key=self._seats.__getitem__)
 
     def end_ahead(self, sequence: Sequence) -> None:
-        """Stop decoding a sequence, because the running step gives it its last token."""
+        """Stop decoding a sequence whose last token the running step produces."""
         self.pause(sequence)
         self.ending.add(sequence)
 
@@ -337,11 +334,11 @@ class RunningList:
         self.ending.discard(sequence)
         del self._seats[sequence]
 
-    # These methods concern a single step.
+    # Steps
 
     @property
     def prefilling(self) -> list[Sequence]:
-        """The sequences whose prompts are incomplete, in running order."""
+        """The sequences with incomplete prompts, in running order."""
         count = len(self.sequences) - len(self.batch) - len(self.ending)
         found: list[Sequence] = []
         for sequence in reversed(self.sequences):
@@ -354,17 +351,17 @@ class RunningList:
     def blocks_of_next_step(self, prefilling: Sequence | None, tokens: int) -> int:
         """Return the number of blocks that the next step needs.
 
-        The step computes ``tokens`` more tokens of the sequence ``prefilling``, if there is one.
+        The step computes ``tokens`` more tokens of the sequence ``prefilling``, if any.
         """
         steps = self.batch.steps
-        # If a step is decided a second time, its blocks have been allocated already.
+        # If vLLM decides on a step again, the step's blocks are already allocated.
         blocks = self._phases.count(steps) if steps == self.provided_steps else 0
         if prefilling is not None:
             blocks += self.tables.missing(prefilling, prefilling.filled + tokens)
         return blocks
 
     def provide(self, steps: int) -> None:
-        """Give the decoding sequences the blocks that the next ``steps`` steps need."""
+        """Give the decoding sequences the blocks of all steps before step number ``steps``."""
         for step in range(self.provided_steps, steps):
             for sequence, begins, fills in self._phases.at_blocks(step):
                 if begins:
@@ -377,11 +374,11 @@ class RunningList:
         self.provided_steps = max(self.provided_steps, steps)
 
     def steps_ahead(self, blocks: int, most: int) -> int:
-        """Return for how many more steps, up to ``most``, ``blocks`` blocks suffice."""
+        """Return the number of additional steps, up to ``most``, for which ``blocks`` suffice."""
         return self._phases.steps_within(self.provided_steps, blocks, most)
 
     def computed_tokens(self, sequence: Sequence) -> int:
-        """Return how many tokens of a running sequence have KV values in memory."""
+        """Return the number of a running sequence's tokens that have a KV cache."""
         if sequence in self.batch.sequences:
             return sequence.request.input_tokens + self.batch.produced(sequence) - 1
         if sequence in self.ending:
@@ -394,23 +391,23 @@ class RunningList:
 
 
 class Booking:
-    """A record of which prompt tokens are computed for the first time, and which again.
+    """A record of the prompt tokens that are computed for the first time or again.
 
-    A request may lose its memory before its prompt is complete. When the prompt is computed again,
-    the tokens that were never reached before count as computed for the first time.
+    A request may be preempted before its prompt is complete. When the prompt is recomputed, tokens
+    that were never reached before count as first computations.
     """
 
     def __init__(self) -> None:
-        # ``_reached`` maps each preempted request to the number of prompt tokens computed before.
+        # ``_reached`` maps each preempted request to the prompt tokens computed before.
         self._reached: dict[Sequence, int] = {}
 
     def admit(self, sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:
-        """Record and charge an admission, even if the tokens were computed before."""
+        """Record and charge an admission, or a readmission after a preemption."""
         fresh = self._fresh(sequence, sequence.filled, sequence.total - sequence.filled)
         book_admission(sequence, scheduler, now_ps, fresh)
 
     def undo_admission(self, sequence: Sequence, cached_tokens: int) -> None:
-        """Undo ``admit`` for a step that had not ended when the run ended."""
+        """Undo ``admit`` for a step that had not ended at the end of the run."""
         if not sequence.retractions:
             sequence.not_admitted(cached_tokens)
             return
@@ -419,7 +416,7 @@ class Booking:
         sequence.recompute_tokens -= extend - self._fresh(sequence, cached_tokens, extend)
 
     def preempt(self, sequence: Sequence, decoding: bool) -> None:
-        """Record a preemption; the rest of the prompt is not computed yet."""
+        """Record a preemption, after which the rest of the prompt is not computed yet."""
         left = 0 if decoding else sequence.total - sequence.filled
         sequence.recompute_tokens -= left - self._fresh(sequence, sequence.filled, left)
         reached = sequence.request.input_tokens if decoding else sequence.filled
@@ -429,7 +426,7 @@ class Booking:
         self._reached.pop(sequence, None)
 
     def shares(self, chunks: list[Prefill], gpu_ps: list[int]) -> dict[str, PrefillShare]:
-        """Return each client's part of a step; ``gpu_ps`` is the time of each chunk."""
+        """Return each client's part of a step; ``gpu_ps`` is the GPU time of each chunk."""
         return shares_of(chunks, gpu_ps, self._fresh)
 
     def _fresh(self, sequence: Sequence, cached: int, tokens: int) -> int:
@@ -442,7 +439,7 @@ class Booking:
 
 @dataclass(slots=True)
 class RunningListView:
-    """The ``RunningView`` of the running list. vLLM reserves no memory for future outputs."""
+    """The ``RunningView`` of vLLM, which reserves no memory for future outputs."""
 
     running: RunningList
     waiting: WaitingQueue[BlockNode]
@@ -465,7 +462,7 @@ class RunningListView:
             elif sequence in running.sequences:
                 produced, held = sequence.produced, sequence.filled
             else:
-                # The scheduler has preempted this request since the step was decided.
+                # A scheduler may preempt a request while it iterates over the list.
                 continue
             if sequence in running.pending:
                 produced -= 1

@@ -1,8 +1,8 @@
-"""The waiting queue of a replica, kept sorted by cached prefix without a walk over all requests.
+"""The waiting queue of a replica, which is kept sorted by cached prefixes.
 
-The cost is proportional to the number of changes: the length of a match changes only where the tree
-changes, and SGLang's stable in-place sort moves only requests whose match changed in length. The
-order is that of ``ListView``; tests compare the two.
+The cost is proportional to the number of changes, because SGLang's stable sort moves only requests
+whose match has changed in length. Tests compare the queue's order with the order of the slower
+``ListView``.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS, Place, head_of, place_at
 from fairbench.schedulers.views import ListScan, NothingRunning, RunningView, Waiting
 
-# ``DEPRIORITIZED`` and ``ARRIVED`` are sort keys of requests at the end of the queue. A matched
-# request's sort key is minus its number of cached tokens.
+# sort keys of requests at the end of the queue; a matched request's sort key is minus its number of
+# cached tokens
 DEPRIORITIZED, ARRIVED = 1, 2
-# A waiting request's position: its sort key, its rank among requests with equal keys, and the
-# request.
+# A waiting request's position: its sort key, its rank among equal keys, and the request.
 Order = tuple[int, int, "Entry[Any]"]
 
 
@@ -47,27 +46,26 @@ class Entry(Generic[N]):
         self.prompt = sequence.prompt
         self.total = sequence.total
         self.number = number
-        # ``since`` is how many prompt tokens the engine had computed when the request entered the
+        # ``since`` is the engine's number of computed prompt tokens when the request entered the
         # queue.
         self.since = 0
         self.node: N | None = None
         self.place: Place = (0, 0)
         self.key, self.rank = ARRIVED, number
-        # ``before`` describes the request's last move: the stamp of that refresh, and the key and
+        # ``before`` describes the request's last move: the stamp of the refresh, and the key and
         # rank before the move.
         self.before = (0, 0, 0)
-        # ``head`` holds the first tokens of a cold request (at most 32 tokens cached); cold
-        # requests with the same first tokens form a group.
+        # ``head`` holds the first tokens of a cold request (a request with at most 32 cached
+        # tokens). Cold requests with equal first tokens form a group.
         self.head: Prompt | None = None
         # ``dirty`` is true if the request's cached prefix may have changed since the last refresh.
         self.dirty = True
-        # ``placed`` is true if the request is in the sorted list.
         self.placed = False
         self.admitted = False
 
     @property
     def order(self) -> Order:
-        """The position in the sorted list. It is not stored, to avoid a reference cycle."""
+        """The position in the sorted list; storing it would create a reference cycle."""
         return self.key, self.rank, self
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
@@ -76,7 +74,7 @@ class Entry(Generic[N]):
 
     @property
     def matched(self) -> int:
-        """Return the number of cached tokens by which LPM sorts requests.
+        """The number of cached tokens by which LPM sorts requests.
 
         Precondition: the request is attached to a tree node.
         """
@@ -86,12 +84,10 @@ class Entry(Generic[N]):
 
 
 class MatchOrder:
-    """A sorted list of waiting requests for each client, and a sorted list of their first requests.
+    """Sorted lists of each client's waiting requests, and of the clients' first requests.
 
-    The list of first requests gives the head of the queue without a scan of all clients. Plain
-    lists are used, because an insertion moves the later entries with one copy in C. With ten
-    thousand waiting requests it takes 2 us, less than the calls of a data structure that avoids the
-    copy.
+    The list of first requests gives the head of the queue without a scan of all clients. An
+    insertion into a plain list is fast: it takes 2 us with ten thousand waiting requests.
     """
 
     def __init__(self) -> None:
@@ -99,7 +95,6 @@ class MatchOrder:
         self._heads: list[Order] = []
 
     def add(self, order: Order) -> None:
-        """Insert a request at the position that it was given."""
         client = order[2].request.client
         mine = self._lists.get(client)
         if mine is None:
@@ -136,9 +131,9 @@ class MatchOrder:
         return iter(self._lists[client])
 
     def beyond(self, client: str, at: Order | None) -> Iterator[Order]:
-        """Return a client's waiting requests in order, beginning after position ``at``.
+        """Return a client's waiting requests in order, after position ``at``.
 
-        If ``at`` is None, all waiting requests of the client are returned.
+        If ``at`` is None, return all waiting requests of the client.
         """
         mine = self._lists[client]
         first = 0 if at is None else bisect_right(mine, at)
@@ -154,7 +149,7 @@ class QueueScan(ListScan):
 
 
 class MatchScan(ListScan):
-    """A scan in match order, which merges the sorted lists of the clients on demand."""
+    """A scan in match order, which merges the clients' sorted lists on demand."""
 
     def __init__(self, ordered: MatchOrder) -> None:
         super().__init__([], ())
@@ -165,9 +160,8 @@ class MatchScan(ListScan):
         # ``_merge`` is a heap with an entry per client: the position of the client's next request,
         # and an iterator over its later requests.
         self._merge: list[tuple[Order, str, Iterator[Order]]] = []
-        # ``_held`` holds the clients that the scheduler skipped; they were removed from the merge.
         self._held: dict[str, None] = {}
-        self._at: Order | None = None  # position in the queue of the request that was returned last
+        self._at: Order | None = None
 
     def __next__(self) -> Request:
         if (order := self._following()) is None:
@@ -188,7 +182,7 @@ class MatchScan(ListScan):
             head = self._head
             if merge and (head is None or merge[0][0] < head):
                 order, client, rest = merge[0]
-                # Requests that this pass has already admitted are skipped below.
+                # Admitted requests are skipped.
                 has_left = order[2].admitted
                 if not has_left and (
                     client in skipped or (credit is not None and credit[client] <= 0)
@@ -210,7 +204,8 @@ class MatchScan(ListScan):
             has_left = head[2].admitted
             if has_left or (client not in skipped and (credit is None or credit[client] > 0)):
                 rest = self._ordered.orders_of(client)
-                # Skip the client's first request: it is returned now, or it has left the queue.
+                # The iterator skips the client's first request, which is returned now or has left
+                # the queue.
                 next(rest)
                 self._join(client, rest)
                 if has_left:
@@ -225,21 +220,21 @@ class MatchScan(ListScan):
 
 REQUEST = attrgetter("request")
 PS_PER_US = PS_PER_S // 10**6
-FIRST = -(1 << 62)  # a sort key that comes before the keys of all matched requests
+FIRST = -(1 << 62)  # a sort key before the keys of all matched requests
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class MatchedQueue(ABC, Generic[N]):
-    """The waiting queue of a simulated engine with a prefix cache, as a ``WaitingView``.
+    """The waiting queue of a simulated engine with a prefix cache (``WaitingView``).
 
-    The engine calls ``enter`` for each request that arrives. In a pass, the scheduler reads the
-    view; the host calls ``admit`` for each admitted request, and then ``end_pass``.
+    The engine calls ``enter`` for each arriving request and ``admit`` for each admitted request.
+    The engine calls ``end_pass`` at the end of each pass.
 
     Args:
         cache: The cache against which the waiting requests are matched.
-        cache_aware: Whether requests can be sorted by their cached prefix.
-        in_batch: Whether a cold request (at most 32 cached tokens) comes last if an earlier cold
-            request begins with the same tokens.
+        cache_aware: Whether requests can be sorted by their cached prefixes.
+        in_batch: Whether a cold request (with at most 32 cached tokens) comes last if an earlier
+            cold request begins with the same tokens.
         match_us: CPU time, in microseconds, of matching one waiting request.
     """
 
@@ -262,29 +257,26 @@ class MatchedQueue(ABC, Generic[N]):
         self._sorted = MatchOrder()
         self._leaving: list[Entry[N]] = []
         self._dirty: list[Entry[N]] = []
-        # ``_fresh`` holds new requests that are not in the sorted list yet.
         self._fresh: list[Entry[N]] = []
-        # Cold requests (at most 32 cached tokens) with the same first tokens form a group. These
-        # three mappings hold the requests of each group, its leader, and the new requests of groups
-        # that need a leader.
+        # Cold requests with equal first tokens form a group, whose leader is sorted by its cached
+        # prefix. The mappings hold the requests and the leader of each group, and the new requests
+        # of groups that need a leader.
         self._cold: dict[Prompt, dict[Entry[N], None]] = {}
         self._leader: dict[Prompt, Entry[N]] = {}
         self._joined: dict[Prompt, list[Entry[N]]] = {}
-        # ``_number`` and ``_front`` are the numbers given last at the tail and the head of the
+        # ``_number`` and ``_front`` are the last numbers given at the tail and the head of the
         # queue.
         self._number = self._front = 0
-        # ``_low`` and ``_high`` are the ranks that the last moves backward and forward gave.
         self._low = self._high = 0
-        # ``_looked`` is true if the current pass has already called ``match_order``.
         self._looked = False
-        # ``matched`` counts the requests matched with the cache since ``matching_ps`` was last
-        # read.
+        # ``matched`` counts the requests matched with the cache since the last call of
+        # ``matching_ps``.
         self.matched = 0
-        self.computed_tokens = 0  # number of prompt tokens that the engine has computed so far
+        self.computed_tokens = 0
         if cache_aware:
             cache.on_moved = self._on_moved
 
-    # These methods implement ``WaitingView``.
+    # Interface ``WaitingView``
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -314,19 +306,19 @@ class MatchedQueue(ABC, Generic[N]):
             return self.matched_now(request)
         return entry.matched
 
-    # Subclasses implement these methods.
+    # Methods of subclasses
 
     @abstractmethod
     def matched_now(self, request: Request) -> int:
-        """Match a request against the cache; return the number of matched tokens."""
+        """Match a request with the cache; return its number of cached tokens."""
 
     def pass_unmatched(self) -> None:
         """Mark prefixes as used, as the engine does in a pass that matches no request."""
 
-    # These methods are called by the engine that owns the queue.
+    # Calls by engines
 
     def matching_ps(self) -> int:
-        """Return the CPU time (ps) that was spent on matching since the last call."""
+        """Return the CPU time (ps) of matching since the last call."""
         spent_ps, self.matched = self.matched * self._match_ps, 0
         return spent_ps
 
@@ -371,9 +363,9 @@ class MatchedQueue(ABC, Generic[N]):
         self.end_pass()
 
     def admit(self, request: Request) -> None:
-        """Remove a request from the queue because it was admitted.
+        """Remove an admitted request from the queue.
 
-        Scans of the present pass skip the admitted request.
+        The scans of this pass skip the request.
         """
         entry = self.entries.pop(request)
         entry.admitted = True
@@ -384,7 +376,7 @@ class MatchedQueue(ABC, Generic[N]):
         self._leaving.append(entry)
 
     def end_pass(self) -> None:
-        """Delete the requests that the pass has admitted; its scans become invalid."""
+        """Delete the requests that the pass has admitted; the pass's scans become invalid."""
         for entry in self._leaving:
             del self._queue[entry.number]
             if not self._cache_aware:
@@ -397,10 +389,9 @@ class MatchedQueue(ABC, Generic[N]):
         self._leaving.clear()
         self._looked = False
 
-    # These methods keep the waiting requests in order.
+    # Order of requests
 
     def _match_scan(self) -> MatchScan:
-        """Add new requests to the sorted list, and return a scan in match order."""
         for entry in self._fresh:
             if not entry.admitted:
                 entry.placed = True
@@ -425,11 +416,11 @@ class MatchedQueue(ABC, Generic[N]):
             self._regroup(entry)
         self._elect_leaders(changed)
         self._move(changed, self._cache.refresh_stamp)
-        # ``_move`` has already added all new requests to the sorted list.
+        # The call of ``_move`` has added all new requests to the sorted list.
         self._fresh.clear()
 
     def _regroup(self, entry: Entry[N]) -> None:
-        """Add a cold request to the group with the same 32 first tokens; remove a warm request."""
+        """Add a cold request to the group with equal first tokens, or remove a warm request."""
         assert entry.node is not None
         cold = self._in_batch and entry.node.depth <= IN_BATCH_TOKENS
         if cold == (entry.head is not None):
@@ -455,9 +446,10 @@ class MatchedQueue(ABC, Generic[N]):
             self._joined.setdefault(head, [])
 
     def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
-        """Make the first request of each group its leader, and add the changes to ``changed``.
+        """Make the first request of each group its leader; add changes to ``changed``.
 
-        The leader is sorted by its match with the cache; all other requests of the group come last.
+        A group's leader is sorted by its cached prefix, and the other requests of the group come
+        last.
         """
         for head, joined in self._joined.items():
             if not (group := self._cold.get(head)):
@@ -473,10 +465,7 @@ class MatchedQueue(ABC, Generic[N]):
         self._joined.clear()
 
     def _move(self, changed: dict[Entry[N], None], refresh: int) -> None:
-        """Move changed requests to where a stable sort of the old list would put them.
-
-        ``refresh`` is the stamp of the current refresh.
-        """
+        """Move changed requests to the positions that a stable sort would give them."""
         # ``moves`` lists each request that moves, with its old key, old rank and new key.
         moves: list[tuple[int, int, int, Entry[N]]] = []
         for entry in changed:
@@ -486,12 +475,12 @@ class MatchedQueue(ABC, Generic[N]):
                 moves.append((entry.key, entry.rank, key, entry))
                 entry.before = (refresh, entry.key, entry.rank)
         moves.sort()
-        # A request that moves forward goes behind the requests that already have its new key.
+        # A request that moves forward in the queue goes behind the requests with its new key.
         for old, _, key, entry in moves:
             if old > key:
                 self._high += 1
                 self._place(entry, key, self._high)
-        # A request that moves backward goes in front of the requests that already have its new key.
+        # A request that moves backward in the queue goes before the requests with its new key.
         for old, _, key, entry in reversed(moves):
             if old < key:
                 self._low -= 1
@@ -510,9 +499,9 @@ TOUCH_EVERY, TOUCH_COUNT = 32, 128
 
 
 class WaitingQueue(MatchedQueue[N]):
-    """A queue that matches and marks prefixes of a simulated cache as SGLang does.
+    """A waiting queue that matches and marks cached prefixes as SGLang does.
 
-    If ``touches`` is set, passes without matching mark the prefixes at the queue's head as used.
+    If ``touches`` is set, passes without matching mark the prefixes of the first requests as used.
     """
 
     def __init__(
@@ -534,7 +523,7 @@ class WaitingQueue(MatchedQueue[N]):
         return self.match(request)[0].depth
 
     def match(self, request: Request) -> tuple[N, Place]:
-        """Match a candidate, except for its last token, and mark its cached prefix as used."""
+        """Match a candidate without its last token, and mark its cached prefix as used."""
         entry = self.entries[request]
         node, place, limit = entry.node, entry.place, entry.total - 1
         if node is None:
@@ -547,20 +536,20 @@ class WaitingQueue(MatchedQueue[N]):
         self._tree.touch(node)
         return node, place
 
-    # Schedulers that sort the queue use these methods.
+    # Sorting by schedulers
 
     def batch(self) -> Iterable[Request]:
         return chain((one.request for one in self.running), (one.request for one in self.ended))
 
     def matches(self) -> list[Waiting]:
-        """Match all waiting requests in queue order, as SGLang does before a sort by matches."""
+        """Match all waiting requests in queue order, as SGLang does before it sorts them."""
         self._looked = True
         self.matched += len(self.entries)
         heads: set[Prompt] = set()
         return [self._waiting(entry, heads) for entry in self._queue.values()]
 
     def _waiting(self, entry: Entry[N], heads: set[Prompt]) -> Waiting:
-        """Match a request; ``heads`` holds the first tokens of uncached requests before it."""
+        """Match a request; ``heads`` holds the first tokens of earlier cold requests."""
         node: Any = self._tree.match(entry.prompt, entry.total)[0]
         self._tree.touch(node)
         cold = self._in_batch and node.depth <= IN_BATCH_TOKENS
@@ -572,7 +561,7 @@ class WaitingQueue(MatchedQueue[N]):
         return Waiting(entry.request, entry.total, cached, duplicate, waited, entry.number, node)
 
     def sort(self, scheduler: LocalScheduler) -> None:
-        """Let the scheduler sort the queue; count the pass if no request was matched."""
+        """Let the scheduler sort the queue; count the pass if it matched no request."""
         assert scheduler.sort_queue is not None, "precondition: the scheduler sorts the queue"
         order = scheduler.sort_queue(self)
         if order is not None:
@@ -586,7 +575,7 @@ class WaitingQueue(MatchedQueue[N]):
             self.pass_unmatched()
 
     def pass_unmatched(self) -> None:
-        """Mark the queue's first requests as used in every 32nd pass without matching."""
+        """Mark the first requests' prefixes as used in every 32nd pass without matching."""
         if self._touches and self.entries:
             if self._unmatched_passes % TOUCH_EVERY == 0:
                 self.touch_head(TOUCH_COUNT)
@@ -606,7 +595,7 @@ class WaitingQueue(MatchedQueue[N]):
 def retraction_order(
     scheduler: LocalScheduler, waiting: WaitingQueue[N], running: Iterable[Sequence], now_s: float
 ) -> list[Sequence]:
-    """Return the running sequences in the order in which the scheduler would retract them.
+    """Return the running sequences in the scheduler's retraction order.
 
     Raises RunFailed unless the scheduler returns every running request exactly once.
     """

@@ -1,4 +1,4 @@
-"""The bundled timing profiles and profiles in TOML files, by id or by names of GPU and model."""
+"""The catalogue of timing profiles, which are bundled or read from TOML files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 
 SUFFIX = ".toml"
 FILE = "file:"
-"""If a profile was read from a file, the last part of the profile's id begins with ``FILE``."""
+"""The prefix that marks the last part of a profile's id if the profile was read from a file."""
 
 _DIGEST_LETTERS = 12
 _ONLY_KNOWN = ConfigDict(extra="forbid", frozen=True)
@@ -30,7 +30,7 @@ Amount = Annotated[float, Field(ge=0, lt=1e12)]
 
 
 class _Coefficients(BaseModel):
-    """The coefficients of a ``TimingProfile``, under the symbols that its formula uses."""
+    """The coefficients of a ``TimingProfile``, under the symbols of its formula."""
 
     model_config = _ONLY_KNOWN
 
@@ -77,11 +77,10 @@ _KNOWN = (
 
 
 def read_profile(gpu: str) -> TimingProfile:
-    """Return the profile in a TOML file; ``gpu`` is the file's path or the profile's id.
+    """Return the profile in a TOML file, given the file's path or the profile's id.
 
-    The id ends in the path and digest of the file, so a changed file is noticed when a stored
-    experiment is run again. Raises DataError that names file and key, and UsageError if the file
-    has changed.
+    The profile's id contains the file's path and digest, so that a stored experiment detects a
+    changed file. Raises DataError for a wrong file, and UsageError for a changed file.
     """
     path, _, digest = gpu.rpartition(f"/{FILE}")[2].partition("@")
     data = read_toml(Path(path), path)
@@ -101,7 +100,7 @@ def read_profile(gpu: str) -> TimingProfile:
 def profile_of_table(data: Mapping[str, Any], where: str) -> TimingProfile:
     """Return the timing profile that a table describes.
 
-    Raises DataError with the name of the wrong key.
+    Raises DataError, which names the wrong key.
     """
     with of_file(where, _KNOWN):
         found = validated(_ProfileTable, data)
@@ -117,7 +116,7 @@ def profile_of_table(data: Mapping[str, Any], where: str) -> TimingProfile:
 
 
 def table_of(profile: TimingProfile, source: str, error_pct: Mapping[str, float]) -> dict[str, Any]:
-    """Return the table, with six digits, from which ``profile_of_table`` makes the profile."""
+    """Return the profile as a table for ``profile_of_table``, rounded to six digits."""
     pool = profile.pool
     table: dict[str, Any] = {
         "profile": profile.profile_id,
@@ -145,7 +144,7 @@ def _rounded(value: float) -> float:
     return value if isinstance(value, int) else float(f"{value:.6g}")
 
 
-# ``SAME_SHAPE`` maps a model to a model of equal shape, and therefore of equal iteration times.
+# ``SAME_SHAPE`` maps a model to a model of equal shape and therefore of equal iteration times.
 SAME_SHAPE = {
     "llama-3-8b": "llama-3.1-8b",
     "llama-3-70b": "llama-3.1-70b",
@@ -159,16 +158,15 @@ _GLUED = re.compile(r"^(llama|qwen)(\d)")
 
 
 def canonical_model(name: str, known: Iterable[str]) -> str:
-    """Return the known model that a name means, or else the name in normal form.
+    """Return the known model that the name means, or the name in normal form.
 
-    Organisation, case, ``Meta-`` and endings such as ``-Instruct`` are ignored in a model's name:
-    ``meta-llama/Llama-3.1-70B-Instruct`` is ``llama-3.1-70b``. Models whose layers have equal sizes
+    The organisation, upper case, ``Meta-`` and endings such as ``-Instruct`` are ignored:
+    ``meta-llama/Llama-3.1-70B-Instruct`` is ``llama-3.1-70b``. Models with layers of equal sizes
     share a timing profile.
     """
     models = set(known)
     text = name.strip().lower().rsplit("/", 1)[-1].replace("_", "-").removeprefix("meta-")
-    # Names of Qwen models have no hyphen before the version number, and names of Llama models have
-    # a hyphen.
+    # Names of Qwen models have no hyphen before the version number, but names of Llama models do.
     for spelled in (text, _GLUED.sub(r"\1-\2", text)):
         while True:
             if spelled in models:
@@ -185,7 +183,7 @@ DERIVED = "derived_profiles.json"
 """The file with the bundled profiles that ``fairbench profile`` derived."""
 
 MEASURED = "/measured-sglang"
-"""The id of a profile that was fitted to measured serving ends in ``MEASURED``."""
+"""The end of the id of a profile that was fitted to measured serving."""
 
 
 @cache
@@ -197,17 +195,16 @@ def _load_json(name: str) -> dict[str, Any]:
 
 @cache
 def _derived() -> dict[str, Any]:
-    """Return the tables of the derived timing profiles, by id."""
     return {one["profile"]: one for one in _load_json(DERIVED)["profiles"]}
 
 
 def profile_ids() -> list[str]:
-    """Return the ids of all bundled timing profiles, ``gpu/model/tp/source``."""
+    """Return the ids of all bundled timing profiles, in the form ``gpu/model/tp/source``."""
     return sorted([*_load_json("engine_profiles.json")["profiles"], *_derived()])
 
 
 def model_configs() -> dict[str, Any]:
-    """Return the bundled models with their names on the hub and their ``config.json``."""
+    """Return the bundled models with their Hugging Face names and their ``config.json``."""
     models: dict[str, Any] = _load_json("model_configs.json")["models"]
     return models
 
@@ -219,12 +216,12 @@ def derived_errors() -> list[dict[str, Any]]:
 
 
 def is_profile_file(gpu: str) -> bool:
-    """Return whether ``gpu`` names a profile file, or is the id of a profile from a file."""
+    """Return whether ``gpu`` is a profile file, or the id of a profile from a file."""
     return gpu.endswith(SUFFIX) or f"/{FILE}" in gpu
 
 
 def is_known(profile_id: str) -> bool:
-    """Return whether ``load_profile`` can load the profile; a file may be missing or changed."""
+    """Return whether ``load_profile`` can load the profile; its file may have changed."""
     if not is_profile_file(profile_id):
         return profile_id in profile_ids()
     try:
@@ -250,12 +247,12 @@ def model_names() -> list[str]:
 
 
 def resolve_profile(gpu: str, model: str) -> TimingProfile:
-    """Return the profile for a GPU (a prefix of a profile id, or a TOML file) and a model.
+    """Return the profile of a GPU (a prefix of a profile id, or a TOML file) and a model.
 
-    The model may be spelled like its name on the Hugging Face hub. If several profiles match, the
-    profile with the lowest TP degree is chosen; at this degree, a profile fitted to measured
-    serving comes first, then a profile for SGLang. Raises UsageError for an unknown GPU or model,
-    and for an ambiguous prefix.
+    The model's name on the Hugging Face hub is also valid. If several profiles match, the profile
+    with the lowest TP degree is chosen. At this degree, a profile fitted to measured serving comes
+    first, and then a profile for SGLang. Raises UsageError for an unknown GPU or model, and for an
+    ambiguous prefix.
     """
     if is_profile_file(gpu):
         return read_profile(gpu)
@@ -281,7 +278,7 @@ def resolve_profile(gpu: str, model: str) -> TimingProfile:
 
 
 def known_model(model: str) -> str:
-    """Return the model that a name stands for. Raises UsageError for an unknown model."""
+    """Return the model with this name. Raises UsageError for an unknown model."""
     found = canonical_model(model, model_names())
     if found not in model_names():
         raise unknown_name("model", model, model_names())
@@ -292,39 +289,38 @@ def _tp_degree(profile_id: str) -> int:
     return int(profile_id.split("/")[2].removeprefix("tp"))
 
 
-# Operator tables hold the times of single GPU operations. On an H100, servers were measured to need
-# more time for the linear layers than the tables say. The tables also lack the time for sampling.
+# Operator tables give the times of single GPU operations. Servers on an H100 need 10% more time for
+# the linear layers than the operator tables say, and additional time for sampling.
 
 HOPPER_GB_S = {"h100-80gb": 3_350, "gh200-96gb": 4_000, "h200-141gb": 4_800}
-"""``HOPPER_GB_S`` maps the GPUs with the H100's chip to memory bandwidths in 10^9 bytes/s."""
+"""GPUs with the H100's chip, with their memory bandwidths in 10^9 bytes/s."""
 
 LINEAR_FACTOR = 1.10
-"""``LINEAR_FACTOR`` is the time of an H100's linear layers (c_T), relative to single operators.
+"""The time of an H100's linear layers (c_T) in a server, relative to single operators.
 
 The factor is 1.10 in SGLang with Llama-3.1-8B (profile ``measured-sglang-triton``) and 1.09 in vLLM
-with Qwen3-14B (profile ``measured-vllm``). A published TTFT agrees with the factor: for prompts of
-28,650 tokens on an H100, the published TTFT is 1,077 ms, and the time of the operators is 976 ms.
+with Qwen3-14B (profile ``measured-vllm``). A published TTFT agrees with the factor: 1,077 ms for
+prompts of 28,650 tokens on an H100, where the operators take 976 ms.
 """
 
 SAMPLING_MS, SAMPLING_VOCABULARY = 0.012, 151_936
-"""``SAMPLING_MS`` is the sampling time of vLLM for each sequence of a step on an H100.
+"""vLLM's sampling time (ms) per sequence of a step on an H100 with this vocabulary size.
 
-The sampling time was measured with Qwen3-14B (profile ``measured-vllm``). The sampling time
-probably comes from ``top_p``, which moves all logits through memory, so the time grows with the
-vocabulary and shrinks with the bandwidth.
+The time was measured with Qwen3-14B (profile ``measured-vllm``). Sampling by ``top_p`` probably
+moves all logits through memory, so the time grows with the vocabulary and shrinks with the
+bandwidth.
 """
 
 
 def with_serving(
     coefficients_ms: Mapping[str, float], gpu: str, vocabulary: int
 ) -> dict[str, float]:
-    """Return the coefficients of vLLM's operators with the costs that servers on Hopper add.
+    """Return coefficients of vLLM's operators with the additional costs of Hopper servers.
 
     Args:
         coefficients_ms: Coefficients of a ``TimingProfile``.
-        gpu: Name of the GPU. Unless the GPU is of the Hopper generation, the returned coefficients
-            equal ``coefficients_ms``.
-        vocabulary: Tokens of the model's vocabulary.
+        gpu: Name of the GPU. Only the coefficients of Hopper GPUs are changed.
+        vocabulary: Size of the model's vocabulary, in tokens.
     """
     found = dict(coefficients_ms)
     if gpu in HOPPER_GB_S:

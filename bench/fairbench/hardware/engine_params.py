@@ -1,6 +1,6 @@
-"""Parameters of the simulated engines under the names that the engines use, with defaults.
+"""Parameters of the simulated engines, under the engines' own names, with defaults.
 
-The engines are SGLang with the rules of its releases, vLLM, and LightLLM as used by S-LoRA.
+The engines are SGLang with the rules of several releases, vLLM, and LightLLM as used by S-LoRA.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ class SGLangRules:
     """The scheduling rules of an SGLang release; the defaults are the rules of 0.5.23.
 
     Attributes:
-        drops_finished: Whether a finished request leaves the batch before the next pass, and not
-            only at the next decode step.
+        drops_finished: Whether a finished request leaves the batch before the next pass instead of
+            at the next decode step.
         counts_chunk_once: Whether the prompt that a pass continues takes one slot of
-            ``max_running_requests``, and not two slots.
+            ``max_running_requests`` instead of two slots.
         tries_within_budget: Whether the pass ends if the chunk of the continued prompt uses up a
             budget.
-        touches_waiting: Whether passes that match no prefixes mark the cached prefixes of the
-            requests at the head of the queue as used.
-        splits: When a prompt, and the outputs recomputed with the prompt after a retraction, become
-            two nodes of the tree: when the prompt is prefilled, when the request has finished, or
-            never.
+        touches_waiting: Whether passes that match no prefixes mark the cached prefixes of the first
+            waiting requests as used.
+        splits: The time at which a retracted request's prompt and recomputed outputs become two
+            nodes of the prefix tree: at the prefill, at the end of the request, or never.
     """
 
     drops_finished: bool = True
@@ -44,7 +43,7 @@ class SGLangRules:
     splits: Splits = "prefilled"
 
 
-# ``SWAP_GIB`` is the CPU memory per GPU for preempted requests, as in vLLM's V0 engine.
+# CPU memory in GiB per GPU for preempted requests, as in vLLM's V0 engine
 SWAP_GIB = 4.0
 
 NEWEST = SGLangRules()
@@ -64,7 +63,7 @@ RULES: dict[Release, SGLangRules] = {
 
 
 def releases_from(first: str) -> list[Release]:
-    """Return the known SGLang releases that are at least ``first``."""
+    """Return the known SGLang releases from ``first`` on."""
     return [release for release in RULES if _release_numbers(release) >= _release_numbers(first)]
 
 
@@ -73,7 +72,7 @@ def _release_numbers(release: str) -> list[int]:
 
 
 PrefixMatchTime: TypeAlias = Annotated[float, Ge(0), Le(10**6)] | None
-"""The type of ``prefix_match_us``, the CPU time for matching one waiting request in a pass."""
+"""The type of ``prefix_match_us``, the CPU time for matching a waiting request in a pass."""
 
 
 def _load_cap_setting(value: Any) -> str | int | None:
@@ -91,16 +90,16 @@ LoadCapSetting: TypeAlias = Annotated[str | int | None, PlainValidator(_load_cap
 class EngineParams:
     """Settings of every simulated SGLang worker (``--set engine.NAME=VALUE``).
 
-    ``fairbench list engines`` prints the meaning of each setting. The value 0 stands for the value
-    that SGLang 0.5.23 chooses for the GPU and model; the memory fraction of an A10G is 0.88, as in
-    the papers. SGLang's own choice of ``max_running_requests`` is between 2,048 and 4,096, so
-    memory is the limit in practice. ``full_reservation`` keeps the new-token ratio at 1, as
-    ``ignore_eos`` does. [DLPM] §5.1 sets ``num_continuous_decode_steps`` to 10.
-    ``in_batch_prefix_caching`` (on by default) exists in SGLang since December 2024 (PR #2442).
-    If ``batch_is_full`` is set (the default), a pass that finds no room marks the batch as full,
-    which SGLang did not do in summer 2024. ``enable_mixed_chunk`` is off by default, as in SGLang.
-    docs/appendix/engine.md defines ``load_cap``, docs/appendix/speed.md has measured values of
-    ``prefix_match_us``, and docs/reference/releases.md lists the differences between releases.
+    ``fairbench list engines`` describes each setting. The value 0 means the value that SGLang
+    0.5.23 chooses for the GPU and model. ``mem_fraction_static`` of an A10G is 0.88, as in the
+    papers. SGLang chooses a ``max_running_requests`` between 2,048 and 4,096, so memory is the
+    limit in practice. ``full_reservation`` keeps the new-token ratio at 1, as ``ignore_eos`` does.
+    [DLPM] §5.1 sets ``num_continuous_decode_steps`` to 10. ``in_batch_prefix_caching`` (on by
+    default) exists in SGLang since December 2024 (PR #2442). By default, a pass that lacks memory
+    or slots marks the batch as full (``batch_is_full``); SGLang did not do so in summer 2024.
+    ``enable_mixed_chunk`` is off by default, as in SGLang. The page docs/appendix/engine.md defines
+    ``load_cap``, docs/appendix/speed.md has measured values of ``prefix_match_us``, and
+    docs/reference/releases.md lists the differences between releases.
     """
 
     chunked_prefill_size: Annotated[int, Ge(0)] = 0
@@ -122,11 +121,10 @@ class EngineParams:
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """The start parameters of an SGLang engine after all defaults are filled in, mostly in tokens.
+    """The parameters of an SGLang engine after all defaults are filled in.
 
-    ``host_tokens`` is the size of the CPU memory for swapped KV cache. ``load_cap`` and
-    ``prefix_match_us`` are the settings as the user gave them; ``rules`` are the rules of the
-    release.
+    ``host_tokens`` is the size of the CPU memory for swapped KV cache, in tokens. ``rules`` are the
+    scheduling rules of the release. ``EngineParams`` describes all other fields.
     """
 
     pool_tokens: int
@@ -147,7 +145,7 @@ class EngineLimits:
 
 
 def _common_settings(params: Any, limits: type[Any]) -> dict[str, Any]:
-    """Return the given settings that the limits contain under the same names."""
+    """Return the given settings that ``limits`` contains under the same names."""
     names = {field.name for field in fields(limits)}
     given = asdict(params).items()
     return {name: value for name, value in given if name in names and value is not None}
@@ -159,15 +157,15 @@ def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
 
 
 def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
-    """Return SGLang's parameters, with default values for the GPU and model.
+    """Return SGLang's parameters with default values for the GPU and model.
 
     Raises UsageError for mixed chunks with an older release, which the simulator does not model.
     """
     pool, rules = profile.pool, NEWEST if params.release is None else RULES[params.release]
     if params.enable_mixed_chunk and rules != NEWEST:
         raise UsageError(
-            "engine.enable_mixed_chunk = True: simulated with the rules of 0.5.23 only; leave out "
-            f"engine.release = {params.release!r}"
+            "engine.enable_mixed_chunk = True: only supported with the rules of SGLang 0.5.23; "
+            f"leave out engine.release = {params.release!r}"
         )
     chunk = params.chunked_prefill_size or pool.chunked_prefill_size
     return EngineLimits(
@@ -181,11 +179,11 @@ def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
 
 @dataclass(frozen=True)
 class VLLMLimits:
-    """The settings of a vLLM 0.32.0 engine after all defaults are filled in, mostly in tokens.
+    """The settings of a vLLM 0.32.0 engine after all defaults are filled in.
 
     ``pool_tokens`` is the "GPU KV cache size" that vLLM prints; one block of the pool stays unused.
-    ``VLLMParams`` describes all other settings. The value of ``goes_on_after_self`` follows from
-    ``release``. Raises ValueError for values with which vLLM does not start.
+    ``goes_on_after_self`` follows from the release, and ``VLLMParams`` describes all other
+    settings. Raises ValueError for values with which vLLM does not start.
     """
 
     pool_tokens: int
@@ -217,12 +215,11 @@ class VLLMLimits:
 
     @property
     def all_blocks(self) -> int:
-        """The number of KV blocks in the pool (vLLM's ``num_gpu_blocks``)."""
         return self.pool_tokens // self.block_size
 
     @property
     def blocks(self) -> int:
-        """The number of usable blocks; vLLM keeps one block as a placeholder."""
+        """The number of usable blocks, without the block that vLLM keeps as a placeholder."""
         return self.all_blocks - 1
 
     @property
@@ -235,15 +232,14 @@ class VLLMLimits:
 class VLLMParams:
     """Settings of every simulated vLLM worker (``--set vllm.NAME=VALUE``).
 
-    ``fairbench list engines`` prints the meaning of each setting. The value 0 stands for the value
-    that the API server of vLLM 0.32.0 chooses for the GPU. With ``num_gpu_blocks_override`` = 0,
-    vLLM has the KV pool that an SGLang engine would have, or the pool that vLLM computes if the
-    profile has a ``VLLMMemory``. The default ``release`` follows the rules of vLLM 0.31 and 0.32.
-    Under a retraction order, a running request that needs memory may itself be preempted; from
-    release 0.33 on, vLLM then continues with the requests after the preempted request.
-    ``async_scheduling`` decides each step while the previous step runs, as vLLM does on GPUs unless
-    ``--no-async-scheduling`` is given; the default is off. ``long_prefill_token_threshold`` is off
-    by default (0), as in vLLM.
+    ``fairbench list engines`` describes each setting. The value 0 means the value that the API
+    server of vLLM 0.32.0 chooses for the GPU. With ``num_gpu_blocks_override=0``, vLLM has the KV
+    pool that an SGLang engine would have, or the pool that vLLM computes if the profile has a
+    ``VLLMMemory``. The default ``release`` follows the rules of vLLM 0.31 and 0.32. From release
+    0.33 on, vLLM continues with later requests if a request that needs memory is itself preempted.
+    With ``async_scheduling`` (off by default), vLLM decides on each step while the previous step
+    runs, as it does on GPUs unless ``--no-async-scheduling`` is given.
+    ``long_prefill_token_threshold`` is off by default (0), as in vLLM.
     """
 
     max_num_batched_tokens: Annotated[int, Ge(0)] = 0
@@ -262,7 +258,7 @@ class VLLMParams:
 
 
 def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
-    """Return vLLM's parameters, with default values for the GPU and model.
+    """Return vLLM's parameters with default values for the GPU and model.
 
     Raises UsageError for parameters with which vLLM would not start.
     """
@@ -289,16 +285,14 @@ def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
         raise UsageError(f"the settings of vllm are not valid: {error}") from None
 
 
-# vLLM determines the KV pool by a profiling step at start.
-
 OTHER_GIB = 0.79
-"""``OTHER_GIB`` is the memory in GiB that libraries, workspaces and input buffers take.
+"""The GPU memory in GiB for libraries, workspaces and input buffers of vLLM.
 
-Three logs of vLLM 0.19 with Llama-3.1-8B show 0.81 GiB (H100), 0.79 GiB (A100) and 0.77 GiB (RTX
-4090) in addition to weights, KV cache and activations.
+Logs of vLLM 0.19 with Llama-3.1-8B show 0.81 GiB (H100), 0.79 GiB (A100) and 0.77 GiB (RTX 4090)
+besides weights, KV cache and activations.
 """
 
-BLOCK = 16  # tokens of a KV block
+BLOCK = 16
 
 
 def vllm_pool_tokens(
@@ -306,17 +300,16 @@ def vllm_pool_tokens(
 ) -> int:
     """Return the size of vLLM's KV pool in tokens, or 0 if no memory is left.
 
-    vLLM takes a part of the GPU's memory and subtracts weights, activations and other memory
+    vLLM subtracts weights, activations and other memory from a fraction of the GPU's memory
     (``determine_available_memory`` in ``vllm/v1/worker/gpu_worker.py``). The activations are the
-    peak of a profiling step, which computes the largest number of tokens and then samples for the
-    largest number of sequences.
+    peak memory of a profiling step at start, with the maximum numbers of tokens and sequences.
 
     Args:
-        pool: The memory that the weights and one token of KV cache take.
-        memory: Other memory of the server.
+        pool: Memory of the weights and of a token of KV cache.
+        memory: Memory of the server besides weights and KV cache.
         tokens: The value of vLLM's ``max_num_batched_tokens``.
         sequences: The value of vLLM's ``max_num_seqs``.
-        block: Tokens of a KV block.
+        block: Size of a KV block in tokens.
     """
     forward = tokens * memory.forward_bytes
     sampling = tokens * memory.hidden_bytes + min(sequences, tokens) * memory.logits_bytes
@@ -327,9 +320,9 @@ def vllm_pool_tokens(
 
 
 def default_batch(profile: TimingProfile) -> tuple[int, int]:
-    """Return the limits of vLLM's API server on the tokens and the sequences of a step.
+    """Return the limits of vLLM's API server on the tokens and sequences of a step.
 
-    The limits depend on the memory of the profile's GPU; vLLM counts the A100 as a small GPU.
+    The limits depend on the GPU's memory, except that vLLM counts the A100 as a small GPU.
     """
     gib = profile.pool.pre_load_avail_gib
     if gib >= 160:
@@ -341,7 +334,7 @@ def default_batch(profile: TimingProfile) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class LightLLMLimits:
-    """The settings of a LightLLM server, after all defaults of ``LightLLMParams`` are filled in."""
+    """The settings of a LightLLM server after all defaults of ``LightLLMParams`` are filled in."""
 
     pool_tokens: int
     client_tokens: int = 0
@@ -355,7 +348,7 @@ class LightLLMLimits:
 
     @property
     def minibatch_tokens(self) -> int:
-        """The largest number of prompt tokens in a minibatch."""
+        """The maximum number of prompt tokens in a minibatch."""
         return self.max_prefill_tokens or max(self.pool_tokens // 6, 3_072)
 
     def prefill_rows(self, tokens: int) -> int:
@@ -368,11 +361,11 @@ class LightLLMLimits:
 class LightLLMParams:
     """Settings of every simulated LightLLM worker (``--set lightllm.NAME=VALUE``).
 
-    ``fairbench list engines`` prints the meaning of each setting. The defaults are the values of
-    the measured runs (docs/studies/measured.md), except for ``client_tokens``, which was 32.
-    ``max_total_tokens`` = 0 stands for all memory that the weights leave, and
-    ``max_prefill_tokens`` = 0 stands for S-LoRA's max(pool / 6, 3072). A minibatch of less than one
-    ``prefill_tile`` is rounded up to a power of two.
+    ``fairbench list engines`` describes each setting. The defaults are the values of the measured
+    runs (docs/studies/measured.md), except for ``client_tokens``, which was 32.
+    ``max_total_tokens=0`` means all memory that the weights leave, and ``max_prefill_tokens=0``
+    means S-LoRA's max(pool / 6, 3072). A minibatch smaller than ``prefill_tile`` is rounded up to a
+    power of two.
     """
 
     constants: ClassVar[tuple[str, ...]] = ("max_prefill_tokens", "max_wait_tokens")
@@ -389,7 +382,7 @@ class LightLLMParams:
 
 
 def lightllm_limits(params: LightLLMParams, profile: TimingProfile) -> LightLLMLimits:
-    """Return LightLLM's parameters, with the KV pool size for the GPU and model.
+    """Return LightLLM's parameters with the KV pool size for the GPU and model.
 
     Raises UsageError if the GPU has no memory left for a KV pool.
     """

@@ -36,15 +36,15 @@ ENGINES: Mapping[str, EngineKind] = {
         "fairbench.hardware.engine_params:LightLLMParams",
     ),
 }
-"""``ENGINES`` has the simulated engines; the package ``engine`` has a module of each name."""
+"""The simulated engines by name; the package ``engine`` has a module for each name."""
 
 
 @dataclass(frozen=True)
 class ClusterParams:
     """Settings of the simulated cluster (``--set cluster.NAME=VALUE``).
 
-    ``eviction_delay_s`` is the delay of eviction reports in seconds. ``eviction_loss`` is the
-    fraction of lost reports, drawn for each report; by default no report is lost.
+    ``eviction_delay_s`` is the delay of eviction reports to routers in seconds. ``eviction_loss``
+    is the probability that a report is lost, 0 by default.
     """
 
     eviction_delay_s: Annotated[float, Ge(0)] = 0.1
@@ -58,12 +58,12 @@ Reserve = Literal["arrival", "admission"]
 
 @dataclass(frozen=True)
 class DisaggregationParams:
-    """The link between prefill and decode workers, and the reservation of decode memory.
+    """The link between prefill and decode workers, and the reservation of memory for decoding.
 
-    The default bandwidth and latency follow from a line through two measurements of Mooncake with
-    its vLLM connector: 0.54 ms for 20 MB and 31.65 ms for 4.5 GB. The measured machine had eight
-    network cards of 200 Gbit/s, one card per GPU, and transferred 144/8 = 18 GB/s per GPU. A card
-    of 400 Gbit/s transfers 36 GB/s, and the NVLink of an H100 transfers up to 450 GB/s.
+    The default bandwidth and latency fit two measurements of Mooncake with its vLLM connector: 0.54
+    ms for 20 MB and 31.65 ms for 4.5 GB. The measured machine had a network card of 200 Gbit/s per
+    GPU, and transferred 144/8 = 18 GB/s per GPU. A card of 400 Gbit/s transfers 36 GB/s, and the
+    NVLink of an H100 transfers up to 450 GB/s.
 
     Attributes:
         bandwidth_gb_s: Bandwidth of each GPU in one direction, in 10^9 bytes/s.
@@ -71,12 +71,11 @@ class DisaggregationParams:
         reserved_decode_tokens: SGLang's ``num_reserved_decode_tokens``, the memory that a decode
             worker keeps free for each of its requests.
         reserve: The time at which an SGLang decode worker reserves memory for a prompt. With
-            ``arrival``, prompts reserve memory first come, first served, as SGLang documents; with
-            ``admission``, prompts reserve memory in the order of the prefill queue. With vLLM,
-            decode workers reserve memory once the prompt is computed.
-        charge_outputs: Whether all outputs are charged at the prefill worker's scheduler when a
-            request ends; by default, the scheduler of a prefill worker only charges the first
-            token.
+            ``arrival``, prompts get memory first come, first served, as in SGLang; with
+            ``admission``, prompts get memory in the order of the prefill queue. A vLLM decode
+            worker reserves memory once the prompt is computed.
+        charge_outputs: Whether the prefill worker's scheduler charges all outputs when a request
+            ends; by default, it charges only the first token.
     """
 
     bandwidth_gb_s: Annotated[float, Gt(0)] = 18.0

@@ -1,9 +1,9 @@
-"""The duration of a step, and the division of this GPU time among requests, in picoseconds.
+"""The duration of a step, and the division of its GPU time among requests.
 
-A request's own part is the time that the request adds to a step of one token. The request's own
-part covers the computation of new tokens, the attention, and the reads of the context, cached or
-not. The rest of the step's time (launches, the host, weights that are read once for all requests)
-is the fixed cost of the step. All requests of the batch bear equal parts of the fixed cost.
+A request's own time is the time that the request adds to a step of one token: the computation of
+new tokens, the attention, and the reads of the context. The rest of the step's time is the fixed
+cost (launches, the host, reads of the weights), which all requests of the batch bear in equal
+parts.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import NamedTuple
 from fairbench.core import PS_PER_S, CostModel
 
 PS_PER_MS = 10**9
-# A ``Chunk`` consists of the number of cached tokens before a chunk of a prompt, and the number of
-# tokens that the chunk computes.
+# A chunk of a prompt: its number of cached tokens before the chunk, and its number of computed
+# tokens.
 Chunk = tuple[int, int]
 
 
 class StepTime:
     """The coefficients of a step's duration, in ms.
 
-    ``context_ps`` is the time per token of context in whole picoseconds. ``linear_ms`` is a
-    function from the number of tokens to the time of the linear layers and the host.
+    ``context_ps`` is the time per token of context in whole picoseconds. The function ``linear_ms``
+    returns the time of the linear layers and the host for a number of tokens.
     """
 
     def __init__(
@@ -47,11 +47,10 @@ class StepTime:
         """Return the duration of an iteration of prefill chunks and decoding sequences.
 
         Args:
-            chunks: Cached tokens before and tokens computed now, for each prefill chunk.
+            chunks: Numbers of cached and of computed tokens of each prefill chunk.
             sequences: Number of decoding sequences.
-            context_tokens: Total context tokens of the decoding sequences.
-            rows: Lowest number of tokens that the linear layers compute; fewer tokens are padded to
-                this number.
+            context_tokens: Total context of the decoding sequences, in tokens.
+            rows: Minimum number of tokens to which the linear layers are padded.
 
         Returns:
             Duration of the iteration, in picoseconds.
@@ -75,17 +74,16 @@ class StepTime:
 
 
 class Decoding(NamedTuple):
-    """A client's part of a decode batch: the number of requests, and their total context tokens."""
+    """The number of requests and the total context tokens of a client in a decode batch."""
 
     requests: int
     context_tokens: int
 
 
 class StepParts(NamedTuple):
-    """The parts of a step's time: for each prefill chunk, each decoding client, and all decoding.
+    """The parts of a step's time (ps): per prefill chunk, per decoding client, and for decoding.
 
-    ``decode_fixed_ps`` is the decoding clients' part of the fixed cost, and is included in
-    ``decode_ps``.
+    ``decode_ps`` includes ``decode_fixed_ps``, the decoding clients' part of the fixed cost.
     """
 
     chunks: list[int]
@@ -95,7 +93,7 @@ class StepParts(NamedTuple):
 
 
 def split_in_proportion(total: int, weights: Iterable[int]) -> list[int]:
-    """Split ``total`` into whole numbers in proportion to the weights; a weight of 0 gets 0."""
+    """Split ``total`` into whole numbers in proportion to the weights."""
     parts = list(weights)
     whole = sum(parts)
     if not whole:
@@ -111,10 +109,10 @@ def split_in_proportion(total: int, weights: Iterable[int]) -> list[int]:
 def decode_parts(
     took_ps: int, fixed_ps: int, clients: Mapping[str, Decoding], steps: int = 1
 ) -> dict[str, int]:
-    """Return the part of each client in the time of decode steps of an unchanged batch.
+    """Return each client's part (ps) of decode steps of an unchanged batch.
 
-    The steps took ``took_ps``, of which ``fixed_ps`` does not depend on context; the rest is spent
-    on reads of context. ``clients`` holds each client's context at the first step.
+    The steps took ``took_ps``, of which ``fixed_ps`` does not depend on context; the remaining time
+    is spent on reads of context. ``clients`` gives each client's context at the first step.
     """
     grown = steps * (steps - 1) // 2
     requests = sum([one[0] for one in clients.values()])
@@ -132,12 +130,12 @@ def decode_parts(
 
 
 def prompt_parts(costs: CostModel, took_ps: int, chunks: Sequence[Chunk]) -> list[int]:
-    """Return the part of each chunk in the time of a step that only prefills.
+    """Return each chunk's part of the time of a step that only prefills.
 
     Args:
-        costs: The costs of the engine's steps.
+        costs: Model of the time of the engine's steps.
         took_ps: Measured duration of the step, in picoseconds.
-        chunks: Cached tokens before and tokens computed now, for each chunk.
+        chunks: Numbers of cached and of computed tokens of each chunk.
 
     Returns:
         GPU time of each chunk, in picoseconds, in the order of ``chunks``.
@@ -152,12 +150,12 @@ def step_parts(
     clients: Mapping[str, Decoding],
     saved_ps: int = 0,
 ) -> StepParts:
-    """Split a step's GPU time between its prefilled prompts and its decoding clients.
+    """Split a step's GPU time between its prefill chunks and its decoding clients.
 
-    ``saved_ps`` is the time that the step saved because shared contexts were read only once.
+    ``saved_ps`` is the time that the step saved by reading shared contexts only once.
     """
     least_s = costs.prefill_s(0, 1)
-    # Equal chunks, such as the chunks of a program's branches, are computed only once.
+    # The times of equal chunks, as in branches of a program, are computed only once.
     own_ps = {chunk: _picoseconds(costs.prefill_s(*chunk) - least_s) for chunk in set(chunks)}
     own = [own_ps[chunk] for chunk in chunks]
     decoding, read_ps = 0, 0
@@ -169,8 +167,8 @@ def step_parts(
         )
         read_ps = max(0, read_ps)
     whole = sum(own) + read_ps
-    # If the modelled times add up to more than the measured time, the measured time is split in
-    # proportion to the modelled times.
+    # If the modelled times add up to more than the step's duration, the duration is split in
+    # proportion to them.
     if whole > took_ps:
         *own, read_ps = split_in_proportion(took_ps, (*own, read_ps))
         whole = took_ps

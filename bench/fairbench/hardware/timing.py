@@ -1,24 +1,21 @@
-"""Timing profiles, which give the duration of an engine's iterations by a formula.
+"""Timing profiles, whose formula gives the duration of an engine's iterations.
 
-Coefficients that are multiplied by a count are rounded once to integer picoseconds, so that the
-time of k decode steps is an exact integer sum. ``profiles/engine_profiles.json`` states the source
-of every profile and its error on held-out iterations; ``TimingProfile`` has the formula.
+Coefficients per token or request are rounded to integer picoseconds, so that the time of k decode
+steps is an exact integer sum. The file ``profiles/engine_profiles.json`` gives the source of every
+profile and its error on held-out iterations.
 
-A timing profile charges the same time for every token of decode context. vLLM uses FlashAttention 2
-on GPUs of compute capability 8.x. FlashAttention 2 is slower than a profile's formula in two cases,
-which its public code shows (``csrc/flash_attn``: ``flash_api.cpp``,
-``flash_fwd_launch_template.h``). The tile scheduler of FlashAttention 3 (H100, H200) avoids both
-slow cases of FlashAttention 2.
+In the formula, every token of decode context takes the same time. On GPUs of compute capability
+8.x, vLLM uses FlashAttention 2, which is slower than the formula in two cases (``flash_api.cpp``
+and ``flash_fwd_launch_template.h`` in ``csrc/flash_attn``). FlashAttention 3 (H100, H200) avoids
+both cases.
 
-1. A decode step that also prefills is a single call of the attention kernel. Only a call in which
-   every query has length 1 packs the query heads of a KV head into one tile
-   (``seqlenq_ngroups_swapped``). In a mixed call each query head reads the context separately
-   (vllm-project/vllm#58013 describes and repairs this behaviour).
-2. A step that only decodes gives each sequence and KV head one thread block for each split of the
-   context. A thread block processes its context in order, so the longest sequence may still run
-   when all other blocks have finished. By Graham's bound for list scheduling, the duration of the
-   attention is at least the time of the mean load, and at most this time plus the time of the
-   longest block. The timing profile uses the middle of the lower and the upper bound.
+1. A decode step that also prefills is a single call of the attention kernel. The query heads of a
+   KV head are packed into one tile only if every query has length 1 (``seqlenq_ngroups_swapped``).
+   In a mixed call, each query head thus reads the context separately (vllm-project/vllm#58013).
+2. A step that only decodes has a thread block for each sequence, KV head and split of the context.
+   The longest sequence may still run when all other blocks have finished. By Graham's bound for
+   list scheduling, the attention takes at least the time of the mean load, and at most this time
+   plus the time of the longest block. The formula uses the mean of the two bounds.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ from fairbench.errors import UsageError
 from fairbench.hardware.gpu_time import PS_PER_MS, Chunk, StepTime
 
 SMS = {"a100-80gb": 108, "a10g-24gb": 80, "l40s-48gb": 142}
-"""``SMS`` maps the GPUs on which vLLM uses FlashAttention 2 to numbers of multiprocessors."""
+"""The number of multiprocessors of each GPU on which vLLM uses FlashAttention 2."""
 
 HEADS = {
     "llama-2-7b": (32, 32),
@@ -49,17 +46,15 @@ HEADS = {
     "qwen3-30b-a3b": (32, 4),
     "mixtral-8x7b": (32, 8),
 }
-"""``HEADS`` maps models with heads of 128 elements to numbers of query heads and KV heads."""
+"""The numbers of query heads and KV heads of models with heads of 128 elements."""
 
-# ``TILE_ROWS, TILE_KEYS`` are the tile sizes of FlashAttention's split-KV kernel for heads of 128
-# elements.
+# tile sizes of FlashAttention's split-KV kernel for heads of 128 elements
 TILE_ROWS, TILE_KEYS = 64, 128
-# The kernel's heuristic assumes that ``BLOCKS_PER_SM`` thread blocks run on a multiprocessor.
+# number of thread blocks per multiprocessor that the kernel's heuristic assumes
 BLOCKS_PER_SM = 2
-# ``MOST_SPLITS, FULL_SHARE, GOOD_SHARE`` are constants of the kernel's heuristic that splits the
-# keys.
+# constants of the heuristic by which the kernel splits the keys
 MOST_SPLITS, FULL_SHARE, GOOD_SHARE = 128, 0.8, 0.85
-# ``TAIL_SHARE`` is the fraction of the longest thread block's time that the model charges.
+# fraction of the longest thread block's time that the formula adds
 TAIL_SHARE = 0.5
 
 
@@ -72,16 +67,16 @@ class FlashAttention2(NamedTuple):
 
     @property
     def extra_reads(self) -> int:
-        """The number of additional times that a mixed step reads each decoding context token."""
+        """The number of additional reads of each decode context token in a mixed step."""
         return self.heads // self.kv_heads - 1
 
     def tail_tokens(self, sequences: int, longest: int) -> float:
-        """Return the context tokens whose attention takes as long as the tail of a decode step.
+        """Return the tail of a decode step, expressed as context tokens.
 
         The tail is the time in which only the longest sequence is computed, as a tile of
-        ``TILE_ROWS`` rows on one multiprocessor. The decode step has ``sequences`` sequences, the
-        longest with ``longest`` tokens of context. The duration of the tail is the result
-        multiplied by a profile's ``c_A``.
+        ``TILE_ROWS`` rows on one multiprocessor. The step has ``sequences`` sequences, the longest
+        of which has ``longest`` tokens of context. The result times a profile's ``c_A`` is the
+        tail's duration.
         """
         splits = 1
         if self.heads > self.kv_heads:
@@ -101,12 +96,12 @@ def flash_attention_2(profile_id: str) -> FlashAttention2 | None:
 
 @cache
 def _context_splits(tiles: int, key_tiles: int, sms: int) -> int:
-    """Return the smallest number of parts of a context with which the GPU is busy.
+    """Return the smallest number of parts of a context that keeps the GPU busy.
 
     Args:
-        tiles: Number of query tiles in the call, without splits.
+        tiles: Number of query tiles of the kernel call without splits.
         key_tiles: Number of key tiles in the longest context.
-        sms: Streaming multiprocessors.
+        sms: Number of streaming multiprocessors.
     """
     slots = BLOCKS_PER_SM * sms
     if tiles >= FULL_SHARE * slots:
@@ -121,20 +116,20 @@ def _context_splits(tiles: int, key_tiles: int, sms: int) -> int:
 
 
 Amount = Annotated[float, Ge(0), Lt(1e12)]
-# The coefficients of a timing profile that ``DIMENSIONLESS`` names are not times.
+# the coefficients of a timing profile that are not times
 DIMENSIONLESS = frozenset({"p", "q_e"})
 
 
 @dataclass(frozen=True)
 class VLLMMemory:
-    """The memory of a vLLM server beside weights and KV, which a profiling step at start measures.
+    """The GPU memory of a vLLM server besides weights and KV cache.
 
     Attributes:
         total_gib: The GPU's total memory, as PyTorch reports it.
         gpu_memory_utilization: The value of vLLM's setting with this name.
-        forward_bytes: Activations of each token in the forward pass.
-        hidden_bytes: Hidden states of each token that sampling keeps.
-        logits_bytes: Logits and probabilities of each sequence.
+        forward_bytes: Activations per token in the forward pass.
+        hidden_bytes: Hidden states per token during sampling.
+        logits_bytes: Logits and probabilities per sequence.
     """
 
     total_gib: Amount
@@ -146,11 +141,11 @@ class VLLMMemory:
 
 @dataclass(frozen=True)
 class KVPool:
-    """The quantities that determine the size of the KV pool by the formula of SGLang 0.5.23.
+    """The quantities in SGLang 0.5.23's formula for the size of the KV pool.
 
     ``host_gb_s`` is the transfer rate of KV cache to and from CPU memory in 10^9 bytes/s, or 0 if
-    unknown. ``vllm`` is given if a simulated vLLM has the pool size that vLLM computes; without
-    ``vllm``, all engines have pools of equal size.
+    unknown. If ``vllm`` is given, a simulated vLLM has the pool size that vLLM computes. Otherwise,
+    all engines have pools of equal size.
     """
 
     pre_load_avail_gib: Amount
@@ -177,22 +172,22 @@ class KVPool:
         return tokens
 
     def host_tokens(self, gib: float) -> int:
-        """Return how many tokens ``gib`` GiB of CPU memory hold; 0 if the rate is unknown."""
+        """Return the number of tokens in ``gib`` GiB of CPU memory, or 0 if the rate is unknown."""
         return int(gib * 2**30 / self.kv_bytes_per_token) if self.host_gb_s else 0
 
     @property
     def host_token_ps(self) -> int:
-        """The time in ps to copy the KV cache of a token to CPU memory or back, or 0 if unknown."""
+        """The time (ps) to copy a token's KV cache to CPU memory or back, or 0 if unknown."""
         return round(self.kv_bytes_per_token / self.host_gb_s * 1000) if self.host_gb_s else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Frontend:
-    """The CPU time of a request in ms, in front of the engine's scheduler.
+    """The CPU time (ms) of a request before it reaches the engine's scheduler.
 
-    ``request_ms`` and ``token_ms`` (per prompt token) are times of the single process that serves
-    HTTP and tokenizes. ``delay_ms`` is the latency on the way in and out, which occupies no
-    process.
+    ``request_ms`` and ``token_ms`` (per prompt token) are times of the process for HTTP and
+    tokenization, which serves one request at a time. ``delay_ms`` is an additional latency that
+    occupies no process.
     """
 
     request_ms: Amount = 0.0
@@ -202,7 +197,7 @@ class Frontend:
 
 @dataclass(frozen=True, slots=True)
 class FitDomain:
-    """The largest decode batch of a fit and its context tokens; None means the default KV pool."""
+    """The largest decode batch of a fit and its context tokens, where None means the KV pool."""
 
     decode_batch: Annotated[int, Ge(0)]
     context_tokens: Annotated[int, Ge(0)] | None = None
@@ -231,20 +226,19 @@ class TimingProfile:
     grade: str
     pool: KVPool
     frontend: Frontend = Frontend()
-    # ``fit_domain`` is None if the domain of the fit is unknown.
+    # ``fit_domain`` is None if the range of the fitted measurements is unknown.
     fit_domain: FitDomain | None = None
-    # ``shared_read`` is the relative cost of reading context that another sequence of the batch
-    # reads, too.
+    # ``shared_read`` is the relative cost of reading context that another sequence also reads.
     shared_read: float = 1.0
 
     @cached_property
     def context_ps(self) -> int:
-        """The time in ps that one token of decode context adds to a step."""
+        """The time (ps) that a token of decode context adds to a step."""
         return round(self.coefficients_ms["c_K"] * PS_PER_MS)
 
     @cached_property
     def fixed_ps(self) -> Callable[[int], int]:
-        """A function from batch size to the duration in ps of a decode step without context."""
+        """A function from the batch size to the duration (ps) of a decode step without context."""
         return cache(self._batch_time)
 
     @cached_property
@@ -252,27 +246,26 @@ class TimingProfile:
         return StepTime(self.coefficients_ms, self.context_ps, cache(self._linear_ms))
 
     def decode_ps(self, sequences: int, context_tokens: int) -> int:
-        """Return the duration in ps of a decode step for this many sequences and context tokens."""
+        """Return the duration (ps) of a decode step."""
         return self.fixed_ps(sequences) + self.context_ps * context_tokens
 
     def saved_ps(self, shared_tokens: int) -> int:
-        """Return the time in ps that a decode step saves on context shared by several sequences.
+        """Return the time (ps) that a decode step saves by reading shared context once.
 
-        Tokens shared by several sequences count once for each sequence except the first. If
+        ``shared_tokens`` counts a shared token once for each sequence except the first. If
         ``shared_read`` is 1, the saved time is 0.
         """
         return round((1 - self.shared_read) * self.context_ps * shared_tokens)
 
     @cached_property
     def longest_ps(self) -> int:
-        """The lowest time in ps of an SGLang decode step for each token of its longest context."""
+        """The minimum time (ps) of an SGLang decode step per token of its longest context."""
         return round(self.coefficients_ms.get("c_tail", 0.0) * PS_PER_MS)
 
     def tail_ps(self, contexts: Collection[int]) -> int:
-        """Return the time in ps that the longest context of an SGLang step adds to the formula.
+        """Return the time (ps) that the longest context adds to an SGLang decode step.
 
-        Sequences of a step are computed in parallel, and each sequence in a limited number of
-        parts.
+        The sequences of a step are computed in parallel, each in a limited number of parts.
         """
         if not self.longest_ps or not contexts:
             return 0
@@ -280,16 +273,16 @@ class TimingProfile:
 
     @cached_property
     def vllm_attention(self) -> FlashAttention2 | None:
-        """The attention kernel of vLLM on the GPU, or None if the formula describes the kernel."""
+        """vLLM's attention kernel on the GPU, or None if the formula describes it."""
         return flash_attention_2(self.profile_id)
 
     def vllm_extra_ps(self, sequences: int, context_tokens: int, longest: int = 0) -> int:
-        """Return the time in ps that a vLLM step takes beyond the formula.
+        """Return the time (ps) that a vLLM step takes beyond the formula.
 
         Args:
-            sequences: Decoding sequences of the step.
+            sequences: Number of decoding sequences in the step.
             context_tokens: Total context of the decoding sequences, in tokens.
-            longest: Tokens of the longest context in a step that only decodes; 0 if the step
+            longest: Longest context, in tokens, of a step that only decodes; 0 if the step
                 prefills.
         """
         kernel = self.vllm_attention
@@ -301,16 +294,16 @@ class TimingProfile:
         return round(self.coefficients_ms["c_A"] * tokens * PS_PER_MS)
 
     def prefill_ps(self, chunks: list[Chunk], rows: int = 0) -> int:
-        """Return the duration of a prefill iteration in ps; ``step_ps`` explains ``rows``."""
+        """Return the duration (ps) of a prefill iteration; ``step_ps`` explains ``rows``."""
         return self._step_time.duration_ps(chunks, 0, 0, rows)
 
     def step_ps(
         self, chunks: list[Chunk], sequences: int, context_tokens: int, rows: int = 0
     ) -> int:
-        """Return the duration in ps of an iteration of prefill chunks and decoding sequences.
+        """Return the duration (ps) of an iteration of prefill chunks and decoding sequences.
 
         All tokens pass through the linear layers together, and are padded to at least ``rows``.
-        Without prompt chunks, the result equals ``decode_ps``.
+        Without prompt chunks, ``step_ps`` returns the same time as ``decode_ps``.
         """
         return self._step_time.duration_ps(chunks, sequences, context_tokens, rows)
 
@@ -350,9 +343,9 @@ def slowed(profile: TimingProfile, factor: float) -> TimingProfile:
 class TimingParams:
     """The possible error of the timing profile (``--set timing.error_pct=10``).
 
-    ``error_pct`` is the largest error of a step time in percent. The error multiplies the whole
-    profile, each coefficient, and the cost of context that several sequences share, independently
-    and in either direction. Errors are drawn once per run from the seed.
+    ``error_pct`` is the maximum error in percent. Independent random errors multiply the whole
+    profile, each coefficient, and the cost of shared context. The errors are drawn once per run
+    from the seed.
     """
 
     error_pct: Annotated[float, Ge(0), Lt(100)] = 0.0
@@ -361,7 +354,7 @@ class TimingParams:
 def perturbed(profile: TimingProfile, percent: float, rng: Random) -> TimingProfile:
     """Return the profile with random errors of up to ``percent`` percent.
 
-    One error is common to all times of a step; each coefficient also has an error of its own.
+    One error is common to all coefficients, and each coefficient also has an error of its own.
     """
 
     def factor() -> float:

@@ -1,4 +1,4 @@
-"""Schedulers, written as pure state machines; ``base`` has their interfaces."""
+"""Schedulers that are pure state machines; the module ``base`` defines their interfaces."""
 
 from typing import TYPE_CHECKING
 

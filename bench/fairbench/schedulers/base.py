@@ -2,21 +2,21 @@
 
 A scheduler is a pure state machine: it reads no clock, no random source and no socket. The host
 passes times and facts as arguments, and receives decisions as return values. Therefore, the same
-object runs in the simulator, inside a real engine (local schedulers), in the router process in
-front of real servers (routers), and in a queue before the cluster (``gateway``).
+scheduler runs in the simulator, in a real engine, in a router process or in a gateway's queue.
 
-A host calls the hooks of a local scheduler in this order during the life of a request:
+A host calls a local scheduler's hooks in this order while it serves a request:
 
-    accepts -> on_arrival -> select ... on_admitted -> on_tokens, on_tokens, ... -> on_finish ^
-    | +-- (waits again) <-- on_retract <-----------+
+    accepts -> on_arrival -> select ... on_admitted -> on_tokens, on_tokens, ... -> on_finish
 
-``prepare`` is called once, before all other methods. ``accepts`` may refuse a request at once. If a
-request is aborted while it waits, ``on_finish`` follows ``on_arrival``. ``on_admitted`` runs before
-the generator of ``select`` is resumed. At one instant, steps end first (``on_tokens``, then
-``on_finish``), then requests arrive, and then the engine makes an admission pass. For a router, the
-host calls ``prepare`` once, and then for each request ``route`` (again if ``route`` returned None),
-``on_first_token`` and ``on_finish``, or ``on_failure`` if the worker did nothing for the request.
-``on_evict`` may come at any later time.
+After ``on_retract``, the request waits again for ``select``. ``prepare`` is called once, before all
+other methods. If a request is aborted while it waits, ``on_finish`` follows ``on_arrival``. The
+host calls ``on_admitted`` before it resumes the generator of ``select``. Events at the same time
+have an order: steps end (``on_tokens``, then ``on_finish``), requests arrive, and the engine makes
+an admission pass.
+
+A host calls a router's ``prepare`` once. For each request, the host then calls ``route`` (again if
+``route`` returned None), ``on_first_token`` and ``on_finish``, or ``on_failure`` if the worker did
+nothing for the request. ``on_evict`` may come at any later time.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ def checked_weights(weights: Mapping[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The facts about an experiment or a server; an unknown fact has a default value.
+    """Facts about an experiment or a server that a scheduler may need.
 
-    ``clients`` is empty if clients are not known in advance, as at a server. ``weights`` are the
-    clients' entitlements to service relative to each other, 1 by default; weights belong to the
-    experiment, not to a scheduler. ``pool_tokens`` is the size of a worker's KV pool in tokens (0:
-    unknown), and ``costs`` predicts the time of iterations. ``swap_token_s`` is the time in seconds
-    to copy the KV cache of one token between GPU and CPU memory (None: the engine cannot copy).
-    ``fleet`` reports the workers' loads, for routers and gateways only. ``tenant_paths`` maps
-    clients to their positions in the tree of tenants if the clients' names do not state them
-    (``fairbench.tenants``). ``shuffle`` shuffles a list with the host's random stream (None: the
-    host has none). ``order`` is the local scheduler that orders the router's own queue, or None.
+    ``clients`` is empty if a server does not know its clients in advance. ``weights`` are the
+    clients' shares of service relative to each other, 1 by default. ``pool_tokens`` is the size of
+    a worker's KV pool in tokens, or 0 if unknown. ``costs`` predicts the time of iterations.
+    ``swap_token_s`` is the time in seconds to copy the KV cache of one token between GPU and CPU
+    memory, or None if the engine cannot copy it. ``fleet`` reports the workers' loads, for routers
+    and gateways only. ``tenant_paths`` maps clients to their positions in the tree of tenants if
+    the clients' names do not state them (``fairbench.tenants``). ``shuffle`` shuffles a list with
+    the host's random numbers, or is None if the host has no random source. ``order`` is the local
+    scheduler that orders the router's own queue, or None.
     """
 
     clients: tuple[str, ...] = ()
@@ -98,14 +98,14 @@ class Setup:
         return children_of(tenant, (paths.get(client, client) for client in clients))
 
     def weight(self, client: str) -> float:
-        """Return the client's entitlement to service relative to other clients, 1 by default."""
+        """Return the client's share of service relative to other clients, 1 by default."""
         return self.weights.get(client, 1)
 
     def weighted(self, owner: str, weights: Mapping[str, float] | None) -> Setup:
         """Return a setup in which ``weights`` override the weights of some clients.
 
-        Later changes of the weights in this setup also apply to the new one. Raises UsageError for
-        an unknown client; the message names ``owner``, the scheduler's name before ``.weights``.
+        Later changes of the weights in this setup also apply to the new setup. Raises UsageError
+        for an unknown client; the message names the scheduler ``owner``.
         """
         if not weights:
             return self
@@ -137,7 +137,7 @@ __all__ = [
 
 
 class OldFlag:
-    """A Boolean attribute with which schedulers for older versions declared an optional part."""
+    """A Boolean attribute by which schedulers for older versions declared an optional hook."""
 
     def __init__(self, method: str) -> None:
         self._method = method
@@ -156,23 +156,18 @@ class OldFlag:
 
 
 class HasParts:
-    """The optional hooks of a scheduler, grouped into parts; a missing hook is None.
+    """The optional methods (hooks) of a scheduler, in groups that are called parts.
 
-    A scheduler declares an optional part of the interface by defining its methods (``Parts``). If a
-    method is None, the host works without the part. A scheduler whose parts depend on parameters
-    sets the methods in its constructor, some of them to None.
+    A scheduler declares an optional part of the interface by defining its methods (``Parts``). The
+    host works without a part whose methods are None. A scheduler can also set its hooks to methods
+    or to None in its constructor.
 
-    | part | methods |
-    |---|---|
-    | charging of whole batches | ``on_steps`` |
-    | charging by request | ``on_request_tokens`` |
-    | charging of GPU time | ``on_prompt_time``, ``on_gpu_time`` |
-    | correction of charges before real servers | ``on_read`` |
-    | choice of the requests that lose memory | ``retraction_order`` |
-    | size of a step | ``step_tokens`` |
-    | time of a pass | ``pass_s`` |
-    | choice between prompts and decoding | ``decodes_first``, ``on_iteration`` |
-    | sorting of the engine's own queue | ``sort_queue``, ``chunk_limit`` |
+    | part | methods | |---|---| | charging of whole batches | ``on_steps`` | | charging by request
+    | ``on_request_tokens`` | | charging of GPU time | ``on_prompt_time``, ``on_gpu_time`` | |
+    correction of charges before real servers | ``on_read`` | | choice of the requests that lose
+    memory | ``retraction_order`` | | size of a step | ``step_tokens`` | | time of a pass |
+    ``pass_s`` | | choice between prompts and decoding | ``decodes_first``, ``on_iteration`` | |
+    sorting of the engine's own queue | ``sort_queue``, ``chunk_limit`` |
     """
 
     on_steps: Callable[[int, Mapping[str, int]], None] | None = None
@@ -194,7 +189,6 @@ class HasParts:
     sizes_steps = OldFlag("step_tokens")
 
     def __init_subclass__(cls) -> None:
-        """Raise UsageError for a class that defines only one of the two methods of a part."""
         super().__init_subclass__()
         for one, other in (("on_prompt_time", "on_gpu_time"), ("on_gpu_time", "on_prompt_time")):
             if getattr(cls, one) is not None and getattr(cls, other) is None:
@@ -206,11 +200,11 @@ class HasParts:
 class LocalScheduler(HasParts, ABC):
     """A local scheduler: the order of the requests that wait at one worker.
 
-    Subclass this class to write a scheduler; a file holds one policy.
+    Subclass this class to write a scheduler.
 
-    The class must define ``name`` and a frozen dataclass ``Params`` (``--set name.field=value``
-    sets a field), and take ``Params`` in its constructor. ``Parts`` describes optional hooks; a
-    host calls only the optional hooks that the scheduler defines.
+    The subclass must define ``name`` and a frozen dataclass ``Params``, and take ``Params`` in its
+    constructor. ``--set name.field=value`` sets a field of ``Params``. The protocol ``Parts``
+    describes the optional hooks.
     """
 
     name: ClassVar[str]
@@ -218,8 +212,8 @@ class LocalScheduler(HasParts, ABC):
     # If ``refunds_tokens`` is true, ``on_tokens`` accepts a negative number of tokens: a refund of
     # outputs that were charged in advance.
     refunds_tokens: bool = False
-    # If ``wants_costs`` is true, the scheduler uses ``setup.costs``, which a real server has to
-    # measure first.
+    # If ``wants_costs`` is true, the scheduler uses ``setup.costs``, for which a real server
+    # measures its steps first.
     wants_costs: bool = False
     # If ``preempts`` is true, the engine makes admission passes even if the running batch is full.
     preempts: bool = False
@@ -229,17 +223,17 @@ class LocalScheduler(HasParts, ABC):
     # If ``preemption_optional`` is true, the scheduler also runs on an engine that cannot preempt
     # or swap.
     preemption_optional: ClassVar[bool] = False
-    # If ``reads_clock`` is true, decisions depend on ``now_s``; the ranks of a server, whose clocks
-    # differ, might decide differently.
+    # If ``reads_clock`` is true, decisions depend on ``now_s``. The ranks of a tensor-parallel
+    # server might then decide differently, because their clocks differ.
     reads_clock: ClassVar[bool] = False
-    # If ``counts_service`` is true, the scheduler sums the service of programs or clients itself,
-    # and the ranks of a server cannot share these sums.
+    # If ``counts_service`` is true, the scheduler sums the service of programs or clients itself.
+    # The data-parallel ranks of a server cannot share these sums.
     counts_service: ClassVar[bool] = False
     # If ``work_conserving`` is false, the scheduler may leave free memory unused while requests
     # wait (see ``wake_s``).
     work_conserving: ClassVar[bool] = True
-    # If the scheduler has ``pass_s``, an admission pass blocks the worker before each prefill and
-    # after every ``steps_per_pass`` decode steps.
+    # If the scheduler defines ``pass_s``, a pass blocks the worker before each prefill and after
+    # every ``steps_per_pass`` decode steps.
     steps_per_pass: ClassVar[int] = 1
     # ``sglang_since`` is the first release of SGLang in which the scheduler's order is a built-in
     # policy.
@@ -251,7 +245,7 @@ class LocalScheduler(HasParts, ABC):
     def prepare(self, setup: Setup) -> None:
         """Receive the facts about clients, weights and costs, once, before the first request.
 
-        Raises UsageError if the parameters contradict the facts, for example by naming an unknown
+        Raises UsageError if the parameters contradict the facts, such as by naming an unknown
         client.
         """
         self.setup = setup
@@ -263,30 +257,31 @@ class LocalScheduler(HasParts, ABC):
         The host sends True to the generator if the candidate was admitted (after calling
         ``on_admitted``), and False if the engine had no room. SGLang's own schedulers end the
         admission pass at the first False. The generator may also yield ``Preempt(request)``, which
-        asks the host to take the memory of a running request. ``now_s`` is always in seconds on the
+        asks the host to free the KV memory of a running request. ``now_s`` is in seconds on the
         host's clock.
         """
 
     def may_preempt(self, view: WaitingView, now_s: float) -> bool:
         """Return whether an admission pass may preempt a running request when the batch is full.
 
-        A real server calls this for a scheduler that declares ``preempts``, and skips the pass if
-        the result is False.
+        A real server calls ``may_preempt`` only for a scheduler that declares ``preempts``. The
+        server skips the pass if the result is False.
         """
         return True
 
     def wake_s(self, view: WaitingView, now_s: float) -> float | None:
         """Return the time at which the host makes another admission pass, or None for no pass.
 
-        The host calls this only for a scheduler that is not ``work_conserving``, when the worker is
-        idle and requests wait. The pass then takes place even if no request arrives or ends before.
+        The host calls ``wake_s`` only for a scheduler that is not ``work_conserving``, when the
+        worker is idle although requests wait. The host makes the pass even if no other event
+        happens until then.
         """
         return None
 
     def accepts(self, request: Request, now_s: float) -> bool:
         """Return True to accept an arriving request, or False to refuse the request.
 
-        A request that is refused never enters the queue.
+        A refused request never enters the waiting queue.
         """
         return True
 
@@ -299,24 +294,24 @@ class LocalScheduler(HasParts, ABC):
     def forget(self, client: str) -> None:
         """Delete the state of a client without requests, so that memory use stays bounded.
 
-        A gateway calls this once more than 10,000 clients are idle, for those idle longest.
+        When more than 10,000 clients are idle, a gateway calls ``forget`` for the clients that have
+        been idle longest.
         """
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         """Handle a request that the host has just admitted.
 
         The engine will compute ``extend_tokens`` uncached tokens of the request. ``recompute`` is
-        true when a retracted request is admitted again; the prompt was charged at the first
+        true for a retracted request that is admitted again; its prompt was charged at the first
         admission.
         """
 
     def on_tokens(self, client: str, tokens: int) -> None:
         """Charge the client for output tokens of its requests; a call may cover several steps.
 
-        If a scheduler declares ``refunds_tokens``, a queue before the cluster (``gateway``) may
-        call this in advance with the expected number of output tokens. Another call corrects the
-        charge when the request ends: ``tokens`` is negative if the answer was shorter than
-        expected.
+        If a scheduler declares ``refunds_tokens``, a gateway may call ``on_tokens`` in advance with
+        the expected output length. When the request ends, another call corrects the charge;
+        ``tokens`` is negative if the output was shorter than expected.
         """
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
@@ -333,26 +328,25 @@ class LocalScheduler(HasParts, ABC):
         return {}
 
     def service_bound(self) -> ServiceBound | NoBound:
-        """Return the bound of the difference in service between two clients on one worker."""
+        """Return the bound on the difference in service between two clients on one worker."""
         return NoBound(f"{self.name} bounds no service difference")
 
 
 class Router(ABC):
     """A router, which chooses a worker for each request.
 
-    Subclass this class to write a router; a file holds one policy.
-
-    Constructor: ``(params, workers)`` where ``workers`` is the number of workers, numbered from 0.
+    Subclass this class to write a router. The constructor takes ``(params, workers)``, where
+    ``workers`` is the number of workers; workers are numbered from 0.
     """
 
     name: ClassVar[str]
     wants_evictions: ClassVar[bool] = False
     # If ``holds`` is true, ``route`` may return None; the request then waits in the router's queue.
     holds: ClassVar[bool] = False
-    # ``cluster_theorems`` maps a theorem of a local scheduler to the theorem for the cluster, whose
-    # bound is the sum of the workers' bounds.
+    # ``cluster_theorems`` maps a local scheduler's theorem to the theorem that bounds service in
+    # the whole cluster. The cluster's bound is the sum of the workers' bounds.
     cluster_theorems: ClassVar[Mapping[str, str]] = {}
-    # ``served_params`` holds the parameters that have another default in ``fairbench serve``.
+    # ``served_params`` gives the parameters whose default differs in ``fairbench serve``.
     served_params: ClassVar[Mapping[str, Any]] = {}
     Params: ClassVar[Any]
 
@@ -371,42 +365,40 @@ class Router(ABC):
     def route(self, request: Request, now_s: float) -> int | None:
         """Return the worker for this request; the host dispatches the request at once.
 
-        A router that declares ``holds`` may return None to queue the request. The host calls
-        ``route`` again for each queued request, in order of arrival, whenever a request has
-        finished or started to run, or a worker has joined or left. If the router has an ``order``,
-        the queued requests are tried in the sequence that ``order.select`` yields instead.
+        A router that declares ``holds`` may return None to queue the request. Whenever a request
+        starts or finishes, or a worker joins or leaves, the host calls ``route`` again for each
+        queued request. Queued requests are tried in order of arrival, or in the order of
+        ``order.select`` if the router has an ``order``.
         """
 
     def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
         """Record the time of a request's first token on the host's clock.
 
-        The host does not call this if it did not see the first token.
+        The host does not call ``on_first_token`` for a request whose first token it did not
+        observe.
         """
 
     @property
     def wants_gpu_time(self) -> bool:
-        """Return whether the router needs calls of ``on_gpu_time``.
-
-        Simulated workers measure GPU time only for routers that need it.
-        """
+        """Return whether simulated workers must measure GPU time for ``on_gpu_time``."""
         return type(self).on_gpu_time is not Router.on_gpu_time
 
     def on_gpu_time(self, request: Request, worker: int, gpu_s: float) -> None:
         """Record the GPU time of a request in seconds; the host calls ``on_finish`` later."""
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
-        """Handle a request that finished at a worker or was refused there (``output`` is 0)."""
+        """Handle a request that finished at a worker or was refused there (``output`` is empty)."""
 
     def on_failure(self, request: Request, worker: int, now_s: float) -> None:
         """Handle a request that failed because its worker did no work for it.
 
-        The host calls this instead of ``on_finish``, and may route the request again. The router
-        should refund what it charged at the dispatch.
+        The host calls ``on_failure`` instead of ``on_finish``, and may route the request again. The
+        router should refund its charge for the request.
         """
         self.on_finish(request, worker, Segment("nothing", 0), now_s)
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
-        """Handle a late report: a worker evicted the last ``evicted_tokens`` of ``prefix``."""
+        """Handle the report that a worker evicted the last ``evicted_tokens`` of ``prefix``."""
 
     def on_weights(self) -> None:
         """Handle a change of weights; the host has already updated the weights in ``setup``."""
@@ -416,7 +408,7 @@ class Router(ABC):
         return None
 
     def on_worker_join(self, worker: int, now_s: float) -> None:
-        """Add a worker with an empty cache; it may have left the cluster earlier.
+        """Add a worker with an empty cache, which may have left the cluster earlier.
 
         Raises RunFailed if the router does not support joining workers.
         """
@@ -431,11 +423,12 @@ class Parts(Protocol):
     """The optional methods of a local scheduler, grouped into parts as listed in ``HasParts``."""
 
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
-        """Charge ``steps`` decode steps, given each client's number of ``running`` requests.
+        """Charge all clients for decode steps of their running requests.
 
-        Between two calls, a client's number of running requests changes only after ``on_tokens``,
-        ``on_finish`` or ``on_retract`` for the client. ``on_steps`` only saves time: for a
-        scheduler without it, the host calls ``on_tokens`` for each client.
+        ``running`` maps each client to its number of running requests. A client's number changes
+        only after ``on_tokens``, ``on_finish`` or ``on_retract`` for the client. The host calls
+        ``on_tokens`` for each client if a scheduler does not define ``on_steps``, which only saves
+        time.
         """
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
@@ -444,53 +437,52 @@ class Parts(Protocol):
     def on_prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
         """Charge a client for the GPU time of a prompt or a chunk, in picoseconds.
 
-        ``complete`` is true for the last chunk of a prompt.
+        ``complete`` is true for the prompt's last chunk.
         """
 
     def on_gpu_time(self, client: str, gpu_ps: int) -> None:
-        """Charge the client for GPU time in decode steps, in picoseconds.
+        """Charge the client for the GPU time of decode steps, in picoseconds.
 
         A host may combine the GPU time of several steps in one call.
 
-        The charges of ``on_gpu_time`` and ``on_prompt_time`` for all clients add up to the worker's
-        busy time.
+        All clients' charges by ``on_gpu_time`` and ``on_prompt_time`` add up to the worker's busy
+        time.
         """
 
     def on_read(self, request: Request, read: Read) -> None:
         """Correct the charge of a prompt that was charged in full although a part was cached.
 
-        Only a queue before the servers (``gateway``) calls this, because it must charge a prompt
-        before the cached part is known. It does so once for each request, before ``on_finish``; the
-        scheduler charges or refunds the difference between the charged and the real prompt tokens.
+        Only a gateway calls ``on_read``, because it charges a prompt before the cached part is
+        known. The gateway calls ``on_read`` once for each request, before ``on_finish``. The
+        scheduler charges or refunds the difference.
         """
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Return all running requests in the order in which they lose memory if the pool is full.
+        """Return all running requests in the order in which they are retracted if the pool is full.
 
-        Without this method, the engine's own order applies.
+        A scheduler without ``retraction_order`` leaves the order to the engine.
         """
 
     def step_tokens(self, running: RunningView, now_s: float) -> int:
         """Return the limit on prompt and output tokens together in the next step.
 
-        Only engines whose steps mix prompts and outputs (vLLM) call ``step_tokens``. The engine's
-        own limit on a step's tokens applies as well, and every running request gets an output
-        token.
+        Only vLLM, whose steps mix prompts and outputs, calls ``step_tokens``. The engine's own
+        limit on a step's tokens applies as well, and every running request gets an output token.
         """
 
     def pass_s(self) -> float:
         """Return the seconds for which a scheduling pass blocks the worker.
 
-        Only simulated engines call ``pass_s``, before each iteration that computes prompts and
-        after each ``steps_per_pass`` decode steps. The next iteration starts later by the returned
-        number of seconds.
+        Only simulated engines call ``pass_s``: before each prefill iteration, and after each
+        ``steps_per_pass`` decode steps. The next iteration starts later by the returned number of
+        seconds.
         """
 
     def sort_queue(self, queue: SortableQueue) -> Sequence[Request] | None:
         """Return all waiting requests in a new order, or None to leave the queue unchanged.
 
-        Only the simulated SGLang calls this, before ``select`` in each pass. The ``select`` of a
-        scheduler with this method yields the requests in queue order.
+        Only the simulated SGLang calls ``sort_queue``, in each pass before ``select``. The
+        scheduler's ``select`` must then yield the requests in queue order.
         """
 
     def chunk_limit(self, left: int, budget: int) -> int | None:
@@ -503,17 +495,17 @@ class Parts(Protocol):
     def decodes_first(self, oldest: Request, left: int, now_s: float) -> bool:
         """Return whether the batch decodes now, before more prompts are computed.
 
-        Only the simulated SGLang calls this, without mixed chunks, when it could either prefill or
-        decode. ``oldest`` is the first request in queue order whose prompt is not complete, and
-        ``left`` is the number of its prompt tokens that are not computed yet, including tokens that
-        may be cached.
+        Only the simulated SGLang without mixed chunks calls ``decodes_first``, when it could either
+        prefill or decode. ``oldest`` is the first request in the queue whose prompt is incomplete.
+        ``left`` is the number of its prompt tokens that are not computed yet, some of which may be
+        cached.
         """
 
     def on_iteration(self, prompt_tokens: int, start_ps: int, end_ps: int) -> None:
         """Record the times of an iteration in picoseconds; ``prompt_tokens`` is 0 for decoding.
 
-        Only simulated engines call ``on_iteration``. One call may stand for several decode steps,
-        except after ``decodes_first``.
+        Only simulated engines call ``on_iteration``. A call may combine several decode steps,
+        unless the scheduler defines ``decodes_first``.
         """
 
 

@@ -18,14 +18,14 @@ from fairbench.schedulers.views import (
     client_load,
 )
 
-# If there are more than ``MAX_CLASSES`` classes, those without requests are deleted.
+# If more than ``MAX_CLASSES`` classes exist, classes without requests are deleted.
 MAX_CLASSES = 64
 
 
 class ClassView(QueueView):
     """The waiting requests of one priority class.
 
-    ``matched`` still returns the requests of all classes, in match order.
+    ``matched`` returns the waiting requests of all classes, longest cached prefix first.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class ClassView(QueueView):
 
 @dataclass(frozen=True)
 class ClassBatch:
-    """The running requests of one class: the requests ``mine`` of the batch ``whole``."""
+    """The running requests ``mine`` of one class, which are part of the batch ``whole``."""
 
     whole: RunningView
     mine: Sequence[Running]
@@ -65,12 +65,12 @@ class ClassBatch:
 
 
 class ByClass(LocalScheduler):
-    """Strict priority between classes; ``make()`` returns the scheduler of a class.
+    """Strict priority between classes of requests, each with its own local scheduler.
 
-    All requests of one priority form a class. The class with the highest number goes first, or the
-    class with the lowest number if ``low_first``. If the last candidate of a class found no room,
-    the admission pass ends; otherwise, the pass continues with the next class. In each pass, the
-    queue is matched with the cache at most once.
+    Requests of equal priority form a class, and ``make()`` creates its scheduler. The class with
+    the highest priority number goes first, or the class with the lowest number if ``low_first``. A
+    pass continues with the next class unless the last candidate of a class found no memory. In an
+    admission pass, the queue is matched with the cache at most once.
     """
 
     name = "by-class"
@@ -96,7 +96,7 @@ class ByClass(LocalScheduler):
 
     def _class_of(self, request: Request) -> tuple[LocalScheduler, ClassView]:
         if request.priority not in self._classes:
-            if len(self._classes) >= MAX_CLASSES:  # classes without requests are deleted
+            if len(self._classes) >= MAX_CLASSES:
                 self._classes = {n: one for n, one in self._classes.items() if self._unfinished[n]}
             scheduler = self._make()
             scheduler.prepare(self.setup)
@@ -132,18 +132,16 @@ class ByClass(LocalScheduler):
         part.enter(request)
 
     def requeue(self, request: Request, *, first: bool) -> None:
-        """Move a request to the tail or head of its class, as the host does in its own queue."""
+        """Move a request to the tail or head of its class's queue."""
         self.leave_class(request)
         part = self._class_of(request)[1]
         (part.enter_first if first else part.enter)(request)
 
     def leave_class(self, request: Request) -> None:
-        """Remove a request from the waiting requests of its class, if present."""
         if request in (part := self._class_of(request)[1]):
             part.leave(request)
 
     def _order_by_class(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Order running requests for retraction, the least important class first."""
         parts: defaultdict[int, list[Running]] = defaultdict(list)
         for one in running:
             parts[one.request.priority].append(one)
@@ -161,7 +159,7 @@ class ByClass(LocalScheduler):
         scheduler.on_admitted(request, extend_tokens, recompute)
 
     def on_tokens(self, client: str, tokens: int) -> None:
-        """Do nothing: ``on_request_tokens`` charges the client within the class of the request."""
+        """Do nothing, because ``on_request_tokens`` charges the client within its class."""
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
         scheduler, _ = self._class_of(request)
@@ -185,7 +183,7 @@ class ByClass(LocalScheduler):
             scheduler.forget(client)
 
     def balances(self) -> Mapping[str, float]:
-        """Return each client's balance, summed over the priority classes."""
+        """Return the sum of each client's balances in all priority classes."""
         sums: defaultdict[str, float] = defaultdict(float)
         for scheduler, _ in self._classes.values():
             for client, balance in scheduler.balances().items():
@@ -197,7 +195,7 @@ class ByClass(LocalScheduler):
 
 
 def _offer_class(selection: Selection) -> Generator[Request | Preempt, bool, bool]:
-    """Offer the candidates of a class; return False if the last one was not admitted."""
+    """Offer a class's candidates; return False if the engine did not admit the last candidate."""
     admitted = True
     try:
         candidate = first_candidate(selection)
@@ -210,7 +208,7 @@ def _offer_class(selection: Selection) -> Generator[Request | Preempt, bool, boo
 
 
 def unfit_for_classes(scheduler: LocalScheduler) -> str | None:
-    """Return why a scheduler cannot run separately for each class, or None if it can."""
+    """Return why a scheduler cannot run separately for each class, or None if it can do so."""
     for does, what in (
         (scheduler.preempts, "preempts"),
         (scheduler.on_gpu_time is not None, "charges measured time"),

@@ -1,4 +1,4 @@
-"""The admission pass: a scheduler names candidates, and the host reports each outcome."""
+"""The admission pass: a scheduler proposes requests, and the host reports if it admitted them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from fairbench.files.reader import failure_in_own_file
 
 
 class Preempt(NamedTuple):
-    """A scheduler's demand, yielded by ``select``, to take the KV memory of a running request.
+    """A scheduler's demand, yielded by ``select``, to preempt a running request.
 
-    The engine answers True if it took the memory, and False if the request does not run or CPU
-    memory has no room. It keeps the outputs of the request and calls ``on_retract``; the request
-    waits again after the pass. With ``swap``, the KV cache is copied to CPU memory and back instead
-    of being recomputed (``Setup.swap_token_s`` is the time per token). Only a scheduler that
-    declares ``preempts`` may yield a ``Preempt``, and only one that declares ``swaps`` may set
-    ``swap``.
+    The engine answers True if it freed the KV memory of the request. The engine answers False if
+    the request does not run or does not fit into CPU memory. A preempted request keeps its outputs
+    and waits again after the pass; the engine calls ``on_retract``. With ``swap``, the KV cache is
+    copied to CPU memory and back instead of being recomputed. Only a scheduler that declares
+    ``preempts`` may yield a ``Preempt``, and ``swap`` also requires ``swaps``.
     """
 
     request: Request
     swap: bool = False
 
 
-# A selection is a generator: the scheduler yields the next action, such as a request to admit. The
-# engine sends back whether the action succeeded, and closes the generator when the pass ends.
+# A selection is a generator that yields the scheduler's next action, such as a request to admit.
+# The engine sends back whether the action succeeded, and closes the generator when the pass ends.
 Selection: TypeAlias = Generator[Request | Preempt, bool, None]
 
 
@@ -40,12 +39,12 @@ class Tried(Enum):
     OVER = "the candidate was not tried, because the pass has ended"
 
 
-# The members are also names of the module, because CPython 3.11 looks up enum members slowly.
+# The enum's members are also module constants, because CPython 3.11 looks up enum members slowly.
 ADMITTED, NO_ROOM, LAST, OVER = Tried
 
 
 def never(wish: Preempt) -> bool:
-    """Return False for every demand to preempt; for hosts that cannot preempt."""
+    """Return False for every preemption, for hosts that cannot preempt."""
     return False
 
 
@@ -56,8 +55,8 @@ def drive(
 ) -> None:
     """Try the scheduler's candidates until the scheduler stops or the pass ends.
 
-    The scheduler is not resumed after the admission that ends the pass. Otherwise, it might refill
-    credits, or move on to another group, for a candidate that is never tried.
+    The generator is not resumed after an admission that ends the pass. Otherwise, the scheduler
+    might refill credits for a candidate that is never tried.
 
     Args:
         selection: The scheduler's generator of candidates and preemptions.
@@ -76,8 +75,7 @@ def drive(
             verdict = try_admit(candidate)
             if verdict is not ADMITTED and verdict is not NO_ROOM:
                 return
-            # This repeats the body of ``resume``: one function call less for each candidate saves
-            # time.
+            # The code of ``next_candidate`` is repeated here to save a function call per candidate.
             try:
                 candidate = selection.send(verdict is ADMITTED)
             except StopIteration:
@@ -85,7 +83,7 @@ def drive(
             if not isinstance(candidate, Request):
                 candidate = _checked_candidate(selection, candidate)
     except KeyError as error:
-        # The scheduler yielded a request that does not wait in the engine's queue.
+        # A KeyError means that the yielded request is not in the engine's queue.
         if error.args != (candidate,) or failure_in_own_file(error):
             raise
         name = _selection_name(selection)
@@ -113,7 +111,7 @@ def first_candidate(selection: Selection) -> Request | Preempt | None:
 
 
 def next_candidate(selection: Selection, answer: bool) -> Request | Preempt | None:
-    """Send a candidate's outcome to the scheduler; return the next candidate, if any."""
+    """Send the scheduler the outcome of its last candidate; return its next candidate, if any."""
     try:
         return _checked_candidate(selection, selection.send(answer))
     except StopIteration:
@@ -121,7 +119,6 @@ def next_candidate(selection: Selection, answer: bool) -> Request | Preempt | No
 
 
 def _checked_candidate(selection: Selection, candidate: Request | Preempt) -> Request | Preempt:
-    """Return ``candidate``. Raises RunFailed unless it is a request or a ``Preempt``."""
     if not isinstance(candidate, (Request, Preempt)):
         raise RunFailed(
             f"{_selection_name(selection)} yielded "

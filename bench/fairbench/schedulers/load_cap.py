@@ -1,18 +1,19 @@
 """The load cap, which limits the running requests to a batch that decodes efficiently.
 
-If the KV pool is large, thousands of requests may run at once. Then no request waits, and a fair
-order has no effect. A limit on the number of requests (``max_running_requests``) would help, but
-the right number depends on the lengths of the requests. The load cap therefore limits their cost.
+If the KV pool is large, thousands of requests may run at once, and a fair queue order has no effect
+because no request waits. The right limit on the number of requests (``max_running_requests``)
+depends on their lengths, so the load cap limits their cost instead.
 
-A decode step takes a fixed time (launches, reading the weights), and additional time for each
-request and each token of context. The cost of a batch is measured in tokens of context:
+A decode step takes a fixed time for kernel launches and for reading the weights, and additional
+time for each request and each token of context. The cost of a batch is measured in tokens of
+context:
 
     cost = sum over running requests of (prompt + expected output / 2 + request_tokens)
 
 A unit (``unit_tokens``) is the cost of a batch whose additional time equals the fixed time. A step
-of a batch of n units takes n + 1 times as long as an empty step. Its efficiency is n / (n + 1), the
-fraction of the step's time beyond the fixed time. All costs, and the load cap, follow from the
-timing profile of the engine's GPU.
+of a batch of n units takes n + 1 times as long as an empty step. The efficiency n / (n + 1) is the
+fraction of the step beyond the fixed time. The costs and the load cap follow from the timing
+profile of the engine's GPU.
 """
 
 from __future__ import annotations
@@ -26,23 +27,22 @@ from fairbench.core import CostModel, Request
 from fairbench.errors import UsageError
 from fairbench.schedulers.output_lengths import OutputLengths
 
-# The cost model is sampled at ``_MANY_REQUESTS`` requests, where one more request takes time, and
-# at ``_MUCH_CONTEXT`` tokens, where rounding hardly changes the time of a token.
+# The cost model is sampled at ``_MANY_REQUESTS`` requests and at ``_MUCH_CONTEXT`` tokens, where
+# rounding hardly changes the time of a request or a token.
 _MANY_REQUESTS, _MUCH_CONTEXT = 4_096, 1 << 20
 
 
 class StepUnits(NamedTuple):
-    """The costs of a decode step, expressed as context tokens whose reading takes the same time."""
+    """The costs of a decode step, in context tokens whose reading takes the same time."""
 
-    # ``unit_tokens`` is the cost, in context tokens, of the part of a step that does not depend on
-    # the batch.
+    # ``unit_tokens`` is the cost, in context tokens, of a step of an empty batch.
     unit_tokens: float
     request_tokens: float  # cost, in context tokens, of one more request without context
-    context_token_s: float  # the time in seconds that reading one context token takes
+    context_token_s: float  # time in seconds to read one context token
 
 
 def step_units(costs: CostModel | None) -> StepUnits | None:
-    """Return the step units of an engine, or None while its costs are unknown."""
+    """Return an engine's step units, or None if the costs of its steps are unknown."""
     if costs is None:
         return None
     empty_s = costs.decode_step_s(0, 0)
@@ -57,14 +57,13 @@ def step_units(costs: CostModel | None) -> StepUnits | None:
 class BatchCost:
     """The cost of a batch of running requests.
 
-    A request keeps the cost that it had when it was added. Several batches may share ``lengths``,
-    the expected output lengths.
+    A request's cost is fixed when the request is added. Several batches may share ``lengths``, the
+    predictor of output lengths.
     """
 
     def __init__(self, lengths: OutputLengths | None = None) -> None:
         self.lengths = lengths or OutputLengths()
-        # ``_context`` maps each running request to its expected context in tokens: prompt +
-        # expected output / 2.
+        # ``_context`` maps each running request to prompt + expected output / 2, in tokens.
         self._context: dict[Request, int] = {}
         self._context_tokens = 0
 
@@ -72,13 +71,12 @@ class BatchCost:
         return len(self._context)
 
     def cost_tokens(self, request_tokens: float, without: Iterable[Request] = ()) -> float:
-        """Return the batch's cost in context tokens, leaving out the requests in ``without``."""
+        """Return the batch's cost in context tokens, without the requests in ``without``."""
         gone = [self._context[one] for one in without if one in self._context]
         left = len(self._context) - len(gone)
         return self._context_tokens - sum(gone) + left * request_tokens
 
     def expected_context(self, request: Request) -> int:
-        """Return the expected mean context of a request during its decode, in tokens."""
         return round(request.input_tokens + self.lengths.expected(request.client) / 2)
 
     def add_running(self, request: Request) -> None:
@@ -86,11 +84,9 @@ class BatchCost:
         self._context_tokens += context
 
     def remove_running(self, request: Request) -> None:
-        """Remove a request that finished or lost its memory, if the request is in the batch."""
         self._context_tokens -= self._context.pop(request, 0)
 
     def end_running(self, request: Request, output_tokens: int) -> None:
-        """Remove a request that has finished, and record its output length."""
         self.remove_running(request)
         if output_tokens:
             self.lengths.learn(request.client, output_tokens)
@@ -98,7 +94,7 @@ class BatchCost:
 
 AUTO = "auto"
 NONE = "none"
-# At a batch cost of ``CAP_UNITS`` units, 5/6 of a decode step is useful work.
+# At a batch cost of ``CAP_UNITS`` units, a decode step has an efficiency of 5/6.
 CAP_UNITS = 5
 
 
@@ -106,9 +102,8 @@ CAP_UNITS = 5
 class LoadCap:
     """A limit on the cost of all running requests, in addition to the memory limit.
 
-    The cost never exceeds ``most_tokens``, unless a single request runs alone. The engine reports
-    each request that is admitted (``enter``), loses its memory (``leave``) or finishes
-    (``finish``).
+    The cost exceeds ``most_tokens`` only if a single request runs. The engine reports each admitted
+    (``enter``), retracted (``leave``) and finished (``finish``) request.
 
     ``setting`` is ``auto``, ``none`` or a number of tokens. Before ``learn`` has provided the step
     costs, ``auto`` sets no cap, and a request costs only its context.
@@ -145,7 +140,7 @@ class LoadCap:
         return self._running.cost_tokens(self._request_tokens)
 
     def has_room(self, request: Request, without: Iterable[Request] = ()) -> bool:
-        """Return whether the cap admits the request once requests ``without`` have stopped."""
+        """Return whether the cap admits the request after the requests ``without`` have stopped."""
         rest = self._running.cost_tokens(self._request_tokens, without)
         more = self._running.expected_context(request) + self._request_tokens
         return not rest or rest + more <= self.most_tokens
@@ -153,7 +148,7 @@ class LoadCap:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class NoCap(LoadCap):
-    """A load cap that never limits: every request has room; running requests are not counted."""
+    """A load cap without a limit, which does not count running requests."""
 
     def __init__(self) -> None:
         super().__init__(NONE)

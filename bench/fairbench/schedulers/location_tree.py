@@ -1,6 +1,6 @@
 """The location tree: a router's record of the prefixes in each worker's KV cache.
 
-``BoundedTree`` keeps only a limited number of nodes, those used most recently.
+``BoundedTree`` keeps only the most recently used nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fairbench.schedulers.prefix_tree import Edge, Node, Place, PrefixTree
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LocationNode(Node):
-    """A node for a range of tokens, with the set of ``workers`` (as bits) that have them cached."""
+    """A node for a range of tokens, with a bit set of the workers that cache them."""
 
     __slots__ = ("workers",)
 
@@ -26,7 +26,7 @@ class LocationNode(Node):
 
 
 class Holders(NamedTuple):
-    """The set of ``workers`` (as bits) that have a prefix of ``tokens`` tokens cached."""
+    """A bit set of the ``workers`` whose caches hold a prefix of ``tokens`` tokens."""
 
     tokens: int
     workers: int
@@ -36,7 +36,7 @@ L = TypeVar("L", bound=LocationNode)
 
 
 class WalkEnd(NamedTuple, Generic[L]):
-    """The end of a walk along a prompt: the deepest ``node``, and its ``place`` in the prompt."""
+    """The end of a walk along a prompt: the deepest node, and its position in the prompt."""
 
     node: L
     place: Place
@@ -44,19 +44,19 @@ class WalkEnd(NamedTuple, Generic[L]):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LocationTree(PrefixTree[L]):
-    """A prefix tree whose nodes are marked with the workers that have their tokens cached.
+    """A prefix tree that marks each node with the workers that cache its tokens.
 
-    Workers are given by numbers from 0. A router marks the whole prompt of a request at its
-    dispatch, before any cache holds the prompt ([DLPM] Alg. 2 line 18). A marked node may lie below
-    an unmarked one, whose evicted tokens the request will compute again. If a worker has marks at
-    several nodes of a path, the deepest mark counts.
+    Workers are numbered from 0. A router marks the whole prompt of a request at its dispatch,
+    before any cache holds the prompt ([DLPM] Alg. 2 line 18). A marked node may lie below a node
+    whose tokens were evicted; the request then computes the evicted tokens again. If a worker has
+    marked several nodes of a path, the deepest mark counts.
     """
 
     def find(self, prompt: Prompt) -> WalkEnd[L]:
         """Return the node and the position at which the longest stored prefix of ``prompt`` ends.
 
-        An edge that matches only in part is split, as in SGLang, because the prompt is about to be
-        added.
+        The prompt is about to be added, so an edge that matches only in part is split, as in
+        SGLang.
         """
         return WalkEnd(*self.descend(self.root, prompt, (0, 0), sys.maxsize))
 
@@ -67,7 +67,7 @@ class LocationTree(PrefixTree[L]):
             node = parent
 
     def holders(self, node: L) -> Holders:
-        """Return the longest prefix of the node's path that any worker has, with its holders."""
+        """Return the longest prefix of the node's path that any worker caches."""
         while (parent := node.parent) is not None:
             if node.workers:
                 return Holders(node.depth, node.workers)
@@ -85,7 +85,7 @@ class LocationTree(PrefixTree[L]):
         return found
 
     def cached_tokens(self, node: L) -> dict[int, int]:
-        """Return, by worker, the depth of its deepest mark at or above ``node``."""
+        """Return the depth of each worker's deepest mark at or above ``node``."""
         found: dict[int, int] = {}
         for depth, workers in self.levels(node):
             while workers:
@@ -99,7 +99,7 @@ class LocationTree(PrefixTree[L]):
         return self.add(self.find(prompt), prompt, worker)
 
     def add(self, found: WalkEnd[L], prompt: Prompt, worker: int) -> L:
-        """Insert ``prompt`` like ``insert``, given the result ``found`` of ``find(prompt)``."""
+        """Insert ``prompt`` like ``insert``, but reuse the result ``found`` of ``find(prompt)``."""
         node, place = found
         if place[0] < len(prompt):
             node = self.extend(node, prompt, place, prompt_tokens(prompt))
@@ -107,16 +107,15 @@ class LocationTree(PrefixTree[L]):
         return node
 
     def mark_path(self, end: L, worker: int) -> None:
-        """Mark a node and all nodes above it except the root, from the bottom up."""
         for at in self.upward(end):
             self.mark(at, worker)
 
     def evict(self, prefix: Prompt, evicted_tokens: int, worker: int) -> None:
         """Record that the worker's cache evicted the last ``evicted_tokens`` of ``prefix``.
 
-        Nodes below the evicted tokens keep their marks, because requests on their way to the worker
-        will compute these tokens again. Tokens of the prefix that the tree does not contain, such
-        as outputs, are ignored.
+        Nodes below the evicted tokens keep their marks, because dispatched requests will compute
+        the evicted tokens again. Tokens of the prefix that the tree does not contain, such as
+        outputs, are ignored.
         """
         end = prompt_tokens(prefix)
         start = end - evicted_tokens
@@ -131,7 +130,7 @@ class LocationTree(PrefixTree[L]):
         self.prune(node)
 
     def purge(self, worker: int) -> None:
-        """Remove all marks of a worker that has left the cluster, with a walk over all nodes."""
+        """Remove all marks of a worker that has left the cluster."""
         parents_first = list(self.nodes())
         for node in reversed(parents_first):
             self.unmark(node, worker)
@@ -139,7 +138,6 @@ class LocationTree(PrefixTree[L]):
                 self.remove(node)
 
     def prune(self, node: L) -> None:
-        """Remove ``node`` and each of its ancestors as long as they are vacant."""
         while node.parent is not None and self.vacant(node):
             node = self.remove(node)
 
@@ -148,11 +146,9 @@ class LocationTree(PrefixTree[L]):
         return not node.children and not node.workers
 
     def mark(self, node: L, worker: int) -> None:
-        """Record that the worker has ``node`` cached, without changing its ancestors."""
         node.workers |= 1 << worker
 
     def unmark(self, node: L, worker: int) -> None:
-        """Remove a worker's mark from ``node`` only."""
         node.workers &= ~(1 << worker)
 
     def on_split(self, upper: L, lower: L) -> None:
@@ -165,7 +161,7 @@ NOBODY = -1
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RecentNode(LocationNode):
-    """A node in a ring that is sorted by last use, with links to the next older and newer node."""
+    """A node in a circular list of nodes, which is sorted by last use."""
 
     __slots__ = ("newer", "older")
 
@@ -180,31 +176,28 @@ class RecentNode(LocationNode):
         self.older.newer, self.newer.older = self.newer, self.older
 
     def link_before(self, joint: Self) -> None:
-        """Insert this node into the ring, directly before ``joint``, as its next older node."""
+        """Insert this node into the circular list as the next older node of ``joint``."""
         self.newer, self.older = joint, joint.older
         joint.older.newer = joint.older = self
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BoundedTree(LocationTree[RecentNode]):
-    """A location tree of at most ``limit`` nodes, or of one prompt's nodes if they are more.
+    """A location tree with at most ``limit`` nodes, which removes the least recently used leaves.
 
-    When a prompt is added, all nodes on its path count as used, for every worker. Beyond the limit,
-    the tree removes the least recently used leaf with its marks. Only leaves are removed, so the
-    path from the root to any remaining node is complete. A removed prefix costs no more than a
-    cache hit: the router treats the next request with it as new. Calls are as fast as in a tree
-    without a limit.
+    When a prompt is added, all nodes on its path count as used. A single prompt may have more nodes
+    than the limit. Only leaves are removed, so the path from the root to any remaining node is
+    complete. If a prefix was removed, the router treats the next request with this prefix as new.
     """
 
     def __init__(self, limit: int = MAX_NODES) -> None:
         super().__init__(RecentNode)
         self.limit = limit
-        # ``size`` is the number of nodes without the root.
         self.size = 0
-        # ``_latest`` is the prompt that was added last, with the end of its path. The next prompt
-        # is often the same, because parallel calls of a program share a prompt.
+        # ``_latest`` is the prompt that was added last, with its last node. The next prompt is
+        # often the same prompt, because parallel calls of a program share it.
         self._latest: tuple[Prompt, RecentNode] | None = None
-        # ``_marked`` is the worker for which ``_latest`` was marked, until the tree changes.
+        # ``_marked`` is the worker for which the path of ``_latest`` is marked.
         self._marked = NOBODY
 
     def find(self, prompt: Prompt) -> WalkEnd[RecentNode]:
@@ -215,8 +208,7 @@ class BoundedTree(LocationTree[RecentNode]):
     def add(self, found: WalkEnd[RecentNode], prompt: Prompt, worker: int) -> RecentNode:
         latest = self._latest
         if latest is not None and latest[0] is prompt and worker == self._marked:
-            # The whole path of this prompt is already marked for the worker, and is the last one
-            # used.
+            # The path of the latest prompt is already marked for the worker and most recently used.
             return latest[1]
         end = super().add(found, prompt, worker)
         if self.size > self.limit:
@@ -229,7 +221,7 @@ class BoundedTree(LocationTree[RecentNode]):
         self._shrink(self.root)
 
     def mark_path(self, end: RecentNode, worker: int) -> None:
-        """Mark the path from ``end`` up to the root as cached at ``worker`` and as just used."""
+        """Mark the path from the root to ``end`` as cached at ``worker`` and as just used."""
         bit, root, node = 1 << worker, self.root, end
         newest = root.older
         while (parent := node.parent) is not None:
@@ -265,7 +257,6 @@ class BoundedTree(LocationTree[RecentNode]):
         return super().remove(leaf)
 
     def _shrink(self, newest: RecentNode) -> None:
-        """Remove least recently used leaves, but not ``newest``, until the limit holds."""
         while self.size > self.limit and (node := self.root.newer) is not newest:
             node.workers = 0
             self.prune(node)

@@ -1,22 +1,21 @@
 """Fair shares of a worker's KV memory, which decide which waiting requests may be admitted.
 
-An eviction policy by client (``ClientEviction``) takes cached tokens from clients above their
-share. It cannot take tokens that running requests use, so a client with many running requests holds
-memory that others lack. ``MemoryShare`` therefore limits clients at admission, by two rules:
+An eviction policy by client (``ClientEviction``) evicts cached tokens of clients above their memory
+share. Tokens that running requests use cannot be evicted. ``MemoryShare`` therefore also limits the
+admission of requests, by two rules:
 
 - A request is *within the share* of its client if the share covers the tokens that the client's
-  running requests use (pin), plus the tokens that the request would add to them. A client without
-  pinned tokens may always run one request, even if the request exceeds the client's share.
-- Any other request *borrows* memory. It may be admitted under two conditions: no other client
-  waits with a request within its share, and there is enough free memory and cached tokens above
-  the clients' shares. Such an admission evicts no cached token within any client's share. This also
-  protects the borrowing client's own cached tokens; otherwise, its requests could evict the
-  prefixes of its own sessions.
+  running requests use (pinned tokens), plus the tokens that the request would add. A client without
+  pinned tokens may always run one request, even if the request exceeds the share.
+- Any other request *borrows* memory. The request is admitted only if no other client waits with a
+  request within its share. The request must also fit into the free memory and the cached tokens
+  above the clients' shares. Such an admission therefore evicts no cached token within a client's
+  share, not even of its own client.
 
-Requests that may not be admitted now are hidden from the local scheduler. The shares come from the
-eviction policy. Output lengths are not known in advance, so output tokens do not count at
-admission. The theorem and its assumption are in docs/appendix/theory.md; engines check the
-assumption during a run.
+Requests that may not be admitted now are hidden from the local scheduler. The eviction policy
+defines the shares. Output tokens do not count at admission, because output lengths are not known in
+advance. The page docs/appendix/theory.md has the theorem; engines check its assumption during a
+run.
 """
 
 from __future__ import annotations
@@ -42,19 +41,19 @@ class PromptTokens(NamedTuple):
 class ClientMemory(Protocol):
     """The KV memory of a worker by client, in tokens.
 
-    A token that k clients use counts as 1/k for each of them.
+    A token that k clients use counts as 1/k token for each client.
     """
 
     @property
     def free(self) -> int:
-        """The number of free tokens; cached tokens do not count."""
+        """The number of free tokens, without cached tokens."""
 
     @property
     def clients(self) -> Iterable[str]:
         """The clients that use the worker's memory."""
 
     def held(self, client: str) -> float:
-        """Return the tokens that a client uses or has cached."""
+        """Return the tokens that a client uses or has in the cache."""
 
     def unpinned(self, client: str) -> float:
         """Return the client's cached tokens that no running request uses."""
@@ -66,14 +65,14 @@ class ClientMemory(Protocol):
 class MemoryShare:
     """The test of which waiting requests a worker may admit without breaking fair memory shares.
 
-    The host calls ``begin`` before each admission pass. It passes the returned view to the local
+    The host calls ``begin`` before each admission pass, and passes the returned view to the local
     scheduler unless the view has no client.
 
     Args:
         share: Function that returns the memory share of a client in tokens.
-        memory: The memory of the worker.
+        memory: The clients' KV memory at the worker.
         name_of: Function that returns the name under which ``memory`` and ``share`` know a client.
-            In a real engine, all clients that the eviction policy does not know have one name.
+            Clients that a real engine's eviction policy does not know share one name.
     """
 
     def __init__(
@@ -86,18 +85,17 @@ class MemoryShare:
         self._memory = memory
         self._name_of = name_of
         self._waiting: WaitingView
-        self._count = 0  # number of waiting requests after the last admission
+        self._count = 0
         # ``_promised`` counts the tokens of admitted prompts that have no memory yet. ``_will_pin``
-        # maps each client to the tokens that it will pin once its admitted prompts have memory.
+        # gives each client's pinned tokens once its admitted prompts have memory.
         self._promised = 0
         self._will_pin: dict[str, float] = {}
-        # ``_demands`` holds the prompt memory of each request that this pass found admissible.
         self._demands: dict[Request, PromptTokens] = {}
 
     def begin(self, waiting: WaitingView, pending: Mapping[str, int]) -> ShareView:
         """Begin a pass over the ``waiting`` requests, and return the view for the scheduler.
 
-        ``pending`` is, by the client's name in the memory, the number of prompt tokens of running
+        ``pending`` gives, for each client's name in the memory, the prompt tokens of its running
         requests that have no memory yet.
         """
         self._waiting, self._count = waiting, len(waiting)
@@ -120,10 +118,7 @@ class MemoryShare:
         return admitted
 
     def _note_admissions(self) -> None:
-        """Count the memory of the requests that the host has admitted since the last call.
-
-        No request enters the queue during a pass.
-        """
+        """Count the memory of the requests that the host has admitted since the last call."""
         if len(self._waiting) == self._count:
             return
         self._count = len(self._waiting)
@@ -140,9 +135,9 @@ class MemoryShare:
         return pinned < 1 or pinned + demand.pins <= self._share(client)
 
     def _spare(self, borrower: str, demand: PromptTokens) -> float:
-        """Return the tokens that may be lent: free ones, and cached ones above clients' shares.
+        """Return the free tokens plus the cached tokens above clients' shares.
 
-        The cached prefix of the borrower's request does not count, because the request uses it.
+        The cached prefix of the request itself does not count, because the request uses the prefix.
         """
         memory = self._memory
         spare: float = memory.free - self._promised
@@ -153,7 +148,6 @@ class MemoryShare:
         return spare
 
     def _is_wanted(self, client: str) -> bool:
-        """Return whether another client waits with a request within its share."""
         waiting, name_of = self._waiting, self._name_of
         others = (one for one in waiting.clients() if name_of(one) != client)
         return any(
@@ -165,8 +159,8 @@ class MemoryShare:
 class ShareView:
     """A local scheduler's view of the waiting requests that may be admitted now.
 
-    When a scan meets a request that may not be admitted, it skips all further requests of that
-    client. ``len`` of the view counts all waiting requests.
+    If a request may not be admitted, a scan skips the client's later requests, too. ``len`` of the
+    view counts all waiting requests.
     """
 
     def __init__(self, view: WaitingView, share: MemoryShare) -> None:
@@ -174,7 +168,6 @@ class ShareView:
 
     @property
     def running(self) -> RunningView:
-        """The batch that runs at the worker of this queue."""
         return self._view.running
 
     def __len__(self) -> int:

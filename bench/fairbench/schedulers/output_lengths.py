@@ -6,38 +6,38 @@ from typing import NamedTuple
 
 from fairbench.core import Request
 
-# Schedulers and queues remember at most this many idle clients.
+# maximum number of idle clients that schedulers and queues remember
 MAX_CLIENTS = 10_000
-# This many clients are forgotten at a time, so that the choice costs little per client.
+# number of clients that are forgotten at a time, so that the choice costs little per client
 BATCH = MAX_CLIENTS // 16
 
-# The predicted output length of every client before any request has finished.
+# predicted output length in tokens before any request has finished
 PRIOR_OUTPUT_TOKENS = 128.0
 RECENT = 32  # number of requests in the moving average
 
 
 class MeanAnswers:
-    """The mean output of a client's finished requests, or of all clients for a new client."""
+    """The mean output length of a client's requests, or of all requests for a new client."""
 
     def __init__(self) -> None:
-        # ``_of`` maps each client to the number and total tokens of its answers, the client updated
-        # least recently first.
+        # ``_of`` maps each client to the number and total tokens of its outputs, least recent
+        # first.
         self._of: dict[str, tuple[int, int]] = {}
         self._all = (0, 0)
 
     @property
     def of_all(self) -> float:
-        """The mean length of all answers in tokens, or 0 before any answer has ended."""
+        """The mean length of all outputs in tokens, or 0 if no request has finished."""
         requests, tokens = self._all
         return tokens / requests if requests else 0.0
 
     def expected(self, client: str) -> float:
-        """Return the expected length of the client's next answer; 0 before any answer has ended."""
+        """Return the expected length of the client's next output, or 0 before any output."""
         requests, tokens = self._of.get(client, self._all)
         return tokens / requests if requests else 0.0
 
     def learn(self, client: str, tokens: int) -> None:
-        """Record the length in tokens of an answer that has finished."""
+        """Record the length in tokens of a finished output."""
         requests, before = self._of.pop(client, (0, 0))
         self._of[client] = (requests + 1, before + tokens)
         if len(self._of) > MAX_CLIENTS:
@@ -45,14 +45,13 @@ class MeanAnswers:
         self._all = (self._all[0] + 1, self._all[1] + tokens)
 
     def forget(self, client: str) -> None:
-        """Forget the lengths of a client's answers."""
         self._of.pop(client, None)
 
     def expected_total(self, request: Request, produced: int) -> int:
-        """Return the expected total output of a request: at least one more than ``produced``.
+        """Return the expected total output of a request in tokens, at least ``produced`` + 1.
 
-        This is the client's mean, or the request's ``max_new_tokens`` before the client's first
-        answer has ended.
+        The expectation is the mean of the client's finished outputs, or the request's
+        ``max_new_tokens`` if the client has no finished output.
         """
         requests, tokens = self._of.get(request.client, (0, 0))
         mean = -(-tokens // requests) if requests else request.max_new_tokens
@@ -60,20 +59,19 @@ class MeanAnswers:
 
 
 class OutputLengths:
-    """Expected output lengths: a moving average over the finished requests of each client.
+    """Expected output lengths, which are moving averages over each client's finished requests.
 
-    For a client without finished requests, the average of all clients is used, or
-    ``PRIOR_OUTPUT_TOKENS`` before any request has finished. A request's limit ``max_new_tokens``
-    does not matter.
+    A client without finished requests gets the average of all clients. Before any request has
+    finished, the expectation is ``PRIOR_OUTPUT_TOKENS``.
     """
 
     def __init__(self) -> None:
         self._everybody = _Average(PRIOR_OUTPUT_TOKENS, 0)
-        # The client whose average was updated least recently comes first.
+        # ``_of_client`` holds the clients' averages, the least recently updated first.
         self._of_client: dict[str, _Average] = {}
 
     def expected(self, client: str) -> float:
-        """Return the expected output tokens of the client's next request."""
+        """Return the expected length of the client's next output, in tokens."""
         return self._of_client.get(client, self._everybody).mean
 
     def learn(self, client: str, tokens: int) -> None:
@@ -86,7 +84,7 @@ class OutputLengths:
 
 
 class _Average(NamedTuple):
-    """The mean of the first ``RECENT`` values, and from then on an exponential average."""
+    """The mean of the first ``RECENT`` values, followed by an exponential moving average."""
 
     mean: float
     seen: int

@@ -1,6 +1,6 @@
 """The parameters of schedulers, routers and engines, as ``NAME.PARAM=VALUE`` settings and objects.
 
-Each scheduler, router or engine is a "part" with a name. It defines its parameters in a frozen
+Each scheduler, router or engine is called a part. A part defines its parameters in a frozen
 dataclass ``Params``.
 """
 
@@ -18,7 +18,7 @@ from fairbench.named import Named, named
 
 P = TypeVar("P")
 
-# Types of parameters; all floats are finite.
+# types of parameters; all floats are finite
 Positive = Annotated[FiniteFloat, Gt(0)]
 NotNegative = Annotated[FiniteFloat, Ge(0)]
 PositiveInt = Annotated[int, Gt(0)]
@@ -32,7 +32,7 @@ class NoParams:
 
 
 PartParams: TypeAlias = Named[type]
-"""The ``Params`` of each part by its name; a look-up imports the part's module."""
+"""The ``Params`` of each part by the part's name; a look-up imports the part's module."""
 
 
 def params_of(names: Iterable[str], part: Callable[[str], Any]) -> PartParams:
@@ -48,8 +48,8 @@ def params_of(names: Iterable[str], part: Callable[[str], Any]) -> PartParams:
 def param_names(params_class: type) -> list[str]:
     """Return the names of the parameters that can be set, in the order of the part's file.
 
-    The ``constants`` of a class cannot be set: former parameters, and inherited ones that the part
-    does not use. Experiments store their values all the same.
+    The ``constants`` of a class are former parameters, and inherited parameters that the part does
+    not use. Users cannot set constants, but stored experiments may contain their values.
     """
     constants = getattr(params_class, "constants", ())
     return [field.name for field in fields(params_class) if field.name not in constants]
@@ -61,7 +61,7 @@ def own_settings(owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key[1]: value for key, value in split.items() if key[0] == owner and len(key) == 2}
 
 
-# The suffix of files with cost functions, and the parameter that names such a file.
+# the suffix of files with cost functions, and the parameter that names such a file
 COST_FILES = ".py", "cost"
 
 
@@ -78,9 +78,8 @@ def cost_names(settings: Mapping[str, Any]) -> list[str]:
 def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) -> P:
     """Return a part's parameters: the defaults, overridden by the part's keys in ``settings``.
 
-    An integer is converted to a float where the parameter is a float. No other value is converted;
-    in particular, a text is never read as a number. Raises UsageError with one line that names the
-    key, the value and the allowed values.
+    Integers become floats where the parameter is a float; no other value is converted. Raises
+    UsageError that names the key, the value and the allowed values.
     """
     values = own_settings(owner, settings)
     check_names(owner, params_class, values)
@@ -95,7 +94,7 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
 def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> None:
     """Raise UsageError unless every key of ``values`` is a parameter of the part ``owner``.
 
-    A constant may also be given with its own value, as in stored experiments.
+    A stored experiment may give a constant its own fixed value.
     """
     names = param_names(params_class)
     constants = [field for field in fields(params_class) if field.name not in names]
@@ -117,7 +116,7 @@ def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> No
 
 
 def as_settings(owner: str, params: Any) -> dict[str, Any]:
-    """Return all parameters that are not None as settings, the inverse of ``make_params``."""
+    """Convert parameters that are not None to settings; the inverse of ``make_params``."""
     params_class: type = type(params)
     plain = adapter_of(params_class).dump_python(params, mode="json")
     return {f"{owner}.{name}": value for name, value in plain.items() if value is not None}

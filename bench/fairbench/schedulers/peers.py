@@ -1,6 +1,6 @@
-"""The exchange of charges between several routers, so that they are as fair as a single router.
+"""The exchange of charges between routers, so that several routers share service fairly.
 
-Charges stay correct even if messages are late, lost or repeated.
+The sums of charges stay correct even if messages are late, lost or repeated.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from pydantic import FiniteFloat
 
 from fairbench.schedulers.params import NotNegative, Positive
 
-ROUTERS = "routers"  # name of the table with the parameters ``RoutersParams``
+ROUTERS = "routers"  # the prefix of the settings that ``RoutersParams`` defines
 
 Share = Annotated[FiniteFloat, Ge(0), Le(0.95)]
 
 
 class Terms(NamedTuple):
-    """A limit on how far a client gets ahead of clients at other gateways between two messages.
+    """A limit on a client's lead over clients that wait at other gateways.
 
-    The allowed lead over a client that waits at another gateway grows by ``ahead_tok_s`` (tokens
-    over weight) per second since the last message about that client. Until the next message, its
-    progress is unknown here; if all gateways stopped sending requests for that time, the fleet
-    would idle. A message older than ``forget_s`` seconds delays no client.
+    A client's allowed lead, in tokens over weight, grows by ``ahead_tok_s`` per second since the
+    last message about the waiting client. If the allowed lead did not grow, the fleet would idle
+    between messages. A message older than ``forget_s`` seconds delays no client.
     """
 
     ahead_tok_s: float
@@ -39,27 +38,28 @@ class RoutersParams:
     The flags are ``--routers N`` and ``--set routers.NAME=VALUE``.
 
     ``form`` selects how routers share charges. ``independent`` routers exchange no charges.
-    ``sticky`` routers exchange none either, but a hash of the client's name always sends a client
-    to the same router. With ``exchange``, each router sends its totals to all other routers every
-    ``every_s`` seconds. With ``ledger``, a single service stores all charges; a router queries it
-    before each request, and waits twice ``delay_s`` seconds for the answer.
+    ``sticky`` routers exchange no charges either, but all requests of a client go to the same
+    router, which a hash of the client's name selects. With ``exchange``, each router sends its sums
+    of charges to all other routers every ``every_s`` seconds. With ``ledger``, a single service
+    stores all charges; a router queries it before each request, and waits twice ``delay_s`` seconds
+    for the answer.
 
-    ``delay_s`` is the delay of a message of ``exchange``, in seconds. ``lost`` and ``repeated`` are
-    fractions of all messages; a repeated message arrives again half an interval later.
+    ``delay_s`` is the delay of a message between routers, in seconds. ``lost`` and ``repeated`` are
+    the fractions of messages that are lost or sent again half an interval later.
 
-    ``ahead_tok_s`` limits the lead of a client over a client that waits at another router. It is
-    measured in tokens over weight, for each worker and each second since the last message about the
-    waiting client. A good value is about a worker's service rate; with a lower value, the fleet
-    idles between two messages.
+    ``ahead_tok_s`` limits the lead of a client over a client that waits at another router. The unit
+    of ``ahead_tok_s`` is tokens over weight, for each worker and each second since the last message
+    about the waiting client. A good value of ``ahead_tok_s`` is about a worker's service rate; with
+    a lower value, the fleet idles between messages.
 
-    ``forget_s`` is a time in seconds: a router that has sent no message for so long no longer
-    delays clients at other routers. The default is six times the sum of interval and delay, at
+    A router that has sent no message for ``forget_s`` seconds no longer delays clients at other
+    routers. The default of ``forget_s`` is six times the sum of ``every_s`` and ``delay_s``, at
     least 1 s.
 
-    ``skew`` is the ratio of a client's requests at its favourite router to its requests at its
-    least favourite router; the ratio between successive routers is constant. ``favourite=each``
-    gives clients different favourite routers in turn, and ``favourite=one`` gives all clients the
-    same one. With ``form=sticky``, ``favourite`` is always ``one``.
+    ``skew`` is the ratio of a client's requests at its most used router to those at its least used
+    router; the ratio between successive routers is constant. ``favourite=each`` assigns the most
+    used routers to clients in turn, and ``favourite=one`` assigns the same router to all clients.
+    With ``form=sticky``, ``favourite`` is always ``one``.
     """
 
     form: Literal["independent", "sticky", "exchange", "ledger"] = "independent"
@@ -83,9 +83,9 @@ class RoutersParams:
 
 
 def ingress_shares(skew: float, number: int) -> list[float]:
-    """Return the share of a client's requests at each router, the client's favourite first.
+    """Return the fraction of a client's requests at each router, the most used router first.
 
-    >>> shares(3.0, 2)
+    >>> ingress_shares(3.0, 2)
     [0.75, 0.25]
     """
     parts = [skew ** -(place / max(1, number - 1)) for place in range(number)]
@@ -93,21 +93,21 @@ def ingress_shares(skew: float, number: int) -> list[float]:
 
 
 Sums = Mapping[str, Mapping[int, float]]
-"""Sums of charges by client and by place, which is a worker or a band of a gateway."""
+"""Sums of charges by client and by place, which is a worker or a priority band of a gateway."""
 
 
 class Totals(NamedTuple):
-    """A message with the sums of all charges that its origin (a router, gateway or rank) ever made.
+    """A message with all charges that its origin (a router, gateway or rank) has ever made.
 
-    A message with a higher ``version`` replaces earlier messages of its origin. ``raised`` are the
-    levels to which clients were lifted, such as VTC's lifts or the rounds of D2LPM's quanta;
-    receivers keep the highest level. ``waiting`` maps clients to the places (workers or bands) at
-    which they have queued requests.
+    A message with a higher ``version`` replaces earlier messages of its origin. ``raised`` gives
+    the levels to which clients were lifted, such as VTC's lifts or D2LPM's rounds of quanta.
+    Receivers keep the highest level. ``waiting`` maps each client to the places (workers or bands)
+    with queued requests of the client.
 
     With ``since`` above 0, ``charged`` and ``raised`` contain only clients that changed after
-    version ``since``; a receiver must already know this version or a later one. The entry of a
-    client in them is complete, or empty if the origin has forgotten the client. ``waiting`` always
-    lists all clients that wait.
+    version ``since``; a receiver must already know version ``since``. The entries contain all sums
+    of a client, or are empty if the origin has forgotten the client. ``waiting`` always lists all
+    waiting clients.
     """
 
     version: int
@@ -122,15 +122,15 @@ NOTHING = Totals(0, {}, {})
 
 @runtime_checkable
 class Exchanges(Protocol):
-    """A router or a gateway that exchanges totals with its peers; the host carries the messages."""
+    """A router or a gateway that exchanges totals with other routers by messages."""
 
     def join_peers(self) -> None:
-        """Start to record charges for other routers; called once, before the first request."""
+        """Start to record charges for other routers, before the first request."""
 
     def export_totals(self, since: int = 0) -> Totals:
-        """Return the totals to send to peers that know version ``since`` of this origin.
+        """Return the totals for receivers that know version ``since`` of this origin's totals.
 
-        They are complete if ``since`` is 0, or so old that the changes are unknown.
+        The totals contain all clients if ``since`` is 0 or too old.
         """
 
     def charged_totals(self) -> Sums:
@@ -140,7 +140,7 @@ class Exchanges(Protocol):
         """Return the latest totals received from every other router or gateway."""
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
-        """Apply the totals of another origin; messages may be late, repeated or out of order."""
+        """Apply another origin's totals; messages may be late, repeated or out of order."""
 
     def forget_origin(self, origin: str) -> None:
         """Delete the totals of an origin that has stopped for good, but keep its charges."""
@@ -158,12 +158,12 @@ class Heard:
         return self._places.get(origin, ())
 
     def forget_origin(self, origin: str) -> None:
-        """Delete an origin's totals; its later totals would be charged again in full."""
+        """Delete an origin's totals; totals that it sends later are charged in full again."""
         self.latest.pop(origin, None)
         self._places.pop(origin, None)
 
     def newer(self, origin: str, totals: Totals) -> dict[str, dict[int, float]] | None:
-        """Return the charges in an origin's totals that are new here; None if unusable."""
+        """Return the new charges in an origin's totals, or None if the totals cannot be used."""
         before = self.latest.get(origin, NOTHING)
         if not totals.since <= before.version < totals.version:
             return None
@@ -181,10 +181,7 @@ class Heard:
 
 
 def _patched(known: Sums, changed: Sums) -> Sums:
-    """Return the sums ``known``, updated with the newer values ``changed``.
-
-    If ``known`` is a dict, it is modified.
-    """
+    """Return the sums ``known``, updated in place with the newer sums ``changed``."""
     patched = known if isinstance(known, dict) else dict(known)
     for client, of in changed.items():
         if of:
@@ -194,33 +191,33 @@ def _patched(known: Sums, changed: Sums) -> Sums:
     return patched
 
 
-# The changes of at most ``MOST`` clients are remembered, namely the latest.
+# maximum number of clients whose latest changes are remembered
 MOST = 100_000
 
 
 class Changes:
-    """A record of which clients have changed since each exported version of the totals."""
+    """A record of the clients that have changed since each exported version of the totals."""
 
     def __init__(self, most: int = MOST) -> None:
-        self.version = 0  # the version that was exported last
+        self.version = 0
         self._most = most
-        # ``_noted`` maps each client to the first version with its last change; the latest change
-        # is last.
+        # ``_noted`` maps each client to the first version that contains its last change, in order
+        # of change.
         self._noted: dict[str, int] = {}
-        self._forgotten = 0  # the highest version whose changes were forgotten
+        self._forgotten = 0
 
     def note(self, client: str) -> None:
-        """Record a change of the client's charges or levels since the last export."""
+        """Record that a client's charges or levels have changed since the last export."""
         self._noted.pop(client, None)
         self._noted[client] = self.version + 1
         if len(self._noted) > self._most:
             self._forgotten = self._noted.pop(next(iter(self._noted)))
 
     def exported(self, since: int) -> list[str] | None:
-        """Start a new version; return the clients changed after ``since``, the latest change last.
+        """Start a new version; return the clients that changed after version ``since``.
 
-        Return None if the totals of all clients must be exported. The running time is proportional
-        to the number of returned clients.
+        The client with the latest change is last. The result is None if the totals must contain all
+        clients. The running time is proportional to the number of returned clients.
         """
         whole = not max(1, self._forgotten) <= since <= self.version
         self.version += 1
@@ -234,32 +231,31 @@ class Changes:
         return found[::-1]
 
 
-# Rounds of quanta belong to no worker; they are stored under this number.
+# the worker number under which rounds of quanta are stored, because they belong to no worker
 ROUNDS = 0
 
 
 class CreditChange(NamedTuple):
-    """A change of a client's credit: further rounds of quanta, and further charges by worker."""
+    """A change of a client's credit: additional rounds of quanta, and charges by worker."""
 
     rounds: float
     charged: Mapping[int, float]
 
 
 class SharedCredit:
-    """The credits of all clients: quanta times rounds of refills, minus the charges of all routers.
+    """The clients' credits: quanta times rounds of refills, minus the charges of all routers.
 
-    A router knows its own charges at once. A round that two routers grant at the same time counts
-    once, because receivers keep the highest number of rounds.
+    If two routers grant a round at the same time, it counts once, because receivers keep the
+    highest number of rounds.
     """
 
     def __init__(self) -> None:
-        # ``charged`` maps each client to this router's charges, by worker.
         self.charged: dict[str, dict[int, float]] = {}
         self.others = Heard()
         self._rounds: dict[str, float] = {}
         self._changes = Changes()
-        # ``has_forgotten`` is true if a credit was forgotten; messages may then lack earlier
-        # charges of a client.
+        # ``has_forgotten`` is true if this router has deleted a client's credit; its messages then
+        # lack earlier charges.
         self.has_forgotten = False
 
     def spend(self, client: str, worker: int, cost: float) -> None:
@@ -273,14 +269,14 @@ class SharedCredit:
         self._changes.note(client)
 
     def forget(self, client: str) -> None:
-        """Delete a client's credit; if the client returns, it starts with a new credit."""
+        """Delete a client's credit; a returning client starts with a new credit."""
         self.has_forgotten = True
         self.charged.pop(client, None)
         self._rounds.pop(client, None)
         self._changes.note(client)
 
     def export_credit(self, since: int = 0) -> Totals:
-        """Return the totals that other routers need, as ``Exchanges.export_totals`` does."""
+        """Return the credits as totals for other routers (see ``Exchanges.export_totals``)."""
         changed = self._changes.exported(since)
         if changed is None:
             since = 0
@@ -293,7 +289,7 @@ class SharedCredit:
         return Totals(self._changes.version, charged, raised, since=since)
 
     def new_changes(self, origin: str, totals: Totals) -> dict[str, CreditChange]:
-        """Return the changes in another router's totals, by client; empty for outdated totals."""
+        """Return the changes in another router's totals by client, or none for old totals."""
         newly = self.others.newer(origin, totals)
         if newly is None:
             return {}
@@ -303,17 +299,16 @@ class SharedCredit:
             more = max(0.0, rounds - self._rounds.get(client, 0.0))
             if more:
                 self._rounds[client] = rounds
-                # This router reports the change to its own peers, too.
                 self._changes.note(client)
             charged = newly.get(client, {})
-            # An entry without a change must not make the client count as recently used.
+            # A reported entry without a change must not mark the client as recently used.
             if more or any(charged.values()):
                 found[client] = CreditChange(more, charged)
         return found
 
 
 class LiftedCounters(Protocol):
-    """The counters of clients, and ``last_left``, the client that left the queue last."""
+    """The counters of clients; ``last_left`` is the client that left the queue last."""
 
     last_left: str | None
 
@@ -324,8 +319,8 @@ class LiftedCounters(Protocol):
 class CountsService(Protocol):
     """A policy under which the waiting client with the lowest counter goes first.
 
-    It adds the charges of requests to its attribute ``account``. An amount that it adds when a
-    request arrives is a lift, which raises the counter of a returning client.
+    The policy adds charges to the counters in ``account``. When the policy raises the counter of a
+    returning client, the increase is called a lift.
     """
 
     shares_counters: bool
@@ -338,7 +333,7 @@ def shares_counters(policy: object) -> TypeGuard[CountsService]:
 
 
 class NotedCounters(dict[str, float]):
-    """Counters that record which clients this router has changed since the last export."""
+    """Counters that record which clients have changed since the last export."""
 
     def __init__(self, counters: Mapping[str, float]) -> None:
         super().__init__(counters)
@@ -349,23 +344,21 @@ class NotedCounters(dict[str, float]):
         super().__setitem__(client, counter)
 
     def setdefault(self, client: str, counter: float = 0.0, /) -> float:
-        """Return the client's counter; if it is missing, set it to ``counter`` first."""
         if client not in self:
             self[client] = counter
         return self[client]
 
     def set_heard(self, client: str, counter: float) -> None:
-        """Set the client's counter after charges of other routers, without recording a change."""
+        """Set a counter to include charges of other routers, without recording a change."""
         super().__setitem__(client, counter)
 
 
 class SharedCounters:
-    """The counters of a policy, which include the reported charges of other routers.
+    """A policy's counters, including the charges that other routers have reported.
 
-    A client's counter is the sum of all routers' charges and of the client's highest lift at any
+    A client's counter is the sum of all routers' charges and the client's highest lift at any
     router. A lift is the amount by which the policy raised the counter when the client returned
-    after an idle time. A router's own charges are the client's counter minus the highest lift and
-    the charges of all other routers.
+    after an idle time.
     """
 
     def __init__(self, policy: CountsService, terms: Terms) -> None:
@@ -373,14 +366,13 @@ class SharedCounters:
         self._counters = NotedCounters(policy.account.balances())
         policy.account.replace(self._counters)
         self._terms = terms
-        # ``_heard`` maps each client to the charges reported by other routers.
         self._heard: dict[str, float] = {}
         self.raised: dict[str, float] = {}
-        # ``_elsewhere`` maps each other router to the time (s) of its latest message and to the
-        # clients that wait there.
+        # ``_elsewhere`` maps each other router to the time (s) of its latest message and its
+        # waiting clients.
         self._elsewhere: dict[str, tuple[float, Collection[str]]] = {}
-        # ``ahead`` is the largest lead that a client had, when its request was sent, over a client
-        # that waited at another router.
+        # ``ahead`` is the largest lead of any dispatched client over a client that waited at
+        # another router.
         self.ahead = 0.0
 
     def charged(self, client: str) -> float:
@@ -410,10 +402,10 @@ class SharedCounters:
         self, origin: str, charged: Sums, raised: Sums, waiting: Collection[str], place: int,
         now_s: float,
     ) -> None:  # fmt: skip
-        """Apply another router's new charges and lifts, and record which clients wait there.
+        """Apply the new charges and lifts of the router ``origin``, and record its waiting clients.
 
-        Only charges at ``place`` are applied, for example those in one band of a gateway.
-        ``raised`` are the levels to which clients' counters were lifted.
+        Only charges and levels at ``place`` (a worker or a band) are applied. ``raised`` gives the
+        values to which clients' counters were lifted.
         """
         for client, of in charged.items():
             if place in of:
@@ -423,11 +415,10 @@ class SharedCounters:
             more = levels.get(place, 0.0) - self.raised.get(client, 0.0)
             if more > 0:
                 self.raised[client] = self.raised.get(client, 0.0) + more
-                # This router reports the change to its own peers, too.
                 self._counters[client] = self.counter(client) + more
         if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
-            # If ``last_left`` were not updated, a client that comes to an empty queue would be owed
-            # all the service that others received at the other router.
+            # Without this update, a client that arrives at an empty queue would catch up on all
+            # service of the other router's clients.
             self._account.last_left = min(served, key=self.counter)
         for client in waiting:
             self._counters.set_heard(client, self.counter(client))
@@ -437,7 +428,7 @@ class SharedCounters:
         self._elsewhere.pop(origin, None)
 
     def elsewhere(self, now_s: float) -> dict[str, float]:
-        """Return each client that waits at another router, with the time of the latest message."""
+        """Return each client that waits elsewhere, with its latest message's time."""
         found: dict[str, float] = {}
         for heard_s, clients in self._elsewhere.values():
             if now_s - heard_s <= self._terms.forget_s:
@@ -446,15 +437,15 @@ class SharedCounters:
         return found
 
     def may_go_s(self, client: str, now_s: float) -> float | None:
-        """Return when the client may go before clients at other routers; None means at once."""
+        """Return the time at which the client may be served, or None for now."""
         own, rate, forget_s = self._counters[client], self._terms.ahead_tok_s, self._terms.forget_s
         latest, ahead = now_s, 0.0
         for other, heard_s in self.elsewhere(now_s).items():
             behind = own - self._counters[other]
             if behind > 0:
                 ahead = max(ahead, behind)
-                # The allowed lead grows with the age of the peer's message; with a rate of 0, no
-                # lead is allowed.
+                # A client's allowed lead grows with the age of the message; at a rate of 0, no lead
+                # is allowed.
                 latest = max(latest, heard_s + min(behind / rate if rate else forget_s, forget_s))
         if latest > now_s:
             return latest

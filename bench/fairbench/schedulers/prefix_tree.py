@@ -1,6 +1,6 @@
 """The prefix tree: a radix tree over prompts, for the simulated KV cache and for routers.
 
-An edge of the tree stores a part of a prompt as a tuple of segments, never as single tokens. An
+An edge of the tree stores a part of a prompt as a tuple of segments instead of single tokens. An
 edge is split where two prompts differ, even inside a segment.
 """
 
@@ -12,9 +12,9 @@ from typing import Generic, Self, TypeVar
 from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt, Segment, new_tuple, prompt_tokens
 
-# A part of a prompt, stored as all of its segments; the first one is stored from its own beginning.
+# A part of a prompt: a tuple of segments, the first of which is stored from its beginning.
 Edge = Prompt
-# A position in a prompt: the index of a segment, and the offset in this segment.
+# A position in a prompt: the index of a segment, and the offset in this segment in tokens.
 Place = tuple[int, int]
 
 
@@ -22,8 +22,8 @@ Place = tuple[int, int]
 class Node:
     """A tree node with the edge that leads to it.
 
-    The edge has ``length`` tokens, and begins ``start`` tokens after the beginning of its first
-    segment. ``depth`` is the number of tokens from the root to the node.
+    The edge has ``length`` tokens and begins ``start`` tokens into its first segment. ``depth`` is
+    the number of tokens from the root to the node.
     """
 
     __slots__ = ("children", "depth", "edge", "length", "parent", "start")
@@ -41,7 +41,7 @@ class Node:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The key under which the parent holds this node: the segment and its offset."""
+        """The node's key among its parent's children: a segment's name and an offset."""
         return self.edge[0].key, self.start
 
 
@@ -50,10 +50,7 @@ N = TypeVar("N", bound=Node)
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixTree(Generic[N]):
-    """A radix tree over prompts, with nodes of type ``node_type``.
-
-    A subclass can react when a node is split.
-    """
+    """A radix tree over prompts, with nodes of type ``node_type``."""
 
     def __init__(self, node_type: type[N]) -> None:
         self._node_type = node_type
@@ -62,11 +59,11 @@ class PrefixTree(Generic[N]):
     def descend(
         self, node: N, prompt: Prompt, place: Place, limit: int, *, split: bool = True
     ) -> tuple[N, Place]:
-        """Follow the prompt from ``node``, which ends at ``place``, down to depth ``limit``.
+        """Follow the prompt down to depth ``limit``, from ``node``, which ends at ``place``.
 
         Return the deepest node whose whole path is a prefix of the prompt, and the position in the
         prompt at which this node ends. A node that matches only in part is split where the match
-        ends; with ``split=False``, it is left out instead.
+        ends or, with ``split=False``, is left out.
         """
         index, offset = place
         count = len(prompt)
@@ -80,8 +77,8 @@ class PrefixTree(Generic[N]):
                 break
             edge, length = child.edge, child.length
             if length <= remaining:
-                # Most edges lie within one segment, which the key names, or are the rest of a
-                # segment.
+                # Fast path: most edges lie within one segment, which the key identifies, or end
+                # with a segment.
                 if len(edge) == 1 and (end := offset + length) <= whole:
                     node, remaining = child, remaining - length
                     index, offset = (index, end) if end < whole else (index + 1, 0)
@@ -100,7 +97,7 @@ class PrefixTree(Generic[N]):
         return node, (index, offset)
 
     def match(self, prompt: Prompt, limit: int) -> tuple[N, Place]:
-        """Return the node at the end of the longest stored prefix of at most ``limit`` tokens."""
+        """Match at most ``limit`` tokens; return the last node and the end of the match."""
         return self.descend(self.root, prompt, (0, 0), limit)
 
     def common_tokens(self, prompt: Prompt, limit: int) -> int:
@@ -121,14 +118,14 @@ class PrefixTree(Generic[N]):
         length = depth - node.depth
         child = self._node_type(node, _stretch(prompt, place, length), length)
         index, child.start = place
-        # Passing the arguments by position is faster than by name.
+        # Positional arguments are faster than keyword arguments here.
         node.children[prompt[index][0], child.start] = child
         return child
 
     def split(self, node: N, tokens: int) -> N:
-        """Cut the edge above ``node`` after ``tokens`` tokens; return the new upper node.
+        """Split the edge above ``node`` after ``tokens`` tokens; return the new upper node.
 
-        The object ``node`` remains the lower part, so references to it still mean the same prefix.
+        The object ``node`` remains the lower node, so references to it keep their meaning.
         """
         upper_edge, lower_edge = _cut(node.edge, node.start + tokens)
         parent = node.parent
@@ -143,7 +140,7 @@ class PrefixTree(Generic[N]):
         return upper
 
     def on_split(self, upper: N, lower: N) -> None:
-        """Copy to the new node ``upper`` whatever holds for both nodes after a split."""
+        """Copy the properties that the new node ``upper`` shares with ``lower`` after a split."""
 
     def remove(self, leaf: N) -> N:
         """Remove a node without children, and return its parent."""
@@ -165,7 +162,7 @@ class PrefixTree(Generic[N]):
 def path(node: Node) -> Prompt:
     """Return the prefix that ends at ``node``, as a prompt."""
     segments: list[Segment] = []
-    # The edge below contains all tokens of the last segment, so the walk ends here.
+    # If ``goes_on`` is true, the edge below contains this node's last segment, too.
     goes_on = False
     while (parent := node.parent) is not None:
         edge = node.edge
@@ -186,15 +183,15 @@ def place_at(prompt: Prompt, depth: int) -> Place:
 
 
 def truncate(prompt: Prompt, tokens: int) -> Prompt:
-    """Return a prompt that consists of the first ``tokens`` tokens."""
+    """Return the first ``tokens`` tokens of a prompt."""
     return _stretch(prompt, (0, 0), tokens)
 
 
 def _common(edge: Edge, prompt: Prompt, index: int, offset: int, limit: int) -> tuple[int, Place]:
-    """Return how many tokens of an edge match a prompt, and where in the prompt the match ends.
+    """Return the number of tokens that an edge and a prompt share, and the end of the match.
 
     The comparison starts at ``offset`` in the prompt's segment number ``index``. Precondition: the
-    edge begins with the same segment at the same offset.
+    edge begins at the same offset of the same segment.
     """
     taken, count = 0, len(prompt)
     for key, end in edge:
@@ -212,7 +209,6 @@ def _common(edge: Edge, prompt: Prompt, index: int, offset: int, limit: int) -> 
 
 
 def _stretch(prompt: Prompt, place: Place, tokens: int) -> Edge:
-    """Return ``tokens`` tokens of a prompt, from ``place`` on, as an edge."""
     if tokens <= 0:
         return ()
     index, upto = place
@@ -229,14 +225,14 @@ def _stretch(prompt: Prompt, place: Place, tokens: int) -> Edge:
 
 
 def _cut(edge: Edge, upto: int) -> tuple[Edge, Edge]:
-    """Cut an edge in two, ``upto`` tokens after the start of its first segment."""
+    """Split an edge ``upto`` tokens after the start of its first segment."""
     for position, (key, end) in enumerate(edge):
         if upto < end:
             return (*edge[:position], Segment(key, upto)), edge[position:]
         if upto == end:
             return edge[: position + 1], edge[position + 1 :]
         upto -= end
-    raise AssertionError("the edge of the prefix tree is too short to be cut at this position")
+    raise AssertionError("the edge of the prefix tree ends before the position of the split")
 
 
 IN_BATCH_TOKENS = 32  # the threshold of SGLang's in-batch prefix check

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from fairbench.core import Request
 
-# If it is unknown when programs end, at most this many idle programs are remembered.
+# maximum number of idle programs to remember if the ends of programs are unknown
 IDLE_PROGRAMS = 10_000
 
 T = TypeVar("T")
@@ -23,7 +23,6 @@ class ProgramStates(Generic[T]):
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._states: dict[tuple[str, int], T] = {}
-        # ``_calls`` maps each program to its number of unfinished calls.
         self._calls: Counter[tuple[str, int]] = Counter()
         # ``_complete`` holds the programs that will send no further call.
         self._complete: set[tuple[str, int]] = set()
@@ -33,7 +32,7 @@ class ProgramStates(Generic[T]):
         return len(self._states)
 
     def begin_call(self, request: Request) -> tuple[T, bool]:
-        """Begin a call; return its program's state, and whether the program is new."""
+        """Begin a call; return the state of its program, and whether the program is new."""
         program = _program_key(request)
         self._calls[program] += 1
         self._idle.pop(program, None)
@@ -57,7 +56,7 @@ class ProgramStates(Generic[T]):
             del self._states[self._idle.popitem(last=False)[0]]
 
     def end_call(self, request: Request) -> bool:
-        """End a call; return True if its program has no unfinished call and will send no more."""
+        """End a call; return True if its program has ended."""
         program = _program_key(request)
         self._calls[program] -= 1
         if self._calls[program]:
@@ -76,7 +75,7 @@ class ProgramStates(Generic[T]):
 def has_program(request: Request) -> bool:
     """Return whether the host knows the request's program.
 
-    The numbers 0 and -1 mean an unknown program.
+    A program id of 0 or -1 means that the program is unknown.
     """
     return request.program_id > 0 or request.calls_left is not None
 

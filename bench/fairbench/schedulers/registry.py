@@ -1,17 +1,15 @@
 """The schedulers and routers by their names.
 
-To add a scheduler, write a file with its class, and add a line to the table below.
+To add a scheduler to fairbench, write a file with its class, and add a line to the table below.
 
-A user's own scheduler requires no change here. There are two ways to add it. The environment
-variable ``FAIRBENCH_SCHEDULERS`` can name the scheduler's file (``:`` separates several files). Or
-the scheduler is installed with an entry point in the group ``fairbench.local_schedulers`` or
-``fairbench.routers``; the name of the entry point is then the scheduler's name. Files are named by
-an environment variable instead of a flag, so that every process of a run knows them, such as the
-processes of a sweep, emulated workers and SGLang servers.
+A user's own scheduler requires no change of this file. Users can name the scheduler's file in the
+environment variable ``FAIRBENCH_SCHEDULERS`` (``:`` separates several files). Alternatively, an
+installed package can register the scheduler as an entry point in the group
+``fairbench.local_schedulers`` or ``fairbench.routers``. An environment variable reaches every
+process of a run, such as the processes of a sweep, emulated workers and SGLang servers.
 
-The classes of a user's file are checked when the file is read, before any simulation. A class must
-have a name and a constructor, no hook may be misspelt, and each hook must accept the arguments of
-the host's calls.
+The classes of a user's file are checked before any simulation. Each class must have a name and a
+constructor, and its hooks must have correct names and accept the host's arguments.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from fairbench.named import imported
 from fairbench.schedulers.base import PARTS, LocalScheduler, Router
 from fairbench.schedulers.params import PartParams, make_params, params_of
 
-# A method whose name is this similar (0 to 1) to a hook's name counts as a misspelt hook.
+# the similarity (0 to 1) from which a method's name counts as a misspelt hook
 ALIKE = 0.85
 
 
@@ -39,8 +37,8 @@ def schedulers_in(
 ) -> dict[str, str]:
     """Return ``module:class`` of a file's subclasses of ``base`` by name, ready to import.
 
-    Raises UsageError in the cases of ``classes_in``, and for a class with a misspelt hook or a hook
-    with wrong parameters.
+    Raises UsageError for a file without a usable class, for a misspelt hook and for a hook with
+    wrong parameters.
     """
     found = {}
     for attribute, value in classes_in(path, named_by, base, "name"):
@@ -53,7 +51,7 @@ def schedulers_in(
 def unknown_hook(
     scheduler: type[LocalScheduler] | type[Router], base: type[LocalScheduler] | type[Router]
 ) -> str:
-    """Return the error for a public name that looks like a misspelt hook of ``base``, or ""."""
+    """Return the error for a method whose name looks like a misspelt hook of ``base``, or ""."""
     hooks = {name for name in dir(base) if not name.startswith("_")} | set(base.__annotations__)
     known = {name for one in scheduler.__mro__[1:] for name in vars(one)} | hooks
     for name in vars(scheduler):
@@ -91,8 +89,8 @@ def _hooks(base: type) -> Iterator[tuple[str, Callable[..., Any]]]:
     return ((n, f) for n, f in vars(base).items() if isfunction(f) and not n.startswith("_"))
 
 
-# The values are paths of classes, so a command imports only the schedulers that it runs. Schedulers
-# of other projects and of single studies are entry points, as users' schedulers are.
+# Schedulers are listed by import path, so that a command imports only the schedulers that it runs.
+# Schedulers of other projects and of single studies are registered as entry points.
 LOCALS = {
     "fcfs": "fairbench.schedulers.local.fcfs:FCFS",
     "lpm": "fairbench.schedulers.local.lpm:LPM",
@@ -136,7 +134,7 @@ PAIRS = {
     "fair-finish": ("fair-finish", "dlpm-hold"),
 }
 
-# These routers order their own queue and take the parameters of the named part.
+# The routers that take the parameters of another scheduler, because they order their own queue.
 PARAMS_OF = {"central-dlpm": "dlpm"}
 
 VARIABLE = "FAIRBENCH_SCHEDULERS"
@@ -164,8 +162,7 @@ def _with_plugins(group: str) -> Mapping[str, str]:
             raise UsageError(f"{VARIABLE}: {path} has no class of a LocalScheduler or Router")
         own += schedulers_in(path, VARIABLE, base).items()
     for name, value in own:
-        # A router and a local scheduler may not share a name, because `--set NAME.PARAM` does not
-        # say which of the two it means.
+        # `--set NAME.PARAM` would be ambiguous if a router and a local scheduler had the same name.
         if name in found or name in LOCALS or name in ROUTERS:
             raise UsageError(
                 f"two schedulers have the name {name!r}, one of them {value}; rename this scheduler"
@@ -188,7 +185,7 @@ def split_pair(scheduler: str) -> tuple[str, str]:
 
 
 def pair_name(router: str, local: str) -> str:
-    """Return the name of a pair, or ``router+local`` if it has none."""
+    """Return the name of a pair of schedulers, or ``router+local`` if the pair has no name."""
     for name, pair in PAIRS.items():
         if pair == (router, local):
             return name
@@ -210,12 +207,12 @@ def router_class(name: str) -> type[Router]:
 
 
 def params_part(router: str) -> str:
-    """Return the part whose parameters a router has: usually the router itself."""
+    """Return the name before ``.`` in the settings of a router, usually the router's name."""
     return PARAMS_OF.get(router, router)
 
 
 def other_kind(name: str) -> str:
-    """Return advice on which flag takes a scheduler of this name, or "" for an unknown name."""
+    """Return advice on which flag takes the scheduler ``name``, or "" if the name is unknown."""
     for kind, others, fix in (
         ("pair of a router and a local scheduler", PAIRS, f"--scheduler {name}"),
         ("local scheduler", locals_by_name(), f"round-robin+{name}, or --local {name}"),
@@ -253,7 +250,7 @@ def _load_class(what: str, name: str, known: Mapping[str, str], base: type) -> A
 
 
 def build_local(name: str, settings: Mapping[str, Any]) -> LocalScheduler:
-    """Return a new local scheduler; ``Params`` come from ``name.*`` keys of ``settings``.
+    """Return a new local scheduler; its parameters are the keys ``name.*`` of ``settings``.
 
     Raises UsageError for an unknown name, an unknown parameter or a value that is not allowed.
     """
@@ -263,14 +260,14 @@ def build_local(name: str, settings: Mapping[str, Any]) -> LocalScheduler:
 
 
 def build_router(name: str, settings: Mapping[str, Any], workers: int) -> Router:
-    """Return a new router for ``workers`` workers, with settings as in ``build_local``."""
+    """Return a new router for ``workers`` workers; ``build_local`` describes ``settings``."""
     router: Any = router_class(name)
     built: Router = router(make_params(params_part(name), router.Params, settings), workers)
     return built
 
 
 def params_classes() -> PartParams:
-    """Return the ``Params`` of each local scheduler and router by name, without ``PARAMS_OF``."""
+    """Return the ``Params`` of each local scheduler and each router with parameters of its own."""
     routers = [name for name in routers_by_name() if name not in PARAMS_OF]
     return params_of(locals_by_name(), local_class) | params_of(routers, router_class)
 

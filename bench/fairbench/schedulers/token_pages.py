@@ -1,4 +1,4 @@
-"""Conversion of real prompts into pages of token ids, which serve as segments."""
+"""Conversion of real prompts into pages of token ids, which become the prompts' segments."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from fairbench.core import Prompt, Segment
 ID_BYTES = array("I").itemsize
 # The first pages are small, because a first chat message is often shorter than 32 tokens.
 FIRST_PAGE_TOKENS = 8
-# A page size applies to positions in the prompt below this multiple of the size.
+# The page size doubles at a position of this multiple of the page size.
 PAGES_BEFORE_DOUBLING = 32
 
 
 def segments_of(token_ids: Sequence[int]) -> Prompt:
-    """Return a prompt as pages: of 8 tokens up to token 256, of 16 up to token 512, and so on.
+    """Return a prompt as pages of token ids, whose size doubles along the prompt.
 
-    Matches end at the borders of pages, so a match loses at most a sixteenth of its length, or 7
-    tokens. The conversion is fastest if the ids are an ``array("I")``.
+    Pages have 8 tokens up to token 256, 16 tokens up to token 512, and likewise further on. A match
+    ends at the border of a page, so it loses at most a sixteenth of its length, or 7 tokens. The
+    conversion is fastest if the ids are an ``array("I")``.
 
-    A page's name consists of its tokens (4 bytes each), so names must not be logged. Because names
-    are not hashes, two prompts begin with equal segments exactly as far as they share whole pages.
-    If the last page of a prompt is shorter than the page size at its position, it matches only an
-    equal last page. To name a prefix that ends inside a page, ``truncate`` the prompt of the whole
-    text. Raises OverflowError for an id that is negative or has more than 32 bits.
+    A page's name contains its tokens (4 bytes each), so names must not be logged. Because names are
+    not hashes, different pages never have equal names. If the last page of a prompt is incomplete,
+    it matches only an equal last page. To get a prefix that ends inside a page, call ``truncate``
+    on the prompt of the whole text. Raises OverflowError for an id that is negative or has more
+    than 32 bits.
     """
     # The text has one character for each byte of the token ids.
     text = str(_bytes_of(token_ids), "latin-1")
@@ -38,7 +39,7 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
 
 
 def narrow(ids: Sequence[int]) -> Sequence[int]:
-    """Return the token ids folded to 32 bits, because SGLang's ids for image tokens are wider."""
+    """Return the token ids reduced to 32 bits, because SGLang's ids of image tokens are wider."""
     try:
         return array("I", ids)
     except OverflowError:
@@ -52,9 +53,6 @@ def _bytes_of(token_ids: Sequence[int]) -> memoryview:
 
 
 def prompt_apart(ids: Sequence[int], apart: Hashable) -> Prompt:
-    """Return the prompt of ``ids``; it shares prefixes only with prompts of equal ``apart``.
-
-    None is a value of ``apart`` like any other.
-    """
+    """Return the prompt of ``ids``, which shares prefixes only with prompts of equal ``apart``."""
     prompt = segments_of(narrow(ids))
     return prompt if apart is None else (Segment(repr(apart), 0), *prompt)

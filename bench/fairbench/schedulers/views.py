@@ -1,8 +1,8 @@
 """The views that a host gives schedulers: the waiting queue, the running batch, and loads.
 
 ``ListView`` and ``QueueView`` are simple and slow. Plugins in real servers use ``ListView``, which
-sorts the server's own list (as SGLang's ``calc_priority`` does); tests compare the simulator's
-incremental queue with it.
+sorts the server's own list like SGLang's ``calc_priority``. Tests compare the simulator's faster
+queue with ``ListView``.
 """
 
 from __future__ import annotations
@@ -24,21 +24,24 @@ class Scan(Protocol):
     def __next__(self) -> Request: ...
 
     def skip(self, client: str) -> None:
-        """Skip this client's further requests; a call takes constant time."""
+        """Skip all further requests of this client, in constant time."""
 
     def skip_debtors(self, credit: Mapping[str, float]) -> None:
-        """Skip a client whose credit is at most 0 when the scan reaches one of its requests."""
+        """Skip the remaining requests of clients whose ``credit`` is at most 0.
+
+        The scan looks at a client's credit when it reaches a request of the client.
+        """
 
     def unskip_all(self) -> None:
-        """Offer skipped clients' requests again, from the current position on."""
+        """Offer the requests of skipped clients again, from the scan's current position on."""
 
 
 class Running(NamedTuple):
     """A request of the running batch, and the memory that it uses.
 
     ``held_tokens`` is the context length of the request, including a shared prefix.
-    ``reserved_tokens`` is the KV memory in tokens that the engine has reserved for future outputs
-    of the request, before the engine applies a reservation ratio.
+    ``reserved_tokens`` is the KV memory in tokens that the engine reserves for the request's future
+    outputs, before a reservation ratio is applied.
     """
 
     request: Request
@@ -48,7 +51,7 @@ class Running(NamedTuple):
 
 
 class ClientLoad(NamedTuple):
-    """The total load of a client's running requests; ``decode_steps`` counts output tokens."""
+    """The load of a client's running requests; ``decode_steps`` counts output tokens."""
 
     requests: int
     held_tokens: int
@@ -57,15 +60,15 @@ class ClientLoad(NamedTuple):
 
 
 class RunningView(Protocol):
-    """The running batch, as it was when the scheduling pass began.
+    """The running batch at the beginning of the scheduling pass.
 
-    Requests that were preempted in this pass are left out. Only vLLM's view contains requests that
-    were admitted in this pass; they cannot be preempted in the same pass.
+    Requests preempted in this pass are left out. Only vLLM's view contains requests admitted in
+    this pass, and these requests cannot be preempted in it.
     """
 
     @property
     def free_tokens(self) -> int:
-        """The KV memory in tokens that is free, or that holds cached prefixes no request uses."""
+        """The tokens of KV memory that are free or hold cached prefixes that no request uses."""
 
     def __len__(self) -> int: ...
 
@@ -78,18 +81,18 @@ class RunningView(Protocol):
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
         """Return whether this pass could admit the request if ``without`` did not run.
 
-        The engine's own test of memory and its load cap decide, with the admissions of this pass
-        and the memory reserved for outputs. In engines that cannot preempt requests, the result is
-        always False. Each call iterates over the whole batch.
+        The answer considers memory, reserved outputs, the load cap and this pass's admissions. In
+        engines that cannot preempt requests, the answer is always False. Each call iterates over
+        the whole batch.
         """
 
 
 class WaitingView(Protocol):
     """A scheduler's view of the waiting queue of its host.
 
-    An admitted request leaves the view. A scan that was created earlier keeps its order, but never
-    offers an admitted request. A retracted request enters the queue again at its tail, and a
-    preempted request enters it again after the pass.
+    The view contains no admitted request, and a scan offers none, even if the scan was created
+    before the admission. A retracted request joins the queue at its tail. A preempted request joins
+    the queue after the pass.
     """
 
     @property
@@ -104,7 +107,7 @@ class WaitingView(Protocol):
         """Return the clients with at least one waiting request, in a deterministic order."""
 
     def oldest(self, client: str) -> Request:
-        """Return the first request of a client in the queue.
+        """Return the request of a client that is first in the queue.
 
         Precondition: the client has a waiting request.
         """
@@ -115,15 +118,15 @@ class WaitingView(Protocol):
     def match_order(self, *, refresh: bool = True) -> Scan:
         """Return all waiting requests, longest cached prefix first, in the order of SGLang's LPM.
 
-        Requests with equal matches keep their previous order. A request comes last if its first 32
-        tokens equal those of an earlier waiting request and at most 32 of its tokens are cached
-        (SGLang's in-batch deprioritisation). With ``refresh=False``, the queue is neither matched
-        with the cache nor sorted: the last order remains, with new requests at the tail. Only
-        schedulers that declare ``cache_aware`` may use this method.
+        Requests with equal matches keep their previous order. SGLang's in-batch deprioritisation
+        puts a request last if its first 32 tokens equal those of an earlier waiting request and at
+        most 32 of its tokens are cached. With ``refresh=False``, the queue is not matched again:
+        the requests keep their last order, and new requests come last. Only schedulers that declare
+        ``cache_aware`` may use this method.
         """
 
     def matched_tokens(self, request: Request) -> int:
-        """Return how many prompt tokens are cached now, at most the prompt's length minus 1."""
+        """Return the number of cached prompt tokens, at most the prompt's length minus 1."""
 
 
 class Waiting(NamedTuple):
@@ -132,9 +135,9 @@ class Waiting(NamedTuple):
     ``tokens`` is the length of the prompt, including the outputs of a retracted request; ``cached``
     is the number of cached tokens, less than ``tokens``. ``duplicate`` is true if at most 32 tokens
     are cached and the first 32 tokens equal those of an earlier request. ``waited_tokens`` is the
-    number of prompt tokens that the engine has computed, for any request, since this request
-    entered the queue. ``entered`` numbers the entries into the queue. ``node`` is the node of the
-    prefix tree at which the match ends.
+    number of prompt tokens of all requests that the engine has computed since this request entered
+    the queue. ``entered`` numbers the entries of requests into the queue. ``node`` is the node of
+    the prefix tree at which the match ends.
     """
 
     request: Request
@@ -150,19 +153,18 @@ class SortableQueue(WaitingView, Protocol):
     """The waiting queue of the simulated SGLang, which a scheduler may sort."""
 
     def batch(self) -> Iterable[Request]:
-        """Return the requests of the running batch, including those that have just finished."""
+        """Return the batch's requests, including those that have just finished."""
 
     def matches(self) -> list[Waiting]:
         """Match all waiting requests against the prefix cache, in queue order."""
 
 
 class Room(NamedTuple):
-    """An upper limit on what the next pass of a worker can admit if no running request ends.
+    """The capacity of a worker's next admission pass, if no running request ends before it.
 
-    ``slots`` is a number of requests, ``tokens`` is the KV memory for prompts and reserved outputs,
-    and ``prompt_tokens`` is the number of prompt tokens that one iteration computes. ``tokens``
-    includes all cached prefixes that no request uses, even the prefix of a request that the pass
-    admits.
+    ``slots`` is the number of requests, ``tokens`` is the KV memory for prompts and reserved
+    outputs, and ``prompt_tokens`` is the number of prompt tokens in one iteration. ``tokens`` is an
+    upper limit, because it includes every cached prefix that no request uses yet.
     """
 
     slots: int
@@ -171,14 +173,14 @@ class Room(NamedTuple):
 
 
 class WorkerLoad(NamedTuple):
-    """The unfinished load at a worker.
+    """The load of the unfinished requests at a worker.
 
     ``in_flight`` is the number of requests that were sent to the worker and have not finished.
     ``queued`` and ``running`` are numbers of requests, or None if unknown. ``tokens`` is the KV
-    memory of running requests in tokens, or the sum of prompts in flight if the worker does not
-    report memory. ``saturated`` is true if requests wait and none of them can be admitted before a
-    running request ends. ``room`` is the room that would be left if none of the worker's waiting
-    requests started, or None if unknown.
+    memory of running requests in tokens. If the worker does not report memory, ``tokens`` is the
+    sum of the prompt lengths in flight. ``saturated`` is true if requests wait and none of them can
+    be admitted before a running request ends. ``room`` is the capacity that remains if no waiting
+    request starts, or None if unknown.
     """
 
     in_flight: int
@@ -190,7 +192,7 @@ class WorkerLoad(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A worker's report of the length of a prompt and of the number of its cached tokens."""
+    """A worker's report of the length of a prompt and of its number of cached tokens."""
 
     input_tokens: int
     cached_tokens: int = 0
@@ -200,14 +202,14 @@ class FleetView(Protocol):
     """The available workers and their loads, as a router or a gateway sees them."""
 
     def workers(self) -> Collection[int]:
-        """Return the available workers by number, in ascending order."""
+        """Return the numbers of the available workers in ascending order."""
 
     def load(self, worker: int) -> WorkerLoad:
         """Return the load of unfinished requests at a worker."""
 
 
 class NothingRunning:
-    """A ``RunningView`` for hosts without a batch, such as a queue before the cluster."""
+    """A ``RunningView`` for hosts without a batch, such as a gateway's queue."""
 
     @property
     def free_tokens(self) -> int:
@@ -227,7 +229,7 @@ class NothingRunning:
 
 
 def client_load(running: RunningView, client: str) -> ClientLoad:
-    """Return the load of a client's running requests by iterating over the batch."""
+    """Return the load of a client's running requests."""
     mine = [one for one in running if one.request.client == client]
     return ClientLoad(
         len(mine),
@@ -238,13 +240,13 @@ def client_load(running: RunningView, client: str) -> ClientLoad:
 
 
 class ListScan:
-    """A scan of a fixed list of requests, which skips requests that no longer wait."""
+    """A scan of a fixed list, which skips requests that have left the queue."""
 
     def __init__(self, order: list[Request], waiting: Container[Request]) -> None:
         self._order = iter(order)
         self._waiting = waiting
         self._skipped: set[str] = set()
-        # If ``_credit`` is set, only requests of clients with positive credit are offered.
+        # If ``_credit`` is set, the scan offers only requests of clients with positive credit.
         self._credit: Mapping[str, float] | None = None
 
     def __iter__(self) -> Iterator[Request]:
@@ -261,7 +263,7 @@ class ListScan:
         raise StopIteration
 
     def rest(self) -> list[Request]:
-        """Return all requests of a new scan, faster than an iteration over the scan."""
+        """Return all requests of a new scan; this is faster than iterating over it."""
         return list(filter(self._waiting.__contains__, self._order))
 
     def skip(self, client: str) -> None:
@@ -276,16 +278,15 @@ class ListScan:
 
 
 def rest(scan: Iterable[Request]) -> list[Request]:
-    """Return the requests that the scan has not offered yet, in queue order."""
+    """Return the requests that the scan has not offered yet, in the scan's order."""
     return scan.rest() if isinstance(scan, ListScan) else list(scan)
 
 
 class ListView:
     """A view of the host's queue ``requests``, which ``match_order`` sorts in place.
 
-    ``matched(request)`` returns how many tokens of the request's prompt are cached now, possibly
-    all. ``prompt(request)`` returns the prompt to prefill, which includes the outputs of a
-    retracted request.
+    ``matched(request)`` returns the number of prompt tokens that are cached now.
+    ``prompt(request)`` returns the prompt to prefill, including the outputs of a retracted request.
     """
 
     def __init__(
@@ -308,7 +309,7 @@ class ListView:
         return request in self._arrival
 
     def enter(self, request: Request) -> None:
-        """Append a request that arrives or was retracted."""
+        """Append a request that has arrived or was retracted."""
         self._arrival[request] = next(self._numbers)
         self._requests.append(request)
 
@@ -318,7 +319,6 @@ class ListView:
         self._requests.insert(0, request)
 
     def leave(self, request: Request) -> None:
-        """Remove a request that was admitted."""
         self._requests.remove(request)
         del self._arrival[request]
 
@@ -344,7 +344,7 @@ class ListView:
         return sorted(self._requests, key=self._arrival.__getitem__)
 
     def _deprioritized(self) -> set[Request]:
-        """Return the requests that in-batch deprioritisation puts last; see ``match_order``."""
+        """Return the requests that in-batch deprioritisation puts last (see ``match_order``)."""
         heads: set[Prompt] = set()
         last: set[Request] = set()
         for request in self._requests:
@@ -362,14 +362,12 @@ class ListView:
 class QueueView:
     """A WaitingView in order of arrival, with nothing cached and no running batch.
 
-    ``elsewhere`` are clients with requests that wait at other routers and are not in this view. It
-    matters only to ``on_arrival``: VTC does not lift a client that waits at any router, and lifts
-    no client above the counter of a client that waits at another router.
+    ``elsewhere`` contains the clients with requests that wait at other routers. VTC does not lift
+    the counter of such a client, and lifts no counter above the counter of such a client.
     """
 
     def __init__(self, running: RunningView | None = None) -> None:
         self.running: RunningView = NothingRunning() if running is None else running
-        # ``_requests`` holds the waiting requests in the order of the queue.
         self._requests: dict[Request, None] = {}
         self._of_client: dict[str, dict[Request, None]] = {}
         self.elsewhere: Collection[str] = ()
@@ -396,25 +394,21 @@ class QueueView:
     def matched_tokens(self, request: Request) -> int:
         return 0
 
-    # These methods are called by the engine that owns the view.
-
     def by_arrival(self) -> Iterator[Request]:
         """Return the requests in order of arrival, even if schedulers see another order."""
         return iter(list(self._requests))
 
     def enter(self, request: Request) -> None:
-        """Append a request that arrives or was retracted."""
         self._requests[request] = None
         self._of_client.setdefault(request.client, {})[request] = None
 
     def enter_first(self, request: Request) -> None:
-        """Insert a preempted or skipped request at the head of the queue, as some engines do."""
+        """Insert a preempted or skipped request at the head of the queue."""
         mine = self._of_client.pop(request.client, {})
         self._of_client = {request.client: {request: None, **mine}, **self._of_client}
         self._requests = {request: None, **self._requests}
 
     def leave(self, request: Request) -> None:
-        """Remove a request that was admitted or aborted."""
         del self._requests[request]
         mine = self._of_client[request.client]
         del mine[request]
@@ -423,7 +417,7 @@ class QueueView:
 
 
 def least_first(view: WaitingView, key: Callable[[Request], Any]) -> Iterator[Request]:
-    """Yield the waiting requests, the lowest key first; equal keys go in queue order."""
+    """Yield the waiting requests by ascending ``key``; equal keys keep the queue order."""
     order = rest(view.queue_order())
     waiting = list(zip(map(key, order), count(), order))
     heapify(waiting)

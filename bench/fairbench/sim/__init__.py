@@ -1,4 +1,4 @@
-"""The simulator, in which clients, routers and workers share one simulated clock."""
+"""The simulator, in which clients, routers and workers share a simulated clock."""
 
 from typing import TYPE_CHECKING
 

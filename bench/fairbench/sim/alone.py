@@ -1,10 +1,8 @@
 """Simulations of each client alone on its part of the cluster, as a reference for shared runs.
 
-A client's part is 1/n of the speed and of the KV pool of every replica. The number n is the sum of
-all weights divided by the client's weight, or the number of clients if all weights are equal.
-Because every replica is divided, n need not fit the number of replicas, and requests are routed as
-in the whole cluster. A part of a replica takes n times as long for each iteration, fixed costs
-included, and holds 1/n of the requests.
+A client's part is 1/n of the speed and of the KV pool of every replica, where n is the sum of all
+weights divided by the client's weight. Every replica is divided, so that requests are routed as in
+the whole cluster. Each iteration takes n times as long as on the whole replica.
 """
 
 from __future__ import annotations
@@ -26,9 +24,8 @@ from fairbench.sim.run import Simulation
 from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
-# A client alone has this local scheduler, and tries both routers. The better one counts, because
-# some workloads need cache locality and others need load balance. Fairness means nothing for a
-# client alone.
+# A client alone is simulated with the local scheduler LPM and with two routers, and the better
+# result counts. Some workloads need cache locality, and others need load balance.
 LOCAL = "lpm"
 ROUTERS = ("round-robin", "preble-e2")
 
@@ -36,17 +33,17 @@ ROUTERS = ("round-robin", "preble-e2")
 def simulate_alone(
     spec: ExperimentSpec, interrupted: Callable[[], bool] = lambda: False
 ) -> list[dict[str, Any]]:
-    """Return one row for each well-behaved client with its latency alone on 1/n of the cluster.
+    """Return a row for each well-behaved client with its latency alone on 1/n of the cluster.
 
     - ``client`` is the name of the client.
     - ``latency_n`` is the number of latencies that were measured.
-    - ``p50_s``, ``p95_s`` and ``p99_s`` are percentiles in seconds. Each is the better value of two
-      simulations, with the local scheduler ``LOCAL`` and each of the two ``ROUTERS``. It is None if
-      so many requests are refused that the percentile falls on a refused request.
+    - ``p50_s``, ``p95_s`` and ``p99_s`` are percentiles in seconds, the better values of
+      simulations with each router in ``ROUTERS``. A percentile that falls on a refused request is
+      None.
     - ``censored`` names the percentiles that are only lower bounds.
 
-    The scheduler that ``spec`` names has no effect. A request counts only if it also counts in the
-    shared run. If ``interrupted`` returns true, the rows of some clients are missing.
+    The scheduler in ``spec`` has no effect on the result. A request counts only if it also counts
+    in the shared run. If ``interrupted`` returns true, the rows of some clients are missing.
     """
     plans = spec.client_plans()
     source = spec.source()
@@ -62,11 +59,11 @@ def simulate_alone(
 
 
 def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
-    """Return specs of the cluster with one client's KV pool, one for each router to try."""
+    """Return the experiments that simulate a client's part of the cluster, one per router."""
     engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, load_profile(spec.gpu))
     settings = {**spec.settings, **engine.with_pool(int(engine.pool_tokens // parts))}
     if (policy := f"{ADMISSION}.policy") in settings:
-        # A client alone never waits behind another client's request.
+        # Admission control has no effect on a client alone.
         settings[policy] = OFF
     is_modelled = spec.engine_code is None or evicts_inside(spec.eviction, spec.engine)
     own = {
@@ -99,7 +96,8 @@ def _row(
     for spec in specs:
         simulation = Simulation(spec, (plan,), source, slowdown=parts)
         simulation.run(interrupted=interrupted)
-        # The window of the metrics still ends with the last arrival of all clients.
+        # The metrics' window is that of the shared run and ends with the last arrival of all
+        # clients.
         simulation.cluster.last_arrival_ps = last_ps
         simulation.cluster.settle()
         facts = simulation.facts()

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 Start: TypeAlias = Callable[[Job, Callable[[], None]], None]
-"""A function that begins a program, and calls its second argument when the program ends."""
+"""A function that starts a program and calls its second argument when the program ends."""
 
 
 class InFlightLimit:
-    """A limit on how many programs of a client run at a time.
+    """A limit on the number of a client's programs that run at a time.
 
-    Further programs wait, and start in the order of their arrival.
+    Programs beyond the limit wait and start in the order of their arrival.
     """
 
     def __init__(self, most: int, start: Start) -> None:
@@ -46,14 +46,13 @@ class InFlightLimit:
         self._waiting: deque[Job] = deque()
 
     def arrive(self, program: Job) -> None:
-        """Start a program now, or as soon as fewer programs run than the limit allows."""
+        """Start a program now, or when fewer programs run than the limit allows."""
         self._waiting.append(program)
         self._begin()
 
     def _begin(self) -> None:
         if self._beginning:
-            # The program was refused at its start; the loop in ``_begin`` goes on with the next
-            # one.
+            # A program that is refused at its start ends during the loop in ``_begin``.
             return
         self._beginning = True
         while self._waiting and self._running < self._most:
@@ -85,11 +84,11 @@ class Reacting(InFlightLimit):
 
 
 class Deadlines:
-    """The deadlines of requests, which follow from the latency targets of clients.
+    """The deadlines of requests, which follow from clients' latency targets.
 
-    A target may be a multiple of the request's latency on an idle replica. Deadlines are then based
-    on an answer of ``max_new_tokens`` tokens, because the true length is unknown in advance;
-    metrics use the true length.
+    A target may be a multiple of the request's latency on an idle replica. Deadlines then assume an
+    output of ``max_new_tokens`` tokens, because the true length is unknown in advance. Metrics use
+    the true length.
     """
 
     def __init__(self, plans: Iterable[ClientPlan], costs: RequestCosts | None) -> None:
@@ -97,7 +96,7 @@ class Deadlines:
         self._costs = costs
 
     def due(self, client: str, arrival_s: float, input_tokens: int, max_new_tokens: int) -> Due:
-        """Return the deadlines of a request of this client that arrives at ``arrival_s``."""
+        """Return the deadlines of a client's request that arrives at ``arrival_s``."""
         if client not in self._targets:
             return NOT_DUE
         targets = self._targets[client]
@@ -116,8 +115,6 @@ PROGRAM_COLUMNS = (
 
 @dataclass(slots=True)
 class _Started:
-    """A program that has started and not ended."""
-
     program_id: int
     client: str
     arrival_ps: int
@@ -134,7 +131,7 @@ class Cluster:
         router: The router, which chooses the worker of each request.
         workers: The workers by their numbers.
         clients: The names of the clients.
-        ingress: Queue in front of the router, or None if requests are sent at once.
+        ingress: Queue in front of the router, or None if requests are sent immediately.
         deadlines: Source of requests' deadlines, or None if requests have no deadlines.
         demotes: Whether the request log has a column ``demoted``.
         disaggregated: Whether the request log has the columns of disaggregated clusters.
@@ -169,11 +166,11 @@ class Cluster:
         self._prefixes = DistinctPrefixes()
         self.arrivals_open = 0
         self.last_arrival_ps = 0
-        # ``_limit_ps`` is the latest end of the run (ps), known once the last program has arrived.
+        # ``_limit_ps`` is the latest end of the run (ps), known once all programs have arrived.
         self._limit_ps: int | None = None
-        # ``service`` holds, for each client, input + 2 x output tokens of its finished requests.
+        # ``service`` holds each client's input + 2 x output tokens of finished requests.
         self.service = array("q", [0] * len(clients))
-        self._requests = 0  # number of requests that were sent so far
+        self._requests = 0
         self._reacting: dict[str, Reacting] = {}
         self._deadlines = deadlines
         self._times_requests = router.wants_gpu_time
@@ -192,14 +189,14 @@ class Cluster:
         in_flight: int | None = None,
         reaction: Reaction | None = None,
     ) -> None:
-        """Start each program of a client at the program's time of arrival.
+        """Start each program of a client at its time of arrival.
 
         Args:
             number: The number of the client.
             programs: Pairs of a time of arrival, in seconds, and a program, in order of time.
-            in_flight: Largest number of programs that run at a time, or None for no limit.
-            reaction: A function that reacts to the ends of the client's requests and replaces the
-                limit, or None.
+            in_flight: Maximum number of programs that run at a time, or None.
+            reaction: Function that reacts to the ends of the client's requests and replaces
+                ``in_flight``, or None.
         """
         self.arrivals_open += 1
         start: Callable[[Job], None] = self._start
@@ -224,7 +221,7 @@ class Cluster:
             start(program)
             self._await_next(number, programs, start)
 
-        # A program that a user wrote may have no attribute ``turn``.
+        # A user's own program may have no attribute ``turn``.
         turn = getattr(program, "turn", None)
         turn = number if turn is None else turn
         self.clock.at(round(arrival_s * PS_PER_S), ARRIVE, turn, arrive)
@@ -248,11 +245,11 @@ class Cluster:
             self.last_arrival_ps = self.clock.now_ps
             self._start(following.program, partial(self._await_user, number, user))
 
-        # Seconds are inexact, so after rounding the time may lie before the present time.
+        # Rounding to picoseconds may move the user's time before the current time.
         at_ps = max(self.clock.now_ps, round(following.at_s * PS_PER_S))
         self.clock.at(at_ps, ARRIVE, number, arrive)
 
-    # Programs and their requests.
+    # Programs and requests
 
     def _start(self, program: Job, on_end: Callable[[], None] | None = None) -> None:
         started = _Started(program.program_id, program.client, self.clock.now_ps, program.demand)
@@ -268,8 +265,7 @@ class Cluster:
             if self._deadlines is not None:
                 due = self._deadlines.due(program.client, now_s, tokens, max_new)
             calls_left = started.demand.requests - started.requests
-            # The arguments are passed by position: keywords would create a dictionary for each
-            # request.
+            # Arguments by position avoid a dictionary of keywords for each request.
             request = Request(
                 self._requests, program.client, program.program_id, depth, prompt, tokens, max_new,
                 now_s, due.end_s, 0, calls_left, due.first_token_s, False, due.token_every_s,
@@ -346,13 +342,13 @@ class Cluster:
         self.service[index] += request.input_tokens + OUTPUT_PRICE * sequence.produced
         done(output, None)
 
-    # The simulated time.
+    # Simulated time
 
     def advance(self, most: int, limit_ps: Callable[[], int]) -> bool:
-        """Run at most ``most`` events of the event heap.
+        """Run the next events, at most ``most``.
 
-        Return False if all programs have ended, or if the next event is later than ``limit_ps()``,
-        the end of the run.
+        Return False if all programs have ended, or if the next event is later than the end
+        ``limit_ps()`` of the run.
         """
         clock, events = self.clock, self.clock.events
         for _ in range(most):
@@ -369,7 +365,7 @@ class Cluster:
             clock.step()
         return True
 
-    # The end of the run.
+    # Run end
 
     def settle(self) -> None:
         """Record the unfinished requests and programs at the end of the run."""
@@ -386,10 +382,10 @@ class Cluster:
             self._record(started, UNFINISHED, NEVER)
 
     def least_computed(self, capacity: int) -> int | None:
-        """Return the fewest prompt tokens that must be computed with ``capacity`` tokens of cache.
+        """Return the fewest prompt tokens to compute with a cache of ``capacity`` tokens.
 
-        Requests keep their order in the run, and Belady's optimal rule decides on evictions. Return
-        None if all distinct prefixes fit into the cache.
+        Requests have the same order as in the run, and Belady's optimal rule decides on evictions.
+        Return None if all distinct prefixes fit into the cache.
         """
         if self._prefixes.tokens <= capacity:
             return None
@@ -399,7 +395,7 @@ class Cluster:
         return least_computed(self._prefixes.uses(*times), capacity)
 
     def abandon(self) -> None:
-        """Delete the state of the ended run to free memory for the metrics."""
+        """Delete the cluster's state after the run, to free memory for the metrics."""
         for worker in self.workers:
             worker.cache.abandon()
         self.workers.clear()

@@ -1,4 +1,4 @@
-"""The distinct prefixes of a run's prompts, as in an unbounded cache of the whole cluster."""
+"""The distinct prefixes of a run's prompts, as in an unbounded cache for the whole cluster."""
 
 from __future__ import annotations
 
@@ -13,53 +13,52 @@ from fairbench.metrics.arrays import Ints
 from fairbench.metrics.belady import PrefixUses
 
 Answers: TypeAlias = dict[str, tuple[int, int, int, int, Prompt]]
-"""The answers that a program received, by key.
+"""The outputs that a program has received, by key.
 
-The first two fields are the tree node after which the answer begins, and how many of this node's
-tokens come before the answer. The other fields are the answer's length in tokens, and the number
-and text of its prompt. The text is empty if it was dropped to save memory.
+The fields are the tree node after which the output begins, the number of this node's tokens before
+the output, the output's length in tokens, and the number and text of its prompt. The prompt's text
+is empty if it was dropped to save memory.
 """
-# A prompt of more than ``LONG`` segments is dropped once a later prompt has extended its answer.
+# number of segments beyond which a prompt is dropped once a later prompt has extended its output
 LONG = 64
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class DistinctPrefixes:
-    """The distinct prefixes of a run's prompts, as in one cache of the cluster without eviction.
+    """The distinct prefixes of a run's prompts, as in a cluster-wide cache without eviction.
 
-    The prefixes form a tree with one node per distinct segment of a prefix. A node is a series of
-    consecutive tokens with one key, and continues its parent after some position in it. The
-    position is given by the parent's number and the number of the parent's tokens before the node.
-    Memory is linear in the numbers of distinct prefixes and prompts. An answer is added to the tree
-    when a later prompt contains it.
+    The prefixes form a tree with one node per distinct segment of a prefix. A node is identified by
+    its key, its parent's number, and the number of the parent's tokens before the node. Memory is
+    linear in the numbers of distinct prefixes and prompts. An output is added to the tree when a
+    later prompt contains it.
     """
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[int, int, str], int] = {}
-        # ``_lengths`` holds the number of known tokens of each node.
         self._lengths = [0]
-        # ``_ends`` holds each prompt's last node, and how many of this node's tokens the prompt
-        # contains.
+        # ``_ends`` holds each prompt's last node, and the number of this node's tokens in the
+        # prompt.
         self._ends = array("q")
-        # ``_made`` maps a node to the number of tokens of the answer at its beginning, and to the
-        # answer's prompt.
+        # ``_made`` maps a node that begins with an output to the output's length and prompt number.
         self._made: dict[int, tuple[int, int]] = {}
 
     def add(self, prompt: Prompt, answer: Segment, answers: Answers) -> int:
-        """Add a served prompt; return how many tokens are in no earlier prompt or answer.
+        """Add a served prompt; return its number of tokens in no earlier prompt or output.
 
         The result is at least 1, because an engine computes the last token of every prompt. The
-        ``answer`` is added to the program's ``answers``, because a later prompt may contain it.
+        output ``answer`` is added to the program's ``answers``, because a later prompt may contain
+        it.
         """
         nodes, lengths = self._nodes, self._lengths
         parent = used = missing = 0
         rest = prompt
-        # Most prompts consist of an earlier request's prompt and answer, and one more segment.
+        # Most prompts consist of an earlier prompt, its output, and one more segment.
         if len(prompt) > 2:
             before = answers.get(prompt[-2][0])
             if before is not None and before[4] == prompt[:-2]:
                 parent, used, rest = before[0], before[1], prompt[-2:]
-                # Without this limit, memory would grow with the square of the number of turns.
+                # Dropping long prompts prevents memory from growing with the square of the number
+                # of turns.
                 if len(prompt) > LONG:
                     answers[prompt[-2][0]] = *before[:4], ()
         for key, length in rest:
@@ -92,7 +91,7 @@ class DistinctPrefixes:
         return sum(self._lengths)
 
     def uses(self, used_ps: Ints, finished_ps: Ints) -> PrefixUses:
-        """Return the paths of all prompts, with the times at which they were used and answered.
+        """Return the paths of all prompts, with the times of their uses and their ends.
 
         Both arrays of times have the shape (n_prompts,), in the order in which prompts were added.
         """

@@ -1,4 +1,4 @@
-"""The construction of a simulated cluster's routers and gateways, and their view of the workers."""
+"""The construction of a simulated cluster's routers and gateways, and their view of loads."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SimFleet:
         return WorkerLoad(queued + running, tokens, queued, running, one.saturated, one.room)
 
     def matched_tokens(self, request: Request) -> int:
-        """Return how many tokens of the request's prompt the best worker has cached."""
+        """Return the number of the request's prompt tokens that the best worker has cached."""
         limit = request.input_tokens - 1
         return max(one.cache.common_tokens(request.prompt, limit) for one in self._workers)
 
@@ -74,7 +74,7 @@ def setup_of(
 
 
 def router_of(spec: ExperimentSpec) -> Router:
-    """Return the router of an experiment; several routers are combined into one."""
+    """Return the router of an experiment, which may combine several routers."""
     if spec.routers is None:
         return _router(spec)
     from fairbench.sim.ingress import split_router
@@ -94,16 +94,16 @@ def _router(spec: ExperimentSpec) -> Router:
 def ingress_of(
     spec: ExperimentSpec, router: Router, clock: Clock, workers: list[Replica], setup: Setup
 ) -> Ingress | RouterIngresses | None:
-    """Return the queue in front of the router, or None if there is none.
+    """Return the queue in front of the router, or None if requests are routed immediately.
 
-    Raises UsageError in the same cases as ``share_totals``.
+    Raises UsageError if several routers cannot share charges (``share_totals``).
     """
     fleet = SimFleet(workers[: spec.routed_workers])
     seen = replace(setup, fleet=fleet)
     admission = spec.admission
 
     def queue_of(one: Router, terms: Terms | None = None) -> HoldsRequests | None:
-        """Return a router's gateway and admission control, or None if the router has neither."""
+        """Return a router's gateway with admission control, or None if it has neither."""
         if spec.gateway is None and admission is None:
             return None
         from fairbench.schedulers.gateway.build import build_gateway, with_admission
@@ -131,7 +131,7 @@ def ingress_of(
 def reports_of(
     spec: ExperimentSpec, clock: Clock, router: Router, worker: int
 ) -> Callable[[Prompt, int], None] | None:
-    """Return a worker's ``on_evict`` function, or None if the router needs no eviction reports."""
+    """Return a worker's ``on_evict``, or None if the router needs no eviction reports."""
     if not router.wants_evictions:
         return None
     params = make_params("cluster", ClusterParams, spec.settings)
@@ -142,7 +142,7 @@ def reports_of(
 def eviction_reports(
     clock: Clock, router: Router, worker: int, params: ClusterParams, rng: Random
 ) -> Callable[[Prompt, int], None]:
-    """Return an ``on_evict`` function that delays reports and may lose some of them."""
+    """Return an ``on_evict`` function that delays reports and may lose reports."""
     delay_ps = round(params.eviction_delay_s * PS_PER_S)
     loss = params.eviction_loss or 0.0
 
@@ -159,7 +159,7 @@ def eviction_reports(
 
 
 def refuse_stall(cluster: Cluster) -> None:
-    """Raise RunFailed if a scheduler leaves requests waiting although nothing else will happen."""
+    """Raise RunFailed if requests still wait although the simulation has no further event."""
     if cluster.clock.events or not cluster.running:
         return
     for worker in cluster.workers:

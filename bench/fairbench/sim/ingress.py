@@ -1,4 +1,4 @@
-"""The hosts of queues in front of a simulated cluster, with one router or several."""
+"""The hosts of the queues in front of a simulated cluster with one or several routers."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ from fairbench.schedulers.peers import (
 )
 from fairbench.streams import stream
 
-# With this key, a queue runs before the workers at the same instant.
+# the key with which a queue runs before the workers at the same time
 BEFORE_WORKERS = -1
 
 
 class Ingress(QueueHost[Sequence]):
-    """The host of ``queue``, in which requests wait until they are sent to a worker.
+    """The host of a ``queue`` in which requests wait for a worker.
 
     The host calls the queue when a request arrives or ends, and when a worker has decided on its
-    next step: after all iterations that end at this instant, and never during an admission pass.
-    Arrivals and ends of requests are reported to the queue in the order in which they occurred.
+    next step. The host calls the queue after all iterations that end at the current time, and never
+    during an admission pass. Arrivals and ends of requests are reported to the queue in the order
+    of their occurrence.
     """
 
     def __init__(self, clock: Clock, workers: Many[Replica], queue: HoldsRequests) -> None:
         super().__init__(queue)
         self._clock = clock
         self._workers = workers
-        # ``_events`` holds events that the queue has not been told of yet.
+        # ``_events`` holds events that were not reported to the queue yet.
         self._events: list[Callable[[], None]] = []
         # ``_due_ps`` is the time (ps) of the next call of the queue.
         self._due_ps: int | None = None
-        # ``before_call`` is a function that runs before each call of the queue.
         self.before_call: Callable[[], None] | None = None
-        # ``turn`` returns the queue's key, which decides in which order queues are called at one
-        # instant.
+        # ``turn`` returns the queue's key, which orders the calls of several queues at the same
+        # time.
         self.turn: Callable[[], int] = lambda: BEFORE_WORKERS
         for worker in workers:
             worker.on_pass = self.soon
 
     @classmethod
     def of_router(cls, clock: Clock, router: Router, workers: Many[Replica]) -> Self:
-        """Return an ingress that offers requests in order of arrival to a router that may queue."""
+        """Return the host of a queue for a router that itself may queue requests."""
         return cls(clock, workers, arrival_queue(router))
 
     def enter(self, sequence: Sequence) -> None:
@@ -70,7 +70,6 @@ class Ingress(QueueHost[Sequence]):
 
     def finished(self, sequence: Sequence) -> None:
         if not self.end_sent(sequence.request):
-            # The queue refused the request.
             return
         produced = 0 if sequence.status == REFUSED else sequence.produced
         now_s = self._clock.now_ps / PS_PER_S
@@ -82,7 +81,7 @@ class Ingress(QueueHost[Sequence]):
         return iter(self.held.values())
 
     def soon(self) -> None:
-        """Call the queue at this instant, after the events that are already due."""
+        """Call the queue at the current time, after the events that are already due."""
         if self.held or self._events:
             self._call_at(self._clock.now_ps)
 
@@ -92,7 +91,6 @@ class Ingress(QueueHost[Sequence]):
             self._clock.at(time_ps, DECIDE, self.turn(), self._release)
 
     def _release(self) -> None:
-        """Report new events to the queue, and send the requests that the queue releases."""
         now_ps = self._clock.now_ps
         if now_ps != self._due_ps:
             return
@@ -125,16 +123,16 @@ class Ingress(QueueHost[Sequence]):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A router that exchanges totals with others; ``recheck`` tries its queue again."""
+    """A router that exchanges totals with other routers; ``recheck`` retries its queue."""
 
     parts: Many[Exchanges]
     recheck: Callable[[], None]
 
 
 class Gossip:
-    """A gossip protocol: each router sends its totals to all others every ``every_s`` seconds.
+    """A gossip protocol: each router periodically sends its totals to all other routers.
 
-    The routers do so at different times within the interval.
+    Each router sends its totals at a different time within the interval of ``every_s`` seconds.
     """
 
     def __init__(self, clock: Clock, peers: Many[Peer], params: RoutersParams, rng: Random) -> None:
@@ -181,7 +179,7 @@ class SumLedger:
         self._peers = peers
 
     def update(self, number: int) -> None:
-        """Merge the totals of all other routers into router ``number``, which will decide next."""
+        """Merge the totals of all other routers into router ``number``, which decides next."""
         now_s = self._clock.now_ps / PS_PER_S
         for origin, other in enumerate(self._peers):
             if origin != number:
@@ -190,11 +188,10 @@ class SumLedger:
 
 
 class Unheard:
-    """A measurement of how much other routers have charged that a router does not know, in tokens.
+    """The largest charge to a client, in tokens, of which some router does not know.
 
-    The result is the largest charge to a client that some router does not know. Between two
-    messages, unknown charges only grow, except for refunds, so they are measured just before each
-    message.
+    Unknown charges only grow between two messages (except for refunds), so they are measured just
+    before each message.
     """
 
     def __init__(self, peers: Many[Peer]) -> None:
@@ -218,7 +215,7 @@ class Unheard:
 
 
 def split_router(routers: Many[Router]) -> SplitRouter:
-    """Return several routers of one kind as a single, combined router."""
+    """Combine several routers of the same class into one router."""
     declared = {
         name: getattr(routers[0], name)
         for name in ("name", "wants_evictions", "holds", "cluster_theorems")
@@ -228,9 +225,9 @@ def split_router(routers: Many[Router]) -> SplitRouter:
 
 
 class SplitRouter(Router):
-    """Several routers that act as one router, created by ``split_router``.
+    """Several routers that act as one router; ``split_router`` creates it.
 
-    ``owners`` maps each unfinished request to the number of the router at which it arrived.
+    ``owners`` maps each unfinished request to the number of its router.
     """
 
     def __init__(self, routers: Many[Router]) -> None:
@@ -269,12 +266,12 @@ class SplitRouter(Router):
 Arrives = Callable[[Request], int]
 """A function that returns the number of the router at which a request arrives.
 
-It is called once per request, in the order of arrivals.
+The function is called once per request, in the order of arrivals.
 """
 
 
 def arrival_routers(params: RoutersParams, number: int, clients: Many[str], seed: int) -> Arrives:
-    """Return a function that draws the router at which a request of a client arrives."""
+    """Return a function that draws the router at which a client's request arrives."""
     bounds = list(accumulate(ingress_shares(params.skew, number)))
     if params.form == "sticky":
         homes = {client: _drawn(stream(0, f"home/{client}"), bounds) for client in clients}
@@ -297,11 +294,11 @@ def _drawn(rng: Random, bounds: Many[float]) -> int:
 
 
 class RouterIngresses:
-    """The queues in front of several routers, which decide in random order at each instant.
+    """The queues of several routers, which decide in random order at equal times.
 
-    In a fixed order, the first router would always take the room that all routers see at once. A
-    request enters its queue ``asking_ps`` picoseconds after its arrival, because its router needs
-    this time to query the ledger.
+    In a fixed order, the first router would always take the capacity that all routers see. A
+    request enters its queue ``asking_ps`` picoseconds after its arrival, the time for a query of
+    the ledger.
     """
 
     def __init__(
@@ -319,11 +316,10 @@ class RouterIngresses:
         self.ingresses = ingresses
         self._arrives = arrives
         self._asking_ps = asking_ps
-        # ``gossip`` is the exchange of totals between routers; None if they exchange none.
         self.gossip: Gossip | None = None
         self._asking: dict[Request, Sequence] = {}
         for ingress in ingresses:
-            # Queues run before workers at the same instant, because their keys are lower.
+            # A queue has a negative key, so that it is called before the workers at equal times.
             ingress.turn = lambda: -rng.randrange(1, 2**20)
         for worker in workers:
             worker.on_pass = self._passed
@@ -346,12 +342,12 @@ class RouterIngresses:
     def finished(self, sequence: Sequence) -> None:
         owners = self._router.owners
         self.ingresses[owners[sequence.request]].finished(sequence)
-        # The request reached no router, so its owner is removed here instead of in ``on_finish``.
+        # ``on_finish`` is not called for a request that reached no router.
         if sequence.worker < 0:
             del owners[sequence.request]
 
     def sequences(self) -> Iterator[Sequence]:
-        """Yield each router's queued requests, in order of arrival."""
+        """Yield each router's queued requests in order of arrival."""
         yield from self._asking.values()
         for ingress in self.ingresses:
             yield from ingress.sequences()
@@ -369,9 +365,9 @@ def ingresses_of(
     setup: Setup,
     queue_of: Callable[[Router, Terms | None], HoldsRequests | None],
 ) -> RouterIngresses:
-    """Return the queues of an experiment's routers, with their hosts.
+    """Return the queues of an experiment's routers with their hosts.
 
-    Raises UsageError in the same cases as ``share_totals``.
+    Raises UsageError if the routers cannot share charges (``share_totals``).
     """
     assert isinstance(router, SplitRouter), "several routers are split"
     params = make_params(ROUTERS, RoutersParams, spec.settings)
@@ -391,7 +387,7 @@ def ingresses_of(
 
 
 Front = tuple[Router, HoldsRequests | None]
-"""A router, and the queue in front of it."""
+"""A router and the queue in front of it."""
 
 
 def share_totals(

@@ -1,4 +1,4 @@
-"""The execution of programs in virtual time, as coroutines that call a simulated ``LLM``."""
+"""The execution of programs in simulated time, as coroutines that call a simulated ``LLM``."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from fairbench.core import PS_PER_S, Prompt, Segment, new_tuple
 from fairbench.engine.clock import ARRIVE, Clock
 from fairbench.errors import ProgramFailed
 
-# A function that receives the result and the error of an ended operation; exactly one of them is
-# not None.
+# A function of an operation's result and error, of which exactly one is not None.
 Callback = Callable[[Any, ProgramFailed | None], None]
-# A function that starts an operation which a suspended program awaits; the callback resumes the
-# program.
+# A function that starts an operation for a suspended program, which the callback resumes.
 Pending = Callable[[Callback], None]
 
 
 class Join:
-    """Parallel branches; ``done`` is called when the last of them has ended.
+    """Parallel branches of a program; ``done`` is called when all branches have ended.
 
     ``done`` receives the results of all branches, or the first error.
     """
@@ -59,7 +57,6 @@ class _Task:
         self._done = done
 
     def resume(self, value: Any, error: ProgramFailed | None) -> None:
-        """Resume the coroutine with the result or the error that it awaits."""
         try:
             program = self._program
             pending: Pending = program.send(value) if error is None else program.throw(error)
@@ -72,19 +69,19 @@ class _Task:
 
 
 def run(program: Coroutine[Any, Any, Any], done: Callback) -> None:
-    """Start a coroutine; at the end, ``done`` receives the result or the ProgramFailed error."""
+    """Start a coroutine; ``done`` finally receives its result or its ProgramFailed error."""
     _Task(program, done).resume(None, None)
 
 
-# A function that starts a call, given prompt, name, output tokens, max_new_tokens, depth and
+# A function that starts a call, given the prompt, name, output tokens, max_new_tokens, depth and
 # callback.
 Submit = Callable[[Prompt, str, int, int, int, Callback], None]
 
 
 class SimLLM:
-    """The ``core.LLM`` that a program calls in virtual time.
+    """The ``core.LLM`` that a program calls in simulated time.
 
-    ``submit`` is a function that passes a call to the cluster.
+    The function ``submit`` passes a call to the cluster.
     """
 
     def __init__(self, clock: Clock, submit: Submit) -> None:
@@ -117,5 +114,5 @@ class SimLLM:
 
 
 def output_segment(program_id: int, name: str, tokens: int) -> Segment:
-    """Return the output segment of a call; its key does not depend on the order of calls."""
+    """Return the output segment of a call, whose key does not depend on the order of calls."""
     return new_tuple(Segment, (f"{program_id}/{name}", tokens))

@@ -1,8 +1,7 @@
-"""The records of a simulation: log files during the run, and tables built from them.
+"""The records of a simulation: log files during the run, and tables after the run.
 
-Each log is a file with an Arrow IPC stream, to which blocks of rows are appended. Logs in files
-take no memory, and survive if the process is killed. A file that was cut off can be read up to its
-end.
+Each log is a file with an Arrow IPC stream, to which blocks of rows are appended. Log files take no
+memory, and remain readable if the process is killed.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-FOLDER = "records"  # name of the folder with records in the directory of a run
+FOLDER = "records"
 MAX_PS = 2**62
 MAX_COUNT = 2**53
 COUNTS = ("steps", "batch_size", "depth", "retractions", "requests", "demand_requests")
@@ -40,9 +39,9 @@ MAX_WORKER = 2**20
 def spooled(logs: Mapping[str, IntegerTable], folder: Path) -> Iterator[None]:
     """Store the rows of empty logs in files in ``folder`` during the ``with`` block.
 
-    When one log has a full block of rows, the incomplete blocks of all other logs are written, too,
-    so that all files end at the same instant. At the end of the ``with`` block, every row is on
-    disk, even after an interruption. Raises RunFailed if a file cannot be written.
+    When a log has a full block of rows, the incomplete blocks of all other logs are written, too,
+    so that all files end at the same simulated time. At the end of the ``with`` block, every row is
+    on disk, even after an interruption. Raises RunFailed if a file cannot be written.
     """
 
     def file_blocks() -> None:
@@ -59,9 +58,9 @@ def spooled(logs: Mapping[str, IntegerTable], folder: Path) -> Iterator[None]:
 
 
 def restore(logs: Mapping[str, IntegerTable], folder: Path, clients: int) -> None:
-    """Fill empty logs from the ``folder`` of a simulation, which may have been killed.
+    """Fill empty logs from the ``folder`` of a simulation that may have been killed.
 
-    All logs get the same number of blocks, because their blocks were written together. Raises
+    All logs get the same number of blocks, because blocks of all logs are written together. Raises
     DataError if a file cannot be read.
     """
     found = {name: _batches(_path(folder, name)) for name in logs}
@@ -73,7 +72,7 @@ def restore(logs: Mapping[str, IntegerTable], folder: Path, clients: int) -> Non
 def _rows(batch: pa.RecordBatch, log: IntegerTable, where: str, clients: int) -> NDArray[np.int64]:
     """Return the rows of a batch of records.
 
-    Raises DataError if they cannot be rows of this log.
+    Raises DataError if the batch does not fit the log.
     """
     import pyarrow as pa
 
@@ -96,7 +95,7 @@ def _rows(batch: pa.RecordBatch, log: IntegerTable, where: str, clients: int) ->
 
 
 def _range(name: str, clients: int) -> tuple[int, int]:
-    """Return the smallest and largest valid value of a column; -1 means no time or no worker."""
+    """Return the range of valid values of a column, where -1 means no time or no worker."""
     if name == "client":
         return 0, clients - 1
     if name == "status":
@@ -111,7 +110,7 @@ def _range(name: str, clients: int) -> tuple[int, int]:
 class FileBlocks:
     """A ``BlockStore`` that writes its blocks to a new file.
 
-    When ``add`` returns, the block is on disk.
+    A block is on disk when ``add`` returns.
     """
 
     def __init__(self, path: Path, names: tuple[str, ...]) -> None:
@@ -150,14 +149,14 @@ class FileBlocks:
             yield np.concatenate(group)
 
     def release(self) -> None:
-        """Do nothing: rows in a file take no memory."""
+        """Do nothing, because rows in a file take no memory."""
 
     def _append(self, message: pa.Buffer) -> None:
         try:
             with self._path.open("ab") as file:
                 file.write(message)
         except OSError as error:
-            # A message that is written only in part would make all later messages unreadable.
+            # A partly written message would make all later messages unreadable.
             with suppress(OSError):
                 os.truncate(self._path, self._bytes)
             raise RunFailed(f"{self._path}: cannot be written: {error.strerror}") from None
@@ -175,7 +174,7 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _batches(path: Path) -> list[pa.RecordBatch]:
-    """Return the complete batches of a file, mapped into memory; none if the file is missing."""
+    """Return the complete batches of a memory-mapped file, or no batch if the file is missing."""
     import pyarrow as pa
 
     try:
@@ -195,7 +194,7 @@ def _batches(path: Path) -> list[pa.RecordBatch]:
     except (pa.ArrowException, OSError, MemoryError, StopIteration) as error:
         raise _damaged(path, error) from None
     try:
-        # At the end of the file the reader raises an error, whether the file is complete or cut
+        # The reader raises an error at the end of the file, whether the file is complete or cut
         # off.
         with suppress(StopIteration, OSError, pa.ArrowInvalid):
             while True:
@@ -208,9 +207,9 @@ def _batches(path: Path) -> list[pa.RecordBatch]:
 def _lacks_head(data: mmap.mmap) -> bool:
     """Return whether a stream was cut off before the end of its column description.
 
-    A stream begins with a mark, the length of the column description, and the description itself
-    (Arrow columnar format, "IPC streaming format"). Data without the mark is no stream at all; the
-    result is then False, because Arrow reports this error itself.
+    A stream begins with a mark, the length of the column description, and the description (Arrow
+    columnar format, "IPC streaming format"). Data without the mark are no stream; the result is
+    then False, because Arrow reports the error.
     """
     length = int.from_bytes(data[4:8], "little") if len(data) >= 8 else 0
     return b"\xff\xff\xff\xff".startswith(data[:4]) and len(data) < 8 + max(1, length)
@@ -222,20 +221,20 @@ def _damaged(path: Path, error: BaseException) -> DataError:
 
 
 def seconds(times_ps: Ints) -> Floats:
-    """Return times in seconds, with NaN for events that never happened."""
+    """Return times in seconds, with NaN for events that did not occur."""
     found: Floats = times_ps / PS_PER_S
     found[times_ps == NEVER] = np.nan
     return found
 
 
-AT_ONCE = 16  # blocks of rows that are converted at a time
+AT_ONCE = 16
 
 
 def filed_service(log: IntegerTable, blocks: FileBlocks) -> FiledService:
     """Return the rows of a service log, sorted by start and worker, in new files.
 
-    A row is written to ``blocks`` when its stretch ends, so rows are nearly in order of start. The
-    blocks are read in order. Rows that begin before all unread rows are written, and the others
+    The rows in ``blocks`` are in order of their ends, so they are nearly in order of their starts.
+    The blocks are read in order; rows that begin before all unread rows are written, and other rows
     stay in memory. The new files are in the folder of ``blocks``.
     """
     start = log.names.index("start_ps")
@@ -261,14 +260,13 @@ def filed_service(log: IntegerTable, blocks: FileBlocks) -> FiledService:
 
 
 def _column(rows: NDArray[np.int64], names: tuple[str, ...], name: str) -> NDArray[np.generic]:
-    """Return a column of the table ``Service``; times are in seconds."""
     if name in names:
         return rows[:, names.index(name)]
     return seconds(rows[:, names.index(name.removesuffix("_s") + "_ps")])
 
 
 class Logs(NamedTuple):
-    """The three logs of a simulation; the log files are named like the fields."""
+    """The logs of a simulation, whose files are named like the fields."""
 
     requests: IntegerTable
     programs: IntegerTable
@@ -282,12 +280,10 @@ class Logs(NamedTuple):
 def tables_of(clients: list[str], logs: Logs) -> Tables:
     """Return the tables of a cluster that has finished its run.
 
-    Requests and programs are in order of their ids, and service rows in order of start and worker.
-    The logs are released and cannot be read afterwards, so that a long run does not need memory for
-    logs and tables at the same time.
+    Requests and programs are in order of their ids, and service rows are in order of start and
+    worker. To save memory, the logs are released and cannot be read afterwards.
     """
     for log in logs.by_name().values():
-        # This writes the remaining rows to the file.
         log.file_block()
     requests, programs, service, memory = logs
     by_request = np.argsort(requests.column("request_id"))
@@ -302,10 +298,10 @@ def tables_of(clients: list[str], logs: Logs) -> Tables:
 
 
 def _service(log: IntegerTable) -> ServiceRows:
-    """Return the service table, which stays in files if the log is long and in a file."""
+    """Return the service table, which stays in files if a log in a file is long."""
     if isinstance(log.blocks, FileBlocks) and is_long(len(log)):
         return filed_service(log, log.blocks)
-    # The rows of the log are sorted by the end of each stretch.
+    # The log's rows are sorted by the ends of stretches.
     start_s, worker = seconds(log.column("start_ps")), log.column("worker")
     sorted_already = (start_s[1:] >= start_s[:-1]).all() and (worker == worker[:1]).all()
     by_start = None if sorted_already else np.lexsort((worker, start_s))
@@ -315,8 +311,8 @@ def _service(log: IntegerTable) -> ServiceRows:
 def _arrays(log: IntegerTable, order: Ints | None) -> dict[str, Any]:
     """Return the columns of a log, and release the log.
 
-    Columns in picoseconds become columns in seconds. ``order`` gives the new order of the rows, or
-    None for the order of the log.
+    Columns in picoseconds become columns in seconds. ``order`` is the new order of the rows, or
+    None to keep the log's order.
     """
     arrays: dict[str, Any] = {}
     for name in log.names:

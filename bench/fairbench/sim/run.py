@@ -77,8 +77,8 @@ if TYPE_CHECKING:
 class SimulationProgress:
     """The progress of a simulation.
 
-    ``shares`` maps each client to its fraction of the service so far. ``measuring`` is true while
-    the metrics are computed after the end of the run.
+    ``shares`` maps clients to their fractions of the service so far. ``measuring`` is true while
+    the metrics are computed after the run.
     """
 
     sim_time_s: float
@@ -92,7 +92,7 @@ class SimulationProgress:
 def progress_of(
     cluster: Cluster, spec: ExperimentSpec, *, measuring: bool = False
 ) -> SimulationProgress:
-    """Return the current progress of a cluster that simulates the experiment."""
+    """Return the progress of a cluster that simulates the experiment."""
     total = sum(cluster.service) or 1
     done = len(cluster.program_log)
     return SimulationProgress(
@@ -105,14 +105,14 @@ def progress_of(
     )
 
 
-# With more than ``MOST_ALONE`` clients, no client is simulated alone.
+# number of clients beyond which no client is simulated alone
 MOST_ALONE = 16
 
 
 def managed_memory(
     spec: ExperimentSpec, setup: Setup, log: MemoryLog, clock: Clock, worker: int
 ) -> ManagedMemory:
-    """Return the eviction policy of one worker, with its log of clients' tokens."""
+    """Return a worker's eviction policy with its log of clients' tokens."""
     policy = build_eviction(spec.eviction or DEFAULT_EVICTION, spec.settings)
     policy.prepare(setup)
     shares = make_params(MEMORY, MemoryParams, spec.settings).share
@@ -126,18 +126,18 @@ def hit_rates_alone(
     with_pool: Callable[[int], Mapping[str, Any]],
     run: Callable[..., Tables],
 ) -> dict[str, float]:
-    """Return the cache hit rate that each client has alone with its share of every KV pool.
+    """Return each client's cache hit rate alone with its share of every KV pool.
 
-    Memory is shared in proportion to weights. Engine, router and speed are those of ``spec``, and
-    the eviction policy is LRU. A client whose requests are all refused has no hit rate. The result
-    is empty for a single client, and for more than ``MOST_ALONE`` clients.
+    Memory is shared in proportion to weights, and the eviction policy is LRU. Clients whose
+    requests are all refused are left out. The result is empty for one client, and for more than
+    ``MOST_ALONE`` clients.
 
     Args:
         spec: The experiment of the shared run.
         plans: The clients of the shared run.
         pool_tokens: The KV pool of a replica, in tokens.
         with_pool: Function that returns the settings for a pool of a number of tokens.
-        run: A function that simulates one client.
+        run: Function that simulates one client.
     """
     found: dict[str, float] = {}
     if not 1 < len(plans) <= MOST_ALONE:
@@ -153,17 +153,17 @@ def hit_rates_alone(
 
 
 PROGRESS_EVERY_PS = PS_PER_S
-# The run checks for an interruption after this many events, which take a few milliseconds.
+# number of events between checks for an interruption, which take a few milliseconds
 EVENTS_AT_ONCE = 64
 
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Turn off Python's garbage collector in the ``with`` block, which saves a third of the time.
+    """Turn off Python's garbage collector in the ``with`` block; this saves a third of the time.
 
-    Objects that exist before the block are frozen with ``gc.freeze``, unless a caller has frozen
-    them already. An explicit collection in the block then examines only objects of the block; with
-    all imported objects, it would take longer than the simulation of a few hundred requests.
+    Objects that exist before the block are frozen with ``gc.freeze``, so that an explicit
+    collection examines only objects of the block. With all imported objects, a collection would
+    take longer than the simulation of a few hundred requests.
     """
     was_on, sets_aside = gc.isenabled(), not gc.get_freeze_count()
     gc.disable()
@@ -185,15 +185,15 @@ def simulate(
     on_progress: Callable[[SimulationProgress], None] | None = None,
     interrupted: Callable[[], bool] | None = None,
 ) -> RunResult:
-    """Run an experiment.
+    """Simulate an experiment.
 
     Args:
         spec: The experiment to simulate.
-        folder: Folder in which records are stored during the run, for ``recover``, or None to keep
+        folder: Folder in which records are stored during the run (see ``recover``), or None to keep
             the records in memory.
         on_progress: Function that receives the progress of the run, or None.
-        interrupted: A function that is called between events, or None. When the function returns
-            true, the run ends; the result has the finished requests, and ``complete`` is False.
+        interrupted: Function that ends the run by returning true, or None. The result then has the
+            finished requests, and its ``complete`` is False.
 
     Raises UsageError if no request of the workload can ever fit the KV pool, or if the spec needs
     real servers. Raises RunFailed if the folder cannot be written or a user's scheduler fails.
@@ -220,7 +220,7 @@ def simulate(
 
 @contextmanager
 def engine_code(spec: ExperimentSpec) -> Iterator[EngineCode | None]:
-    """Yield the installed engine whose code decides in a run, or None for fairbench's model."""
+    """Yield the installed engine whose code decides in a run, or None for a simulated engine."""
     if spec.engine_code is None:
         yield None
         return
@@ -243,11 +243,11 @@ def engine_code(spec: ExperimentSpec) -> Iterator[EngineCode | None]:
 
 
 class Simulation:
-    """The simulated cluster of one experiment. Call ``run`` once, and then ``result``.
+    """The simulated cluster of an experiment. Call ``run`` once, and then ``result``.
 
     ``slowdown`` multiplies the time of every iteration. ``profile`` replaces the bundled timing
     profile, and ``worker_of`` replaces the experiment's engine. ``code`` is an installed engine
-    that decides with its own code, or None.
+    whose code makes the decisions, or None.
     """
 
     def __init__(
@@ -282,14 +282,12 @@ class Simulation:
         if spec.prefill is None:
             workers: list[Replica] = [*map(worker_of or self.engine.worker, parts)]
         else:
-            # The module is imported here, because few runs need it.
             from fairbench.engine.disaggregated import disaggregated
 
             engine = spec.engine or DEFAULT_ENGINE
             decode_count = spec.dp - len(parts)
             workers = disaggregated(spec.settings, engine, self.engine, parts, decode_count)
-        # At the end of a run, the cluster empties its list of workers; a copy of the list would
-        # keep the workers in memory.
+        # The list is copied, because the cluster empties its list to free memory at the end.
         routed = workers if spec.prefill is None else workers[: len(parts)]
         self.router.prepare(replace(self.setup, fleet=SimFleet(routed)))
         ingress = ingress_of(spec, self.router, self.clock, workers, self.setup)
@@ -332,7 +330,7 @@ class Simulation:
         on_progress: Callable[[SimulationProgress], None] | None = None,
         interrupted: Callable[[], bool] | None = None,
     ) -> bool:
-        """Simulate until every program has ended, or until the hard limit of the run.
+        """Simulate until every program has ended or the run's time limit is reached.
 
         Return False if ``interrupted`` returned true before the end.
         """
@@ -364,7 +362,7 @@ class Simulation:
         )
         audit = self._pin_audit()
         self.cluster.abandon()
-        # The collection frees the KV trees, which take 100 of 670 MiB in an overloaded run.
+        # An explicit collection frees the KV trees, which take 100 of 670 MiB in an overloaded run.
         gc.collect()
         tables: Tables = tables_of(self.cluster.clients, self.logs)
         if complete and tables.all_refused():
@@ -400,14 +398,13 @@ class Simulation:
 
     @property
     def _holder(self) -> str | None:
-        """The part that queues requests besides the local scheduler and the gateway, or None."""
+        """The component, besides scheduler and gateway, that lets requests wait, or None."""
         if self.admission:
             return "admission control"
         shares = make_params(MEMORY, MemoryParams, self.spec.settings).share
         return f"{MEMORY}.share" if shares else None
 
     def _header(self, facts: Facts, source: Source | None, complete: bool) -> dict[str, Any]:
-        """Return the fields of a summary that describe the run."""
         header = run_header(
             self.spec,
             self.plans,
@@ -425,13 +422,12 @@ class Simulation:
         return header | code | ({"admission": self.admission.policy} if self.admission else {})
 
     def _pin_audit(self) -> dict[str, Any]:
-        """Return the counts of the ``PinAudit`` by key.
+        """Return the counts of the ``PinAudit`` by name.
 
-        The result is empty if the eviction policy gives no memory shares.
+        The result is empty if the eviction policy defines no memory shares.
         """
         if self.spec.eviction is None or self.code is not None:
             return {}
-        # The module is imported here, because few runs need it.
         from fairbench.engine.client_cache import pin_audit
 
         audit = pin_audit(worker.cache for worker in self.cluster.workers)
@@ -453,7 +449,7 @@ class Simulation:
 
 
 class Simulated(NamedTuple):
-    """The tables of a simulated run, and the facts that describe it."""
+    """The tables of a simulated run, and the facts that describe the run."""
 
     tables: Tables
     facts: Facts
@@ -477,8 +473,8 @@ def simulate_tables(
 def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
     """Return an incomplete result from the records of a killed simulation in ``folder``.
 
-    The result ends at the time of the last record. It lacks work that was in progress, and records
-    that were not written yet. Raises DataError if a file cannot be read.
+    The result ends at the time of the last record, and lacks all work that was not recorded. Raises
+    DataError if a file cannot be read.
     """
     source = spec.source()
     plans = spec.client_plans()

@@ -1,6 +1,6 @@
 """The interface of accounts: each client's balance, in weighted tokens or picoseconds.
 
-The output tokens of decode steps are added to balances only when a scheduler asks for a balance
+To save time, decoded tokens are added to balances only when a scheduler reads them
 (``UnbookedTokens``).
 """
 
@@ -16,21 +16,20 @@ from fairbench.tenants import ROOT, Tenants, parent_of
 
 @dataclass(slots=True)
 class UnbookedTokens:
-    """A buffer of decoded tokens; each token adds ``each`` to its client's entry in ``sums``.
+    """A buffer of decoded tokens, each of which adds ``each`` to its client's sum.
 
-    The tokens are added to the sums only when a balance is needed; sums of whole numbers stay
-    exact. Without the buffer, every step would update the balances of the whole batch, although a
-    scheduler compares only the few clients with waiting requests. ``changed`` holds the clients
-    whose number of running requests may have changed since the last decode steps were counted.
+    Without the buffer, every step would update the balances of the whole batch, although a
+    scheduler compares only the few clients with waiting requests. Adding the tokens late keeps sums
+    of whole numbers exact. ``changed`` holds the clients whose number of running requests may have
+    changed.
     """
 
     sums: dict[str, float]
     each: int
     changed: set[str] = field(default_factory=set)
     _steps: int = 0
-    # ``_requests`` maps each client to its number of running requests.
     _requests: dict[str, int] = field(default_factory=dict)
-    # ``_booked`` maps each client to the number of its last booked decode step.
+    # ``_booked`` maps each client to the last decode step that is in its sum.
     _booked: dict[str, int] = field(default_factory=dict)
 
     def count_steps(self, steps: int, running: Mapping[str, int]) -> None:
@@ -45,7 +44,7 @@ class UnbookedTokens:
         self._steps += steps
 
     def book(self, clients: Collection[str]) -> None:
-        """Add the output tokens that the given clients have decoded so far to their balances."""
+        """Add the output tokens of the given clients to their sums."""
         steps, requests, booked, sums = self._steps, self._requests, self._booked, self.sums
         for client in requests.keys() & clients:
             if (since := booked[client]) != steps:
@@ -56,7 +55,6 @@ class UnbookedTokens:
         self.book(self._requests)
 
     def forget(self, client: str) -> None:
-        """Delete the entries of a client that has no running requests."""
         self.book((client,))
         self.changed.discard(client)
         self._requests.pop(client, None)
@@ -66,25 +64,24 @@ class UnbookedTokens:
 class Account(ABC):
     """The balances of all clients, or of all nodes of a tree of tenants.
 
-    A charge to a client is added to each of the client's ``nodes``. Without ``tenants``, the only
-    node of a client is the client itself. A scheduler reads the balances, and a ``Charging``
-    changes them. The tokens of decode steps may be added late: every method that returns or
-    compares balances adds them first.
+    A charge to a client is added to each of the client's ``nodes``. Without ``tenants``, a client's
+    only node is the client itself. The tokens of decode steps may be added late: every method that
+    returns or compares balances adds them first.
     """
 
     setup = Setup()
     decoded: UnbookedTokens
-    # If ``shares`` is true, the account accepts charges of fractions of a token.
+    # If ``shares`` is true, charges may be fractions of a token.
     shares = False
-    # ``unit_of_time`` returns the GPU time in picoseconds that counts as one token; None if the
-    # account counts tokens.
+    # ``unit_of_time`` returns the GPU time (ps) that counts as a token, or is None for token
+    # counts.
     unit_of_time: Callable[[], float] | None = None
-    # ``no_bound`` says why no theorem bounds the service under this account; "" if a theorem does.
+    # ``no_bound`` is the reason why no theorem bounds service under this account, or "".
     no_bound = ""
     # If ``books_late`` is true, the tokens of decode steps may be added late.
     books_late = True
-    # ``elsewhere`` tells, for each client with requests at other ranks of a server, whether it
-    # waits there.
+    # ``elsewhere`` maps each client with requests at a server's other ranks to whether it waits
+    # there.
     elsewhere: Mapping[str, bool] = {}
 
     def __init__(self, tenants: Tenants | None = None) -> None:
@@ -94,7 +91,7 @@ class Account(ABC):
             self.no_bound = "bounds the difference of siblings among its tenants"
 
     def prepare(self, setup: Setup) -> None:
-        """Receive the facts of the experiment, such as weights, before the first request."""
+        """Receive the facts about the experiment before the first request."""
         self.setup = setup
 
     def nodes(self, client: str) -> tuple[str, ...]:
@@ -102,11 +99,11 @@ class Account(ABC):
         return self.setup.lineage(client) if self.in_tree else (client,)
 
     def tenant_of(self, node: str) -> str:
-        """Return the tenant to which a node directly belongs."""
+        """Return the tenant directly above a node."""
         return parent_of(node) if self.in_tree else ROOT
 
     def siblings(self, tenant: str, clients: Collection[str]) -> Collection[str]:
-        """Return a tenant's child nodes that are, or contain, one of the given clients."""
+        """Return a tenant's children that are, or contain, one of the given clients."""
         return self.setup.children_of(tenant, clients) if self.in_tree else clients
 
     @abstractmethod
@@ -114,16 +111,16 @@ class Account(ABC):
         """Charge a client that has requests at this worker; a negative amount is a refund."""
 
     def charge_absent(self, client: str, amount: float) -> None:
-        """Charge a client that may have no request here, such as the owner of a prefix."""
+        """Charge a client that may have no request at this worker, such as a prefix's owner."""
         self.charge(client, amount)
 
     def refund(self, client: str, amount: float) -> None:
-        """Refund an amount that a client was charged in advance."""
+        """Refund a charge that was made in advance."""
         self.charge(client, -amount)
 
     @abstractmethod
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
-        """Charge the decode steps of a whole batch; the tokens are added late if possible.
+        """Charge the decode steps of a whole batch; the charges may be added late.
 
         Args:
             each: The price of one output token.
@@ -132,7 +129,7 @@ class Account(ABC):
         """
 
     def charge_each(self, each: int, steps: int, running: Mapping[str, int]) -> None:
-        """Charge each client for the decode steps of a whole batch."""
+        """Charge the decode steps of a whole batch at once."""
         for client, requests in running.items():
             self.charge(client, each * steps * requests)
 
@@ -141,27 +138,27 @@ class Account(ABC):
         self.decoded.changed.add(client)
 
     def book_decoded(self, clients: Collection[str]) -> None:
-        """Add the output tokens that the given clients have decoded so far to their balances."""
+        """Add the output tokens of the given clients to their balances."""
         self.decoded.book(clients)
 
     def forget(self, client: str) -> None:
-        """Forget a client without requests; by default, its balance is kept."""
+        """Delete the state of a client without requests; by default, keep its balance."""
 
     def ahead(self, client: str) -> tuple[float, ...]:
-        """Return each ``lead`` in service of the client's nodes, the outermost node first."""
+        """Return the ``lead`` of each of the client's nodes, the outermost node first."""
         return tuple(self.lead(node) for node in self.nodes(client))
 
     @abstractmethod
     def lead(self, node: str) -> float:
-        """Return how far a node is ahead in service; only leads of siblings are comparable."""
+        """Return a node's lead in service, which is comparable only between siblings."""
 
     @abstractmethod
     def balances(self) -> dict[str, float]:
-        """Return every client's balance, after adding all decoded tokens."""
+        """Return every client's balance, including all decoded tokens."""
 
 
 def rounds_to_credit(credit: float, quantum: float) -> float:
-    """Return the smallest number of quanta that raises a credit of 0 or less above 0."""
+    """Return the smallest number of quanta that makes a credit of at most 0 positive."""
     rounds = -credit // quantum + 1
-    # With a fractional quantum, the quotient is rounded and may be one round too low.
+    # With a fractional quantum, rounding may make the quotient one round too low.
     return rounds if rounds * quantum > -credit else rounds + 1

@@ -14,16 +14,15 @@ class Counters(Account):
     """Service counters of clients, c_i in [VTC] Alg. 2.
 
     The waiting client with the lowest counter is served next; clients with equal counters take
-    turns. A tenant's counter is the sum over all clients below it. The search for the next client
-    descends from the top of the tree, to the waiting node with the lowest counter at each level.
-    The counter of a returning tenant is lifted like that of a returning client.
+    turns. A tenant's counter is the sum of its clients' counters. The search for the next client
+    descends the tree and takes the waiting node with the lowest counter at each level.
 
     Args:
         output_weight: The price of an output token.
         lifts: Whether a returning client's counter is lifted to the lowest counter of the waiting
             clients (lines 11-13).
-        lifts_alone: Whether the counter of a client that returns while no client waits is lifted to
-            the counter of the client that left the queue last (lines 8-10).
+        lifts_alone: Whether the counter is lifted if no client waits, to the counter of the client
+            that left the queue last (lines 8-10).
         tenants: Whether the account has counters at every level of a tree of tenants.
     """
 
@@ -46,7 +45,7 @@ class Counters(Account):
             self.no_bound = "bounds no service difference in this form"
         # ``_left`` maps each tenant to its child node that left the queue last.
         self._left: dict[str, str] = {}
-        # ``_turn`` maps each node to the number of the turn in which it was last chosen.
+        # ``_turn`` maps each node to the number of the request for which it was last chosen.
         self._turn: dict[str, int] = {}
         self._picks = 0
 
@@ -55,9 +54,9 @@ class Counters(Account):
         self.weights = setup.weights
 
     def enter(self, client: str, waiting: Collection[str]) -> None:
-        """Lift the counter of a client whose request arrives ([VTC] Alg. 2 lines 6 to 13).
+        """Lift the counter of an arriving request's client ([VTC] Alg. 2 lines 6 to 13).
 
-        The clients in ``waiting`` count as waiting, and so do clients that wait at other ranks.
+        The waiting clients are ``waiting`` and the clients that wait at other ranks.
         """
         counters = self.of
         if self.elsewhere:
@@ -108,7 +107,7 @@ class Counters(Account):
 
     @property
     def last_left(self) -> str | None:
-        """The client, or its outermost tenant, whose request left the queue last."""
+        """The client (or its outermost tenant) whose request left the queue last."""
         return self._left.get(ROOT)
 
     @last_left.setter
@@ -124,13 +123,14 @@ class Counters(Account):
         if self.books_late and not (self.weights or self.shares):
             self.decoded.count_steps(steps, running)
         else:
-            # The charges are fractions, and the order in which fractions are added changes the sum.
+            # Charges that are fractions are added immediately, because the order of additions
+            # changes their sum.
             self.charge_each(each, steps, running)
 
     def forget(self, client: str) -> None:
-        """Delete a client's counter; if the client returns, its counter starts at 0 or is lifted.
+        """Delete a client's counter, so that a returning client starts at 0 or is lifted.
 
-        The counter of a client with tenants is kept, because it is part of the tenants' service.
+        Counters in a tree of tenants are kept, because they are part of the tenants' counters.
         """
         if client != self.last_left and not self.in_tree:
             self.decoded.forget(client)
@@ -146,6 +146,6 @@ class Counters(Account):
         return self.of
 
     def replace(self, kept: dict[str, float]) -> None:
-        """Keep the counters in ``kept`` from now on, a mapping that several routers may share."""
+        """Use the counters in ``kept`` from now on, which several routers may share."""
         self.of = kept
         self.decoded = UnbookedTokens(kept, self._output_weight)

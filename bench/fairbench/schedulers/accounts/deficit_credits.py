@@ -1,6 +1,6 @@
-"""Deficit credits of DLPM: how much service a client may use before its turn ends.
+"""Deficit credits of DLPM, which limit the service that a client uses in a turn.
 
-``Turns`` applies the credits in one admission pass over a queue.
+The class ``Turns`` applies the credits in an admission pass.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from fairbench.tenants import ROOT, Tenants
 if TYPE_CHECKING:
     from fairbench.schedulers.peers import CreditChange, SharedCredit
 
-# Charges that the ranks of a server share belong to no worker; they are stored under this key.
+# the key of charges that a server's ranks share, because they belong to no worker
 HERE = 0
 Rejoin = Literal["keep", "min0", "paper_zero"]
-"""How idle clients leave and rejoin the list of clients with credits.
+"""The rule by which idle clients leave the list of clients with credits.
 
-Under ``keep``, an idle client leaves the list once its credit is positive, and a debt is never
-erased. Under ``min0``, an idle client leaves the list at once; its debt is kept, and a positive
-credit is lost. Under ``paper_zero``, an idle client leaves the list at once; its debt or credit is
-erased, and no fairness theorem holds.
+Under ``keep``, an idle client leaves the list once its credit is positive, so no debt is erased.
+Under ``min0``, an idle client leaves the list at once; its debt is kept, but positive credit is
+lost. Under ``paper_zero``, an idle client leaves the list at once and loses its debt or credit, and
+no fairness theorem holds.
 """
 
 
 class Credits(Account):
     """The credits q_i and the client list l of [DLPM] Alg. 1, refilled in quanta.
 
-    A client joins the list with its first request (line 12); the rule ``rejoin`` decides when an
-    idle client leaves. ``quantum`` is Q^u of the paper: the weighted tokens that a client of weight
-    1 receives at a refill.
+    A client joins the list with its first request (line 12), and the rule ``rejoin`` decides when
+    an idle client leaves. ``quantum`` is the paper's Q^u: the weighted tokens that a client of
+    weight 1 receives at a refill.
 
-    If ``welcomes`` is set, a client joins with a credit of one quantum instead of 0. If it left
-    after the last refill, it gets its former credit instead. Between two refills, a client
-    therefore gets at most one quantum for joining, and the bounds of [DLPM] Theorems 4.1 and 4.2
-    still hold.
+    If ``welcomes`` is set, a client joins with a credit of one quantum instead of 0. A client that
+    left after the last refill gets its former credit instead. A client thus gets at most one
+    quantum for joining between two refills, and the bounds of [DLPM] Theorems 4.1 and 4.2 still
+    hold.
 
-    With ``tenants``, a client has positive credit only if all its tenants have positive credit,
-    too. All siblings below a tenant are granted their quanta at the same time.
+    With ``tenants``, a client has positive credit only if all its tenants have positive credit. All
+    siblings below a tenant get their quanta at the same time.
     """
 
     def __init__(
@@ -58,32 +58,29 @@ class Credits(Account):
         self.quantum = quantum
         self.rejoin = rejoin
         self.welcomes = welcomes
-        # ``_left`` maps each tenant to the credits of the child nodes that left since its last
-        # refill.
+        # ``_left`` maps each tenant to the credits of children that left since its last refill.
         self._left: dict[str, dict[str, float]] = {}
         if rejoin == "paper_zero":
             self.no_bound = "bounds no service difference in this form"
         # ``of`` holds the credits q_i of [DLPM]; its keys are the client list l.
         self.of: dict[str, float] = {}
-        # ``_debts`` maps each client that is not on the client list to its debt.
+        # ``_debts`` maps clients that have left the client list to their debts.
         self._debts: dict[str, float] = {}
         # ``requests`` maps each client or tenant to its number of waiting and running requests.
         self.requests: Counter[str] = Counter()
         self.decoded = UnbookedTokens(self.of, -output_weight)
-        # In a server with several ranks, ``shared`` is the sum of the charges of all ranks.
+        # In a server with several ranks, ``shared`` holds the charges of all ranks.
         self.shared: SharedCredit | None = None
-        # ``loans`` maps clients to temporary credits, which are valid only at this rank while all
-        # clients with credit wait at other ranks.
+        # ``loans`` maps clients to temporary credits, which only this rank knows. Loans are valid
+        # while all clients with credit wait at other ranks.
         self.loans: dict[str, float] = {}
-        # ``_granted`` counts the quanta that each node has received. A new node starts one quantum
-        # below ``_most``.
+        # ``_granted`` counts each node's quanta; a new node starts one quantum below ``_most``.
         self._granted: dict[str, float] = {}
-        # ``_most`` maps each tenant to the largest number of quanta that one of its child nodes
-        # received.
+        # ``_most`` maps each tenant to the largest number of quanta of its children.
         self._most: dict[str, float] = {}
 
     def begin_request(self, client: str) -> None:
-        """Count an arrived request, and add its client to the list (line 12)."""
+        """Count an arrived request, and add its client to the client list (line 12)."""
         for node in self.nodes(client):
             self.requests[node] += 1
             if node not in self.of:
@@ -103,7 +100,7 @@ class Credits(Account):
             self.shared.grant(node, 1)
 
     def end_request(self, client: str) -> None:
-        """Count a finished request; a client that becomes idle may leave the list."""
+        """Count a finished request; an idle client may leave the client list."""
         for node in self.nodes(client):
             self.requests[node] -= 1
             if not self.requests[node]:
@@ -111,8 +108,8 @@ class Credits(Account):
                 del self.requests[node]
 
     def forget(self, client: str) -> None:
-        """Erase the debt of a client that has no requests."""
-        # In the tree of tenants, a client may also be the tenant of other clients.
+        """Delete the credit and the debt of a client that has no requests."""
+        # In a tree of tenants, ``requests`` also counts the requests of clients below this client.
         if client not in self.requests:
             self.decoded.forget(client)
             self.of.pop(client, None)
@@ -124,7 +121,8 @@ class Credits(Account):
     def charge(self, client: str, amount: float) -> None:
         nodes = self.nodes(client)
         if nodes[-1] not in self.of:
-            # A decode worker may report outputs after the prefill worker's last request has ended.
+            # A decode worker may report outputs of a client that has no request left at this
+            # prefill worker.
             self.charge_absent(client, amount)
             return
         for node in nodes:
@@ -143,11 +141,12 @@ class Credits(Account):
         if self.books_late and not (self.setup.weights or self.shares):
             self.decoded.count_steps(steps, running)
         else:
-            # The charges are fractions, and the order in which fractions are added changes the sum.
+            # Charges that are fractions are added immediately, because the order of additions
+            # changes their sum.
             self.charge_each(each, steps, running)
 
     def refund(self, client: str, amount: float) -> None:
-        """Refund a charge made in advance; the credit does not rise above a quantum."""
+        """Refund a charge made in advance, up to a credit of one quantum."""
         for node in self.nodes(client):
             credit = self.of[node]
             self.of[node] = max(credit, min(credit + amount, self.quantum_of(node)))
@@ -161,19 +160,19 @@ class Credits(Account):
         return all(self.of[node] > 0 for node in self.nodes(client))
 
     def members(self, tenant: str) -> dict[str, float]:
-        """Return the credits of a tenant's child nodes, with all decoded tokens charged."""
+        """Return the credits of a tenant's children, including all decoded tokens."""
         members = self.balances()
         if not self.in_tree:
             return members
         return {node: left for node, left in members.items() if self.tenant_of(node) == tenant}
 
     def refill(self, tenant: str, clients: Collection[str]) -> bool:
-        """Grant quanta below a tenant until a waiting node has positive credit (Alg. 1 lines 6-7).
+        """Grant quanta until a waiting child has positive credit (Alg. 1 lines 6-7).
 
-        ``clients`` are the waiting clients; return False if there are none. If a client needs
-        several quanta, all are granted in a single step. Clients that wait at other data-parallel
-        ranks also count as waiting. While one of these has positive credit, the clients of this
-        rank get loans instead of quanta: additional credits that only this rank knows.
+        Return False if no client in ``clients`` is below the tenant. Several quanta are granted in
+        a single step. Clients that wait at other data-parallel ranks also count as waiting. If such
+        a client has positive credit, the clients of this rank get loans, which are credits that
+        only this rank knows.
         """
         waiting = self.siblings(tenant, clients)
         if not waiting:
@@ -202,7 +201,7 @@ class Credits(Account):
         return [client for client, waits in self.elsewhere.items() if waits]
 
     def _lends(self) -> bool:
-        """Return whether a client that waits at another rank has credit without its loan."""
+        """Return whether a client at another rank has positive credit without its loan."""
         return any(self._without_loan(client) > 0 for client in self._waiting_elsewhere())
 
     def _without_loan(self, client: str) -> float:
@@ -217,14 +216,14 @@ class Credits(Account):
                 self.of[client] -= self.loans.pop(client)
 
     def apply_remote(self, client: str, change: CreditChange) -> None:
-        """Apply another rank's report of a client's quanta and charges."""
+        """Apply a client's quanta and charges at another rank."""
         self.add_to_list(client)
         quanta = change.rounds * self.quantum_of(client)
         self.of[client] += quanta - sum(change.charged.values())
         self.drop_if_idle(client)
 
     def look_elsewhere(self, elsewhere: Mapping[str, bool]) -> None:
-        """Record which clients have requests at other ranks, and update the client list."""
+        """Record the clients with requests at other ranks, and update the client list."""
         gone = self.elsewhere.keys() - elsewhere.keys()
         self.elsewhere = elsewhere
         for client in elsewhere:
@@ -233,17 +232,17 @@ class Credits(Account):
             self.drop_if_idle(client)
 
     def quantum_of(self, client: str) -> float:
-        """Return the client's quantum, which grows with its weight, in the unit of the charges."""
-        # The quantum is not rounded: if quanta were not proportional to weights, the service of
-        # clients would drift apart without limit.
+        """Return the client's quantum, in proportion to its weight, in the unit of the charges."""
+        # The quantum is not rounded, because clients' service would otherwise drift apart without
+        # limit.
         quantum = self.quantum * self.setup.weight(client)
         return quantum if self.unit_of_time is None else quantum * self.unit_of_time()
 
     def add_to_list(self, client: str) -> None:
-        """Add a client to the list, unless the client is on the list."""
+        """Add a client to the client list unless it is on the list."""
         if client not in self.of:
             self.of[client] = self._debts.pop(client, 0)
-            # A new node has received as many quanta as a sibling whose last quantum is unused.
+            # A new node is treated like a sibling that has not used its last quantum.
             self._granted[client] = self._most.get(self.tenant_of(client), 0) - 1
 
     def drop_if_idle(self, client: str) -> None:
@@ -262,7 +261,7 @@ class Credits(Account):
             self._left.setdefault(self.tenant_of(client), {})[client] = credit
 
     def lead(self, node: str) -> float:
-        """Return a node's lead: the quanta that it spent, plus the refills before it joined."""
+        """Return the number of quanta that a node has spent, including quanta before it joined."""
         self.decoded.book((node,))
         return self._granted.get(node, 0) - self.of.get(node, 0.0) / self.quantum_of(node)
 
@@ -272,16 +271,15 @@ class Credits(Account):
 
 
 MayRefill = Callable[[WaitingView, str], bool]
-"""A function that returns whether a tenant's waiting clients, all without credit, get quanta."""
+"""A function that returns whether a tenant's clients may get quanta when none has credit."""
 
 
 @dataclass
 class Turns:
     """The procedure CHECKREFILL of [DLPM] Alg. 1 (lines 3-8) for one admission pass.
 
-    ``may_refill`` returns whether quanta may be granted when no waiting client has positive credit.
-    If it returns False, ``over`` becomes true and the admission pass ends. If ``stops`` is set, the
-    pass also ends with the first request for which the engine has no room.
+    If ``may_refill`` forbids quanta that are due, ``over`` becomes true and the admission pass
+    ends. If ``stops`` is set, the pass also ends at the first request that does not fit.
     """
 
     bounded = True
@@ -291,7 +289,7 @@ class Turns:
     stops: bool = True
     over: bool = False
     _refilled: bool = False
-    # ``_known`` maps each tenant to whether some waiting client below it has credit left.
+    # ``_known`` maps each tenant to whether a waiting client below it has credit left.
     _known: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -299,7 +297,7 @@ class Turns:
         self.credits.call_in(self.view.clients())
 
     def check_refill(self, client: str, scan: Scan) -> None:
-        """Grant quanta at each level at which the client is in debt and no sibling has credit.
+        """Grant quanta at each level where the client is in debt and no sibling has credit.
 
         The ``scan`` skips a client in debt while a sibling has positive credit.
         """
@@ -310,11 +308,10 @@ class Turns:
             tenant = credits.tenant_of(node)
             if (known := self._known.get(tenant)) is None:
                 known = self._known[tenant] = self.someone_in_credit(tenant)
-            # A sibling has credit left (Alg. 1 line 5).
+            # line 5 of Alg. 1: a sibling has credit left
             if known:
                 scan.skip(client)
-                # Without tenants, the scan skips every client without credit until a credit
-                # changes.
+                # Without tenants, the scan can skip all clients without credit.
                 if not credits.in_tree:
                     scan.skip_debtors(credits.of)
                 return
@@ -322,7 +319,7 @@ class Turns:
                 self.over = tenant == ROOT
                 scan.skip(client)
                 return
-            # No sibling has credit left, so quanta are granted (Alg. 1 lines 6-7).
+            # lines 6-7 of Alg. 1: no sibling has credit left
             self._refilled = self.refill(tenant) or self._refilled
             self._known.clear()
             if credits.of[node] <= 0:
@@ -337,27 +334,27 @@ class Turns:
         return self.view.clients()
 
     def someone_in_credit(self, tenant: str = ROOT) -> bool:
-        """Return whether some waiting client below a tenant has positive credit (lines 4-5)."""
+        """Return whether a waiting client below the tenant has positive credit (lines 4-5)."""
         of, siblings = self.credits.of, self.credits.siblings(tenant, self.waiting_clients())
         return any(of[client] > 0 for client in siblings)
 
     def refill(self, tenant: str = ROOT) -> bool:
         """Grant rounds of quanta until a waiting client has credit.
 
-        Return False if no client is waiting.
+        Return False if no client waits.
         """
         return self.credits.refill(tenant, self.waiting_clients())
 
     def ends_without_room(self, client: str) -> bool:
-        """Return whether the pass ends because the engine had no room for the client's request."""
+        """Return whether the pass ends because the client's request did not fit."""
         return self.stops
 
     def end_turn(self, client: str, scan: Scan) -> None:
-        """Let the scan offer skipped clients again if no sibling of the client has credit now."""
+        """Let the scan offer skipped clients again if no sibling of the client has credit."""
         self._known.clear()
         credits, waits = self.credits, client in self.waiting_clients()
         for node in credits.nodes(client):
-            # Usually, the client still has credit and further waiting requests.
+            # Usually, the client still has credit and waiting requests.
             if waits and credits.of[node] > 0:
                 continue
             if not self.someone_in_credit(credits.tenant_of(node)):
@@ -367,9 +364,9 @@ class Turns:
 
 @dataclass
 class RelaxedTurns(Turns):
-    """Turns in which a client whose request found no room does not count as waiting.
+    """Turns in which a client whose request did not fit does not count as waiting.
 
-    With this variant, [DLPM] Theorem 4.1 does not hold.
+    [DLPM] Theorem 4.1 does not hold in this variant.
     """
 
     bounded = False

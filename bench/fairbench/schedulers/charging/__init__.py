@@ -1,1 +1,1 @@
-"""Charging rules: how much an event in an engine or a router costs a client."""
+"""Rules for the amount that an event in an engine or a router charges to a client."""

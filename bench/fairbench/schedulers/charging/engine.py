@@ -15,24 +15,24 @@ from fairbench.schedulers.views import Read
 
 
 class Charging:
-    """The base class of rules by which an engine's events are charged to an ``account``.
+    """The base class of rules that charge an engine's events to an ``account``.
 
-    A method that a subclass does not override charges nothing.
+    The methods of this base class charge nothing.
     """
 
-    # If ``refunds`` is true, output tokens that were charged in advance but not produced are
-    # refunded.
+    # If ``refunds`` is true, output tokens charged in advance are refunded if they are not
+    # produced.
     refunds: ClassVar[bool] = True
-    # If ``per_request`` is true, the charging needs calls of ``request_tokens``, which take time.
+    # If ``per_request`` is true, the host must call ``request_tokens``, which takes time.
     per_request: ClassVar[bool] = False
-    # ``no_bound`` says why no theorem bounds the service under this charging; "" if a theorem does.
+    # ``no_bound`` is the reason why no theorem bounds service under this charging, or "".
     no_bound = ""
 
     def __init__(self, account: Account) -> None:
         self.account = account
 
     def prepare(self, name: str, setup: Setup) -> None:
-        """Receive the facts of the experiment before the run.
+        """Receive the facts about the experiment before the run.
 
         Raises UsageError, naming the scheduler, if a fact that the charging needs is unknown.
         """
@@ -53,13 +53,13 @@ class Charging:
         """Charge or refund the difference between the charged and the reported prompt tokens."""
 
     def retracted(self, request: Request) -> None:
-        """Refund what was charged in advance for a request that has lost its memory."""
+        """Refund a retracted request's charges that were made in advance."""
 
     def finished(self, request: Request) -> None:
-        """Refund the unused part of what was charged in advance for a request that has ended."""
+        """Refund the unused part of a finished request's charges that were made in advance."""
 
     def forget(self, client: str) -> None:
-        """Delete the charging's state of a client without requests."""
+        """Delete the state of a client without requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,8 @@ class Prices:
     """The prices of input tokens and output tokens.
 
     ``input_weight`` and ``output_weight`` are the prices of a prompt token and an output token.
-    With ``whole_input``, cached prompt tokens are charged as well ([VTC]); by default, only
-    computed ones are. With ``recompute``, the second prefill of a retracted request is charged as
-    well.
+    With ``whole_input``, cached prompt tokens are charged, too ([VTC]). With ``recompute``, the
+    second prefill of a retracted request is charged, too.
     """
 
     input_weight: int = 1
@@ -79,7 +78,7 @@ class Prices:
 
 
 class TokenCharging(Charging):
-    """A charging that charges tokens at ``prices``.
+    """A charging by tokens, at ``prices``.
 
     ``sharing`` divides the charge for a prefix among the clients that share it. Without
     ``sharing``, the client whose request computes the prefix pays.
@@ -125,16 +124,17 @@ class TokenCharging(Charging):
 
     def read(self, request: Request, read: Read) -> None:
         if self._shared is not None:
-            # If prefixes are shared, others may have paid for the prompt.
+            # The charge is final, because other clients may have paid for parts of the shared
+            # prefix.
             return
         cached = 0 if self.prices.whole_input else read.cached_tokens
         more = read.input_tokens - cached - request.input_tokens
         self.account.charge(request.client, self.prices.input_weight * more)
 
 
-# With this value, the parameter ``charge`` selects charging by GPU time.
+# the value of the parameter ``charge`` that selects charging by GPU time
 GPU_TIME = "gpu-time"
-# The unit of GPU time is the mean prefill time per token of a prompt of ``UNIT_TOKENS`` tokens.
+# The unit of GPU time is the mean prefill time of a token in a prompt of ``UNIT_TOKENS`` tokens.
 UNIT_TOKENS = 1_024
 
 
@@ -143,15 +143,15 @@ class GPUCharges:
 
     def __init__(self, costs: CostModel) -> None:
         self._costs = costs
-        # ``_ahead`` maps each request to the GPU time charged in advance and not used yet.
+        # ``_ahead`` maps each request to the unused part of its charge in advance.
         self._ahead: dict[Request, int] = {}
 
     def admission_charge(self, request: Request, extend_tokens: int) -> int:
-        """Return the charge at admission: the time (ps) to prefill the prompt alone."""
+        """Return the time (ps) to prefill the prompt alone, which is charged at admission."""
         return self._prepay(request, extend_tokens, 0.0)
 
     def dispatch_charge(self, request: Request, extend_tokens: int) -> int:
-        """Return the charge at dispatch: the prefill time (ps) without the fixed time."""
+        """Return the time (ps) to prefill the prompt without the fixed time of a step."""
         return self._prepay(request, extend_tokens, self._costs.prefill_s(0, 1))
 
     def _prepay(self, request: Request, extend_tokens: int, less_s: float) -> int:
@@ -162,10 +162,9 @@ class GPUCharges:
         return ahead_ps
 
     def computed(self, request: Request, gpu_ps: int, complete: bool) -> int:
-        """Return the picoseconds of a computed chunk, minus the time charged in advance.
+        """Return the GPU time (ps) of a chunk of a prompt minus the time charged in advance.
 
-        ``complete`` is true for the last chunk of a prompt. The result is negative if too much was
-        charged in advance for the chunk.
+        ``complete`` is true for the last chunk of a prompt. A negative result is a refund.
         """
         ahead_ps = self._ahead.get(request, 0)
         paid_ps = ahead_ps if complete else min(ahead_ps, gpu_ps)
@@ -173,7 +172,7 @@ class GPUCharges:
         return gpu_ps - paid_ps
 
     def refund_rest(self, request: Request) -> int:
-        """Return the unused time charged in advance for a stopped request, negated."""
+        """Return the refund (a negative time) of a stopped request's unused charge in advance."""
         return -self._ahead.pop(request, 0)
 
     def token_ps(self) -> float:
@@ -195,11 +194,10 @@ def gpu_charges(name: str, setup: Setup) -> GPUCharges:
 
 
 class TimeCharging(Charging):
-    """A charging that charges the worker's busy time, in picoseconds.
+    """A charging by the worker's busy time, in picoseconds.
 
-    The time of a prompt is predicted at admission. When the host reports the real time of each
-    iteration by client, it replaces the prediction. The charges of all clients therefore add up to
-    the worker's busy time.
+    At admission, the predicted time of the prompt is charged. The real time of each iteration later
+    replaces the prediction. The charges of all clients therefore add up to the worker's busy time.
     """
 
     no_bound = "charges GPU time, which service does not count"
@@ -227,7 +225,7 @@ class TimeCharging(Charging):
 
 
 class ChargingParams(Protocol):
-    """The parameters that select a charging."""
+    """The parameters of a scheduler that select a ``Charging``."""
 
     @property
     def charge(self) -> str | None: ...
@@ -242,8 +240,8 @@ def engine_charging(
 ) -> Charging:
     """Return the ``Charging`` that the parameters of the scheduler ``name`` select.
 
-    ``tokens`` is the class that is used if tokens are charged. Raises UsageError for parameters
-    that combine GPU time with ``sharing``.
+    ``tokens`` is the class for charging by tokens. Raises UsageError for parameters that combine
+    GPU time with ``sharing``.
     """
     if params.charge != GPU_TIME:
         return tokens(account, prices, params.sharing)

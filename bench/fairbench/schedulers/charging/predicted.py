@@ -1,7 +1,7 @@
 """Charging of predicted outputs at admission, with a linear, measured or user-defined cost.
 
-[VTC] §4.4 and Alg. 3 charge predicted output lengths. According to [VTC] §4.2, the cost h(input
-tokens, output tokens) of a request need only grow with the input and with the output.
+[VTC] §4.4 and Alg. 3 charge predicted output lengths. According to [VTC] §4.2, a request's cost
+h(input tokens, output tokens) must only grow with both numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Cost: TypeAlias = Callable[[int, int], float]
 
 LINEAR, PROFILED = "linear", "profiled"
 SUFFIX, FUNCTION = COST_FILES
-# A user's cost function is tested with these numbers of input and output tokens.
+# numbers of input and output tokens with which a user's cost function is tested
 TRIED_TOKENS = (0, 1, 2, 16, 17, 256, 4_096, 100_000)
 
 
@@ -37,9 +37,9 @@ def profiled_cost_ms(input_tokens: int, output_tokens: int) -> float:
 
 
 def own_cost(name: str) -> Cost | None:
-    """Return the cost function that a setting names; None if weighted tokens are the cost.
+    """Return the cost function that a setting names, or None for weighted tokens.
 
-    A cost must be a number of at least 0 that does not fall as the numbers of tokens grow. Raises
+    A cost must be a number of at least 0, and must not fall when a number of tokens grows. Raises
     UsageError for an unknown name, a file that cannot be run, or an invalid cost function.
     """
     if name == LINEAR:
@@ -63,7 +63,6 @@ def _try_out(function: Callable[[int, int], Any], name: str) -> None:
         try:
             value = function(x, y)
         except Exception as error:
-            # A user's cost function may raise any exception.
             raise UsageError(f"{where} raises {type(error).__name__}: {error}") from error
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
             raise UsageError(f"{where} is {value!r}: must be a number")
@@ -88,24 +87,24 @@ def _known(name: str) -> str:
 
 
 CostName = Annotated[str, AfterValidator(_known)]
-"""A parameter that selects the cost function: ``linear``, ``profiled`` or a file."""
+"""A parameter that selects the cost: ``linear``, ``profiled`` or a Python file."""
 
 
-# The moving average stands for the mean output length of about the last ``WINDOW`` requests.
+# The moving average corresponds to the mean of about the last ``WINDOW`` output lengths.
 WINDOW = 5
 
 
 class PredictedCharging(TokenCharging):
-    """A charging of the predicted output at admission, corrected as the output is produced.
+    """Charging of the predicted output at admission, with later corrections.
 
     ``predict`` returns the expected output tokens of a request, given the moving average of its
     client's last outputs (0 before the first output). ``cost`` is a function of input and output
-    tokens; if it is None, ``prices`` apply. With ``charges_at_finish``, as in [VTC-artifact], a
-    step in which a request ends charges one more token for each request that is longer than
-    predicted.
+    tokens; if it is None, ``prices`` apply. With ``charges_at_finish``, each step in which a
+    request ends charges one more token for each request that is longer than predicted, as in
+    [VTC-artifact].
     """
 
-    # ``refunds`` is false, because this class itself charges outputs in advance.
+    # ``refunds`` is false, because ``PredictedCharging`` itself charges outputs in advance.
     refunds = False
     per_request = True
 
@@ -156,7 +155,7 @@ class PredictedCharging(TokenCharging):
             self._charge_outputs(request, before, produced)
 
     def finished(self, request: Request) -> None:
-        # The request ended before it ran.
+        # A request that ended before it ran was not charged.
         if request not in self._predicted:
             return
         if self._charges_at_finish:
@@ -182,7 +181,7 @@ class PredictedCharging(TokenCharging):
                 self._charge_outputs(request, produced - 1, produced)
 
     def _charge_outputs(self, request: Request, before: int, after: int) -> None:
-        """Charge a request's output tokens from number ``before`` + 1 to number ``after``."""
+        """Charge the request's output tokens number ``before`` + 1 to ``after``."""
         if self._cost is None:
             cost: float = self.prices.output_weight * (after - before)
         else:

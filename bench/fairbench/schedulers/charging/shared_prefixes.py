@@ -1,4 +1,4 @@
-"""Charging for a prefix that several clients share; [DLPM] §9 leaves this rule open."""
+"""Charging for a prefix that several clients share, for which [DLPM] §9 defines no rule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairbench.core import Prompt, Request, prompt_tokens
 from fairbench.schedulers.prefix_tree import Edge, Node, PrefixTree
 
 Sharing = Literal["split", "owner", "each"]
-# The tree is emptied if it has more than ``REMEMBERED_TOKENS`` prompt tokens.
+# maximum number of prompt tokens in the tree, beyond which the tree is emptied
 REMEMBERED_TOKENS = 5_000_000
 
 
@@ -33,10 +33,10 @@ class SharedCharges:
     """The division of computed prompt tokens among the clients that share a prefix.
 
     Under the rule ``split``, all clients that use a prefix pay equal parts: the n-th client pays
-    1/n, and the n - 1 earlier clients get a refund. When the prefix is computed again, the division
-    begins again. Under the rule ``owner``, the client that first sent the prefix pays for each
-    computation. Under the rule ``each``, every client pays for the whole prefix, cached or not.
-    Under ``split`` and ``owner``, the charged tokens always equal the computed tokens.
+    1/n, and the earlier clients get a refund. A recomputation of the prefix starts a new division.
+    Under the rule ``owner``, the client that first sent the prefix pays for each computation. Under
+    the rule ``each``, every client pays for the whole prefix, cached or not. Under ``split`` and
+    ``owner``, the charged tokens always equal the computed tokens.
     """
 
     def __init__(self, sharing: Sharing) -> None:
@@ -45,16 +45,16 @@ class SharedCharges:
         self._stored = 0
 
     def tokens_by_client(self, request: Request, computed_tokens: int) -> dict[str, float]:
-        """Return the tokens that a prompt charges to each client; negative numbers are refunds.
+        """Return the tokens charged to each client; negative numbers are refunds.
 
-        Only the last ``computed_tokens`` tokens of the prompt were not cached.
+        The last ``computed_tokens`` tokens of the prompt were not cached.
         """
         if self._sharing == "each":
             return {request.client: request.input_tokens}
         known = prompt_tokens(request.prompt)
         cached = min(known, request.input_tokens - computed_tokens)
         due: defaultdict[str, float] = defaultdict(float)
-        # The request's client alone pays for computed tokens beyond the known prompt.
+        # The request's client pays for computed tokens that ``request.prompt`` does not contain.
         due[request.client] = float(computed_tokens - (known - cached))
         for node in self._path(request.prompt, cached, known):
             if node.depth > cached:
@@ -67,7 +67,7 @@ class SharedCharges:
         return due
 
     def _path(self, prompt: Prompt, cached: int, known: int) -> list[SharedNode]:
-        """Return the nodes of the prompt in the tree, from the root down."""
+        """Return the nodes on the prompt's path, from the root down, and add missing nodes."""
         if self._stored > REMEMBERED_TOKENS:
             self._tree, self._stored = _SharedTree(SharedNode), 0
         end, place = self._tree.match(prompt, cached)
@@ -84,7 +84,7 @@ class SharedCharges:
         return path[::-1]
 
     def _add_sharer(self, node: SharedNode, client: str, due: defaultdict[str, float]) -> None:
-        """Charge a client for cached tokens that others have paid for; these get refunds."""
+        """Charge a client for cached tokens, and refund the clients that have paid for them."""
         before = len(node.sharers)
         if not before:
             return

@@ -1,4 +1,4 @@
-"""The interface of eviction policies, the default LRU, and policies by use, client and session."""
+"""The interface of eviction policies, and policies that evict by use, client or session."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fairbench.schedulers.base import Setup
 from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.program_states import IDLE_PROGRAMS, has_program
 
-# ``Access`` is the type of a leaf's last use; a later use has a larger value.
+# the type of a leaf's last use; a later use has a larger value
 Access: TypeAlias = tuple[int, int, int]
 Rank: TypeAlias = tuple[float, Access]
 
 
 class Leaf(NamedTuple):
-    """A leaf of the prefix tree: cached tokens after which nothing else is cached.
+    """A leaf of the prefix tree, after which no further token is cached.
 
     - ``access`` is the time at which the leaf was last used.
     - ``uses`` counts the finished requests that used the leaf's tokens.
@@ -38,10 +38,10 @@ class Leaf(NamedTuple):
 
 
 class Claimant(NamedTuple):
-    """A client that has claims on cached tokens of the pool; amounts are numbers of tokens.
+    """A client with claims on cached tokens of the KV pool; all amounts are in tokens.
 
-    - ``held`` is the client's running and cached tokens; a token that k clients claim counts as
-      1/k for each of them.
+    - ``held`` is the client's running and cached tokens; a token that k clients claim counts as 1/k
+      for each client.
     - ``unpinned`` is the part of ``held`` that no running request uses; it is above 0.
     - ``wanted`` is the memory that the client's waiting requests need.
     """
@@ -53,7 +53,7 @@ class Claimant(NamedTuple):
 
     @property
     def after(self) -> float:
-        """The tokens that the client would hold if all its waiting requests got memory."""
+        """The tokens that the client would hold if all its waiting requests were admitted."""
         return self.held + self.wanted
 
 
@@ -62,15 +62,14 @@ class EvictionPolicy(ABC):
 
     To add an eviction policy, subclass this class.
 
-    A policy is a pure state machine without a clock; the cache tells it every fact. The cache
-    evicts the leaf with the lowest ``rank``. A ``ClientEviction`` first chooses the client that
-    loses tokens.
+    A policy is a pure state machine without a clock. The cache evicts the leaf with the lowest
+    ``rank``. A ``ClientEviction`` first chooses the client that loses tokens.
     """
 
     name: ClassVar[str]
     Params: ClassVar[Any] = NoParams
-    # If ``reads_clock`` is true, decisions depend on the time; the ranks of a server have different
-    # clocks.
+    # If ``reads_clock`` is true, decisions depend on the time, which differs between a server's
+    # ranks.
     reads_clock: ClassVar[bool] = False
 
     setup: Setup = Setup()
@@ -90,14 +89,14 @@ class EvictionPolicy(ABC):
         """Return the leaf's rank, which must never fall; the lowest rank is evicted first."""
 
     def limit(self, client: str) -> float | None:
-        """Return the most tokens that the client may claim, or None for no limit.
+        """Return the maximum number of tokens that the client may claim, or None.
 
-        Above the limit, the cache ends claims of the client even if memory is free.
+        Above the limit, the client loses cached tokens even if memory is free.
         """
         return None
 
     def on_start(self, request: Request, now_s: float) -> None:
-        """Handle the start of a request that was admitted."""
+        """Handle the start of an admitted request."""
 
     def on_finish(self, request: Request, now_s: float) -> float:
         """Handle a finished request; return the time (s) up to which to keep its tokens."""
@@ -110,20 +109,19 @@ class LRU(EvictionPolicy):
     name = "lru"
 
     def rank(self, leaf: Leaf) -> Rank:
-        """Return a rank that grows with the time of the leaf's last use."""
         return 0, leaf.access
 
 
 class ClientEviction(LRU):
-    """A policy that first evicts tokens of clients that hold more than they are entitled to.
+    """A policy that first evicts tokens of clients above their entitlement.
 
-    The cache calls ``choose`` for a client, and ends this client's claim on the leaf that the
-    client used least recently. A leaf's memory is freed when its last claim has ended.
+    The cache ends the chosen client's claim on the leaf that this client used least recently. A
+    leaf's memory is freed when its last claim has ended.
     """
 
     @abstractmethod
     def entitled(self, client: str) -> float:
-        """Return how many tokens the client may hold when memory is full."""
+        """Return the number of tokens that the client may hold when memory is full."""
 
     @abstractmethod
     def excess(self, claimant: Claimant) -> float:
@@ -132,9 +130,9 @@ class ClientEviction(LRU):
     def choose(self, claimants: Iterable[Claimant]) -> str:
         """Return the client (victim) that loses cached tokens.
 
-        The victim is a client that claims more than its entitlement. If running requests use all
-        tokens of every such client, the victim is the claimant that uses the largest part of its
-        entitlement.
+        The victim is the client above its entitlement with the largest ``excess``. If running
+        requests use all tokens of every such client, the victim is the client that uses the largest
+        fraction of its entitlement.
         """
         everyone = list(claimants)
         above = [one for one in everyone if one.after > self.entitled(one.client)]
@@ -147,7 +145,7 @@ class ClientEviction(LRU):
 
 
 class LFU(EvictionPolicy):
-    """Eviction of the least frequently used leaf; among equals, the least recently used one.
+    """Eviction of the leaf with the fewest uses; ties go to the least recently used leaf.
 
     SGLang's radix cache offers LFU besides LRU.
     """
@@ -159,15 +157,14 @@ class LFU(EvictionPolicy):
 
 
 class MaxMin(ClientEviction):
-    """Eviction from the client above its share that has the most unpinned memory per weight.
+    """Eviction from the client above its memory share with the most unpinned memory per weight.
 
     The share of client i is C w_i / W, with the capacity C, the client's weight w_i and the sum W
-    of all weights. docs/appendix/theory.md proves which clients lose no tokens.
+    of all weights. The page docs/appendix/theory.md proves which clients lose no tokens.
     """
 
     name = "max-min"
 
-    # ``shares`` holds each client's share in tokens, as set by ``prepare``.
     shares: Mapping[str, float]
 
     def prepare(self, setup: Setup) -> None:
@@ -183,13 +180,13 @@ class MaxMin(ClientEviction):
         return claimant.unpinned / self.setup.weight(claimant.client)
 
 
-# Quotas are percentages of the KV pool and add up to at most ``ALL``.
+# Quotas are percentages of the KV pool, which add up to at most ``ALL``.
 ALL = 100
 
 
 @dataclass(frozen=True)
 class QuotaParams:
-    """Parameters of quotas. ``percent`` maps a client's name to its quota in percent of the pool.
+    """Parameters of quotas: ``percent`` maps clients to quotas in percent of the KV pool.
 
     Clients without a quota divide the rest of the pool in proportion to their weights.
     """
@@ -197,7 +194,6 @@ class QuotaParams:
     percent: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a quota outside 0 to 100%, or for a sum above 100%."""
         for client, one in self.percent.items():
             if not (isfinite(one) and 0 <= one <= ALL):
                 raise ValueError(f"percent.{client} = {one:g}: must be from 0 to {ALL}")
@@ -211,15 +207,13 @@ class QuotaParams:
 class QuotaEviction(ClientEviction):
     """Static quotas: a client's cached tokens stay within its quota even if memory is free.
 
-    A quota does not limit the memory of running requests. If a client's running requests need more
-    than its quota, tokens of other clients are evicted, first those of the client that exceeds its
-    quota most.
+    A quota does not limit the memory of running requests. If running requests need memory, the
+    client that exceeds its quota most loses cached tokens first.
     """
 
     name = "quota"
     Params: TypeAlias = QuotaParams
 
-    # ``quotas`` holds each client's quota in tokens, as set by ``prepare``.
     quotas: Mapping[str, float]
 
     def prepare(self, setup: Setup) -> None:
@@ -254,7 +248,7 @@ class QuotaEviction(ClientEviction):
 
 
 class QuotaLending(QuotaEviction):
-    """Quotas whose unused part is lent; the client that borrows most loses tokens first."""
+    """Memory quotas whose unused part other clients may use."""
 
     name = "quota-lending"
 
@@ -263,13 +257,12 @@ class QuotaLending(QuotaEviction):
 
 
 class Retention(EvictionPolicy):
-    """Retention of a session's cached tokens until the session's next call is expected (Continuum).
+    """Retention of a session's cached tokens until its expected next call (Continuum).
 
-    The next call is expected one mean gap after the end of the last call; the mean is taken over
-    the gaps between calls in the client's sessions. No tokens are kept for a session that is known
-    to have ended, or for a request without a session. If memory is short, kept tokens are evicted
-    as well, in the order of the expected next calls. The prefix of a waiting request is evicted
-    last.
+    The expected gap between two calls is the mean gap between calls in the client's sessions. No
+    tokens are kept for a session that has ended, or for a request without a session. If memory is
+    short, kept tokens are also evicted, in the order of the expected next calls; the prefix of a
+    waiting request is evicted last.
     """
 
     name = "retention"
@@ -282,7 +275,7 @@ class Retention(EvictionPolicy):
         - ``first_s`` is the gap, in seconds, that is assumed before any gap was observed.
         - ``most_s`` is the longest time, in seconds, for which tokens are kept.
         - ``factor`` multiplies the mean gap between calls.
-        - ``newest`` is the weight of the newest gap in the running mean of the gaps.
+        - ``newest`` is the weight of the newest gap in the moving average of gaps.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("most_s", "newest")
@@ -294,9 +287,9 @@ class Retention(EvictionPolicy):
 
     def __init__(self, params: Params) -> None:
         super().__init__(params)
-        # ``_ended_s`` maps the number of a program to the end of its last call.
+        # ``_ended_s`` maps each program id to the end of its last call.
         self._ended_s: dict[int, float] = {}
-        # ``_gap_s`` maps each client to a running mean of the gaps between its calls.
+        # ``_gap_s`` maps each client to a moving average of the gaps between its calls.
         self._gap_s: dict[str, float] = {}
 
     def rank(self, leaf: Leaf) -> Rank:

@@ -1,4 +1,4 @@
-"""Eviction policies by name, and the parameter of memory shares.
+"""Eviction policies by name, and the parameter that turns on memory shares.
 
 To add a policy, write a class and add a line to the table below. Installed packages add policies by
 entry points of the group ``fairbench.evictions``.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_EVICTION = "lru"
 EVICTION_GROUP = "fairbench.evictions"
-MEMORY = "memory"  # name of the table with the parameters ``MemoryParams``
+MEMORY = "memory"  # the prefix of the settings that ``MemoryParams`` defines
 
 _HERE = "fairbench.schedulers.eviction"
 EVICTIONS = {
@@ -37,10 +37,10 @@ ALL_EVICTIONS = with_registered(EVICTIONS, EVICTION_GROUP)
 
 @dataclass(frozen=True)
 class MemoryParams:
-    """The parameter that turns on fair shares of KV memory.
+    """The parameter that turns on fair shares of KV memory at admission.
 
-    With ``share``, admission counts each client's running and cached tokens. A client above its
-    share waits while another client needs the memory.
+    With ``share``, a client above its share of running and cached tokens waits while another client
+    needs the memory.
     """
 
     share: bool = False
@@ -50,9 +50,9 @@ SHARE = f"{MEMORY}.share"
 
 
 def check_shares(policy: str | None) -> None:
-    """Raise UsageError unless an eviction policy gives the shares that ``memory.share`` needs.
+    """Raise UsageError unless the eviction policy defines the shares for ``memory.share``.
 
-    The value None stands for the engine's own order of eviction.
+    The policy None is the engine's own order of eviction.
     """
     from fairbench.schedulers.eviction.policies import ClientEviction
 

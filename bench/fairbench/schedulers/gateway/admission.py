@@ -19,10 +19,10 @@ from fairbench.schedulers.views import FleetView, WorkerLoad
 
 
 class RequestTotals:
-    """A set of requests, with counts by client, sorted deadlines and total prefill time."""
+    """A set of requests with counts by client, sorted deadlines and the total prefill time."""
 
     def __init__(self) -> None:
-        self.clients: Counter[str] = Counter()  # number of requests of each client
+        self.clients: Counter[str] = Counter()
         self.prefill_s = 0.0
         self._prefills_s: dict[Request, float] = {}
         self._dues_s = SortedList()
@@ -34,7 +34,6 @@ class RequestTotals:
         return request in self._prefills_s
 
     def add_request(self, request: Request, prefill_s: float = 0.0) -> None:
-        """Add a request, which must not be in the totals yet."""
         self._prefills_s[request] = prefill_s
         self.prefill_s += prefill_s
         self.clients[request.client] += 1
@@ -42,9 +41,8 @@ class RequestTotals:
             self._dues_s.add(request.next_deadline_s)
 
     def remove_request(self, request: Request) -> None:
-        """Remove a request. Raises KeyError if the request is unknown."""
         prefill_s = self._prefills_s.pop(request)
-        # When no request is left, the sum's rounding error is removed as well.
+        # Resetting the sum of an empty set removes rounding errors.
         self.prefill_s = self.prefill_s - prefill_s if self._prefills_s else 0.0
         self.clients[request.client] -= 1
         if not self.clients[request.client]:
@@ -53,23 +51,26 @@ class RequestTotals:
             self._dues_s.remove(request.next_deadline_s)
 
     def due_before(self, request: Request) -> int:
-        """Return how many requests are due no later than ``request``; all if it has no deadline."""
+        """Return the number of requests whose deadlines are no later than that of ``request``.
+
+        If ``request`` has no deadline, the result is the number of requests with deadlines.
+        """
         due_s = request.next_deadline_s
         return int(self._dues_s.bisect_right(inf if due_s is None else due_s))
 
 
 NOBODY = RequestTotals()
-"""An empty set of queued requests; no request may be added to it."""
+"""An empty set of queued requests, which must stay empty."""
 
 
 class LatencyEstimate(NamedTuple):
-    """The estimated times in seconds from now until the first and the last token of a request."""
+    """The estimated times in seconds from now to a request's first and last token."""
 
     first_s: float
     end_s: float
 
     def late_by_s(self, request: Request, now_s: float) -> float:
-        """Return by how many seconds the request would miss a deadline; at most 0 if in time."""
+        """Return the seconds by which the request would be late, at most 0 if in time."""
         late = [
             now_s + taken_s - due_s
             for taken_s, due_s in (
@@ -82,33 +83,32 @@ class LatencyEstimate(NamedTuple):
 
 
 class Estimator:
-    """An estimator of the latency that one more request would have at each worker.
+    """An estimator of a new request's latency at each worker.
 
-    The estimate for a worker assumes that q requests are served before the new request, that r
-    requests run, and that a decode step with the new request in the batch takes d seconds. M is the
-    mean output of the finished requests of all clients, and N that of the new request's client.
+    The estimate for a worker has these variables: q requests are served before the new request, r
+    requests run, and a decode step with the new request takes d seconds. M is the mean output of
+    all clients' finished requests, and N is the mean of the new request's client.
 
-    - The first token comes after the prefill of the new request and of the q requests before it;
-      each takes the mean prefill time. If a worker reports saturation or requests are queued before
-      the workers, q + 1 running requests must also end first; one of the r running requests ends
-      every M d / r seconds.
-    - The last token comes N - 1 decode steps later; N is at most ``max_new_tokens``. Until a
-      request of the client has finished, M stands for N; at the start, M is 1 token.
+    - The first token follows the prefills of the new request and of the q requests, each of which
+      takes the mean prefill time. If a worker is saturated or requests wait before the workers, q +
+      1 running requests must also end first. A running request ends every M d / r seconds.
+    - The last token comes N - 1 decode steps later; N is at most ``max_new_tokens``. N equals M
+      before a request of the client has finished, and M is 1 token before any request has finished.
 
-    Waiting requests are those that wait at the worker, and an equal part of the requests queued
-    before the workers. The parameter ``ahead`` decides which of them are expected to be served
-    before the new request:
+    The waiting requests are the requests at the worker and an equal part of the requests before the
+    workers. The parameter ``ahead`` decides how many of the waiting requests are served before the
+    new request:
 
-    - ``ahead="all"`` counts all waiting requests, as under fcfs.
-    - ``ahead="edf"`` counts requests with earlier deadlines, and assumes that the running requests
-      have earlier deadlines, too.
-    - ``ahead="fair"`` assumes that clients take turns: for each other client, it counts as many
+    - ``ahead="all"`` counts all waiting requests, as under FCFS.
+    - ``ahead="edf"`` counts waiting requests with earlier deadlines than the new request, assuming
+      that the running requests have earlier deadlines, too.
+    - ``ahead="fair"`` assumes that clients take turns. For each client, the estimate counts as many
       requests as the new request's client has waiting. Every client is assumed to have an equal
       share of the running requests.
 
-    If the caches are known, the prefill time leaves out cached tokens. Estimates tend to be too
-    short, because they ignore HTTP and the prefills of other requests during the decode. They never
-    use the true length of an answer.
+    If the caches are known, the prefill time excludes cached tokens. Estimates tend to be too
+    short, because they ignore HTTP and the prefills of other requests. The estimator never uses the
+    true output length.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Estimator:
         self._fleet = fleet
         self._matched = matched
         self._ahead = ahead
-        # ``_sent`` maps each worker to the totals of the requests sent to it.
+        # ``_sent`` maps each worker to the totals of its unfinished requests.
         self._sent: dict[int, RequestTotals] = {}
         self._at: dict[Request, int | None] = {}
         self._answers = MeanAnswers()
@@ -126,18 +126,16 @@ class Estimator:
     def estimates(
         self, request: Request, held: RequestTotals = NOBODY
     ) -> dict[int, LatencyEstimate]:
-        """Return the estimate for each available worker; the gateway queues ``held``."""
+        """Return the estimate for each available worker; ``held`` are queued requests."""
         return {worker: self._estimate(request, worker, held) for worker in self._fleet.workers()}
 
     def expected_output(self, request: Request) -> float:
         return min(request.max_new_tokens, self._answers.expected(request.client) or 1.0)
 
     def any_free(self) -> bool:
-        """Return whether at least one worker has no request waiting."""
+        """Return whether at least one worker has no waiting request."""
         loads = map(self._fleet.load, self._fleet.workers())
         return any(not _waiting_requests(one) and not one.saturated for one in loads)
-
-    # These methods record events.
 
     def sent(self, request: Request, worker: int) -> None:
         self.set_worker(request, worker)
@@ -152,7 +150,7 @@ class Estimator:
         )
 
     def end_sent(self, request: Request, output_tokens: int) -> None:
-        """Record the end of a sent request; with 0 output tokens, no worker served the request."""
+        """Record the end of a sent request, which produced 0 tokens if no worker served it."""
         self._clear_worker(request)
         if output_tokens:
             self._answers.learn(request.client, output_tokens)
@@ -183,7 +181,7 @@ class Estimator:
     def _before(
         self, request: Request, worker: int, load: WorkerLoad, held: RequestTotals
     ) -> float:
-        """Return the estimated number of requests that will be served before the new request."""
+        """Return the estimated number of requests that are served before the new request."""
         part = 1 / max(1, len(self._fleet.workers()))
         here, waiting = self._sent.get(worker, NOBODY), _waiting_requests(load) + part * len(held)
         if self._ahead == "all" or not waiting:
@@ -206,28 +204,26 @@ def _running_requests(load: WorkerLoad) -> int:
 
 
 def _waiting_requests(load: WorkerLoad) -> int:
-    """Return the number of waiting requests, with those sent since the worker's last report."""
+    """Return the number of waiting requests, including those sent since the last report."""
     return max(load.queued or 0, load.in_flight - _running_requests(load))
 
 
 class AdmissionControl:
-    """A queue that estimates whether arriving requests can meet their deadlines.
+    """A queue that refuses or demotes requests that would miss their deadlines.
 
     A request enters the inner ``queue`` if it has no deadline, or if the ``Estimator`` expects it
     to be in time at some worker. Other requests are refused or, with ``policy=demote``, demoted. A
-    demoted request waits in this object until the inner queue is empty and some worker has no
-    waiting request, but at most until ``aging_s`` seconds after its arrival. The estimate is made
-    once, on arrival: a request that takes longer than expected is late, but is not refused.
+    demoted request waits until the inner queue is empty and some worker has no waiting request, for
+    at most ``aging_s`` seconds. The estimate is made once, on arrival, so an accepted request may
+    still be late.
     """
 
     def __init__(self, queue: HoldsRequests, estimator: Estimator, params: AdmissionParams) -> None:
         self.queue = queue
         self.params = params
         self._estimator = estimator
-        # ``_held`` counts the requests in the inner queue.
         self._held = RequestTotals()
-        # ``_demoted`` maps each demoted request to the time (s) at which its wait ends at the
-        # latest.
+        # ``_demoted`` maps each demoted request to the end of its longest wait, in seconds.
         self._demoted: dict[Request, float] = {}
         self._late_s: float | None = None
 
@@ -235,7 +231,7 @@ class AdmissionControl:
         return len(self._held) + len(self._demoted)
 
     def late_by_s(self, request: Request, now_s: float) -> float:
-        """Return by how many seconds a request would be late at the best worker."""
+        """Return the seconds by which a request would be late at the best worker."""
         if request.next_deadline_s is None:
             return 0.0
         return min(self._late_at(request, now_s, self._held).values(), default=0.0)
@@ -261,7 +257,7 @@ class AdmissionControl:
         return True
 
     def retry_after_s(self) -> float | None:
-        """Return by how many seconds the last refused request would have been late."""
+        """Return the seconds by which the last refused request would have been late."""
         return self._late_s
 
     def shed(self, now_s: float) -> Collection[Request]:
@@ -283,7 +279,7 @@ class AdmissionControl:
                 return
             del self._demoted[request]
             if not self._pass_on(request, now_s):
-                # The queue has accepted the request earlier, so the request must enter in any case.
+                # A request that was accepted at its arrival must not be lost.
                 self._demoted[request] = now_s + self.params.aging_s
                 return
             self.queue.release(now_s, sent)

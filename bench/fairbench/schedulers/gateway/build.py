@@ -40,9 +40,9 @@ def with_admission(
     setup: Setup,
     matched: Matched = lambda request: 0,
 ) -> AdmissionControl:
-    """Return an admission control for a queue, or for a ``router`` without a queue.
+    """Return admission control before a queue, or before a ``router`` if ``queue`` is None.
 
-    If the router is a ``Rerouting``, the admission control can change the worker of each request.
+    If the router is a ``Rerouting``, admission control can change the worker of each request.
     ``setup`` must contain the costs of iterations and a fleet.
     """
     assert setup.costs is not None, "an estimate needs the time that iterations take"
@@ -70,10 +70,10 @@ def build_gateway(
 
     ``settings`` maps ``NAME.PARAM`` to the value of the parameter.
 
-    ``setup.fleet`` is required. ``matched`` returns how many tokens of a request's prompt are
-    cached at some worker; by default, the caches are unknown. If several routers have gateways,
-    ``terms`` limits by how much a client may outrun clients at other gateways between two messages.
-    Raises UsageError for an unknown name or a setting that is not allowed.
+    ``setup.fleet`` is required. ``matched`` returns the number of a request's prompt tokens that
+    the best worker has cached; by default, the caches are unknown. If several routers have
+    gateways, ``terms`` limits a client's lead over clients at other gateways. Raises UsageError for
+    an unknown name or a setting that is not allowed.
     """
     kind: Any = policy_class(policy)
     params = make_params(GATEWAY, GatewayParams, settings)

@@ -1,9 +1,9 @@
 """Limits on the requests and tokens that each client may have at the workers at a time.
 
-The order of a queue cannot protect clients from requests that are already in an engine. There, a
-flood of long prompts delays other clients in the tokenizer, which works in order of arrival, and in
-every step, because long contexts make steps slower. With these limits, the requests of a flood wait
-in line before the queue.
+A gateway's queue cannot protect clients from requests that are already in an engine. In the engine,
+many long prompts of one client delay other clients in the tokenizer, which works in order of
+arrival, and make every decode step slower. The limits in this module make a client's excess
+requests wait before the gateway's queue.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ from fairbench.schedulers.load_cap import AUTO, CAP_UNITS, BatchCost, step_units
 from fairbench.schedulers.output_lengths import OutputLengths
 from fairbench.schedulers.program_states import ProgramStates
 
-# The key for the requests of one client with one priority.
+# the key (priority, client) of the requests of one client with one priority
 Own: TypeAlias = tuple[int, str]
 
 
 class ClientLine:
     """The requests of an owner (a client or a tenant) that wait because of the owner's limit.
 
-    A turn is the right of a client to send one request. Each arriving request gives its client one
-    turn, with the priority of the request. Turns are taken by priority, the highest first, and then
-    in order of arrival. In a turn, the client sends a request of the turn's priority, namely that
-    of its oldest program, so a program that has begun precedes new programs. The requests of one
-    program go in the order of their arrival.
+    Each arriving request gives its client a turn, which is the right to send one request of the
+    same priority. Turns are taken by priority, the highest first, and then in order of arrival. In
+    a turn, the client sends the first request of its oldest program, so that programs that have
+    begun precede new programs.
     """
 
     def __init__(self) -> None:
-        # ``_turns`` maps each priority to the clients that may take a turn; a turn's key is the
-        # number of the request that gave it. A priority without turns is removed.
+        # ``_turns`` maps each priority to its turns, in order: the number of the request that gave
+        # the turn, and the client.
         self._turns: dict[int, OrderedDict[int, str]] = {}
-        # ``_heaps`` holds heaps of requests by program and arrival; some of the requests may have
-        # left.
+        # ``_heaps`` holds heaps of requests by program and arrival. A heap may contain requests
+        # that were already removed.
         self._heaps: dict[Own, list[tuple[int, int, Request]]] = {}
         self._waiting: Counter[Own] = Counter()
         # ``_places`` maps each waiting request to its priority and number.
@@ -53,7 +52,7 @@ class ClientLine:
         return len(self._places)
 
     def add_request(self, request: Request, priority: int, program: int) -> None:
-        """Add a request; ``program`` is the number of its program, lower for older programs."""
+        """Add a request; older programs have a lower number ``program``."""
         number, own = next(self._numbers), (priority, request.client)
         self._turns.setdefault(priority, OrderedDict())[number] = request.client
         heappush(self._heaps.setdefault(own, []), (program, number, request))
@@ -61,7 +60,7 @@ class ClientLine:
         self._places[request] = priority, number
 
     def first_request(self) -> Request:
-        """Return the request that goes next. Raises ValueError if no request is waiting."""
+        """Return the request that is sent next. Raises ValueError if no request is waiting."""
         priority = max(self._turns)
         heap = self._heaps[priority, next(iter(self._turns[priority].values()))]
         while True:
@@ -71,19 +70,19 @@ class ClientLine:
             heappop(heap)
 
     def take_first(self) -> Request:
-        """Remove and return the request that goes next, and end the turn that it uses."""
+        """Remove and return the request that is sent next, and end its client's turn."""
         request = self.first_request()
         priority, _ = self._places[request]
         self._remove(request, next(iter(self._turns[priority])))
         return request
 
     def drop_request(self, request: Request) -> bool:
-        """Remove a request and a turn of its client; return False if it was not queued."""
+        """Remove a request and a turn of its client; return False if the request does not wait."""
         if request not in self._places:
             return False
         priority, number = self._places[request]
         turns = self._turns[priority]
-        # Another request of the client has used this turn.
+        # The request's own turn may have been used by another request of the client.
         if number not in turns:
             number = next(one for one, client in turns.items() if client == request.client)
         self._remove(request, number)
@@ -101,17 +100,17 @@ class ClientLine:
 
 
 def reserved_tokens(request: Request) -> int:
-    """Return the most KV memory that an engine may use for a request, in tokens.
+    """Return the maximum KV memory that an engine may use for a request, in tokens.
 
-    SGLang reserves the prompt and up to 4,096 output tokens at admission, and more as the answer
-    grows. vLLM allocates blocks as the answer grows. No engine retracts running requests to admit a
-    new one, so only prompt plus ``max_new_tokens`` is a safe count.
+    The maximum is the prompt plus ``max_new_tokens``. SGLang reserves up to 4,096 output tokens at
+    admission, and vLLM allocates blocks as the output grows. Neither engine retracts running
+    requests to admit a new request.
     """
     return request.input_tokens + request.max_new_tokens
 
 
 class HeldAmounts:
-    """The tokens or requests that each owner has at the workers, and the total of all owners."""
+    """The tokens or requests that each owner has at the workers, and their total."""
 
     def __init__(self) -> None:
         self.by_owner: Counter[str] = Counter()
@@ -125,20 +124,20 @@ class HeldAmounts:
 
 
 class ClientLimits:
-    """The limits that decide which requests of a client enter the queue, and which wait in line.
+    """The limits that decide which requests of a client enter the gateway's queue.
 
-    - A worker may hold requests with up to ``client_limit`` tokens of context in total
-      (``BatchCost``), and at most ``client_requests`` requests. For both, ``auto`` stands for the
-      engine's load cap, and None for no limit.
-    - The clients that have requests divide the limits of all workers in proportion to their
-      weights. A client without admitted requests may always send one request.
-    - A worker may hold requests that reserve ``client_memory`` tokens (``reserved_tokens``). A
-      client's memory and requests are also limited to its part, by weight, of what other clients
-      leave free. Otherwise, a second heavy client would use up the reserve that the first one left
-      free.
+    - A worker may have at most ``client_requests`` requests, with at most ``client_limit`` tokens
+      of context in total (``BatchCost``). For both parameters, ``auto`` means the engine's load
+      cap, and None means no limit.
+    - Clients with requests divide the limits of all workers in proportion to their weights. A
+      client without admitted requests may always send one request.
+    - A worker may have requests that reserve ``client_memory`` tokens in total
+      (``reserved_tokens``). A client may use only its share, by weight, of the memory and requests
+      that other clients leave free. Without this rule, a second heavy client would use up the
+      reserve.
     - With ``tenants``, the limits are divided among the outermost tenants instead of the clients.
-    - Running requests are never removed to make room for clients that arrive later. Instead, a part
-      of the limits is kept free for these, as for a client of weight ``client_reserve``.
+    - A part of the limits stays free for clients that arrive later, because running requests are
+      never removed. This part is the share of a client of weight ``client_reserve``.
 
     Raises UsageError for ``auto`` if the costs of steps are unknown.
     """
@@ -161,13 +160,13 @@ class ClientLimits:
         self._lengths = OutputLengths()
         self._lines: dict[str, ClientLine] = {}
         self._under_way: dict[str, BatchCost] = {}
-        # ``_reserved`` counts tokens of KV memory and ``_running`` counts requests, both by client.
+        # ``_reserved`` counts tokens of KV memory, and ``_running`` counts requests, both by owner.
         self._reserved, self._running = HeldAmounts(), HeldAmounts()
         # ``_programs`` numbers the programs in the order of their first requests.
         self._programs = ProgramStates(count().__next__)
 
     def admits(self, request: Request, priority: int = 0) -> bool:
-        """Admit an arriving request and return True, or put the request in line."""
+        """Admit an arriving request and return True, or let it wait and return False."""
         owner = self._owner(request)
         program, _ = self._programs.begin_call(request)
         if owner not in self._lines and self._may_admit(owner, request, self._weights(owner)):
@@ -180,7 +179,7 @@ class ClientLimits:
         """Admit waiting requests that the limits now allow, and yield each of them."""
         if not self._lines:
             return
-        # The total weight does not change in the loop, because queued clients are already counted.
+        # The total weight does not change in the loop, because waiting clients already count.
         weights = self._weights()
         for owner in list(self._lines):
             line = self._lines[owner]
@@ -192,7 +191,7 @@ class ClientLimits:
                 del self._lines[owner]
 
     def leave_line(self, request: Request) -> bool:
-        """Withdraw a request from the line; return False if it does not wait there."""
+        """Remove a waiting request; return False if the request does not wait for the limits."""
         owner = self._owner(request)
         line = self._lines.get(owner)
         if line is None or not line.drop_request(request):
@@ -203,7 +202,7 @@ class ClientLimits:
         return True
 
     def end_admitted(self, request: Request, output_tokens: int) -> None:
-        """Free what an admitted request used of the limits, after its end or withdrawal."""
+        """Stop counting an admitted request, which has ended or was withdrawn."""
         owner = self._owner(request)
         self._programs.end_call(request)
         self._under_way[owner].end_running(request, output_tokens)
@@ -242,11 +241,11 @@ class ClientLimits:
     def _is_part(
         self, owner: str, each: float, held: HeldAmounts, more: int, weights: float
     ) -> bool:
-        """Return whether the owner may have ``more`` tokens or requests within its part.
+        """Return whether the limits allow the owner ``more`` tokens or requests.
 
-        ``each`` is the limit at each worker. An owner's part is its share, by weight, of the total
-        limit, and at most its share of what other owners leave free. The share of the reserve stays
-        free for owners that arrive later.
+        ``each`` is the limit at each worker. An owner may use its share, by weight, of the total
+        limit and of the part that other owners leave free. The share of the reserve always stays
+        free.
         """
         assert self._setup.fleet is not None, "limits are of workers"
         weight, mine = self._setup.weight(owner), held.by_owner[owner]
@@ -256,7 +255,7 @@ class ClientLimits:
         return mine + more <= weight * most
 
     def _weights(self, *newcomers: str) -> float:
-        """Return the total weight of owners with requests, ``newcomers`` and the reserve."""
+        """Return the total weight of the reserve, ``newcomers`` and the owners with requests."""
         present = {*self._under_way, *self._lines, *newcomers}
         # ``fsum`` returns the same sum for any order of the weights.
         return fsum(map(self._setup.weight, present)) + self._reserve

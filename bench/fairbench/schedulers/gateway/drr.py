@@ -15,13 +15,13 @@ from fairbench.schedulers.params import Positive
 
 
 class DRR(SharePolicy):
-    """Deficit round robin: a turn grants a client a quantum, which pays for its next requests.
+    """Deficit round robin: clients take turns, and each turn adds a quantum of credit.
 
     A client without queued requests loses its remaining credit, but keeps a debt. No client
-    starves. Unless prices are corrected, the charges of two waiting clients, divided by weight,
-    differ by less than a quantum plus the highest price of a request of each. Clients are charged
+    starves. The charges over weight of two waiting clients differ by less than a quantum plus the
+    highest price of a request of each client, unless prices are corrected. Clients are charged
     prices (``PriceParams``), which may differ from the cluster's work. In a tree of tenants, the
-    child nodes of each tenant take turns in the same way. InferGrid's "deficit round robin" is a
+    children of each tenant take turns in the same way. InferGrid's "deficit round robin" is a
     different rule, ``infergrid-drr``.
     """
 
@@ -29,10 +29,7 @@ class DRR(SharePolicy):
 
     @dataclass(frozen=True)
     class Params(ShareParams):
-        """The parameters of ``ShareParams``, and the ``quantum`` in tokens.
-
-        ``quantum`` is the number of tokens that a turn grants a client of weight 1.
-        """
+        """The parameters of ``ShareParams``, and the tokens (``quantum``) of a turn at weight 1."""
 
         constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight")
 
@@ -44,8 +41,7 @@ class DRR(SharePolicy):
         self.params = params
         self.deficits: dict[str, float] = {}
         self._rotation: defaultdict[str, list[str]] = defaultdict(list)
-        """Each tenant's waiting child nodes; the next one is first."""
-        # ``_turn`` maps each tenant to the child node whose turn it is.
+        """Each tenant's waiting child nodes, in the order of their turns."""
         self._turn: dict[str, str] = {}
         self._waiting: Collection[str] = ()
 
@@ -75,7 +71,7 @@ class DRR(SharePolicy):
         return self._turn[tenant]
 
     def _next_turn(self, rotation: list[str], price: Callable[[str], float]) -> str:
-        """Grant quanta in rotation until a node can pay for its next request; return the node."""
+        """Grant quanta in turn until a node can pay for its next request; return the node."""
         lacks = {node: price(node) - self.deficits[node] for node in rotation}
         rounds = {node: max(1, ceil(lack / self._quantum(node))) for node, lack in lacks.items()}
         least = min(rounds.values())

@@ -1,4 +1,4 @@
-"""The orders in which a gateway can sort the requests of one client in one band (a flow)."""
+"""The orders in which a gateway can send the requests of one client and one priority (a flow)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import ClassVar
 from fairbench.core import Request
 
 Matched = Callable[[Request], int]
-"""A function that returns how many tokens of a prompt the best worker has cached now."""
+"""A function that returns the number of prompt tokens that the best worker has cached now."""
 
 
 class Order(ABC):
-    """A ranking of requests; the lowest rank goes first, and equal ranks go by arrival.
+    """A ranking of requests: the lowest rank is sent first, and equal ranks by arrival.
 
-    ``ttl_s`` is the longest time in seconds that a request may wait in the queue; inf means no
-    limit.
+    ``ttl_s`` is the maximum time in seconds that a request may be queued, or inf.
     """
 
     name: ClassVar[str]
@@ -29,24 +28,24 @@ class Order(ABC):
 
     @abstractmethod
     def rank(self, request: Request) -> float:
-        """Return the rank that the request has at present."""
+        """Return the current rank of the request."""
 
     def first_of(self, flow: Iterable[Request]) -> Request:
-        """Return the request of ``flow`` (a client's queue) that this order serves first.
+        """Return the request of ``flow`` (a client's queue) that is sent first.
 
         Precondition: the flow is not empty, and is sorted by arrival.
         """
         return min(flow, key=self.rank)
 
     def ordered(self, requests: Iterable[Request]) -> Sequence[Request]:
-        """Return ``requests``, which must be sorted by arrival, sorted by this order."""
+        """Sort ``requests``, which must be in order of arrival, by this order."""
         return sorted(requests, key=self.rank)
 
 
 class EarliestDeadline(Order):
-    """An order by deadline; without a deadline, the end of the longest wait (``ttl_s``) counts.
+    """An order by deadline; a request without a deadline uses its arrival plus ``ttl_s``.
 
-    A request without a deadline goes last if ``ttl_s`` is infinite. Source: llm-d's
+    A request without a deadline is sent last if ``ttl_s`` is infinite. Source: llm-d's
     edf-ordering-policy (llm-d-router @7c6ba75).
     """
 
@@ -58,15 +57,14 @@ class EarliestDeadline(Order):
         return request.arrival_s + self.ttl_s if self.ttl_s < inf else inf
 
 
-# At most ``LOOKAHEAD`` requests of a client are matched with the caches, because matching a long
-# queue is slow.
+# maximum number of a client's requests that are matched with the caches, because matching is slow
 LOOKAHEAD = 64
 
 
 class LongestPrefix(Order):
     """An order by the longest cached prefix at any worker, among the first 64 requests of a flow.
 
-    A request with a short cached prefix waits as long as requests with longer ones keep arriving.
+    A request with a short cached prefix may starve if requests with longer prefixes keep arriving.
     """
 
     name = "longest-prefix"
@@ -79,7 +77,7 @@ class LongestPrefix(Order):
 
 
 class ArrivalOrder(Order):
-    """Order of arrival, as in llm-d's default fcfs-ordering-policy."""
+    """Requests in order of arrival, as in llm-d's default fcfs-ordering-policy."""
 
     name = "fcfs"
 

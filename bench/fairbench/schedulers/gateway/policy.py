@@ -20,17 +20,16 @@ from fairbench.tenants import ROOT, Tenants, parent_of
 class FlowPolicy(LocalScheduler):
     """A policy that chooses the client whose request the gateway sends next.
 
-    After the policy has chosen a client, an ``Order`` chooses one of the client's requests. A band
-    is all requests of one priority, and a flow is the requests of one client in one band. Each band
-    has its own policy object. Any ``LocalScheduler`` can order a band; a FlowPolicy also learns
-    when a request ends. A policy with ``orders_bands`` receives the requests of all priorities; its
-    ``priorities`` map clients to priorities that override those of requests. A policy with
-    ``needs_sessions`` decides by the session of a request. ``detector`` names the policy's own
-    default saturation detector, if it has one.
+    A band is all requests of one priority, and a flow is one client's requests in a band. After the
+    policy has chosen a flow, an ``Order`` chooses one of its requests. Each band has its own policy
+    object. Any ``LocalScheduler`` can order a band; a FlowPolicy is also told when a request ends.
+    A policy with ``orders_bands`` orders the requests of all priorities; its ``priorities``
+    override the priorities of clients' requests. A policy with ``needs_sessions`` decides by the
+    session of a request. ``detector`` names the policy's default saturation detector, if any.
 
-    Two methods, ``place`` and ``given_up``, are optional. ``place(request, now_s)`` returns the
-    worker for a request that is sent now, or None if the router chooses. ``given_up(now_s)``
-    returns the queued requests that the policy now refuses.
+    The methods ``place`` and ``given_up`` are optional. ``place(request, now_s)`` returns the
+    worker for a request, or None to use the router's choice. ``given_up(now_s)`` returns the queued
+    requests that the policy now refuses.
     """
 
     orders_bands: ClassVar[bool] = False
@@ -48,9 +47,8 @@ class FlowPolicy(LocalScheduler):
     def next_flow(self, view: WaitingView, now_s: float) -> str:
         """Return the client with the best ``score``, whose request goes next.
 
-        Precondition: at least one request waits. The queue calls this again after each sent request
-        and its ``on_admitted``. If the client's request cannot be sent now, the queue calls this
-        again later.
+        Precondition: at least one request waits. The queue calls ``next_flow`` again after each
+        sent request and its ``on_admitted``, and later if the chosen request cannot be sent now.
         """
         return min(
             view.clients(),
@@ -67,11 +65,11 @@ class FlowPolicy(LocalScheduler):
                 return
 
     def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
-        """Handle the end of a sent request; ``read`` reports the real length of the prompt."""
+        """Handle the end of a sent request; ``read`` has the real length of the prompt."""
 
 
 def earliest(view: WaitingView, client: str) -> tuple[float, int]:
-    """Return the arrival time of the client's next request, which decides between equal scores."""
+    """Return the arrival time and id of the client's next request, which break ties of scores."""
     request = view.oldest(client)
     return request.arrival_s, request.request_id
 
@@ -80,7 +78,7 @@ def earliest(view: WaitingView, client: str) -> tuple[float, int]:
 class PriceParams:
     """The prices of a prompt token (``input_weight``) and of an output token (``output_weight``).
 
-    When a request is sent, ``assumed_output_tokens`` output tokens are charged in advance. If
+    When a request is sent, the client is charged for ``assumed_output_tokens`` output tokens. If
     ``corrected`` is set, the difference from the real number is charged or refunded when the
     request ends.
     """
@@ -96,7 +94,7 @@ class PriceParams:
         return self.input_weight * request.input_tokens + outputs
 
     def correction(self, request: Request, read: Read, output_tokens: int) -> float:
-        """Return the additional charge at a request's end; a refund is a negative number."""
+        """Return the charge at a request's end, or a negative number for a refund."""
         if not self.corrected:
             return 0.0
         inputs = self.input_weight * (read.input_tokens - request.input_tokens)
@@ -104,7 +102,7 @@ class PriceParams:
 
 
 NextClient = Callable[[str], str]
-"""A function that returns the client, at or below a node, whose request would go next."""
+"""A function that returns the client at or below a node whose request is sent next."""
 
 
 @dataclass(frozen=True)
@@ -123,23 +121,23 @@ class SharePolicy(FlowPolicy):
     """A policy that divides service among siblings.
 
     Without a tree of tenants, all clients are siblings. In a tree, the nodes directly below one
-    tenant are siblings. The policy chooses a node at each level, from the outermost tenants down to
-    a client. A request is charged to its client and to all tenants of the client.
+    tenant are siblings. The policy chooses a node at each level of the tree, down to a client. A
+    request is charged to its client and to all tenants of the client.
     """
 
     params: ShareParams
 
     @abstractmethod
     def add_node(self, tenant: str, node: str) -> None:
-        """Add a node without queued requests to the waiting nodes below a tenant."""
+        """Add a node that gets its first queued request to the waiting nodes below a tenant."""
 
     @abstractmethod
     def next_node(
         self, tenant: str, nodes: Collection[str], view: WaitingView, client: NextClient
     ) -> str:
-        """Return which of the waiting ``nodes`` directly below the tenant goes next.
+        """Choose the tenant's next child node among the waiting ``nodes``.
 
-        ``client`` is a function that returns the next client at or below a node.
+        ``client(node)`` returns the next client at or below a node.
         """
 
     @abstractmethod
@@ -186,7 +184,6 @@ class SharePolicy(FlowPolicy):
         return clients if self.params.tenants is None else self.setup.children_of(tenant, clients)
 
     def _nodes(self, client: str) -> Iterator[tuple[str, str]]:
-        """Yield the pairs (tenant, node) on the path from the outermost tenant to the client."""
         if self.params.tenants is None:
             yield ROOT, client
         else:

@@ -1,4 +1,4 @@
-"""Queues before the cluster, in which local schedulers order the requests that a router sends."""
+"""The gateway's queue before the workers, in which a scheduler orders the requests."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from fairbench.schedulers.views import ListScan, QueueView
 
 
 class OutputsAhead:
-    """A rule that charges the mean length of a client's answers in advance, and corrects it later.
+    """A rule that charges a client's mean output in advance and corrects the charge at the end.
 
-    If outputs were charged only when answers end, the queue would send all requests of a client
-    before its first answer has ended. The client would then have no waiting request, and the lift
-    at its next arrival ([VTC] lines 8-13) would cancel its lead over other clients. Precondition:
-    the scheduler declares ``refunds_tokens``.
+    If outputs were charged only at the end, the queue would send all requests of a client before
+    its first output ends. The client would then have no waiting request, and the lift at its next
+    arrival ([VTC] lines 8-13) would cancel its lead over other clients. Precondition: the scheduler
+    declares ``refunds_tokens``.
     """
 
     def __init__(self, scheduler: LocalScheduler) -> None:
@@ -46,10 +46,7 @@ class OutputsAhead:
             self._scheduler.on_tokens(request.client, tokens)
 
     def charge_rest(self, request: Request, output_tokens: int) -> None:
-        """Correct the charge in advance when a request ends, by a further charge or a refund.
-
-        ``output_tokens`` may be 0.
-        """
+        """Correct the charge when a request ends, by a further charge or a refund."""
         more = output_tokens - self._charged.pop(request)
         if more:
             self._scheduler.on_tokens(request.client, more)
@@ -61,12 +58,11 @@ class OutputsAhead:
 
 
 class IdleClients:
-    """A record of the idle clients, of whom at most ``MAX_CLIENTS`` are remembered."""
+    """A record of idle clients, which keeps at most ``MAX_CLIENTS`` clients."""
 
     def __init__(self) -> None:
-        # ``_requests`` maps each client to its number of queued and unfinished requests.
         self._requests: Counter[str] = Counter()
-        # ``_idle`` holds the idle clients, the one that has been idle longest first.
+        # ``_idle`` holds the idle clients in the order in which they became idle.
         self._idle: dict[str, None] = {}
 
     def begin_request(self, client: str) -> None:
@@ -74,7 +70,7 @@ class IdleClients:
         self._idle.pop(client, None)
 
     def end_request(self, client: str) -> Collection[str]:
-        """Record the end of a request; return idle clients whose state can be deleted."""
+        """Record the end of a request; return idle clients whose state should be deleted."""
         self._requests[client] -= 1
         if self._requests[client] > 0:
             return ()
@@ -91,8 +87,8 @@ class IdleClients:
 class FlowView(QueueView):
     """A ``QueueView`` that sorts the requests of each client (a flow) by ``order``.
 
-    A request's cached tokens are those at the worker with the longest cached prefix.
-    ``match_order`` sorts the requests of all flows by cached tokens. Unlike an engine, it does not
+    A request's cached tokens are counted at the worker with the longest cached prefix.
+    ``match_order`` sorts the requests of all flows by cached tokens and, unlike an engine, does not
     put equal prompts last.
     """
 
@@ -117,11 +113,11 @@ class FlowView(QueueView):
 
 
 Send: TypeAlias = Callable[[Request, int], None]
-"""A function that sends a request to a worker."""
+"""A function that sends a request to the worker with the given number."""
 
 
 class InOrder(FCFS):
-    """A policy that offers all queued requests by arrival, and skips requests without room."""
+    """A policy that offers requests by arrival, and skips requests that cannot be sent now."""
 
     name = "in-order"
 
@@ -132,7 +128,7 @@ class InOrder(FCFS):
 
 
 class HoldsRequests(Protocol):
-    """The interface of a queue before the workers; the queue's host reports all events to it.
+    """The interface of a queue before the workers, whose host reports all events.
 
     The host calls ``shed`` and then ``release`` after every event, and at the time that ``wake_s``
     returns.
@@ -142,17 +138,17 @@ class HoldsRequests(Protocol):
         """Add an arriving request; return False if the request is refused."""
 
     def shed(self, now_s: float) -> Collection[Request]:
-        """Return the requests that the queue drops now; the host must refuse all of them."""
+        """Drop requests that must not wait longer, and return them; the host refuses them."""
         return ()
 
     def release(self, now_s: float, send: Send) -> None:
         """Call ``send`` for each request that may be sent to a worker now, in order."""
 
     def wake_s(self, now_s: float) -> float | None:
-        """Return when (s) the host must call the queue without an event, or None if never."""
+        """Return the time (s) of the next call without an event, or None for no call."""
 
     def moved(self, request: Request, worker: int | None) -> None:
-        """Record which worker a sent request goes to, or None while it has no worker."""
+        """Record that a sent request moved to another worker, or to no worker (None)."""
 
     def finish(
         self,
@@ -161,17 +157,17 @@ class HoldsRequests(Protocol):
         now_s: float | None = None,
         read: Read | None = None,
     ) -> None:
-        """Handle the end of a sent request that has produced ``output_tokens`` tokens.
+        """Handle the end of a sent request.
 
-        ``now_s`` is the time in seconds, or None to use the time of the latest event. ``read`` is
-        the server's report of the prompt's length, which corrects the charge, or None.
+        ``now_s`` is the time in seconds, or None to use the time of the latest event. The server's
+        report ``read`` of the prompt's length corrects the charge; it may be None.
         """
 
     def withdraw(self, request: Request) -> None:
         """Withdraw a request that waits in the queue."""
 
     def retry_after_s(self) -> float | None:
-        """Return after how many seconds the last refused client should retry; None if unknown."""
+        """Return the seconds until the last refused client should retry, or None if unknown."""
         return None
 
 
@@ -181,13 +177,12 @@ T = TypeVar("T")
 class QueueHost(Generic[T]):
     """A host of a queue before the workers, in the simulator or in a real router.
 
-    ``held`` maps each queued request to the data with which the host sends it.
+    ``held`` maps each queued request to the data that the host needs to send it.
     """
 
     def __init__(self, queue: HoldsRequests) -> None:
         self.queue = queue
         self.held: dict[Request, T] = {}
-        # ``_sent`` holds the requests that were sent to a worker and have not ended.
         self._sent: set[Request] = set()
 
     def is_sent(self, request: Request) -> bool:
@@ -195,7 +190,7 @@ class QueueHost(Generic[T]):
         return request in self._sent
 
     def end_sent(self, request: Request) -> bool:
-        """Record the end of a sent request; return False for any other request."""
+        """Record the end of a sent request; return False if the request was not sent."""
         was_sent = request in self._sent
         self._sent.discard(request)
         return was_sent
@@ -206,7 +201,7 @@ class QueueHost(Generic[T]):
             refuse(request)
 
     def release_queue(self, now_s: float, send: Send, refuse: Callable[[Request], None]) -> None:
-        """Refuse the requests that the queue drops, and send the requests that may go now."""
+        """Refuse the requests that the queue drops, and send the requests that it releases."""
 
         def send_one(request: Request, worker: int) -> None:
             self._sent.add(request)
@@ -217,12 +212,12 @@ class QueueHost(Generic[T]):
 
 
 class GatewayQueue(HoldsRequests):
-    """A queue that releases requests, in a scheduler's order, when detector and router have room.
+    """A queue that sends requests in a scheduler's order when the detector and the router allow.
 
-    The queue calls a ``LocalScheduler`` as an engine does. It knows what the workers have cached
-    only if a ``view`` is given. Inputs are charged in full when a request is sent; outputs are
-    charged when a request ends, or in advance with ``ahead``. The queue drops no requests by
-    itself, and ignores priorities: a ``Gateway`` has a queue for each priority.
+    The queue calls a ``LocalScheduler`` as an engine does. The queue knows the workers' caches only
+    if a ``view`` is given. Inputs are charged in full when a request is sent. Outputs are charged
+    when a request ends, or in advance with ``ahead``. The queue ignores priorities, because a
+    ``Gateway`` has a queue for each priority.
     """
 
     def __init__(
@@ -235,9 +230,10 @@ class GatewayQueue(HoldsRequests):
         ahead: OutputsAhead | None = None,
     ) -> None:
         self.scheduler = scheduler
-        # ``shared`` holds the scheduler's counters if several routers share them, else None.
+        # ``shared`` holds the counters that several routers share, or None if counters are not
+        # shared.
         self.shared = shared
-        # Until this time, requests wait for clients at another router; None if they do not wait.
+        # Requests wait for clients at another router until this time (s); None means no wait.
         self._held_until_s: float | None = None
         self._flows = scheduler if isinstance(scheduler, FlowPolicy) else None
         self._ahead = ahead
@@ -285,8 +281,7 @@ class GatewayQueue(HoldsRequests):
             self.scheduler.on_admitted(request, request.input_tokens, False)
             if self._ahead is not None:
                 self._ahead.charge_ahead(request)
-            # ``on_sent`` comes before ``send``, because ``send`` may move the request to another
-            # worker.
+            # ``on_sent`` must come first, because ``send`` may move the request to another worker.
             detector.on_sent(request, worker)
             send(request, worker)
             return Tried.ADMITTED if detector.has_room(now_s) else Tried.LAST
@@ -297,7 +292,7 @@ class GatewayQueue(HoldsRequests):
             drive(self.scheduler.select(self._view, now_s), try_send)
 
     def _worker_for(self, request: Request, now_s: float) -> int | None:
-        """Return the worker that the policy, or else the router, chooses; None if all are full."""
+        """Return the worker that the policy or the router chooses, or None if no worker is free."""
         routed = self._router.route(request, now_s)
         place = None if self._flows is None else self._flows.place
         chosen = None if place is None else place(request, now_s)
@@ -337,7 +332,7 @@ class GatewayQueue(HoldsRequests):
         self._end_request(request)
 
     def _tell_scheduler(self, request: Request, output_tokens: int, read: Read | None) -> None:
-        """Report the end of a request to the local scheduler, as an engine does."""
+        """Report a request's end to a scheduler other than a ``FlowPolicy``."""
         if read is not None and (correct := self.scheduler.on_read) is not None:
             correct(request, read)
         if self._ahead is not None:
@@ -359,10 +354,10 @@ class GatewayQueue(HoldsRequests):
         self._end_request(request)
 
     def _end_request(self, request: Request) -> None:
-        """Handle the end of a request, and delete the state of clients idle for too long."""
+        """End a request, and delete the state of clients that have been idle for too long."""
         self.scheduler.on_finish(request)
         for client in self._idle.end_request(request.client):
-            # Counters that other routers share are kept.
+            # Counters that several routers share are never deleted.
             if self.shared is None:
                 self.scheduler.forget(client)
             if self._ahead is not None:
@@ -370,17 +365,16 @@ class GatewayQueue(HoldsRequests):
 
 
 def arrival_queue(router: Router) -> GatewayQueue:
-    """Return the queue for a router that queues requests, by the router's ``order`` or arrival."""
+    """Return a queue for a router that queues requests, in the router's ``order`` or by arrival."""
     return GatewayQueue(router.order or InOrder(InOrder.Params()), router, AlwaysRoom())
 
 
 class Gateway(HoldsRequests):
-    """A queue with strict priority between bands, which refuses requests beyond its limits.
+    """A queue with strict priority between bands, and with limits on the number of queued requests.
 
-    A band consists of all requests of one priority. The rules are those of llm-d's flow control
-    (llm-d-router @7c6ba75), but the limits count only requests. ``make_queue`` returns a new queue
-    for a band; all queues use the same detector and router. If the policy ``orders_bands``, all
-    priorities share one queue.
+    A band is all requests of one priority. The rules are those of llm-d's flow control
+    (llm-d-router @7c6ba75), but the limits count requests and no bytes. ``make_queue`` returns a
+    new queue for a band. If the policy ``orders_bands``, all priorities share one queue.
     """
 
     def __init__(
@@ -395,18 +389,16 @@ class Gateway(HoldsRequests):
         self._orders_bands = orders_bands
         self._limits = limits
         self._make_queue = make_queue
-        # ``_bands`` maps each priority to its queue; the highest priority is first.
+        # ``_bands`` maps each priority to its queue, the highest priority first.
         self._bands: dict[int, GatewayQueue] = {}
-        # ``_band_of`` maps each queued or unfinished request to its band (priority).
         self._band_of: dict[Request, int] = {}
         self._held: dict[Request, None] = {}
-        # ``_held_in`` maps each band (priority) to its queued requests.
         self._held_in: defaultdict[int, dict[Request, None]] = defaultdict(dict)
-        # ``_ends`` is a heap of the times in seconds at which queued requests become too old.
+        # ``_ends`` is a heap of the times in seconds until which requests may be queued.
         self._ends: list[tuple[float, int, Request]] = []
         self._numbers = count()
         self._displaced: list[Request] = []
-        # ``others`` holds the totals that the gateways of other routers reported last.
+        # ``others`` holds the latest totals of the gateways of other routers.
         self.others = Heard()
         self._changes = Changes()
 
@@ -447,7 +439,6 @@ class Gateway(HoldsRequests):
     def _enter_band(
         self, request: Request, priority: int, queue: GatewayQueue, now_s: float
     ) -> bool:
-        """Put the request into its band's queue; return False if it is refused."""
         if self._limits is None:
             return queue.enter(request, now_s)
         if not self._limits.admits(request, priority):
@@ -478,7 +469,7 @@ class Gateway(HoldsRequests):
 
         for request in self._limits.admit_freed() if self._limits is not None else ():
             if not self._bands[self._band_of[request]].enter(request, now_s):
-                # The policy may refuse a request that already waits in its queue.
+                # A policy may refuse a request that waited for the client's limits.
                 assert self._limits is not None
                 self._limits.end_admitted(request, 0)
                 self._hold_no_more(request)
@@ -511,7 +502,7 @@ class Gateway(HoldsRequests):
             self._limits.end_admitted(request, output_tokens)
 
     def withdraw(self, request: Request) -> None:
-        # The request was displaced from its queue, but the router does not know yet.
+        # A displaced request has already left its queue.
         if request in self._displaced:
             self._displaced.remove(request)
             return
@@ -526,15 +517,13 @@ class Gateway(HoldsRequests):
     def _hold_no_more(self, request: Request) -> None:
         del self._held[request], self._held_in[self._band_of[request]][request]
 
-    # These methods implement ``Exchanges``.
-
     @property
     def shares_counters(self) -> bool:
-        """Return whether the gateway shares the counters of its policy with its peers."""
+        """Return whether the gateway shares its policy's counters with other gateways."""
         return self._make_queue().shared is not None
 
     def join_peers(self) -> None:
-        """Do nothing: the queues of this gateway share their counters from the start."""
+        """Do nothing, because this gateway's queues share their counters from the start."""
 
     def export_totals(self, since: int = 0) -> Totals:
         shared = self._shared_by_band()
@@ -579,7 +568,7 @@ class Gateway(HoldsRequests):
         return self.others.latest
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
-        """Apply the charges and waiting clients that another router's gateway reports."""
+        """Apply the charges and the waiting clients of another router's gateway."""
         newly = self.others.newer(origin, totals)
         if newly is None:
             return
@@ -596,7 +585,7 @@ class Gateway(HoldsRequests):
 
     @property
     def ahead(self) -> float:
-        """The largest lead of a served client over a client that was waiting at another router."""
+        """The largest lead of a served client over a client that waited at another router."""
         found = [queue.shared.ahead for queue in self._bands.values() if queue.shared is not None]
         return max(found, default=0.0)
 
@@ -607,6 +596,5 @@ class Gateway(HoldsRequests):
         return self._bands[priority]
 
     def _forget_gone(self) -> None:
-        """Remove requests that are no longer queued from the head of the heap."""
         while self._ends and self._ends[0][2] not in self._held:
             heappop(self._ends)

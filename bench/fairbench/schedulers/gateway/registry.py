@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from fairbench.schedulers.gateway.saturation import Detector
 
 
-GATEWAY = "gateway"  # name of the table with the parameters ``GatewayParams``
-ADMISSION = "admission"  # name of the table with the parameters ``AdmissionParams``
+GATEWAY = "gateway"  # the prefix of the settings that ``GatewayParams`` defines
+ADMISSION = "admission"  # the prefix of the settings that ``AdmissionParams`` defines
 OFF: Final = "off"
 REFUSE: Final = "refuse"
 DEMOTE: Final = "demote"
@@ -65,15 +65,15 @@ class GatewayParams:
 
     - ``order`` is the order of the requests in each client's queue.
     - ``ttl_s`` is the time in seconds after which a queued request is refused.
-    - ``band_requests`` limits the queued requests of each band, and ``max_requests`` those of all
-      bands together. A request that arrives at a full gateway displaces the latest request of the
-      lowest band, if this band has a lower priority. Otherwise, the new request is refused.
-    - ``priority`` maps clients to priorities, which override those of their requests; larger
-      numbers go first. A band is served only if no request of a higher band can be
-      sent.
+    - ``band_requests`` limits the queued requests of each band (priority), and ``max_requests``
+      limits the queued requests of all bands together. A request that arrives at a full gateway
+      displaces the latest request of the lowest band if this band has a lower priority. Otherwise,
+      the new request is refused.
+    - ``priority`` maps clients to priorities, which override the requests' priorities; larger
+      numbers go first. A band is served only if no request of a higher band can be sent.
     - ``outputs`` decides when a local scheduler is charged for output tokens: at the ``end`` of a
       request (the default) or ``ahead``. With ``ahead``, expected outputs are charged in advance
-      (``OutputsAhead``), and the scheduler must be able to refund.
+      (``OutputsAhead``); the scheduler must support refunds.
     - ``ClientLimits`` describes ``client_limit``, ``client_requests``, ``client_memory``,
       ``client_reserve`` and ``tenants``.
     """
@@ -113,13 +113,13 @@ class GatewayParams:
 class AdmissionParams:
     """Parameters of admission control.
 
-    ``policy`` decides what happens to a request that would miss its deadline. ``ahead`` selects the
-    waiting requests that the ``Estimator`` expects to be served before a new one; it should match
+    ``policy`` says whether a request that would miss its deadline is refused or demoted. ``ahead``
+    tells the ``Estimator`` which waiting requests are served before a new request; it should match
     the local scheduler. ``margin`` multiplies the estimate: a value above 1 refuses more requests.
-    A request that would be late at the router's worker, but in time at another, goes to the worker
-    at which it would end first. From ``aging_s`` seconds after its arrival, a demoted request is
-    treated like other requests. ``profile`` is the timing profile of real servers; a simulation
-    uses the experiment's profile.
+    A request that would be late at the router's worker, but in time at another worker, is sent to
+    the worker with the least lateness. From ``aging_s`` seconds after its arrival, a demoted
+    request is treated like other requests. ``profile`` is the timing profile of real servers; a
+    simulation uses the experiment's profile.
     """
 
     policy: Literal["off", "refuse", "demote"] = OFF
@@ -143,7 +143,7 @@ def admission_params(settings: Mapping[str, Any]) -> AdmissionParams:
 
 NO_GATEWAY = "none"
 GATEWAY_GROUP = "fairbench.gateways"
-DEFAULT_DETECTOR = "utilization"  # the default saturation detector, as in llm-d
+DEFAULT_DETECTOR = "utilization"  # the default saturation detector of llm-d
 
 _GATEWAY = "fairbench.schedulers.gateway"
 POLICIES = {
@@ -190,7 +190,7 @@ def policy_class(name: str) -> type[LocalScheduler]:
 
 
 def default_detector(policy: str, usual: str) -> str:
-    """Return the default detector of a policy, which is ``usual`` for most policies.
+    """Return a policy's own default saturation detector, or ``usual`` if it has none.
 
     Raises UsageError for an unknown gateway policy.
     """
@@ -199,7 +199,7 @@ def default_detector(policy: str, usual: str) -> str:
 
 
 def needs_sessions(policy: str | None) -> bool:
-    """Return whether a policy decides by session; False if there is no policy (None).
+    """Return whether a policy decides by session; without a policy (None), return False.
 
     Raises UsageError for an unknown gateway policy.
     """

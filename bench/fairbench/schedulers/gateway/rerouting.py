@@ -1,4 +1,4 @@
-"""Routers whose choice of a worker may be changed by admission control or a gateway policy."""
+"""A router whose choice of a worker can be changed by admission control or a gateway policy."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fairbench.schedulers.gateway.policy import FlowPolicy
 from fairbench.schedulers.gateway.registry import AdmissionParams, policy_class
 
 Choice = Callable[[Request, int, float], int]
-"""A function that returns a request's final worker, given the router's choice and the time."""
+"""A function that returns a request's final worker, given the router's choice and the time (s)."""
 
 
 def is_overruled(gateway: str | None, admission: AdmissionParams | None) -> bool:
-    """Return whether a gateway's policy or admission control may change a router's decisions.
+    """Return whether a gateway policy or admission control may change a router's choices.
 
     Raises UsageError for an unknown gateway policy.
     """
@@ -27,7 +27,7 @@ def is_overruled(gateway: str | None, admission: AdmissionParams | None) -> bool
 
 
 def rerouting(router: Router) -> Rerouting:
-    """Return the router with a ``choose`` step, which keeps the router's choice until replaced."""
+    """Return the router with a function ``choose``, which by default changes nothing."""
     declared = {
         name: getattr(router, name)
         for name in ("name", "wants_evictions", "holds", "cluster_theorems")
@@ -37,17 +37,17 @@ def rerouting(router: Router) -> Rerouting:
 
 
 class Rerouting(Router):
-    """A router that passes the inner router's choice of a worker through a ``choose`` step.
+    """A router that lets a function ``choose`` change the inner router's choice of a worker.
 
-    The inner router counts its own choice even if ``choose`` changes it. If a request is routed
-    again because its worker left, the inner router's earlier choice counts as failed.
+    The inner router charges the worker that it chose, even if ``choose`` takes another worker. If a
+    request is routed again because its worker left, the inner router's earlier choice counts as
+    failed.
     """
 
     def __init__(self, router: Router) -> None:
         self.router = router
         self.choose: Choice = lambda request, worker, now_s: worker
-        # ``_routed`` maps each request that ``choose`` moved to the worker that the inner router
-        # had chosen.
+        # ``_routed`` maps each request that ``choose`` moved to the inner router's choice.
         self._routed: dict[Request, int] = {}
         self.order = router.order
 
@@ -68,7 +68,7 @@ class Rerouting(Router):
         return chosen
 
     def redirect(self, request: Request, routed: int, chosen: int) -> None:
-        """Record that a request goes to worker ``chosen``, although the router chose ``routed``."""
+        """Record that a request is sent to ``chosen`` instead of the router's choice ``routed``."""
         if chosen != routed:
             self._routed.setdefault(request, routed)
 

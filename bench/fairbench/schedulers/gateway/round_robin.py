@@ -11,16 +11,16 @@ from fairbench.schedulers.params import NoParams
 class RoundRobinFlows(FlowPolicy):
     """Round robin over the waiting clients, in order of their names.
 
-    This is llm-d's round-robin-fairness-policy (llm-d-router @7c6ba75). Between two requests of a
-    waiting client, each other client sends at most one request. Tokens are not counted, so a client
-    with larger requests gets more service.
+    This is llm-d's round-robin-fairness-policy (llm-d-router @7c6ba75). While a client waits, each
+    other client sends at most one request. Tokens are not counted, so a client with larger requests
+    gets more service.
     """
 
     name = "round-robin"
     Params = NoParams
 
     def __init__(self, params: NoParams) -> None:
-        self._last = ""  # the client whose request was sent last
+        self._last = ""
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
         waiting = view.clients()

@@ -1,4 +1,4 @@
-"""Saturation detectors, which decide when a queue before the cluster may release a request."""
+"""Saturation detectors, which decide when a gateway's queue may send a request to a worker."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fairbench.schedulers.views import FleetView, WorkerLoad
 
 
 class Detector(ABC):
-    """A test of whether the cluster has room for one more request.
+    """A test of whether the cluster can take one more request.
 
     To add a saturation detector, subclass this class.
 
-    A detector reads no clock and no socket: the queue reports sent and finished requests, and calls
-    ``poll_workers`` whenever the host handles events.
+    A detector reads no clock and no socket. The queue reports each request that it sends and that
+    finishes, and calls ``poll_workers`` at every event.
     """
 
     name: ClassVar[str]
@@ -37,7 +37,7 @@ class Detector(ABC):
 
     @property
     def fleet(self) -> FleetView:
-        """The view of the workers' loads. Precondition: ``prepare`` was called."""
+        """The loads of the workers. Precondition: ``prepare`` was called."""
         assert self.setup.fleet is not None, f"{self.name} needs to see the workers"
         return self.setup.fleet
 
@@ -46,24 +46,24 @@ class Detector(ABC):
 
     @abstractmethod
     def has_room(self, now_s: float) -> bool:
-        """Return whether the cluster has room for one more request."""
+        """Return whether the cluster can take one more request."""
 
     def wake_s(self, now_s: float) -> float | None:
-        """Return the time at which the queue must be called without an event, or None for never."""
+        """Return the time of the next call without an event, or None if no such call is needed."""
         return None
 
     def on_sent(self, request: Request, worker: int) -> None:
-        """Handle a request that was sent to a worker."""
+        """Record that a request was sent to a worker."""
 
     def on_moved(self, request: Request, worker: int | None) -> None:
-        """Record which worker a sent request goes to, or None while it has no worker."""
+        """Record that a sent request moved to another worker, or to no worker (None)."""
 
     def on_finish(self, request: Request) -> None:
         """Handle the end of a request that was sent to a worker."""
 
 
 class AlwaysRoom(Detector):
-    """A detector that always has room, so that only the engines' queues order requests."""
+    """A detector that always returns True, so that only the engines' queues order requests."""
 
     name = "none"
     Params = NoParams
@@ -83,24 +83,23 @@ class _Load(NamedTuple):
 class Concurrency(Detector):
     """A detector that compares unfinished requests, or their prompt tokens, with a capacity.
 
-    It follows llm-d's concurrency-detector (llm-d-router @3fdd2e6). With ``by=requests`` or
-    ``by=tokens``, sums over the workers are compared with the total capacity. With ``by=larger``
-    (llm-d's ``hybrid``), the larger of the two ratios is taken at each worker, and then the mean
-    over the workers. The detector counts sent and finished requests itself, so its counts have no
-    delay. Two rules are simpler than in llm-d. The whole prompt counts until the request ends; in
-    llm-d, the uncached part counts until the first token. And fairbench's router sees all workers,
-    including full ones.
+    The rules follow llm-d's concurrency-detector (llm-d-router @3fdd2e6). With ``by=requests`` or
+    ``by=tokens``, the sum over the workers is compared with their total capacity. With
+    ``by=larger`` (llm-d's ``hybrid``), the larger of the two ratios is taken at each worker and
+    averaged over the workers. The detector counts sent and finished requests itself, so its counts
+    are never delayed. The detector counts the whole prompt until the request ends, while llm-d
+    counts the uncached part until the first token. Unlike llm-d's router, fairbench's router sees
+    all workers, including full workers.
     """
 
     name = "concurrency"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``requests`` and ``tokens`` are a worker's capacity; ``by`` is the measure.
+        """Parameters: a worker's capacity in ``requests`` and ``tokens``, and the measure ``by``.
 
         ``headroom`` is the number of requests beyond a full batch that may wait in a worker's own
-        queue, 0 by default. It prevents slots from staying empty between the end of an answer and
-        the next request from the gateway.
+        queue, 0 by default. Requests in this queue fill a slot as soon as a running request ends.
         """
 
         requests: PositiveInt = 100
@@ -111,7 +110,7 @@ class Concurrency(Detector):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._requests = params.requests + (params.headroom or 0)
-        # ``_under_way`` maps each unfinished request to its worker.
+        # ``_under_way`` maps each request that was sent and has not finished to its worker.
         self._under_way: dict[Request, int | None] = {}
         self._loads: dict[int, _Load] = {}
 
@@ -147,24 +146,24 @@ class Concurrency(Detector):
 
 
 class Utilization(Detector):
-    """A detector that releases requests if the workers had room at the last poll.
+    """A detector that decides by the workers' waiting requests and KV usage at the last poll.
 
-    The rules are those of llm-d's utilization-detector, llm-d's default (llm-d-router @96391d1):
-    the cluster has room while the mean score of its workers is below 1. A worker's score is the
-    larger of two ratios: its waiting requests over ``waiting``, and its KV usage over ``kv_usage``.
-    The score is 1 if the last poll is older than ``stale_s`` seconds. Between two polls, either all
-    arriving requests are sent or all are queued. With ``credit``, an option of llm-d, requests sent
-    since the last poll count as waiting. Unlike llm-d's router, fairbench's router sees all
-    workers, including full ones.
+    The rules are those of llm-d's default, the utilization-detector (llm-d-router @96391d1). The
+    cluster can take a request while the mean score of its workers is below 1. A worker's score is
+    the larger of two ratios: its waiting requests over ``waiting``, and its KV usage over
+    ``kv_usage``. The score is 1 if the last poll is older than ``stale_s`` seconds. With
+    ``credit``, an option of llm-d, requests sent since the last poll count as waiting. Unlike
+    llm-d's router, fairbench's router sees all workers, including full workers.
     """
 
     name = "utilization"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: a worker is full at ``waiting`` waiting requests or at usage ``kv_usage``.
+        """Parameters: the limits ``waiting`` (requests) and ``kv_usage`` (a fraction), and polls.
 
-        ``poll_s`` is the time in seconds between two polls of all workers (llm-d's default: 50 ms).
+        ``poll_s`` is the time in seconds between two polls of all workers. The default of
+        ``poll_s`` is 50 ms, as in llm-d.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("kv_usage", "stale_s")
@@ -178,7 +177,7 @@ class Utilization(Detector):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._polled_s = 0.0
-        # ``_next_s`` is the time in seconds of the next poll, or None before the first poll.
+        # ``_next_s`` is the time of the next poll in seconds, or None before the first poll.
         self._next_s: float | None = None
         self._loads: dict[int, WorkerLoad] = {}
         # ``_sent`` maps each worker to the number of requests sent to it since the last poll.

@@ -1,4 +1,4 @@
-"""Token buckets at the gateway, which limit how many requests per minute each client sends."""
+"""Token buckets at the gateway, which limit the requests per minute of each client."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class TokenBucket(LocalScheduler):
     """Token buckets, which limit each client to ``rate_per_min`` requests per minute.
 
     A bucket holds up to ``burst`` tokens. A request takes one token from its client's bucket, and
-    is refused if the bucket is empty. Accepted requests go in the order of arrival. InferGrid's
-    gateway has the same limit (coconut-labs/infergrid @a8d3ea8).
+    is refused if the bucket is empty. Accepted requests are served in the order of arrival.
+    InferGrid's gateway has the same limit (coconut-labs/infergrid @a8d3ea8).
     """
 
     name = "token-bucket"
@@ -28,10 +28,9 @@ class TokenBucket(LocalScheduler):
     class Params:
         """Parameters of the buckets: ``rate_per_min`` and ``burst`` are numbers of requests.
 
-        With ``tenants=tree``, each outermost tenant has one bucket for all its clients. With
-        ``weights``, the rate and the burst (at least 1) are multiplied by the weight of the client
-        or tenant. ``weights`` override the experiment's weights; without ``weights`` every weight
-        is 1.
+        With ``tenants=tree``, each outermost tenant has one bucket for all its clients. If
+        ``weights`` are given, they override the experiment's weights, and multiply the rate and the
+        burst (at least 1) of each client or tenant. Without ``weights``, every weight is 1.
         """
 
         rate_per_min: Positive = 600.0
@@ -41,8 +40,8 @@ class TokenBucket(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # ``_filled`` maps each client or tenant to its tokens and the time (s) at which they were
-        # counted.
+        # ``_filled`` maps each client or tenant to its tokens, and to the time (s) of their last
+        # update.
         self._filled: dict[str, tuple[float, float]] = {}
 
     def prepare(self, setup: Setup) -> None:

@@ -11,30 +11,29 @@ from fairbench.schedulers.gateway.policy import NextClient, ShareParams, SharePo
 
 
 class WFQ(SharePolicy):
-    """Weighted fair queueing: the request with the earliest end in virtual time goes first.
+    """Weighted fair queueing: the request with the earliest finish in virtual time is sent first.
 
-    In virtual time, the requests of a client follow one another, and each lasts for its price
-    divided by the client's weight. The current virtual time is that at which the request sent last
-    ends. A returning client starts at the current virtual time, so no client saves up service while
-    it is absent. No client starves: without corrections of prices, the charges over weight of two
-    waiting clients f and g differ by at most P_f / w_f + P_g / w_g. Here, w is a client's weight
-    and P the highest price of its requests. A similar policy was proposed for vLLM's engine (PR
-    31909, closed).
+    In virtual time, a client's requests follow one another, and a request takes its price divided
+    by the client's weight. The current virtual time is the finish of the request that was sent
+    last. A returning client starts at the current virtual time, so a client cannot save up service
+    while it is absent. No client starves. Without corrections of prices, the charges over weight of
+    two waiting clients f and g differ by at most P_f / w_f + P_g / w_g, where w is a client's
+    weight and P is its highest price. A similar policy was proposed for vLLM's engine (PR 31909,
+    closed).
     """
 
     name = "wfq"
 
     @dataclass(frozen=True)
     class Params(ShareParams):
-        """The parameters of weighted fair queueing, which are the parameters of ``ShareParams``."""
+        """The parameters of weighted fair queueing (see ``ShareParams``)."""
 
         constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight")
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # ``ends`` maps each node to the end of its last request in virtual time.
+        # ``ends`` maps each node to the finish of its last request in virtual time.
         self.ends: dict[str, float] = {}
-        # ``_virtual`` maps each tenant to the current virtual time of its child nodes.
         self._virtual: dict[str, float] = {}
 
     def add_node(self, tenant: str, node: str) -> None:

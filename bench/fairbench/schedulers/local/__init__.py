@@ -1,1 +1,1 @@
-"""Local schedulers, which order the waiting queue of one worker; one policy in each file."""
+"""Local schedulers, which order the waiting queue of one worker."""

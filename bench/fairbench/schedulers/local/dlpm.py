@@ -20,17 +20,17 @@ KEPT_AS_IN_DLPM = (
     "charge_recompute", "extend_weight", "join", "no_room", "output_weight", "preempt", "refill",
     "rejoin", "sharing",
 )  # fmt: skip
-"""Parameters of DLPM that keep their defaults in derived schedulers."""
+"""Parameters whose defaults DLPM's derived schedulers do not change."""
 
 
 class DLPM(FairScheduler):
-    """Longest cached prefix first among clients with positive credit; credit is granted in quanta.
+    """Longest cached prefix first among clients with positive credit, which is granted in quanta.
 
     ``select`` implements lines 16 to 22 of Algorithm 1, ``Turns`` implements CHECKREFILL (lines 3
     to 8), and ``Prices`` has the charges (lines 23 and 26). Clients get a quantum when no waiting
-    client has a positive credit. Algorithm 1, as the paper prints it, does not end in two cases.
-    Here it always ends: a pass over the whole queue without an admission ends the selection (line
-    17), and refills that leave all clients in debt are repeated in a single step (line 7).
+    client has positive credit. Algorithm 1, as printed, does not end in two cases. Here, a pass
+    over the whole queue without an admission ends the selection (line 17), and refills that leave
+    all clients in debt are repeated in a single step (line 7).
     """
 
     name = "dlpm"
@@ -38,20 +38,19 @@ class DLPM(FairScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the order, of the credits and of the charging.
+        """Parameters of the order, the credits and the charging.
 
-        ``quantum`` is Q^u of a client of weight 1, in weighted tokens (an output token counts
-        ``output_weight``); a client of weight 2 gets twice as much. ``no_room=stop`` ends the pass
-        at a request without room, as SGLang does; ``no_room=skip`` tries the next request, as
-        Algorithm 1 does. ``refill=relaxed`` selects ``RelaxedTurns``, which decide differently only
-        with ``no_room=skip``. ``join`` is the credit of a client that joins the list: ``zero``, as
-        printed and by default, or one ``quantum``, so that a newcomer need not wait until the
-        others have used up their quanta. ``rejoin`` is the rule by which idle clients leave the
-        list. With ``charge_recompute``, the second prefill of a retracted request is charged, too.
-        ``FairParams`` explains ``sharing``, ``charge``, ``tenants`` and ``weights``; with
-        ``charge=gpu-time``, a quantum is the GPU time of ``quantum`` computed tokens. When memory
-        runs out, ``preempt=fair`` retracts running requests of the client that is furthest ahead in
-        service, the newest first; by default, the engine chooses.
+        ``quantum`` is the paper's quantum Q^u in weighted tokens, for a client of weight 1.
+        ``no_room=stop`` ends the pass at a request that does not fit, as SGLang does;
+        ``no_room=skip`` tries the next request, as Algorithm 1 does. ``refill=relaxed`` selects
+        ``RelaxedTurns``, which only matters with ``no_room=skip``. ``join`` is the initial credit
+        of a client: ``zero``, as printed and by default, or one ``quantum``, with which a new
+        client need not wait for other clients to use up their quanta. ``rejoin`` decides when idle
+        clients leave the client list. With ``charge_recompute``, the second prefill of a retracted
+        request is charged, too. ``FairParams`` explains ``sharing``, ``charge``, ``tenants`` and
+        ``weights``; with ``charge=gpu-time``, a quantum is the GPU time of ``quantum`` computed
+        tokens. When memory runs out, ``preempt=fair`` retracts running requests of the client that
+        is furthest ahead in service, the newest first; by default, the engine chooses.
         """
 
         quantum: Annotated[int, Gt(0)] = 10_000
@@ -87,7 +86,6 @@ class DLPM(FairScheduler):
 
     @property
     def credit(self) -> dict[str, float]:
-        """The credits of the clients on the client list."""
         return self.credits.balances()
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
@@ -124,7 +122,6 @@ class DLPM(FairScheduler):
         return self._rule(self.credits, view, self._may_refill, stops=self.params.no_room == "stop")
 
     def _scan(self, view: WaitingView, now_s: float, refresh: bool) -> Scan:
-        """Return a scan of the waiting requests in the order of Algorithm 1, line 16."""
         return view.match_order(refresh=refresh)
 
     def _may_refill(self, view: WaitingView, tenant: str) -> bool:

@@ -18,19 +18,18 @@ from fairbench.schedulers.views import ListScan
 
 
 class UrgentDLPM(DLPM):
-    """The base class of schedulers that combine DLPM's order with ranks by deadline.
+    """The base class of schedulers that combine DLPM with deadlines.
 
-    Requests that are late or have no deadline rank first once they have waited for ``aging_s``
-    seconds, in order of arrival. Requests that can still be in time rank behind the aged requests,
-    the earliest deadline first. Late requests and requests without a deadline share the last rank
-    until they have aged.
+    Requests that can still be in time are ranked by deadline. Requests that are late or have no
+    deadline rank last until they have waited for ``aging_s`` seconds. After this time, such
+    requests rank first, in order of arrival.
     """
 
     wants_costs = True
 
     @dataclass(frozen=True)
     class Params(DLPM.Params):
-        """The parameters of DLPM, and ``aging_s`` in seconds; inf turns aging off."""
+        """The parameters of DLPM, and ``aging_s`` in seconds, where inf turns aging off."""
 
         constants: ClassVar[tuple[str, ...]] = KEPT_AS_IN_DLPM
 
@@ -58,7 +57,7 @@ class UrgentDLPM(DLPM):
         self._edf.on_finish(request)
 
     def _urgency(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
-        """Return a function from a request to its rank, a pair of a group and a time."""
+        """Return the function that gives a request's rank, a pair of a group and a time."""
         rank = self._edf.ranks(view, now_s)
 
         def urgency(request: Request) -> tuple[int, float]:
@@ -75,8 +74,8 @@ class UrgentDLPM(DLPM):
 class ReorderedDLPM(DLPM):
     """The base class of schedulers with DLPM's credits and another order of requests.
 
-    Subclasses replace the order by longest cached prefix. DLPM's bound still holds, because the
-    bound does not depend on the order among clients with positive credit.
+    DLPM's bound still holds, because it does not depend on the order among clients with positive
+    credit.
     """
 
     @abstractmethod

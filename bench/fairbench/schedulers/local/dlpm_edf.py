@@ -1,4 +1,4 @@
-"""DLPM, then deadlines: fair shares go first, and deadlines order the requests of a client."""
+"""DLPM with deadlines, which order the requests of a client."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from fairbench.schedulers.local.dlpm_bases import ReorderedDLPM, UrgentDLPM
 
 
 class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
-    """DLPM that serves the most urgent request of the client that DLPM chooses.
+    """DLPM that serves the chosen client's most urgent request.
 
     Clients take turns as under DLPM, by credit and longest cached prefix. A client with only urgent
     requests gets no more than its share, up to DLPM's bound. ``UrgentDLPM`` ranks requests by
-    urgency. Requests that are late or have no deadline keep DLPM's order, behind all other requests
-    of their client.
+    urgency. A client's requests that are late or have no deadline go last, in DLPM's order.
     """
 
     name = "dlpm-edf"
@@ -27,10 +26,9 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
     class Params(UrgentDLPM.Params):
         """The parameters of ``UrgentDLPM``; ``within`` selects the requests to order by deadline.
 
-        With ``within=client``, deadlines order the requests of each client. ``within=credit``
-        orders the requests of all clients with positive credit by deadline. With ``within=credit``,
-        deadlines decide which client with positive credit goes first, but do not change the
-        clients' shares.
+        With ``within=client``, deadlines order the requests of each client. With ``within=credit``,
+        deadlines order the requests of all clients with positive credit; the clients' shares remain
+        the same.
         """
 
         within: Literal["client", "credit"] = "client"

@@ -1,4 +1,4 @@
-"""DLPM that leaves room for clients that have credit but no waiting request."""
+"""DLPM that reserves capacity for clients with credit but no waiting request."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from fairbench.schedulers.local.dlpm import DLPM, KEPT_AS_IN_DLPM
 from fairbench.schedulers.params import NotNegativeInt
 from fairbench.tenants import ROOT
 
-# At a batch cost of ``FLOOR_UNITS`` units, 4/5 of a decode step is useful work.
+# At a batch cost of ``FLOOR_UNITS`` units, a decode step has an efficiency of 4/5.
 FLOOR_UNITS = 4
 QUANTUM = 5_000
 
 
 class HoldingDLPM(DLPM):
-    """DLPM that leaves room for running clients with credit; local scheduler of ``fair-finish``.
+    """DLPM that reserves capacity for running clients with credit, used with ``fair-finish``.
 
     DLPM grants quanta as soon as no *waiting* client has positive credit. A client whose calls
-    follow one another, as in a tree of calls, rarely waits. Under DLPM, other clients get quanta
-    again and again and fill the batch, although such a client still has credit. ``HoldingDLPM``
-    lets requests wait while three conditions hold: no waiting client has positive credit, a running
-    client without waiting requests has positive credit, and the batch is large enough to be
-    efficient. A hold always ends, because running requests spend credit or finish. On an idle
-    engine, no request is held. DLPM's bound holds, because quanta are granted later than by DLPM,
-    but always to all waiting clients together.
+    follow one another rarely waits. Under DLPM, other clients then get quanta again and again and
+    fill the batch, although such a client still has credit. ``HoldingDLPM`` lets requests wait
+    under three conditions. No waiting client has positive credit, a running client without waiting
+    requests has positive credit, and the batch is large enough to be efficient. Waiting always
+    ends, because running requests spend credit or finish. DLPM's bound holds, because quanta are
+    granted later than by DLPM, but always to all waiting clients together.
     """
 
     name = "dlpm-hold"
@@ -38,12 +37,11 @@ class HoldingDLPM(DLPM):
 
     @dataclass(frozen=True)
     class Params(DLPM.Params):
-        """The parameters of DLPM; with ``hold=false``, the scheduler is DLPM.
+        """The parameters of DLPM and of the waiting, which ``hold=false`` turns off.
 
-        ``floor`` is the batch cost (``BatchCost``) above which requests wait for running clients; 0
-        means four units (``load_cap``). While the costs of decode steps are unknown, the scheduler
-        works like DLPM unless a floor is given. With a floor, the cost of a request is only the
-        length of its context in tokens.
+        ``floor`` is the batch cost (``BatchCost``) above which requests wait; 0 means four units
+        (``load_cap``). If the costs of decode steps are unknown, a request's cost is its context
+        length in tokens, and the scheduler works like DLPM unless ``floor`` is set.
         """
 
         constants: ClassVar[tuple[str, ...]] = KEPT_AS_IN_DLPM
@@ -74,8 +72,7 @@ class HoldingDLPM(DLPM):
             yield from super().select(view, now_s)
 
     def _may_refill(self, view: WaitingView, tenant: str) -> bool:
-        # In SGLang, ``view.running`` lacks the requests that this pass admitted; ``_batch`` has
-        # them.
+        # SGLang's ``view.running`` lacks the requests that this pass has admitted.
         if not self.params.hold or not len(self._batch):
             return True
         return not (self._someone_only_runs_in_credit(view, tenant) and self._is_heavy())

@@ -15,24 +15,23 @@ from fairbench.schedulers.params import NotNegativeInt, Positive
 from fairbench.schedulers.parts.slack import Slack, Victims, chunk_budget
 from fairbench.schedulers.views import least_first
 
-# The groups of requests; the lowest number goes first.
+# the three groups of requests, of which ``AGED`` is served first
 AGED, IN_TIME, LATE = range(3)
 
 
 class EDF(LocalScheduler):
-    """Earliest deadline first; requests that would be late go last.
+    """Earliest deadline first, with preemption; requests that would be late go last.
 
-    A request's deadline is the latest time for its first token at which all later tokens, at the
-    batch's present pace, are still expected to be in time (``Slack``). A request is late if the
-    prefill of its whole prompt, by the timing profile, would end after the deadline. Late requests
-    go last, because their admission would only make other requests late. A request that has waited
-    for ``aging_s`` seconds goes before all others, in order of arrival, so no request starves. The
-    pass stops at the first request without room, so that later requests do not take the memory that
-    becomes free.
+    A request's deadline is the latest time of its first token at which all later tokens are still
+    expected in time, at the batch's present pace (``Slack``). A request is late if the predicted
+    prefill of its whole prompt would end after the deadline. Late requests go last, because their
+    admission would only make other requests late. Requests that have waited for ``aging_s`` seconds
+    go first, in order of arrival, so no request starves. The pass stops at the first request that
+    does not fit, so that later requests do not take the memory that becomes free.
 
-    A request without room preempts running requests if it would otherwise be late within
-    ``rescue_s`` seconds (``Victims``). When memory runs out, the engine retracts requests in the
-    order of ``Victims``, too. The preemption rules are new in fairbench; the order is classical
+    A request that does not fit preempts running requests if it would otherwise be late within
+    ``rescue_s`` seconds (``Victims``). When memory runs out, the engine also retracts requests in
+    the order of ``Victims``. The preemption rules are new in fairbench; the order is classical
     (Jackson 1955, Liu and Layland 1973).
     """
 
@@ -42,17 +41,17 @@ class EDF(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the order, of the preemption and of the step size.
+        """Parameters of the order, the preemption and the step size.
 
         ``default_s`` is the deadline in seconds of a request without a deadline. ``aging_s`` is the
-        wait in seconds after which a request goes first; inf turns aging off. With ``rescue_s``
-        inf, a request without room preempts at once.
+        wait in seconds after which a request goes first; inf turns aging off. If ``rescue_s`` is
+        inf, a request that does not fit preempts at once.
 
         ``preempt`` selects how preempted requests get their KV cache back: ``recompute``, ``swap``
         (copies from CPU memory, or recomputation if CPU memory has no room), or ``quicker`` (the
-        faster of the two). With the value ``no``, EDF does not preempt. ``chunks`` (in engines
-        whose steps mix prompts and outputs) limits the prompt tokens of a step, so that running
-        requests stay in time (``chunk_budget``).
+        faster of the two). With the value ``no``, EDF does not preempt. In engines whose steps mix
+        prompts and outputs, ``chunks`` limits the prompt tokens of a step so that running requests
+        stay in time (``chunk_budget``).
         """
 
         default_s: Positive = 30.0
@@ -70,7 +69,7 @@ class EDF(LocalScheduler):
         if params.chunks:
             self.step_tokens = partial(chunk_budget, self._slack)
         self._now_s = 0.0
-        self._admitted: set[Request] = set()  # requests admitted in this pass
+        self._admitted: set[Request] = set()
         self._victims = Victims(
             self._slack,
             swaps=self.swaps,
@@ -130,7 +129,7 @@ class EDF(LocalScheduler):
         return group == IN_TIME and self._victims.is_urgent(first, due_s, now_s)
 
     def ranks(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
-        """Return a function that gives each request's rank in this pass: a group and a time."""
+        """Return the function that gives a request's rank in this pass, a group and a time."""
         slack = self._slack
         if self.setup.costs is not None:
             slack.measure_step(view.running)

@@ -1,4 +1,4 @@
-"""Deadlines, then DLPM: requests that can be in time go first, and fair shares order the rest."""
+"""Deadlines for requests that can be in time, and DLPM for all other requests."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fairbench.schedulers.local.edf import AGED, LATE
 
 
 class EDFThenDLPM(UrgentDLPM):
-    """Earliest deadline first for requests that can be in time, and DLPM for the rest.
+    """Earliest deadline first for requests that can be in time, and DLPM for other requests.
 
     All requests are charged in full, so a client that received much service through its deadlines
     waits longer once its requests are late. Among equal deadlines, clients with positive credit go
-    first, then the longest cached prefix. A late request, or a request without a deadline, that has
-    waited for ``aging_s`` seconds goes before all deadlines while its client has positive credit.
-    Without aging, a flood of deadlines would starve requests without deadlines. Aged requests also
-    need credit, because a flood of late requests would otherwise only have to wait. No theorem
-    bounds the clients' shares: a client that claims tighter deadlines gets more service.
+    first, and then longer cached prefixes. A late request, or a request without a deadline, goes
+    first after ``aging_s`` seconds if its client has positive credit. Without aging, many requests
+    with deadlines would starve requests without deadlines. Without the condition on credit, a
+    client could go first by sending many late requests. No theorem bounds the clients' shares: a
+    client that claims tighter deadlines gets more service.
     """
 
     name = "edf-dlpm"

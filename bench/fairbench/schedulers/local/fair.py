@@ -1,7 +1,7 @@
 """The base class of fair schedulers, which consist of an order, an account and a charging.
 
 The account records each client's service, and the charging sets the price of each event. A subclass
-defines the order, which only decides whose request goes next.
+defines the order, which decides the next request.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fairbench.tenants import Tenants
 
 @dataclass(frozen=True)
 class FairParams:
-    """The parameters of charging and accounts; each fair scheduler has a subclass of this class.
+    """The parameters of charging and accounts that fair schedulers inherit.
 
     ``charge=gpu-time`` charges the time of iterations instead of tokens (``GPUCharges``).
     ``sharing`` selects the clients that pay for a shared prefix (``SharedCharges``); by default,
@@ -51,13 +51,13 @@ CHARGED = {"prepare", "on_admitted", "on_tokens", "on_retract", "on_finish", "fo
 
 
 class FairScheduler(LocalScheduler):
-    """A scheduler whose account and charging are set by ``compose``, which a subclass calls."""
+    """A scheduler with an account and a charging, which a subclass sets by calling ``compose``."""
 
     account: Account
     charging: Charging
 
     def __init_subclass__(cls) -> None:
-        """Raise UsageError for a class that overrides a charging hook without calling ``super``."""
+        """Raise UsageError for a subclass with a charging hook that does not call ``super``."""
         super().__init_subclass__()
         for hook in CHARGED & vars(cls).keys():
             code = getattr(vars(cls)[hook], "__code__", None)
@@ -72,7 +72,6 @@ class FairScheduler(LocalScheduler):
     def _compose(
         self, account: Account, charging: Charging, weights: Mapping[str, float] | None = None
     ) -> None:
-        """Set the account, the charging, and weights that override the experiment's weights."""
         self.account, self.charging, self._weights = account, charging, weights or {}
         self.refunds_tokens = charging.refunds
         self.account.prepare(self.setup.weighted("weights", weights))
@@ -85,7 +84,7 @@ class FairScheduler(LocalScheduler):
             parts |= {"on_prompt_time": charging.prompt_time, "on_gpu_time": charging.gpu_time}
             self.wants_costs = True
         for name, charge in parts.items():
-            # A subclass may define the hook itself.
+            # A hook that the subclass itself defines is not replaced.
             if getattr(type(self), name) is None:
                 setattr(self, name, charge)
 
@@ -98,9 +97,9 @@ class FairScheduler(LocalScheduler):
     ) -> None:
         """Set the account and the charging that the parameters select.
 
-        ``prices`` are by default those in ``FairParams``. ``tokens`` is the class of the charging
-        that is used if clients pay for tokens instead of GPU time. Raises UsageError for parameters
-        that combine GPU time with ``sharing``.
+        ``prices`` are by default the prices in ``params``. ``tokens`` is the charging class for
+        tokens (instead of GPU time). Raises UsageError for parameters that combine GPU time with
+        ``sharing``.
         """
         if prices is None:
             assert isinstance(params, FairParams)
@@ -123,7 +122,7 @@ class FairScheduler(LocalScheduler):
         self.charging.retracted(request)
 
     def furthest_ahead_first(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Return running requests: the client furthest ahead in service first, and newest first."""
+        """Return running requests, those of the client furthest ahead first, and newest first."""
         newest = [one.request for one in running][::-1]
         ahead = {client: self.account.ahead(client) for client in {r.client for r in newest}}
         return sorted(newest, key=lambda request: ahead[request.client], reverse=True)
@@ -138,7 +137,7 @@ class FairScheduler(LocalScheduler):
     def _bound_or_reason(
         self, view: Literal["actual", "client"], quantum: int, theorem: str, prices: Prices
     ) -> ServiceBound | NoBound:
-        """Return a theorem's bound, or why no theorem holds for this order, account or charging."""
+        """Return the theorem's bound, or the reason why the theorem does not hold."""
         if reason := self.charging.no_bound or self.account.no_bound:
             return NoBound(f"{self.name} {reason}")
         if any(self.setup.weight(client) != weight for client, weight in self._weights.items()):

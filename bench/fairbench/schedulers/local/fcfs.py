@@ -7,7 +7,7 @@ from fairbench.schedulers.params import NoParams
 
 
 class FCFS(LocalScheduler):
-    """First come, first served; the pass stops at the first request without room."""
+    """First come, first served; a pass stops at the first request that does not fit."""
 
     name = "fcfs"
     Params = NoParams

@@ -1,4 +1,4 @@
-"""Longest prefix match (LPM, [DLPM] §4.1), SGLang's policy, and LPM with a limit per client."""
+"""SGLang's policy longest prefix match (LPM, [DLPM] §4.1), also with a limit per client."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class LPM(LocalScheduler):
     class Params:
         """Parameters: ``queue_limit`` is the longest queue that LPM matches and sorts.
 
-        A longer queue keeps its order. SGLang's own limit is 128 (since PR #1896), which makes LPM
-        similar to FCFS under load. 0 means no limit, as in the papers.
+        LPM neither matches nor sorts a longer queue. SGLang's limit is 128 (since PR #1896), which
+        makes LPM similar to FCFS under load. The value 0 means no limit, as in the papers.
         """
 
         queue_limit: NotNegativeInt = 0
@@ -40,9 +40,9 @@ class LPM(LocalScheduler):
 class ClientCappedLPM(LPM):
     """Longest cached prefix first among clients with fewer running requests than their limit.
 
-    This is a baseline for policies that give clients credits. The limit counts requests, whatever
-    they cost. While only clients at their limit wait, room stays unused. If requests of clients at
-    their limit fill the engine, the other clients may starve.
+    The scheduler is a baseline with which schedulers that use credits are compared. The limit
+    counts requests regardless of their cost. Memory stays unused while only clients at their limit
+    wait. If requests of clients at their limit fill the engine, other clients may starve.
     """
 
     name = "lpm-client-cap"
@@ -50,10 +50,10 @@ class ClientCappedLPM(LPM):
 
     @dataclass(frozen=True)
     class Params(LPM.Params):
-        """The parameters of LPM, and ``max_running``, the limit for each client and worker.
+        """The parameters of LPM, and ``max_running``, a client's limit at a worker.
 
-        ``max_running`` is the limit of a client of weight 1. A client of weight 2 may run twice as
-        many requests, and every client may run at least one request.
+        ``max_running`` is multiplied by the client's weight. Every client may run at least one
+        request.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("queue_limit",)

@@ -12,13 +12,12 @@ from fairbench.schedulers.params import PositiveInt
 
 
 class PrebleGroups(LocalScheduler):
-    """Rounds of admissions over groups of requests whose prompts are cached to similar fractions.
+    """Rounds of admissions over groups of requests with similar fractions of cached tokens.
 
     With ten groups, a request with 63 of 100 prompt tokens cached is in group 6 ([Preble] §3.3). In
     each round, group g may admit g + 1 requests, so that requests without cached tokens do not
-    starve; requests of a group go by arrival. A request gets its group in the first pass after its
-    arrival; with ``regroup``, it gets a new one in each pass, as Algorithm 3 is printed. A round
-    continues from one pass to the next, because a pass often admits a single request.
+    starve. Requests of a group are admitted in order of arrival. A round continues from one pass to
+    the next, because a pass often admits a single request.
     """
 
     name = "preble-groups"
@@ -28,9 +27,10 @@ class PrebleGroups(LocalScheduler):
         """Parameters of the groups of requests.
 
         ``groups`` is the number of groups, P in the paper. ``no_room=stop`` ends the pass at a
-        request without room, as in SGLang; ``no_room=skip`` tries the next request, as in Preble's
-        code. ``regroup=pass`` assigns every waiting request to a group in each pass, as Algorithm 3
-        is printed; by default, or with ``regroup=arrival``, a request keeps its first group.
+        request that does not fit, as in SGLang; ``no_room=skip`` tries the next request, as in
+        Preble's code. ``regroup=pass`` assigns every waiting request to a group in each pass, as
+        Algorithm 3 is printed; by default, or with ``regroup=arrival``, a request keeps its first
+        group.
         """
 
         groups: PositiveInt = 10
@@ -43,7 +43,6 @@ class PrebleGroups(LocalScheduler):
         self._groups: list[deque[Request]] = [deque() for _ in range(params.groups)]
         self._group = params.groups - 1
         self._drawn = 0
-        # ``_queued`` holds the waiting requests in the order of their arrival.
         self._queued: dict[Request, None] = {}
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
@@ -57,7 +56,7 @@ class PrebleGroups(LocalScheduler):
         self._drawn += 1
 
     def on_finish(self, request: Request) -> None:
-        # This request was aborted while it waited.
+        # A request that is still queued was aborted.
         if request in self._queued:
             del self._queued[request]
             queue = next(q for q in (self._new, *self._groups) if request in q)
@@ -87,13 +86,13 @@ class PrebleGroups(LocalScheduler):
             for group in self._groups:
                 group.clear()
         for request in self._new:
-            # The cache may also hold output tokens of a retracted request.
+            # The cache may also contain output tokens of a retracted request.
             cached = min(view.matched_tokens(request), request.input_tokens)
             self._groups[self.group_of(cached, request)].append(request)
         self._new.clear()
 
     def group_of(self, matched_tokens: int, request: Request) -> int:
-        """Return the group number, from 0, of a request with ``matched_tokens`` cached tokens."""
+        """Return the number (from 0) of the group of a request with ``matched_tokens`` cached."""
         group = matched_tokens * self.params.groups // request.input_tokens
         return min(group, self.params.groups - 1)
 

@@ -23,17 +23,17 @@ from fairbench.schedulers.views import least_first
 class Priority(LocalScheduler):
     """vLLM's priority policy: the request with the lowest priority number goes first.
 
-    Requests with equal numbers go by arrival, and the pass stops at the first request without room.
-    As in vLLM 0.32.0 (V1, vllm/v1/core/sched), no request is preempted to admit another. When
-    memory runs out, the request with the highest number and latest arrival loses its memory. A
-    client with a low number can starve all others, and no rule limits the choice of numbers.
+    Requests with equal numbers go by arrival. A pass stops at the first request that does not fit.
+    As in vLLM 0.32.0 (V1, vllm/v1/core/sched), no request is preempted to admit another request.
+    When memory runs out, the request with the highest number and latest arrival is retracted. A
+    client with a low number can starve all others, because clients choose their numbers freely.
     """
 
     name = "priority"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``of`` maps a client to a number that replaces its requests' own numbers."""
+        """Parameters: ``of`` maps clients to numbers that replace their requests' numbers."""
 
         of: dict[str, int] = field(default_factory=dict)
 
@@ -57,17 +57,18 @@ class Priority(LocalScheduler):
         return sorted((one.request for one in running), key=self._arrival_rank, reverse=True)
 
 
-CLIP_NEW_TOKENS = 4096  # most output tokens that SGLang reserves for a request
+CLIP_NEW_TOKENS = 4096  # maximum number of output tokens that SGLang reserves
 
 
 class SGLangPriority(LocalScheduler):
     """SGLang's priority policy: the request with the highest priority number goes first.
 
     Requests with equal numbers go in the order of the queue. The rules follow schedule_policy.py of
-    SGLang 0.5.23. A request without room preempts running requests whose number is lower by more
-    than ``threshold``, lowest number and latest arrival first, if these together hold enough
-    memory. Preempted requests are recomputed. SGLang preempts one pass after the pass that found no
-    room; this scheduler preempts in the same pass. Requests with low numbers may starve.
+    SGLang 0.5.23. A request that does not fit preempts running requests whose number is lower by
+    more than ``threshold`` if these free enough memory. The request with the lowest number and the
+    latest arrival is preempted first. Preempted requests are recomputed. SGLang preempts in the
+    pass after the failed admission, and this scheduler preempts in the same pass. Requests with low
+    numbers may starve.
     """
 
     name = "sglang-priority"
@@ -75,9 +76,9 @@ class SGLangPriority(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``of`` maps a client to a number that replaces its requests' own numbers.
+        """Parameters: ``of`` maps clients to numbers that replace their requests' numbers.
 
-        ``low_first`` is ``--schedule-low-priority-values-first``; ``preempt=false`` is
+        ``low_first`` is SGLang's ``--schedule-low-priority-values-first``, and ``preempt=false`` is
         ``--disable-priority-preemption``.
         """
 
@@ -96,7 +97,6 @@ class SGLangPriority(LocalScheduler):
         setup.check_clients(f"{self.name}.of", self.params.of)
 
     def _number_rank(self, request: Request) -> int:
-        """Return a request's rank; the request with the lowest rank goes first."""
         number = self.params.of.get(request.client, request.priority)
         return number if self.params.low_first else -number
 
@@ -111,7 +111,7 @@ class SGLangPriority(LocalScheduler):
                 return
 
     def _preempted_for(self, request: Request, view: WaitingView) -> list[Request]:
-        """Return the requests to preempt for ``request``; [] if all would free too little."""
+        """Return the requests to preempt for ``request``, or [] if they would free too little."""
         if not self.params.preempt:
             return []
         running = list(view.running)
@@ -127,7 +127,7 @@ class SGLangPriority(LocalScheduler):
 
 
 def _enough(candidates: list[Running], tokens: int) -> list[Request]:
-    """Return the first candidates that together free enough tokens; [] if none do."""
+    """Return the first candidates that together free enough tokens, or [] if all free too few."""
     chosen: list[Request] = []
     for one in candidates:
         chosen.append(one.request)

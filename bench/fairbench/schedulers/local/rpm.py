@@ -1,4 +1,4 @@
-"""Limits on requests per minute, with which the VTC paper compares VTC ([VTC] §5.1)."""
+"""Limits on requests per minute, a baseline of the VTC paper ([VTC] §5.1)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ WINDOW_S = 60.0
 
 
 class RPM(LocalScheduler):
-    """A limit of ``limit`` requests per client and minute; requests go in queue order.
+    """A limit on each client's requests per minute; requests go in queue order.
 
     ``window=sliding`` counts the requests accepted in the last 60 s, as the code behind [VTC]'s
-    figures does ([VTC-artifact], lshare_req_queue.py); ``window=fixed`` counts those accepted in
-    the current minute. A request above the limit is refused, as in [VTC-artifact] and in [VTC]
-    §5.3. With ``over=delay``, it waits until the limit allows another request; with a fixed window,
-    the wait ends at the start of a minute ([VTC] §5.1).
+    figures does ([VTC-artifact], lshare_req_queue.py); ``window=fixed`` counts the requests
+    accepted in the current minute. A request above the limit is refused, as in [VTC-artifact] and
+    in [VTC] §5.3. With ``over=delay``, the request waits until the limit allows it ([VTC] §5.1).
     """
 
     name = "rpm"
-    # With ``over=delay``, requests may wait although the engine has room for them.
+    # With ``over=delay``, requests may wait although memory is free.
     work_conserving = False
 
     @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class RPM(LocalScheduler):
         self._limit = params.limit
         # ``_let_through`` holds the times (s) of each client's last ``limit`` accepted requests.
         self._let_through: dict[str, deque[float]] = {}
-        # ``_from_s`` maps each delayed request to the earliest time in seconds at which it may go.
+        # ``_from_s`` maps each delayed request to its earliest start time in seconds.
         self._from_s: dict[Request, float] = {}
 
     def accepts(self, request: Request, now_s: float) -> bool:
@@ -64,7 +63,6 @@ class RPM(LocalScheduler):
         return True
 
     def _first_room_s(self, past: deque[float], now_s: float) -> float:
-        """Return the time in seconds at which a new request may go, after all delayed requests."""
         if len(past) < self._limit:
             return max(now_s, past[-1] if past else now_s)
         oldest_s = past[0] if self.params.window == "sliding" else _minute_s(past[0])
@@ -88,7 +86,7 @@ class RPM(LocalScheduler):
         return min(later, default=None)
 
     def balances(self) -> Mapping[str, float]:
-        """Return how many requests of each client are delayed."""
+        """Return each client's number of delayed requests."""
         held: dict[str, float] = {}
         for request in self._from_s:
             held[request.client] = held.get(request.client, 0) + 1
@@ -96,5 +94,4 @@ class RPM(LocalScheduler):
 
 
 def _minute_s(time_s: float) -> float:
-    """Return the start of the minute that contains ``time_s``, in seconds."""
     return time_s // WINDOW_S * WINDOW_S

@@ -18,31 +18,30 @@ from fairbench.tenants import Tenants
 
 
 class VTC(FairScheduler):
-    """The Virtual Token Counter: the waiting client with the lowest counter of service goes next.
+    """The Virtual Token Counter: the waiting client with the lowest service counter goes next.
 
-    The oldest request of this client is served. If no client waits, the counter of a returning
-    client is lifted to that of the client that left the queue last (lines 8-10). Otherwise, it is
-    lifted to the lowest counter of the waiting clients (lines 11-13).
+    The client's oldest request is served. A returning client's counter is lifted to the lowest
+    counter of the waiting clients (lines 11-13). If no client waits, the counter is lifted to that
+    of the client that left the queue last (lines 8-10).
     """
 
     name = "vtc"
-    # Without tenants, the gateways of several routers can share the counters of VTC.
+    # Several routers' gateways can share VTC's counters, but not with tenants.
     shares_counters = True
     tokens: ClassVar[type[TokenCharging]] = TokenCharging
-    # If ``lifts_alone`` is true, a client's counter is also lifted if no client waits when it
-    # returns.
+    # If ``lifts_alone`` is true, counters are also lifted when no client waits.
     lifts_alone: ClassVar[bool] = True
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the counters and of the charging.
+        """Parameters of the counters and the charging.
 
         ``charge=extend`` charges uncached input tokens (as [DLPM] §7.1 requires), ``charge=input``
         charges the whole input ([VTC]), and ``charge=gpu-time`` charges the time of iterations.
         ``lift=none`` leaves out lines 6-13 of Algorithm 2, and serves only for comparison.
-        ``sharing`` (under ``charge=extend``), ``tenants`` and ``weights`` ([VTC] §4.3) are as in
-        ``FairParams``. When memory runs out, ``preempt=fair`` retracts running requests of the
-        client that is furthest ahead in service, the newest first; by default, the engine chooses.
+        ``FairParams`` describes ``sharing`` (under ``charge=extend``), ``tenants`` and ``weights``
+        ([VTC] §4.3). When memory runs out, ``preempt=fair`` retracts running requests of the client
+        that is furthest ahead in service, the newest first; by default, the engine chooses.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("form",)
@@ -83,8 +82,7 @@ class VTC(FairScheduler):
                 return
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        # Line 25 of Alg. 2. Line 9 lifts a new client's counter to that of the client that left
-        # last.
+        # line 25 of Alg. 2: remember the client that left the queue last
         self.account.picked(request.client)
         self.charging.admitted(request, extend_tokens, recompute)  # Alg. 2 line 23
 
@@ -104,13 +102,13 @@ class VTC(FairScheduler):
 
 
 class LCF(VTC):
-    """VTC without the lift: a returning client first catches up on the service that it missed."""
+    """VTC without the lift: a returning client catches up on the service that it missed."""
 
     name = "lcf"
 
     @dataclass(frozen=True)
     class Params(VTC.Params):
-        """The parameters of VTC without the lifting of counters."""
+        """The parameters of VTC without the lift."""
 
         constants: ClassVar[tuple[str, ...]] = ("form", "input_weight", "output_weight", "preempt")
 

@@ -1,4 +1,4 @@
-"""VTC for prefill workers: a client's request with the longest cached prefix goes first."""
+"""VTC for prefill workers, with the longest cached prefix first among a client's requests."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from fairbench.schedulers.local.vtc import VTC
 
 
 class MatchingVTC(VTC):
-    """VTC in which the longest cached prefix decides among the requests of one client.
+    """VTC that serves a client's request with the longest cached prefix first.
 
-    The waiting client with the lowest counter goes next, as in VTC. The counters include cached
-    prompt tokens, because a prefill worker sends the KV cache of the whole prompt to a decode
-    worker, cached or not. The bound of VTC holds, because its proof allows any order among the
-    requests of one client.
+    The counters include cached prompt tokens, because a prefill worker sends the KV cache of the
+    whole prompt to a decode worker. The bound of VTC holds, because its proof allows any order
+    among the requests of one client.
     """
 
     name = "vtc-match"
@@ -23,7 +22,7 @@ class MatchingVTC(VTC):
 
     @dataclass(frozen=True)
     class Params(VTC.Params):
-        """The parameters of VTC, all fixed; ``charge=input`` charges cached tokens, too."""
+        """The parameters of VTC with fixed values; ``charge=input`` includes cached tokens."""
 
         constants: ClassVar[tuple[str, ...]] = (
             *("charge", "lift", "sharing", "tenants", "form", "weights", "preempt"),
@@ -36,7 +35,7 @@ class MatchingVTC(VTC):
         matches = False
         while waiting := view.clients():
             client = self.account.least(waiting)
-            # The queue is matched against the cache once per pass.
+            # The queue is matched with the cache only once in a pass.
             scan = view.match_order(refresh=not matches)
             matches = True
             for other in waiting:

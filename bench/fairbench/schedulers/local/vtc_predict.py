@@ -18,21 +18,21 @@ GOLDEN = 0.6180339887498949  # multiples of this number modulo 1 are spread even
 class PredictiveVTC(VTC):
     """VTC that charges predicted outputs at admission, and corrects the charge at the end.
 
-    The predictor ``oracle`` predicts ``max_new_tokens``, which is the true length in runs with
-    ``ignore_eos``, with an error of up to ``error`` times the length. The predictor ``average``
+    The predictor ``oracle`` predicts ``max_new_tokens`` with a relative error of up to ``error``;
+    in runs with ``ignore_eos``, ``max_new_tokens`` is the true length. The predictor ``average``
     predicts a moving average of the client's last outputs, and 0 before the first output. The
     predictor ``none`` predicts 0, as in VTC. ``cost`` replaces weighted tokens as the charge ([VTC]
-    §4.2). The cost ``profiled`` is the time of a request on an A10G; a file such as ``mine.py``
-    defines a user's own function ``cost(input_tokens, output_tokens)``.
+    §4.2). The cost ``profiled`` is a request's time on an A10G; a file such as ``mine.py`` defines
+    a function ``cost(input_tokens, output_tokens)``.
     """
 
     name = "vtc-predict"
-    # ``PredictedCharging`` explains why nothing is charged at the end of a request.
+    # ``PredictedCharging`` explains ``charges_at_finish``.
     charges_at_finish: ClassVar[bool] = False
 
     @dataclass(frozen=True)
     class Params(VTC.Params):
-        """The parameters of VTC, and the predictor, its ``error`` (0.5 means 50%) and the cost."""
+        """The parameters of VTC, the predictor, its relative ``error`` and the cost."""
 
         constants: ClassVar[tuple[str, ...]] = ("form", "input_weight", "output_weight", "preempt")
 

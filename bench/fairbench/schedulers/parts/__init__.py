@@ -1,6 +1,6 @@
-"""Parts from which policies are built; no part is a policy itself.
+"""Components from which policies are built.
 
-``fleet`` has the live workers of any router. ``worker_credits`` has the accounts of D2LPM, and
-``finishes`` the estimates of ``fair-finish``. Modules named ``preble_*`` have the costs, the prefix
-tree and the load windows of Preble. ``slack`` has the deadlines of running requests.
+``fleet`` tracks the live workers of a router. ``worker_credits`` has the accounts of D2LPM, and
+``finishes`` has the estimates of ``fair-finish``. The modules ``preble_*`` have Preble's costs,
+prefix tree and load windows. ``slack`` has the deadlines of running requests.
 """

@@ -1,4 +1,4 @@
-"""The times at which a request would finish at each worker under fair sharing."""
+"""Estimates of the time at which each worker would finish a request under fair sharing."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fairbench.schedulers.load_cap import step_units
 from fairbench.schedulers.parts.fleet import lowest, members
 from fairbench.tenants import lineage, parent_of
 
-# The unit of work is the mean prefill time per token of a prompt of ``_PROMPT`` tokens.
+# The unit of work is the mean prefill time of a token in a prompt of ``_PROMPT`` tokens.
 _PROMPT = 1_024
 
 
 class RequestWork:
-    """The work of a request: the GPU time that it adds, measured in tokens of prefill.
+    """The work of a request, which is its additional GPU time in tokens of prefill.
 
     The fixed time of a step does not count as work, because the whole batch shares it. Without
     ``costs``, work is measured as input + 2 x output tokens.
@@ -39,7 +39,7 @@ class RequestWork:
     def gpu_s(self, cached_tokens: int, new_tokens: int, output_tokens: float) -> float:
         """Return the work of a request in seconds of GPU time.
 
-        Precondition: the costs of prefill and of decode steps are known.
+        Precondition: the cost model is known.
         """
         return self.work_tokens(cached_tokens, new_tokens, output_tokens) * self._token_s
 
@@ -54,7 +54,7 @@ class RequestWork:
 
 
 class _Sums(NamedTuple):
-    """The clients' ratios of work to weight in ascending order ("levels"), with cumulative sums."""
+    """The clients' ratios of work to weight ("levels") in ascending order, with cumulative sums."""
 
     levels: list[float]
     work: list[int]
@@ -64,14 +64,14 @@ class _Sums(NamedTuple):
 class WorkerBacklog:
     """The unfinished work of each client at a worker.
 
-    ``weight`` is a function that returns a client's entitlement.
+    The function ``weight`` returns a client's weight.
     """
 
     def __init__(self, weight: Callable[[str], float]) -> None:
         self._weight = weight
         self._of_client: dict[str, int] = {}
         self._of_request: dict[int, tuple[str, int]] = {}
-        # ``_sums`` is None after a change of work or weights, until the sums are computed again.
+        # ``_sums`` is None if work or weights have changed since the sums were computed.
         self._sums: _Sums | None = None
 
     def work(self, client: str) -> int:
@@ -87,7 +87,7 @@ class WorkerBacklog:
         self._sums = None
 
     def remove_work(self, request_id: int) -> None:
-        """Remove the work that ``add_work`` added for a finished request."""
+        """Remove a finished request's work."""
         client, work = self._of_request.pop(request_id)
         self._of_client[client] -= work
         if not self._of_client[client]:
@@ -95,29 +95,29 @@ class WorkerBacklog:
         self._sums = None
 
     def reweigh(self) -> None:
-        """Discard the stored sums because weights have changed."""
+        """Discard stored sums after a change of weights."""
         self._sums = None
 
     def finish_of_more(self, client: str, work: int) -> float:
-        """Return when a request of ``work`` would end if clients were served fairly from now on.
+        """Return the time until a new request of ``work`` would end under fair sharing.
 
-        The result is a time from now, in tokens of prefill. The client must receive a total work x:
-        its backlog plus ``work``. Until then, each other client j is served in proportion to its
-        weight, up to its whole backlog. So the end is x + sum of min(backlog_j, x weight_j /
-        weight) over the other clients j. A call takes O(log clients) time; the first call after a
-        change takes O(clients log clients).
+        The result is in tokens of prefill. The request ends when its client has received x, the
+        client's backlog plus ``work``. Until then, each other client j is served in proportion to
+        its weight, up to its whole backlog. The end is therefore x + sum of min(backlog_j, x
+        weight_j / weight) over the other clients j. A call takes O(log clients) time; the first
+        call after a change takes O(clients log clients) time.
         """
         return self.until(client, self.work(client) + work)
 
     def until(self, client: str, done: float) -> float:
-        """Return the work of all clients that is done when the client has received ``done``."""
+        """Return the work done for all clients when the client has received ``done``."""
         mine, weight = self.work(client), self._weight(client)
         level = done / weight
         sums = self._sums = self._sums or self._summed()
         below = bisect_right(sums.levels, level)
         done_by_then, not_done = sums.work[below], sums.weight[-1] - sums.weight[below]
         if mine / weight <= level:
-            done_by_then -= mine  # The client's own backlog is part of the sum.
+            done_by_then -= mine  # the client's own backlog is included in ``done``
         else:
             not_done -= weight
         return done + done_by_then + level * not_done
@@ -139,9 +139,7 @@ class TenantBacklog:
         self, weight: Callable[[str], float], lineage: Callable[[str], tuple[str, ...]] = lineage
     ) -> None:
         self._weight, self._lineage = weight, lineage
-        # ``_below`` maps each tenant to the backlogs of its child nodes.
         self._below: dict[str, WorkerBacklog] = {}
-        # ``_nodes`` maps the id of a request to its client's path in the tree of tenants.
         self._nodes: dict[int, tuple[str, ...]] = {}
 
     def _among(self, node: str) -> WorkerBacklog:
@@ -164,10 +162,10 @@ class TenantBacklog:
             backlog.reweigh()
 
     def finish_of_more(self, client: str, work: int) -> float:
-        """Return when another ``work`` of a client would end under fair sharing from now on.
+        """Return the time until a new request of ``work`` would end under fair sharing.
 
-        The computation goes up the tree: the work that a tenant's child nodes have done by the end
-        is the work that the tenant needs at the level above.
+        The computation goes up the tree, because the work done for all children of a tenant is the
+        work that the tenant needs at the level above.
         """
         *tenants, leaf = self._lineage(client)
         done = self._among(leaf).finish_of_more(leaf, work)
@@ -182,39 +180,37 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-# Values of work divided by weight for which sums are kept. Beyond the last value, the bound is
-# loose but valid.
+# The ratios of work to weight at which sums are stored. Beyond the last ratio, bounds are loose.
 LEVELS: Floats = np.concatenate(([0.0], 2.0 ** np.arange(-4, 26, 1 / 16)))
 
 
 _WIDTHS: Floats = np.diff(LEVELS)
 
 
-# The relative margin of a bound, which is far larger than the rounding errors of sums.
+# relative margin of a bound, which is far larger than the rounding errors of sums
 ROUNDING = 1e-6
 
 
 class FinishBounds:
-    """Lower bounds of ``WorkerBacklog.finish_of_more`` for all workers, by array operations.
+    """Lower bounds of ``WorkerBacklog.finish_of_more`` for all workers at once.
 
-    If a client with backlog m at a worker sends a request of work s, the request ends at s + G((m +
-    s) / weight). Here, G(level) is the sum of min(backlog_j, level weight_j) over all clients j at
-    the worker. G is concave and increasing, so a chord between two levels lies below it. The values
-    of G at ``LEVELS`` are stored in whole tokens, rounded down, so that arriving and ending
-    requests leave no rounding error. A change takes O(levels) time and a query O(workers) time,
-    both in numpy. The arrays take O(workers x levels) memory.
+    If a client with backlog m sends a request of work s, the request ends at s + G((m + s) /
+    weight). G(level) is the sum of min(backlog_j, level weight_j) over all clients j at the worker.
+    G is concave and increasing, so a chord between two levels is a lower bound of G. The values of
+    G at ``LEVELS`` are stored in whole tokens, rounded down, so rounding errors do not accumulate.
+    In numpy, a change takes O(levels) time and a query takes O(workers) time. The arrays take
+    O(workers x levels) memory.
     """
 
     def __init__(self, weight: Callable[[str], float], workers: int) -> None:
-        """Create empty bounds. ``workers`` is the highest number of a worker plus one."""
+        """Create empty bounds; ``workers`` is the highest worker number plus one."""
         self.workers = workers
         self._weight = weight
         self._got = np.zeros((workers, len(LEVELS)), np.int64)
         self._numbers = np.arange(workers)
-        # ``_of_client`` maps each client to its backlogs in tokens, by worker.
         self._of_client: dict[str, dict[int, int]] = {}
-        # ``_of_weight`` and the next mapping hold, for each level, the largest work that counts: by
-        # weight, and by client. A client keeps the weight of its first request.
+        # ``_of_weight`` (by weight) and ``_caps`` (by client) hold the largest work that counts at
+        # each level. A client keeps the weight of its first request.
         self._of_weight: dict[float, Integers] = {}
         self._caps: dict[str, Integers] = {}
 
@@ -233,7 +229,7 @@ class FinishBounds:
             del self._of_client[client], self._caps[client]
 
     def lower_bounds(self, client: str, works: Floats) -> Floats:
-        """Return, for each worker, a lower bound of the end of a request with work ``works``."""
+        """Return each worker's lower bound of the end of a request with work ``works``."""
         levels = works.copy()
         if at := self._of_client.get(client):
             levels[list(at)] += list(at.values())
@@ -247,19 +243,19 @@ class FinishBounds:
         return bounds
 
 
-# At most this many workers are examined one by one.
+# maximum number of workers that are examined one by one
 FEW = 16
 
 
 class Costs(NamedTuple):
-    """The ``work`` of a request at the ``workers`` (bits) that have equally many tokens cached."""
+    """A request's work at each of the ``workers`` (bits), which cache equally many tokens."""
 
     work: int
     workers: int
 
 
 class Least:
-    """The earliest end of a request found so far, and the set of workers (bits) with this end."""
+    """The earliest end of a request found so far, and the workers (bits) with this end."""
 
     __slots__ = ("finish", "workers")
 
@@ -275,11 +271,11 @@ class Least:
 
 @dataclass(slots=True)
 class Finishes:
-    """The estimated times at which a request would end at each worker.
+    """The search for the workers at which a request would end first.
 
-    Sets of workers are stored as bits. ``costs`` contains each worker exactly once. ``idle`` are
-    the workers without unfinished work; at idle workers with equal work, the request ends at the
-    same time. Without ``bounds``, the search for the earliest end examines every worker.
+    Sets of workers are stored as bits. ``costs`` contains each worker exactly once. ``idle`` is the
+    set of workers without unfinished work, where requests of equal work end at the same time.
+    Without ``bounds``, the search for the earliest end examines every worker.
     """
 
     client: str
@@ -290,11 +286,11 @@ class Finishes:
 
     @property
     def floor(self) -> int:
-        """A lower bound of the request's end at every worker: the least work of the request."""
+        """The request's least work, which is a lower bound of its end at every worker."""
         return min(work for work, _ in self.costs)
 
     def least(self, among: int) -> Least:
-        """Return the earliest end within a set of workers that is not empty."""
+        """Return the earliest end within a non-empty set of workers."""
         if self.bounds is not None and among.bit_count() > FEW:
             return self._of_few(among, self.bounds)
         least = Least()
@@ -304,9 +300,10 @@ class Finishes:
         return least
 
     def _of_few(self, among: int, bounds: FinishBounds) -> Least:
-        """Return the earliest end of the request by computing its end at a few workers only.
+        """Return the request's earliest end, computed at few workers only.
 
-        These are one idle worker for each cost, and busy workers in the order of their bounds.
+        The search examines an idle worker for each cost, and then busy workers in the order of
+        their lower bounds.
         """
         least = Least()
         for work, workers in self.costs:
@@ -330,7 +327,7 @@ def _mask(workers: int, number: int) -> NDArray[np.bool_]:
 
 
 class Backlogs(dict[int, WorkerBacklog | TenantBacklog]):
-    """The backlogs of unfinished work at all workers.
+    """The unfinished work at each worker.
 
     If ``lineage`` is given, clients are leaves of a tree of tenants.
     """
@@ -343,7 +340,7 @@ class Backlogs(dict[int, WorkerBacklog | TenantBacklog]):
     ) -> None:
         self._weight = weight
         self._lineage = lineage
-        # ``_bounds`` is created when a large fleet needs it.
+        # ``_bounds`` is None unless the fleet is large.
         self._bounds: FinishBounds | None = None
         super().__init__({worker: self._empty() for worker in workers})
 
@@ -374,7 +371,7 @@ class Backlogs(dict[int, WorkerBacklog | TenantBacklog]):
             backlog.reweigh()
 
     def bounds(self) -> FinishBounds | None:
-        """Return bounds of requests' ends; None for few workers, or with a tree of tenants."""
+        """Return bounds of requests' ends, or None for few workers or a tree of tenants."""
         if self._bounds is None and len(self) > FEW and self._lineage is None:
             self._bounds = FinishBounds(self._weight, max(self) + 1)
             for worker, backlog in self.items():

@@ -1,6 +1,6 @@
-"""The workers of a router, their requests in flight, and the rotation of ties.
+"""A router's live workers, their requests in flight, and the rotation between equal workers.
 
-Sets of workers are the bits of an integer, so that a thousand workers are compared at once.
+A set of workers is the bits of an integer, so that set operations are fast for a thousand workers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def as_bits(workers: Iterable[int]) -> int:
 
 
 def lowest(bits: int) -> int:
-    """Return the lowest number in a set of workers. Precondition: the set contains a worker."""
+    """Return the lowest worker in a set. Precondition: the set is not empty."""
     return (bits & -bits).bit_length() - 1
 
 
@@ -35,7 +35,7 @@ def members(bits: int) -> Iterator[int]:
 class Fleet:
     """The live workers in ascending order, and the number of requests in flight at each.
 
-    When a worker leaves, its requests are no longer counted. If one of them finishes later,
+    When a worker leaves, its requests are no longer counted. If such a request finishes later,
     ``end_request`` returns False, even if the worker has joined again. Routing requires at least
     one live worker. ``everyone`` is the set of all live workers, as bits.
     """
@@ -44,9 +44,8 @@ class Fleet:
         self.workers = list(range(workers))
         self.everyone = as_bits(self.workers)
         self._in_flight: dict[int, int] = dict.fromkeys(self.workers, 0)
-        # ``_with`` maps a number of requests in flight to the set of workers with that number.
+        # ``_with`` maps each number of requests in flight to the workers with this number.
         self._with: dict[int, int] = {0: self.everyone}
-        # ``_places`` maps the id of each request to its worker.
         self._places: dict[int, int] = {}
         self._last_turn = -1
 
@@ -73,7 +72,7 @@ class Fleet:
     def add_worker(self, worker: int) -> None:
         """Add a worker that has no requests in flight.
 
-        A worker that is already live counts as restarted.
+        A live worker counts as restarted.
         """
         self.remove_worker(worker)
         self.workers = sorted([*self.workers, worker])
@@ -93,15 +92,11 @@ class Fleet:
             self._places = {r: w for r, w in self._places.items() if w != worker}
 
     def dispatch(self, request: Request, worker: int) -> None:
-        """Count one more request in flight at the worker."""
         self._places[request.request_id] = worker
         self._recount(worker, 1)
 
     def end_request(self, request: Request, worker: int) -> bool:
-        """Remove a request from those in flight at its worker.
-
-        Return False if the request was not in flight.
-        """
+        """Remove a request in flight at a worker; return False if it is not in flight there."""
         if self._places.get(request.request_id) != worker:
             return False
         del self._places[request.request_id]
@@ -109,29 +104,29 @@ class Fleet:
         return True
 
     def least_loaded(self, candidates: int) -> int:
-        """Return the candidate with the fewest requests in flight; equal candidates take turns.
+        """Return the candidate with the fewest requests in flight; ties rotate.
 
-        ``candidates`` are the workers to choose from, as bits. The running time depends on how many
-        different numbers of requests in flight exist, not on the number of workers. Precondition:
-        at least one candidate is live.
+        ``candidates`` are the workers to choose from, as bits. The running time depends on the
+        number of different loads, not on the number of workers. Precondition: at least one
+        candidate is live.
         """
         for number in sorted(self._with):
             if tied := self._with[number] & candidates:
                 return self.in_turn(tied)
-        raise RunFailed("the router has no available worker")
+        raise RunFailed("the router has no live worker")
 
     def cheapest(self, costs: Mapping[int, float]) -> int:
         """Return the worker with the lowest cost; ``costs`` lists workers in ascending order.
 
-        Ties rotate: the first tied worker after the winner of the last tie is chosen. If the lowest
-        number won every tie, worker 0 would get all requests of an idle cluster. Choices without a
-        tie do not move the rotation, because otherwise one worker could win every tie.
+        Ties rotate: the first tied worker after the winner of the last tie is chosen. Without
+        rotation, worker 0 would get all requests of an idle cluster. Choices without a tie do not
+        move the rotation, because otherwise one worker could win every tie.
         """
         least = min(costs.values())
         return self.in_turn(as_bits(worker for worker, cost in costs.items() if cost == least))
 
     def in_turn(self, tied: int) -> int:
-        """Return a worker of the set ``tied`` (bits) in rotation, as ``cheapest`` does."""
+        """Return a worker of the set ``tied`` (bits) in rotation (see ``cheapest``)."""
         if not tied & (tied - 1):
             return lowest(tied)
         after = self._last_turn + 1
@@ -139,7 +134,6 @@ class Fleet:
         return self._last_turn
 
     def _recount(self, worker: int, more: int) -> None:
-        """Add ``more`` to the number of requests in flight at a live worker."""
         before, bit, those = self._in_flight[worker], 1 << worker, self._with
         those[before] ^= bit
         if not those[before]:
@@ -148,23 +142,23 @@ class Fleet:
         those[now] = those[now] | bit if now in those else bit
 
 
-# A worker is overloaded with at least this multiple of the requests ``below``.
+# A worker with at least this multiple of ``below`` requests in flight is overloaded.
 QUEUES_FROM = 4
 
 
 class Filling:
-    """A rule that sends a request to a nearly idle worker if the chosen worker is overloaded.
+    """A rule that moves a request from an overloaded worker to a nearly idle worker.
 
     Algorithm 2 of [DLPM] sends a client's requests to the worker with the prefix as long as the
-    client has positive credit there. A worker that joins has no prefix cached. It would therefore
-    idle until every client has used up its credit at other workers: quantum x clients tokens. By
-    this rule, a worker with fewer than ``below`` requests in flight takes the request if the worker
-    that Algorithm 2 chose has at least ``QUEUES_FROM`` times ``below``. The client must have
-    positive credit there, so every credit stays within the bounds of Algorithm 2.
+    client has positive credit there. A worker that joins has no prefix cached, so it would idle
+    until clients have used up their credit at other workers. By this rule, a worker with fewer than
+    ``below`` requests in flight takes the request if the chosen worker has at least ``QUEUES_FROM``
+    times ``below`` requests. The client must have positive credit at the idle worker, so every
+    credit stays within the bounds of Algorithm 2.
 
     Args:
         fleet: The live workers and their requests in flight.
-        below: The lowest number of requests in flight at which a worker no longer counts as idle.
+        below: Number of requests in flight from which a worker no longer counts as idle.
     """
 
     def __init__(self, fleet: Fleet, below: int) -> None:
@@ -172,7 +166,7 @@ class Filling:
         self._below = below
 
     def instead_of(self, worker: int, available: int) -> int:
-        """Return an idle worker among ``available`` workers (bits), or else the chosen worker."""
+        """Return an idle worker in the set ``available``, or the chosen worker if there is none."""
         if self._fleet.unfinished_at(worker) < QUEUES_FROM * self._below:
             return worker
         idle = self._fleet.less_loaded_than(self._below) & available

@@ -13,8 +13,7 @@ from fairbench.schedulers.parts.fleet import members
 from fairbench.schedulers.parts.preble_tree import PrebleNode, PrebleTree, WaitWindow
 from fairbench.schedulers.parts.preble_windows import GpuWindow, TimeModel, Windows
 
-# At most this many nodes per GPU are examined to price an eviction; further nodes are assumed to
-# cost the same.
+# maximum number of nodes per GPU that are examined to price an eviction
 EVICTION_SCAN_NODES = 128
 
 
@@ -23,7 +22,7 @@ class EvictionCost:
 
     An evicted node costs its prefill time times the fraction of the GPU's requests that use it.
 
-    ``capacity_tokens`` is the size of a worker's KV pool in tokens; with 0 (unknown), evictions
+    ``capacity_tokens`` is the size of a worker's KV pool in tokens; if it is 0 (unknown), evictions
     cost nothing.
     """
 
@@ -35,10 +34,10 @@ class EvictionCost:
     def price_us(
         self, worker: int, missed: int, keep: Collection[PrebleNode], requests: int
     ) -> float:
-        """Return the cost, in microseconds, of making room for ``missed`` tokens.
+        """Return the cost (us) of the evictions that free memory for ``missed`` tokens.
 
-        ``requests`` is the number of requests in the worker's window. ``keep`` is the path of the
-        new request, for which its own nodes are never evicted.
+        ``requests`` is the number of requests in the worker's window. The nodes in ``keep`` (the
+        new request's path) are never evicted.
         """
         needed = self._tree.held_tokens[worker] + missed - self.capacity_tokens
         if not self.capacity_tokens or needed <= 0 or not requests:
@@ -48,22 +47,21 @@ class EvictionCost:
         for node, tokens in islice(victims, EVICTION_SCAN_NODES):
             freed += tokens
             price_us += self._times.prefill_us(tokens) * node.hits.get(worker, 0)
-        # The examined nodes may free too few tokens; their price is then scaled up to all needed
-        # tokens.
+        # If the examined nodes free too few tokens, their price is scaled up to all needed tokens.
         return price_us * needed / freed / requests if freed else 0
 
 
 class Missed(NamedTuple):
-    """The number of ``tokens`` of a prompt that each of the ``workers`` (bits) has not cached."""
+    """A number of prompt tokens, and the workers (bits) that have not cached this many tokens."""
 
     tokens: int
     workers: int
 
 
 class PromptMatch(NamedTuple):
-    """A prompt's cached prefix, which ends at ``node``, and the tokens that the workers lack.
+    """A prompt's cached prefix, which ends at ``node``, and the uncached tokens at the workers.
 
-    Each worker is in one entry of ``missed``. The entry with the least tokens comes first.
+    Each worker is in one entry of ``missed``; the entry with the fewest tokens comes first.
     """
 
     node: PrebleNode
@@ -71,7 +69,7 @@ class PromptMatch(NamedTuple):
 
     @classmethod
     def of(cls, node: PrebleNode, tokens: int, tree: PrebleTree, everyone: int) -> Self:
-        """Return the match of a prompt of ``tokens`` tokens with each of the workers (bits)."""
+        """Match a prompt of ``tokens`` tokens with the caches of all workers."""
         rest, missed = everyone, []
         for depth, workers in tree.levels(node):
             missed.append(Missed(tokens - depth, workers))
@@ -79,7 +77,7 @@ class PromptMatch(NamedTuple):
         return cls(node, [*missed, Missed(tokens, rest)])
 
     def missed_at(self, worker: int) -> int:
-        """Return the number of the prompt's tokens that the worker has not cached."""
+        """Return the number of prompt tokens that the worker has not cached."""
         return next(tokens for tokens, workers in self.missed if workers >> worker & 1)
 
 
@@ -98,7 +96,7 @@ class LoadCost:
         """Return the workers (bits) with the lowest cost for a prompt.
 
         Workers with the least load plus prefill (L + P) are examined first, so that the eviction
-        cost M is computed only for workers that may win.
+        cost M is computed for few workers.
         """
         if not among & (among - 1):
             return among
@@ -126,14 +124,14 @@ class LoadCost:
         return tied
 
     def _offers(self, among: int, missed: Missed) -> Iterator[tuple[int, int, int]]:
-        """Yield each sum of load and prefill, the least first, and workers with equal misses."""
+        """Yield sums of load and prefill in ascending order, with their workers."""
         prefill_us = self._times.prefill_us(missed.tokens)
         for load_us, workers in self._windows.loads.ascending(missed.workers & among):
             yield load_us + prefill_us, missed.tokens, workers
 
 
 class Sent(NamedTuple):
-    """A dispatched request: its last node, and the earliest time of its first token."""
+    """A dispatched request: its last node, and the earliest time (s) of its first token."""
 
     end: PrebleNode
     worker: int
@@ -141,14 +139,14 @@ class Sent(NamedTuple):
 
 
 class Autoscaler:
-    """A monitor of the queueing time of each prefix at each of its GPUs ([Preble] §3.2).
+    """A monitor of each prefix's queueing time at each GPU ([Preble] §3.2).
 
     A prefix is identified by its key portion: the deepest node of a path that is longer than all
-    nodes above it together ([Preble] §A). A prefix is overloaded on a GPU if the queueing time of
-    its requests grows: the mean in the newer half of the window must be at least ``factor`` times
-    the mean in the older half, as in Preble's code. It must also exceed the time to compute the
-    prefix, because a copy would otherwise cost more than it saves. The queueing time is the time to
-    the first token minus the prefill time that was estimated at dispatch.
+    nodes above it together ([Preble] §A). A prefix is overloaded on a GPU if the mean queueing time
+    in the newer half of the window is at least ``factor`` times the mean in the older half, as in
+    Preble's code. The newer mean must also exceed the time to compute the prefix, because a copy
+    would otherwise cost more than it saves. The queueing time is the time to the first token minus
+    the prefill time that was estimated at dispatch.
     """
 
     def __init__(self, factor: float, window_s: float, times: TimeModel) -> None:
@@ -174,7 +172,7 @@ class Autoscaler:
         self._sent.pop(request.request_id, None)
 
     def overloaded(self, end: PrebleNode, worker: int, now_s: float) -> PrebleNode | None:
-        """Return the key portion of the path to ``end`` if it is overloaded on the GPU, or None."""
+        """Return the path's key portion if it is overloaded on the GPU, or None."""
         key = key_portion(end)
         halves = key.waits[worker].halves(now_s) if worker in key.waits else None
         if halves is None:
@@ -186,10 +184,9 @@ class Autoscaler:
     def move_half(
         self, key: PrebleNode, worker: int, window: GpuWindow, to: int, tree: PrebleTree
     ) -> None:
-        """Send half of the load below the prefix ``key`` to the GPU ``to`` that copies the prefix.
+        """Send half of the load below the prefix ``key`` to the GPU ``to``.
 
-        Then ``worker`` has less load below the prefix, and the queueing time must double again
-        before the next change.
+        The queueing time at ``worker`` must then grow again before the next copy.
         """
         split_subtree(key, window, to, tree)
         key.waits.pop(worker)
@@ -198,9 +195,8 @@ class Autoscaler:
 def key_portion(end: PrebleNode) -> PrebleNode:
     """Return the key portion of the path to ``end`` ([Preble] §A).
 
-    This is the deepest node at or above ``end`` whose edge is longer than all edges above it
-    together. The uppermost node of a path always fulfils this; the key portion of the root is the
-    root.
+    The key portion is the deepest node at or above ``end`` whose edge is longer than all edges
+    above it together. The key portion of the root is the root.
     """
     node = end
     while node.parent is not None and 2 * node.length <= node.depth:
@@ -209,11 +205,11 @@ def key_portion(end: PrebleNode) -> PrebleNode:
 
 
 def split_subtree(key: PrebleNode, window: GpuWindow, to: int, tree: PrebleTree) -> None:
-    """Send future requests for half of the load below the prefix ``key`` to the GPU ``to``.
+    """Send future requests for half of the load below ``key`` to the GPU ``to``.
 
-    The load of a child node is that of the window's requests whose prompts pass through it
-    ([Preble] Alg. 2). A child node with a single request stays at its GPU, because perhaps no more
-    requests will come. Requests that end at the prefix itself go to the GPU with less load.
+    A child node's load is the load of the window's requests whose prompts pass through it ([Preble]
+    Alg. 2). A child node with a single request stays at its GPU, because no further request may
+    follow. Requests that end at the prefix itself go to the GPU with less load.
     """
     shared = {c: load for c, (requests, load) in window.loads_below(key).items() if requests > 1}
     stays = goes = 0

@@ -23,7 +23,7 @@ class WaitWindow:
         self._expire(now_s)
 
     def halves(self, now_s: float) -> tuple[float, float] | None:
-        """Return the mean wait in the older and the newer half, or None if a half is empty."""
+        """Return the mean waits in the older and the newer half, or None if a half is empty."""
         self._expire(now_s)
         middle_s = now_s - self._window_s / 2
         older = [wait_s for at_s, wait_s in self._seen if at_s < middle_s]
@@ -49,10 +49,9 @@ class PrebleNode(LocationNode):
     """A node of Preble's prefix tree.
 
     ``hits`` counts, for each worker, the window's requests whose prompts pass through the node.
-    ``touched`` has, for each worker that has the node cached, the number of the last dispatch whose
-    prompt passed through it. ``waits`` has the queueing times by worker if the node is the key
-    portion of a prefix. ``home`` is the worker to which requests through the node were moved, or
-    ``NOWHERE``.
+    ``touched`` maps each worker that caches the node to the number of the last dispatch through the
+    node. ``waits`` maps workers to queueing times if the node is the key portion of a prefix.
+    ``home`` is the worker to which requests through the node were moved, or ``NOWHERE``.
     """
 
     __slots__ = ("hits", "home", "touched", "waits")
@@ -66,17 +65,15 @@ class PrebleNode(LocationNode):
 
 
 class PrebleTree(LocationTree[PrebleNode]):
-    """A location tree that also knows which nodes each worker would evict next.
+    """A location tree that also tracks the order in which each worker evicts nodes.
 
-    Dispatches are numbered; a dispatch marks all nodes of its prompt as used. Nodes that were last
-    used by the same dispatch form one path. ``_ends[worker]`` lists the deepest node of each such
-    path, in the order of the dispatches. The paths from these nodes upward, one after the other,
-    are the LRU order, leaves first.
+    Dispatches are numbered, and a dispatch marks all nodes of its prompt as used. Nodes last used
+    by the same dispatch form a path, whose deepest node is in ``_ends[worker]``, in the order of
+    the dispatches. The worker evicts the oldest path first, beginning with its leaf.
     """
 
     def __init__(self) -> None:
         super().__init__(PrebleNode)
-        # ``held_tokens`` counts the prompt tokens in each worker's cache.
         self.held_tokens: defaultdict[int, int] = defaultdict(int)
         self._ends: defaultdict[int, OrderedDict[int, PrebleNode]] = defaultdict(OrderedDict)
         self._dispatches = 0
@@ -100,7 +97,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         self.prune(end)
 
     def pin(self, node: PrebleNode, worker: int) -> None:
-        """Send requests through ``node`` to ``worker`` until the node is evicted or has no hit."""
+        """Send requests through ``node`` to ``worker`` while the node is cached and has hits."""
         node.home = worker
 
     def home(self, node: PrebleNode) -> int:
@@ -113,14 +110,13 @@ class PrebleTree(LocationTree[PrebleNode]):
         """Yield the nodes that the worker would evict to free ``tokens``, and the tokens of each.
 
         The least recently used node comes first, and leaves come before their parents. For the last
-        node, only the tokens that are needed count. Nodes in ``keep``, the path of the new request
-        up to the root, are never evicted. The iteration ends early if no other node can be evicted.
-        The tree must not change meanwhile.
+        node, only the needed tokens count. Nodes in ``keep`` (the new request's path up to the
+        root) are never evicted. The tree must not change during the iteration.
         """
         for number, end in self._ends[worker].items():
             for node in self.upward(end):
-                # The worker has already evicted the node, but it may still hold the node's
-                # ancestors.
+                # A node without a ``touched`` entry is already evicted, but its ancestors may be
+                # cached.
                 last = node.touched.get(worker, number)
                 if last != number or node in keep:
                     break
@@ -132,7 +128,6 @@ class PrebleTree(LocationTree[PrebleNode]):
                     return
 
     def purge(self, worker: int) -> None:
-        """Delete the marks, hits and eviction order of a worker."""
         for node in self.nodes():
             node.hits.pop(worker, None)
             node.waits.pop(worker, None)
@@ -141,7 +136,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         super().purge(worker)
 
     def vacant(self, node: PrebleNode) -> bool:
-        """Return whether the node can be removed, because no hit in the window is left."""
+        """Return whether the node can be removed, because it also has no hits in the window."""
         return not node.hits and super().vacant(node)
 
     def mark(self, node: PrebleNode, worker: int) -> None:
@@ -149,8 +144,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         if before is None:
             self.held_tokens[worker] += node.length
         elif self._ends[worker].get(before) is node:
-            # The worker's latest dispatch along this path ended at this node, so the whole path
-            # counts as used again.
+            # The new dispatch replaces an older dispatch that ended at this node.
             del self._ends[worker][before]
         node.touched[worker] = self._dispatches
         node.hits[worker] = node.hits.get(worker, 0) + 1
@@ -168,7 +162,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         if ends.get(number) is node:
             above = next((n for n in self.upward(node) if worker in n.touched), None)
             if above is not None and above.touched[worker] == number:
-                # The node keeps its position in the order of last uses.
+                # The node's ancestor takes the node's position in the eviction order.
                 ends[number] = above
             else:
                 del ends[number]

@@ -13,16 +13,15 @@ from sortedcontainers import SortedList
 from fairbench.schedulers.parts.fleet import as_bits, members
 from fairbench.schedulers.parts.preble_tree import PrebleNode
 
-# Preble's A100 prefill times have a different constant below this many prompt tokens.
+# number of prompt tokens below which Preble's A100 prefill times have a different constant
 TINY_PREFILL_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class TimeModel:
-    """A linear model of GPU time by token counts, in whole microseconds.
+    """A linear model of GPU time by numbers of tokens, in whole microseconds.
 
-    Sums of floats would collect rounding errors, and the loads of idle GPUs would no longer be
-    equal.
+    With floats, rounding errors would make the loads of idle GPUs unequal.
     """
 
     prefill_ms_per_token: float
@@ -34,13 +33,11 @@ class TimeModel:
 
     @classmethod
     def of_params(cls, params: Any, decode_ms_per_token: float) -> TimeModel:
-        """Return the model with the prefill times of a router's parameters."""
         names = (field.name for field in fields(cls) if field.name.startswith("prefill"))
         prefill = {name: getattr(params, name) for name in names}
         return cls(**prefill, decode_ms_per_token=decode_ms_per_token)
 
     def prefill_us(self, tokens: int) -> int:
-        """Return the time in microseconds to prefill ``tokens`` tokens."""
         if tokens >= self.prefill_linear_from_tokens:
             return round(1000 * (self.prefill_ms_per_token * tokens + self.prefill_base_ms))
         if tokens >= TINY_PREFILL_TOKENS:
@@ -52,7 +49,7 @@ class TimeModel:
 
 
 class GpuWindow:
-    """The requests that a GPU was assigned, or has finished, in the last ``window_s`` seconds."""
+    """The requests that a GPU was assigned or has finished in the last ``window_s`` seconds."""
 
     def __init__(self, window_s: float, times: TimeModel, default_output_tokens: float) -> None:
         self._window_s = window_s
@@ -60,7 +57,6 @@ class GpuWindow:
         self._default_output_tokens = default_output_tokens
         self._assigned: deque[tuple[float, int, PrebleNode]] = deque()
         self._finished: deque[tuple[float, int]] = deque()
-        # ``prefill_us`` is the prefill part of the load L in microseconds.
         self.prefill_us = 0
         self._output_tokens = 0
         self._price_outputs()
@@ -72,12 +68,11 @@ class GpuWindow:
 
     @property
     def assigned_requests(self) -> int:
-        """The number of requests that were assigned within the window."""
         return len(self._assigned)
 
     @property
     def load_us(self) -> int:
-        """The load L: the prefill times, plus the time to decode a mean output for each request."""
+        """The load L: prefill times, plus the decode time of a mean output for each request."""
         return self.prefill_us + len(self._assigned) * self._decode_us
 
     @property
@@ -97,7 +92,7 @@ class GpuWindow:
         return found
 
     def assign(self, now_s: float, prefill_us: int, end: PrebleNode) -> None:
-        """Add a request to this GPU; ``prefill_us`` is the time to prefill its uncached tokens."""
+        """Assign a request to this GPU, with the prefill time of its uncached tokens."""
         self._assigned.append((now_s, prefill_us, end))
         self.prefill_us += prefill_us
 
@@ -107,7 +102,7 @@ class GpuWindow:
         self._price_outputs()
 
     def expire(self, now_s: float) -> list[PrebleNode]:
-        """Remove requests that have left the window; return the last node of each one's prompt."""
+        """Remove requests that have left the window; return the last nodes of their prompts."""
         start_s = now_s - self._window_s
         while self._finished and self._finished[0][0] <= start_s:
             self._output_tokens -= self._finished.popleft()[1]
@@ -120,19 +115,15 @@ class GpuWindow:
         return dropped
 
 
-# At most this many workers are examined one by one.
+# maximum number of workers that are examined one by one
 FEW = 16
 
 
 class Loads:
-    """The load L of each worker, and the workers of each load.
-
-    Sets of workers are stored as bits.
-    """
+    """The load L of each worker, and the workers (bits) of each load."""
 
     def __init__(self) -> None:
         self._of: dict[int, int] = {}
-        # ``_with`` maps a load in microseconds to the workers that have this load.
         self._with: dict[int, int] = {}
         self._different = SortedList()
 
@@ -168,7 +159,7 @@ class Loads:
         return most
 
     def ascending(self, among: int) -> Iterator[tuple[int, int]]:
-        """Yield the loads of a set of workers, the lowest first, with the workers of each load."""
+        """Yield the loads of a set of workers in ascending order, each with its workers (bits)."""
         if among.bit_count() <= FEW:
             found: dict[int, int] = {}
             for worker in members(among):
@@ -184,11 +175,11 @@ class Loads:
                     return
 
     def lightest(self, among: int) -> int:
-        """Return the workers (bits) with the lowest load in a set that is not empty."""
+        """Return the workers (bits) with the lowest load in a non-empty set."""
         return next(self.ascending(among))[1]
 
 
-# Two ratios are compared exactly if their relative difference is below this.
+# relative difference below which two ratios are compared exactly
 ROUNDING = 1e-12
 
 
@@ -207,12 +198,12 @@ class Windows:
         self._times = times
         self._default_output_tokens = default_output_tokens
         self._of: dict[int, GpuWindow] = {}
-        # ``_due`` holds a time (s) and a worker for each dispatch and each end, the oldest first.
+        # ``_due`` holds the time (s) and the worker of each dispatch and each end, the oldest
+        # first.
         self._due: deque[tuple[float, int]] = deque()
-        # ``_prefill`` maps each worker to the prefill part of its load L.
         self._prefill: dict[int, int] = {}
         self._decode: dict[int, int] = {}
-        # ``_ratios`` holds the ratio of decode load to prefill load of each worker with prefill
+        # ``_ratios`` maps each worker with prefill load to its ratio of decode load to prefill
         # load.
         self._ratios: dict[int, float] = {}
         self._prefill_us = self._decode_us = 0
@@ -234,7 +225,7 @@ class Windows:
         self._ratios.pop(worker, None)
 
     def assign(self, worker: int, now_s: float, prefill_us: int, end: PrebleNode) -> None:
-        """Record a request that is sent to the worker; see ``GpuWindow.assign``."""
+        """Record a request that is sent to the worker (see ``GpuWindow.assign``)."""
         self._of[worker].assign(now_s, prefill_us, end)
         self._due.append((now_s, worker))
         self._update_sums(worker)
@@ -245,7 +236,7 @@ class Windows:
         self._update_sums(worker)
 
     def expire(self, now_s: float) -> Iterator[tuple[int, PrebleNode]]:
-        """Remove requests that have left the window; yield the worker and last node of each."""
+        """Remove requests that have left the window; yield their workers and last nodes."""
         start_s = now_s - self._window_s
         due = set()
         while self._due and self._due[0][0] <= start_s:
@@ -256,12 +247,11 @@ class Windows:
             self._update_sums(worker)
 
     def decode_heavy(self, imbalance_ratio: float) -> int:
-        """Return, as bits, the GPUs with unusually much decoding per prefill.
+        """Return the GPUs (bits) with an unusually high ratio of decoding to prefill time.
 
-        The ratio of a GPU is its decoding time divided by its prefill time, relative to the same
-        ratio of all GPUs together. The GPUs with the highest ratio are returned if it is above
-        ``imbalance_ratio``. A GPU that only serves cached prefixes has spare compute, which the
-        prefill of an explored request can use ([Preble] §3.2).
+        A GPU's ratio is relative to the ratio of all GPUs together. The GPUs with the highest ratio
+        are returned if this ratio is above ``imbalance_ratio``. A GPU that mostly decodes has spare
+        compute for the prefill of an exploring request ([Preble] §3.2).
         """
         if not self._prefill_us or not self._decode_us or imbalance_ratio == inf:
             return 0

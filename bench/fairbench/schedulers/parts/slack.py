@@ -1,8 +1,8 @@
-"""Slack: how long a request can wait without memory and still meet its deadlines.
+"""The slack of requests, which is the time that they can wait and still meet their deadlines.
 
 The timing profile predicts the times of prefills and decode steps. The slack of running requests
-also decides which of them lose their memory (``Victims``), and how many prompt tokens a step may
-compute (``chunk_budget``).
+decides which requests are preempted (``Victims``), and how many prompt tokens a step may compute
+(``chunk_budget``).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ HELD_TOKENS = attrgetter("held_tokens")
 class State:
     """The state of a request that has not finished.
 
-    ``prefill_s`` is the time in seconds that the request's next admission takes to compute the
-    prompt or to copy the KV cache back. ``first_s`` is the estimated time of the first token. The
-    request cannot be preempted until it has produced ``spared`` tokens.
+    ``prefill_s`` is the time in seconds to compute the prompt or to copy the KV cache back at the
+    next admission. ``first_s`` is the estimated time of the first token. The request cannot be
+    preempted until it has produced ``spared`` tokens.
     """
 
     prefill_s: float
@@ -36,12 +36,12 @@ class State:
 
 
 class Slack:
-    """An estimate of the time that requests can spare, given their deadlines and the batch's pace.
+    """An estimate of requests' slack, from their deadlines and the batch's pace.
 
-    Requests decode side by side, so a running request delays others only by its prefill, by a small
-    part of each step, and by the memory that it holds. If the timing profile is unknown, as at
-    servers that were not measured, times are 0, and only deadlines count. ``default_s`` is the
-    deadline, in seconds after arrival, of a request that has none.
+    Requests decode in one batch, so a running request delays others only by its prefill, a small
+    part of each step, and its memory. Without a timing profile, as at unmeasured servers, all times
+    are 0 and only deadlines count. ``default_s`` is the deadline, in seconds after arrival, of a
+    request without a deadline.
     """
 
     def __init__(self, default_s: float) -> None:
@@ -65,7 +65,7 @@ class Slack:
         return costs.prefill_s(0, tokens) if costs else 0.0
 
     def swap_s(self, tokens: int) -> float:
-        """Return the seconds to copy ``tokens`` to CPU memory or back; inf if impossible."""
+        """Return the seconds to copy ``tokens`` to CPU memory or back, or inf if impossible."""
         token_s = self._setup.swap_token_s
         return inf if token_s is None else tokens * token_s
 
@@ -73,25 +73,24 @@ class Slack:
         self.states[request] = State(self.prefill_s(request.input_tokens))
 
     def note_admission(self, request: Request, extend_tokens: int, now_s: float) -> None:
-        """Estimate when a request that starts to run now will produce its first token."""
+        """Estimate the time of the first token of a request that starts to run now."""
         state = self.states[request]
         if state.first_s is None:
             state.first_s = now_s + self.prefill_s(extend_tokens)
 
     def untrack_request(self, request: Request) -> None:
-        """Delete a request that has ended, and record its output length."""
         state = self.states.pop(request, None)
         if state is not None and state.produced:
             self.lengths.learn(request.client, state.produced)
 
     def measure_step(self, running: RunningView) -> None:
-        """Set the step time to the decode time of the current batch plus one request."""
+        """Set the step time to the decode time of the current batch with one more request."""
         if self._setup.costs is not None:
             held = sum(map(HELD_TOKENS, running))
             self.step_s = self._setup.costs.decode_step_s(len(running) + 1, held)
 
     def due_s(self, request: Request) -> float:
-        """Return the time by which the next token must come to meet all deadlines, or inf."""
+        """Return the latest time of the next token that meets all deadlines, or inf."""
         state = self.states[request]
         total = self.lengths.expected_total(request, state.produced)
         due_s = self._end_s(request, state, total) - self.step_s * (total - state.produced - 1)
@@ -100,19 +99,18 @@ class Slack:
         return min(due_s, request.first_token_by_s)
 
     def pace_s(self, request: Request, now_s: float) -> float:
-        """Return the mean time that each remaining token of the request may take, in seconds."""
+        """Return the mean time in seconds that each remaining token may take."""
         state = self.states[request]
         total = self.lengths.expected_total(request, state.produced)
         return (self._end_s(request, state, total) - now_s) / max(total - state.produced, 1)
 
     def service_s(self, request: Request) -> float:
-        """Return for how many seconds the request is expected to hold memory after admission."""
+        """Return the seconds for which the request will probably hold memory after admission."""
         state = self.states[request]
         total = self.lengths.expected_total(request, state.produced)
         return state.prefill_s + self.step_s * (total - state.produced - 1)
 
     def _end_s(self, request: Request, state: State, total: int) -> float:
-        """Return the time by which the last of ``total`` output tokens is due, or inf."""
         end_s, pace_s = request.deadline_s, request.token_every_s
         if pace_s is not None:
             first_s = request.first_token_by_s if state.first_s is None else state.first_s
@@ -124,15 +122,15 @@ class Slack:
         return inf if end_s is None else end_s
 
 
-LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # limits on the number of prompt tokens in a step
+LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # limits on the prompt tokens in a step
 
 
 def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
-    """Return the largest token limit of a step at which all decoding requests stay in time.
+    """Return the largest number of tokens in a step that keeps decoding requests in time.
 
-    [Sarathi] sizes chunks by the target time between tokens. Here, the time until each request is
-    due is divided by the number of its remaining tokens. Requests that will be late under any token
-    limit do not count. The time of a step is the time of its prompts plus the time of its outputs.
+    Each request's pace is its time until the deadline divided by its remaining tokens; [Sarathi]
+    instead sizes chunks by the target time between tokens. Requests that will be late in any case
+    do not count. The time of a step is the time of its prompts plus the time of its outputs.
     """
     costs = slack.costs
     if costs is None:
@@ -149,16 +147,16 @@ def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
 
 @dataclass
 class Victims:
-    """The choice of victims: running requests that lose their memory to a more urgent request.
+    """The choice of victims, which are preempted for a more urgent request.
 
-    The first victims are running requests that can no longer be in time. The next are requests with
-    later deadlines that would still be in time if they paused until the rescued request has ended;
-    the one with the most time to spare goes first, after subtracting the time to restore its
-    memory. A preempted request is not preempted again until it has produced ``progress`` more
-    tokens. A request that arrived at least ``aging_s`` seconds ago is never preempted. No request
-    is preempted if the freed memory would not be enough. With ``swaps``, the victims' KV memory is
-    copied to CPU memory if copying is quicker than recomputing. With ``always_swaps``, it is copied
-    whenever CPU memory has room.
+    The first victims are running requests that can no longer be in time. The next victims are
+    requests with later deadlines that can pause until the rescued request has ended and still be in
+    time. Among these, the request with the most spare time goes first; the time to restore its
+    memory is subtracted. A preempted request is not preempted again until it has produced
+    ``progress`` more tokens. A request that arrived at least ``aging_s`` seconds ago is never
+    preempted. No request is preempted if all victims together would free too little memory. With
+    ``swaps``, the victims' KV cache is copied to CPU memory if copying is faster than recomputing.
+    With ``always_swaps``, the KV cache is copied whenever CPU memory has room.
     """
 
     slack: Slack
@@ -167,7 +165,7 @@ class Victims:
     rescue_s: float
     aging_s: float
     progress: int
-    # ``_swapped`` holds the requests whose KV memory is being copied to CPU memory.
+    # ``_swapped`` holds the requests whose KV cache is being copied to CPU memory.
     _swapped: set[Request] = field(default_factory=set)
 
     def victims_for(
@@ -178,10 +176,10 @@ class Victims:
         admitted: Container[Request],
         now_s: float,
     ) -> list[Running]:
-        """Return the requests to preempt for a request, in order; [] if all would free too little.
+        """Return the requests to preempt for ``request``, or [] if they would free too little.
 
-        The result is also empty unless the request would be late within the next ``rescue_s``
-        seconds. Requests that this pass has ``admitted`` keep their memory.
+        The result is also empty if the request is not urgent. Requests that this pass has
+        ``admitted`` are not preempted.
         """
         if not self.is_urgent(request, due_s, now_s):
             return []
@@ -200,11 +198,11 @@ class Victims:
         return chosen if gone and running.would_fit(request, gone) else []
 
     def is_urgent(self, request: Request, due_s: float, now_s: float) -> bool:
-        """Return whether the request would be late within ``rescue_s`` seconds."""
+        """Return whether the request would be late unless it starts within ``rescue_s`` seconds."""
         return due_s - now_s - self.slack.states[request].prefill_s <= self.rescue_s
 
     def by_spare_time(self, running: RunningView, now_s: float) -> list[Request]:
-        """Return running requests, most spare time first; recently preempted requests go last."""
+        """Return running requests, most spare time first, but recently preempted requests last."""
 
         def last(one: Running) -> tuple[bool, float]:
             left_s = self.slack.due_s(one.request) - now_s
@@ -214,12 +212,11 @@ class Victims:
         return [one.request for one in sorted(running, key=last, reverse=True)]
 
     def free_memory(self, one: Running) -> Generator[Preempt, bool, bool]:
-        """Preempt a request with or without a copy; return whether the engine took the memory."""
+        """Preempt a request, with or without a copy; return whether the engine freed its memory."""
         tokens = one.held_tokens
         swap = self._copied_s(tokens) < inf and self._copied_s(tokens) == self._return_s(tokens)
         if swap:
-            # The entry must exist before the yield, during which the engine calls
-            # ``note_retraction``.
+            # The engine calls ``note_retraction`` during the yield.
             self._swapped.add(one.request)
             if (yield Preempt(one.request, swap=True)):
                 return True
@@ -227,7 +224,7 @@ class Victims:
         return (yield Preempt(one.request))
 
     def note_retraction(self, request: Request) -> None:
-        """Record that a request has lost its memory, and the time of its next admission."""
+        """Record that a request has lost its memory, and estimate its next admission."""
         state = self.slack.states[request]
         state.spared = state.produced + self.progress
         if not state.produced:
@@ -245,12 +242,7 @@ class Victims:
         return state.produced >= state.spared and now_s - request.arrival_s < self.aging_s
 
     def _spare_s(self, left_s: float, return_s: float) -> float:
-        """Return the seconds for which a request can pause and stay in time; inf if it is late.
-
-        Args:
-            left_s: The seconds until the request's deadline.
-            return_s: The seconds that preempting the request would cost.
-        """
+        """Return the seconds for which a request can pause and be in time, or inf if it is late."""
         return inf if left_s < self.slack.step_s else left_s - return_s
 
     def _return_s(self, tokens: int) -> float:
@@ -261,10 +253,10 @@ class Victims:
         return min(self.slack.prefill_s(tokens), copied_s)
 
     def _copied_s(self, tokens: int) -> float:
-        """Return the seconds to copy tokens to CPU memory and back; inf if this is impossible."""
+        """Return the seconds to copy tokens to CPU memory and back, or inf if impossible."""
         out_s = self.slack.swap_s(tokens) if self.swaps else inf
         return out_s if out_s == inf else out_s + self._back_s(tokens)
 
     def _back_s(self, tokens: int) -> float:
-        """Return the seconds from admission to the next token, including copying tokens back."""
+        """Return the seconds from readmission to the next token, including copying back."""
         return self.slack.swap_s(tokens) + self.slack.prefill_s(1)

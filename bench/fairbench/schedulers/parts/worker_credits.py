@@ -1,6 +1,6 @@
-"""The accounts of D2LPM: each client's credit at each worker, and the charges at dispatch.
+"""The accounts of D2LPM: clients' credits at each worker, and charges at dispatch.
 
-Routers exchange their charges if several routers share credits.
+If several routers share credits, they exchange their charges.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ from fairbench.tenants import Tenants
 class WorkerCredit(MutableMapping[int, float]):
     """A client's credit at each worker, as a mapping.
 
-    ``positive`` is the set of workers with credit above 0, as bits. The credits are equal at all
-    workers to which the client has never sent a request, so a single number represents them.
-    Credits at other workers are stored one by one.
+    ``positive`` is the set of workers with credit above 0, as bits. A single number represents the
+    equal credits at all workers to which the client has never sent a request.
     """
 
     __slots__ = ("_apart", "_level", "_untouched", "positive")
 
     def __init__(self, workers: int) -> None:
-        # ``_level`` is the credit at each worker to which the client has never sent a request.
         self._level = 0.0
         self._untouched = workers
         self._apart: dict[int, float] = {}
@@ -55,7 +53,7 @@ class WorkerCredit(MutableMapping[int, float]):
     def spend(self, worker: int, cost: float) -> None:
         """Subtract ``cost`` from the credit at a worker.
 
-        The code is written for speed, because each request causes two calls.
+        The code repeats ``__setitem__`` for speed, because each request causes two calls.
         """
         if worker not in self._apart:
             self[worker] -= cost
@@ -83,11 +81,11 @@ class WorkerCredit(MutableMapping[int, float]):
         return sum(self._apart.values()) + self._level * self._untouched.bit_count()
 
     def refill(self, quantum: float, available: int) -> float:
-        """Grant quanta at all workers in debt until an available worker has credit.
+        """Grant quanta at all workers without credit until an available worker has credit.
 
-        The refill implements [DLPM] Alg. 2 lines 5-6, with all rounds in a single step.
-        ``available`` is a set of workers as bits. Precondition: the set is not empty, and the
-        client has no credit at any of its workers. Return the number of rounds.
+        The method implements [DLPM] Alg. 2 lines 5-6, with all rounds in a single step.
+        Precondition: ``available`` (bits) is not empty, and the client has no credit at these
+        workers. Return the number of rounds.
         """
         tried = [left for worker, left in self._apart.items() if available >> worker & 1]
         if available & self._untouched:
@@ -98,7 +96,7 @@ class WorkerCredit(MutableMapping[int, float]):
             return left + min(rounds, rounds_to_credit(left, quantum)) * quantum
 
         lifted = {worker: granted(left) for worker, left in self._apart.items() if left <= 0}
-        # The attributes are updated directly for speed, because a refill changes all workers.
+        # The attributes are updated directly for speed, because a refill may change all workers.
         self._apart.update(lifted)
         self.positive |= as_bits(worker for worker, left in lifted.items() if left > 0)
         if self._level <= 0:
@@ -114,7 +112,6 @@ class WorkerCredit(MutableMapping[int, float]):
         self.update(changed)
 
     def cap(self, most: float) -> None:
-        """Limit the credit at every worker to ``most``."""
         self._set_level(min(self._level, most))
         self.update({w: most for w, left in self._apart.items() if left > most})
 
@@ -129,11 +126,11 @@ class WorkerCredit(MutableMapping[int, float]):
 def to_forget(
     credit: Mapping[str, WorkerCredit], busy: Container[str], batch: int = BATCH
 ) -> list[str]:
-    """Return up to ``batch`` clients to forget, from the less recently used half of idle clients.
+    """Return up to ``batch`` idle clients whose credits should be deleted.
 
-    Clients in ``busy`` are kept. ``credit`` has each client's credits, the least recently used
-    client first. A forgotten client has no debt when it returns. Clients with the most credit are
-    forgotten first, because they gain least from this.
+    The clients come from the half of the idle clients that was used less recently. ``credit`` lists
+    the least recently used client first. Clients with the most credit are chosen first, because a
+    deletion erases debts.
     """
     idle = [client for client in credit if client not in busy]
     unused = idle[: max(batch, len(idle) // 2)]
@@ -143,9 +140,9 @@ def to_forget(
 class WorkerCredits:
     """The credits q_{i,w} of all clients i at all workers w.
 
-    A client's requests may only go to workers at which it has credit. A credit never exceeds the
-    quantum. A debt never exceeds one prompt plus the outputs of the client's unfinished requests at
-    the worker.
+    A client's requests may only go to workers at which the client has credit. A credit never
+    exceeds the quantum. A debt never exceeds a prompt plus the outputs of the client's unfinished
+    requests at the worker.
 
     Args:
         quantum: The quantum Q^w of a client of weight 1, in weighted tokens.
@@ -161,13 +158,13 @@ class WorkerCredits:
         self.quantum = quantum
         # ``of`` maps clients and tenants to credits, the least recently used first.
         self.of: dict[str, WorkerCredit] = {}
-        # ``unit_of_time`` returns the GPU time of a token in picoseconds; None if tokens are
-        # charged.
+        # ``unit_of_time`` returns the GPU time of a token in picoseconds, or is None for charges by
+        # token.
         self.unit_of_time: Callable[[], float] | None = None
         # ``payers`` returns the clients that have paid for unfinished requests.
         self.payers: Callable[[], Iterable[str]] = tuple
         self.on_forget: Callable[[str], None] = lambda client: None
-        # ``shared`` holds the charges of all routers if several routers share credits, else None.
+        # ``shared`` holds the charges of all routers, or None for a single router.
         self.shared: SharedCredit | None = None
         self._fleet = fleet
 
@@ -176,16 +173,14 @@ class WorkerCredits:
         return self.setup.lineage(client) if self.in_tree else (client,)
 
     def quantum_of(self, node: str) -> float:
-        """Return the quantum of a client or tenant, which grows with its weight."""
         quantum = self.quantum * self.setup.weight(node)
         return quantum if self.unit_of_time is None else quantum * self.unit_of_time()
 
     def available(self, client: str) -> int:
         """Return the workers at which the client is in credit, as bits (lines 3-6).
 
-        A client without credit at any worker first gets quanta until it has credit somewhere. Then
-        the set of workers is computed again; Algorithm 2 as printed would never end. All rounds of
-        a refill are computed in a single step.
+        A client without credit at any worker first gets quanta, and then the set is computed again.
+        Without this second computation, Algorithm 2 would not end.
         """
         within = self._fleet.everyone
         for node in self.nodes(client):
@@ -198,7 +193,7 @@ class WorkerCredits:
         return within
 
     def credit_of(self, node: str) -> WorkerCredit:
-        """Return the credit of a node, which counts as just used; prune nodes not used for long."""
+        """Return a node's credit and mark it as just used; delete credits not used for long."""
         credit = self.of.pop(node, None)
         if credit is None:
             if len(self.of) >= MAX_CLIENTS:
@@ -213,17 +208,17 @@ class WorkerCredits:
         return credit
 
     def charge(self, client: str, worker: int, cost: float) -> None:
-        """Charge a client, which may be new, for a dispatch to a worker (line 16)."""
+        """Charge a client for a dispatch to a worker (line 16)."""
         for node in self.nodes(client):
             self._spend(self.credit_of(node), node, worker, cost)
 
     def charge_end(self, client: str, worker: int, cost: float) -> None:
-        """Charge a client for a request that has ended at a worker (line 22)."""
+        """Charge a client for a finished request at a worker (line 22)."""
         for node in self.nodes(client):
             self._spend(self.of[node], node, worker, cost)
 
     def charge_end_capped(self, client: str, worker: int, cost: float) -> None:
-        """Charge a client as ``charge_end`` does, but limit a refunded credit to a quantum."""
+        """Charge like ``charge_end``, but limit a refunded credit to a quantum."""
         for node in self.nodes(client):
             if cost < 0:
                 self._refund(self.of[node], node, worker, -cost)
@@ -231,7 +226,7 @@ class WorkerCredits:
                 self._spend(self.of[node], node, worker, cost)
 
     def refund_dispatch(self, client: str, worker: int, amount: float) -> None:
-        """Refund the charge of a failed dispatch, but limit the credit to a quantum."""
+        """Refund the charge of a failed dispatch, up to a credit of one quantum."""
         for node in self.nodes(client):
             self._refund(self.credit_of(node), node, worker, amount)
 
@@ -241,7 +236,8 @@ class WorkerCredits:
             self.shared.spend(node, worker, cost)
 
     def _refund(self, credit: WorkerCredit, node: str, worker: int, amount: float) -> None:
-        # The client may have got quanta since the charge, so a full refund could exceed a quantum.
+        # A full refund could raise the credit above a quantum if the client has got quanta since
+        # the charge.
         most = min(credit[worker] + amount, self.quantum_of(node))
         before, credit[worker] = credit[worker], max(credit[worker], most)
         if self.shared is not None:
@@ -257,12 +253,12 @@ class WorkerCredits:
             del credit[worker]
 
     def apply_remote(self, client: str, change: CreditChange) -> None:
-        """Apply quanta and charges of a client, as reported by other routers."""
+        """Apply a client's quanta and charges at other routers."""
         assert self.shared is not None, "join_peers comes first"
         forgotten = self.shared.has_forgotten and client not in self.of
         credit, quantum = self.credit_of(client), self.quantum_of(client)
         credit.shift(change.rounds * quantum, change.charged)
-        # The other router may have forgotten the client; the reported credit may then exceed a
+        # After this router has forgotten a client, other routers may report a credit above a
         # quantum.
         if forgotten:
             credit.cap(quantum)
@@ -283,7 +279,7 @@ class CreditExchange:
         return self.credits.shared
 
     def join_peers(self) -> None:
-        """Share the credits with other routers from now on.
+        """Begin to share the credits with other routers.
 
         Raises UsageError for a tree of tenants.
         """
@@ -314,32 +310,30 @@ Charge = Literal["input", "uncached", "split", "owner", "gpu-time"]
 
 
 class DispatchCharging:
-    """A charging by tokens: prompt tokens at dispatch, and output tokens at the request's end.
+    """Charging of prompt tokens at dispatch, and of output tokens at the request's end.
 
-    With ``ahead``, a client's mean output is charged at dispatch, and the difference from the real
-    output is charged at the end.
+    With ``ahead``, a client's mean output is charged at dispatch and corrected at the end.
     """
 
     token_ps: Callable[[], float] | None = None
-    """A function that returns a token's GPU time in picoseconds; None if tokens are charged."""
+    """A function that returns a token's GPU time in picoseconds, or None for charges by token."""
 
     def __init__(self, extend_weight: int, output_weight: int, *, ahead: bool = False) -> None:
         self.extend_weight = extend_weight
         self.output_weight = output_weight
         self._answers = MeanAnswers() if ahead else None
-        # ``_ahead`` maps request ids to charges for outputs in advance.
         self._ahead: dict[int, float] = {}
-        # ``_paid`` maps ids of unfinished requests to the charge at dispatch of each client.
+        # ``_paid`` maps ids of unfinished requests to each client's charge at dispatch.
         self._paid: dict[int, dict[str, float]] = {}
 
     def prepare(self, name: str, setup: Setup) -> None:
-        """Receive the facts of the experiment.
+        """Receive the facts about the experiment.
 
         Raises UsageError, naming the scheduler, if a fact that the charging needs is unknown.
         """
 
     def dispatched(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
-        """Return each client's charge for a request; ``tokens`` of its prompt tokens count."""
+        """Return each client's charge for a request with ``tokens`` charged prompt tokens."""
         paid = self._paid[request.request_id] = self._prompt_charges(request, tokens, worker)
         if self._answers is not None:
             expected = self.output_weight * self._answers.expected(request.client)
@@ -351,22 +345,21 @@ class DispatchCharging:
         return {request.client: self.extend_weight * tokens}
 
     def end_charge(self, request: Request, output_tokens: int) -> float:
-        """Return the remaining charge of a request that has ended; a refund is negative."""
+        """Return the remaining charge of a finished request, or a negative refund."""
         self._paid.pop(request.request_id, None)
         cost = self.output_weight * output_tokens
         return cost if self._answers is None else cost - self._ahead.pop(request.request_id, 0)
 
     def failed(self, request: Request) -> dict[str, float]:
-        """Return the refund of each client for a dispatch that has failed."""
+        """Return each client's refund for a failed dispatch."""
         self._ahead.pop(request.request_id, None)
         return self._paid.pop(request.request_id, {})
 
     def payers(self) -> set[str]:
-        """Return the clients that have paid for unfinished requests."""
         return {payer for payers in self._paid.values() for payer in payers}
 
     def forget_worker(self, worker: int) -> None:
-        """Record that a worker has left and that its cache is lost."""
+        """Handle the departure of a worker, whose cache is lost."""
 
     def record_time(self, request: Request, gpu_s: float) -> None:
         """Record the GPU time of a request at its worker, in seconds."""
@@ -381,14 +374,14 @@ class DispatchCharging:
 
 
 class SharedDispatchCharging(DispatchCharging):
-    """A charging of prompts to the clients that share prefixes, as in ``SharedCharges``."""
+    """Charging of prompts to the clients that share prefixes (see ``SharedCharges``)."""
 
     def __init__(
         self, extend_weight: int, output_weight: int, sharing: Sharing, *, ahead: bool
     ) -> None:
         super().__init__(extend_weight, output_weight, ahead=ahead)
         self._sharing = sharing
-        # ``_shared`` maps each worker to the charges for prefixes that clients share there.
+        # ``_shared`` maps each worker to the shared prefixes in its cache.
         self._shared: dict[int, SharedCharges] = {}
 
     def _prompt_charges(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
@@ -401,13 +394,13 @@ class SharedDispatchCharging(DispatchCharging):
 
 
 class TimeDispatchCharging(DispatchCharging):
-    """A charging of a prompt's expected GPU time at dispatch, with a correction at the end."""
+    """Charging of a prompt's expected GPU time at dispatch, with a correction at the end."""
 
     _charges: GPUCharges
 
     def __init__(self, extend_weight: int, output_weight: int, *, ahead: bool) -> None:
         super().__init__(extend_weight, output_weight, ahead=ahead)
-        # ``_took_ps`` holds the GPU times (ps) of requests that have just ended, by request id.
+        # ``_took_ps`` maps ids of requests that have just ended to their GPU times (ps).
         self._took_ps: dict[int, int] = {}
 
     def prepare(self, name: str, setup: Setup) -> None:
@@ -443,15 +436,13 @@ def dispatch_charging(
         extend_weight: Price of a prompt token.
         output_weight: Price of an output token.
         charge: With ``input``, the full prompt is charged ([DLPM] Alg. 2 line 16); with
-            ``uncached``, only the part that the chosen worker has not cached is charged. With
-            ``split`` or ``owner``, the uncached part is charged to the clients that share the
-            prefix at the worker, as in ``SharedCharges``. With ``gpu-time``, the expected GPU time
-            of the prompt is charged; at the end of the request, the true GPU time of the whole
-            request replaces this charge.
-        ahead: Whether the mean length of a client's answers is charged at dispatch, and the
-            difference between the mean and the true length at the end. By default, outputs are
-            charged when a request has ended (line 22), so a client's credit falls slowest at the
-            slowest worker.
+            ``uncached``, only the part that the chosen worker has not cached. With ``split`` or
+            ``owner``, clients that share a prefix at the worker pay for the uncached part
+            (``SharedCharges``). With ``gpu-time``, the prompt's expected GPU time is charged, and
+            the request's true GPU time replaces it at the end.
+        ahead: Whether a client's mean output is charged at dispatch and corrected at the end. By
+            default, outputs are charged at the end (line 22), so a client's credit falls slowest at
+            the slowest worker.
     """
     if charge == GPU_TIME:
         return TimeDispatchCharging(extend_weight, output_weight, ahead=ahead)

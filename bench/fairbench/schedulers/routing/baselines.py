@@ -1,4 +1,4 @@
-"""Routers that ignore prefixes, and choose workers in rotation or by load."""
+"""Routers that ignore cached prefixes, and choose workers in rotation or by load."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairbench.schedulers.routing.bases import CountingRouter, FleetRouter, draw
 class RoundRobin(FleetRouter):
     """Round robin: the n-th request goes to worker n mod D, where D is the number of workers.
 
-    SGLang's data parallelism works in this way by default.
+    SGLang uses round robin between data-parallel ranks by default.
     """
 
     name = "round-robin"
@@ -33,10 +33,10 @@ class RoundRobin(FleetRouter):
 
 
 class ClientRoundRobin(FleetRouter):
-    """Round robin by client: client number n (from 0) starts at worker n mod D, for D workers.
+    """Round robin by client: each client's requests go to the workers in rotation.
 
-    If all clients started at the same worker, every client's first request would go to worker 0.
-    With VTC as the local scheduler, this router bounds differences in service ([DLPM] Theorem A.6).
+    Client number n (from 0) starts at worker n mod D, for D workers. With VTC as the local
+    scheduler, differences in service are bounded ([DLPM] Theorem A.6).
     """
 
     name = "client-round-robin"
@@ -46,7 +46,7 @@ class ClientRoundRobin(FleetRouter):
 
     def __init__(self, params: NoParams, workers: int) -> None:
         super().__init__(workers)
-        # ``_turns`` maps each client to its next turn, the client used least recently first.
+        # ``_turns`` maps each client to its next turn, the least recent client first.
         self._turns: dict[str, int] = {}
         self._appeared = 0
 
@@ -64,7 +64,7 @@ class ClientRoundRobin(FleetRouter):
 class LeastLoaded(FleetRouter):
     """A router that chooses the worker with the fewest requests in flight; ties rotate.
 
-    It ignores clients and prefixes.
+    The router ignores clients and cached prefixes.
     """
 
     name = "least-loaded"
@@ -80,19 +80,19 @@ class LeastLoaded(FleetRouter):
 
 
 class PowerOfTwo(CountingRouter):
-    """A router that picks the less loaded of two random workers, or the first of equal workers.
+    """A router that chooses the less loaded of two random workers.
 
-    This is a rule of smg, the gateway of SGLang (lightseekorg/smg @73da68c, power_of_two.rs). The
-    two workers are compared by KV pool usage if both report it, and otherwise by requests in
-    flight. Clients and prefixes are ignored. AIBrix and Ray Serve have routers that compare the
-    requests in flight of two random workers.
+    The rule is that of smg, the gateway of SGLang (lightseekorg/smg @73da68c, power_of_two.rs). The
+    router compares the KV pool usage of the workers if both report it, and otherwise their requests
+    in flight. Clients and cached prefixes do not matter. AIBrix and Ray Serve have routers that
+    compare the requests in flight of two random workers.
     """
 
     name = "power-of-two"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``load`` is ``usage``, or ``in_flight``, which ignores KV pool usage."""
+        """Parameters: ``load`` is the measure, KV pool ``usage`` or requests ``in_flight``."""
 
         load: Literal["usage", "in_flight"] = "usage"
 

@@ -15,7 +15,7 @@ _MASK = 2**64 - 1
 
 
 def draw(number: int, stream: int = 0) -> float:
-    """Return a pseudo-random number in [0, 1): the SplitMix64 hash of a request id and a stream."""
+    """Return a pseudo-random number in [0, 1), the SplitMix64 hash of a request id and a stream."""
     mixed = (number * _GOLDEN + stream * 0xD1B54A32D192ED03 + _GOLDEN) & _MASK
     mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & _MASK
     mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & _MASK
@@ -62,9 +62,9 @@ class PrefixRouter(FleetRouter):
 
 
 class CountingRouter(FleetRouter):
-    """A router that counts requests in flight, and reads all other loads from ``setup.fleet``.
+    """A router that counts requests in flight, and reads other loads from ``setup.fleet``.
 
-    A simulated fleet reports loads without delay; real routers poll workers every 50 ms to 5 s.
+    A simulated fleet reports loads without delay. Real routers poll workers every 50 ms to 5 s.
     """
 
     def in_flight_by_worker(self) -> dict[int, int]:
@@ -72,13 +72,13 @@ class CountingRouter(FleetRouter):
         return {worker: self._fleet.unfinished_at(worker) for worker in self._fleet.workers}
 
     def reported_load(self, worker: int) -> WorkerLoad:
-        """Return the load that the worker reports, or just the requests in flight if unknown."""
+        """Return the load that the worker reports or, without a report, the requests in flight."""
         if self.setup.fleet is None:
             return WorkerLoad(self._fleet.unfinished_at(worker), 0)
         return self.setup.fleet.load(worker)
 
     def queued_at(self, worker: int) -> int:
-        """Return the number of requests queued at the worker, or of all its requests if unknown."""
+        """Return the number of requests queued at the worker or, if unknown, in flight there."""
         load = self.reported_load(worker)
         return load.in_flight if load.queued is None else load.queued
 
@@ -91,11 +91,11 @@ class CountingRouter(FleetRouter):
 
 
 def any_of(workers: list[int], request: Request) -> int:
-    """Return a pseudo-random worker for the request; the choice is the same in every run."""
+    """Return a pseudo-random worker for the request, which is the same in every run."""
     return workers[int(draw(request.request_id) * len(workers))]
 
 
 def lowest(costs: dict[int, float]) -> list[int]:
-    """Return the workers whose cost is lowest."""
+    """Return the workers with the lowest cost."""
     least = min(costs.values())
     return [worker for worker, cost in costs.items() if cost == least]

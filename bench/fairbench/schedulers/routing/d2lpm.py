@@ -1,4 +1,4 @@
-"""The router D2LPM (Double Deficit LPM): locality while credit lasts ([DLPM] Alg. 2)."""
+"""The router D2LPM (Double Deficit LPM): cache locality while credit lasts ([DLPM] Alg. 2)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from fairbench.tenants import Tenants
 
 
 class D2LPM(CreditExchange, PrefixRouter):
-    """A router that prefers the worker with the longest cached prefix as long as credit lasts.
+    """A router that prefers the worker with the longest cached prefix while the client has credit.
 
     Each client has a separate credit at each worker. Among the workers at which the client has
-    positive credit, the router takes those with the longest cached prefix, and among these the
-    worker with the fewest requests in flight; ties rotate. A client without credit at any worker
-    gets quanta until it has positive credit at some worker. ``route`` implements stream 1 of
-    Algorithm 2, ``on_finish`` implements stream 2, and ``PrefixRouter.on_evict`` implements stream
-    3 (lines 24 to 27).
+    positive credit, the router takes the workers with the longest cached prefix. Among several such
+    workers, the router takes the worker with the fewest requests in flight; ties rotate. A client
+    without credit at any worker gets quanta until it has positive credit at some worker. ``route``
+    implements stream 1 of Algorithm 2, ``on_finish`` implements stream 2, and
+    ``PrefixRouter.on_evict`` implements stream 3 (lines 24 to 27).
     """
 
     name = "d2lpm"
@@ -42,18 +42,18 @@ class D2LPM(CreditExchange, PrefixRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the credits, of the charging and of the prefix tree.
+        """Parameters of credits, charging and the prefix tree.
 
-        ``worker_quantum`` is Q^w of a client of weight 1, in weighted tokens; a client of weight 2
-        gets twice as much. If the quantum is only a few times the mean cost of a request, clients
-        leave their prefixes after a few requests. ``dispatch_charging`` describes ``charge`` and
+        ``worker_quantum`` is the paper's quantum Q^w in weighted tokens, for a client of weight 1.
+        If the quantum is only a few times the mean cost of a request, clients leave the worker with
+        their prefix after a few requests. ``dispatch_charging`` describes ``charge`` and
         ``outputs``. Prefix matches of fewer than ``min_match_tokens`` tokens are ignored, such as a
-        system prompt that all clients share. With ``insert_on_finish``, prompt and output are added
-        to the prefix tree when a request ends, so that the next turn of a conversation matches its
-        whole history; Algorithm 2 adds prompts only (line 18). ``tenants=tree`` keeps credits at
-        every level of ``org/team/user``. ``max_tree_nodes`` is the maximum size of the prefix tree
-        in nodes, a million by default. ``weights`` of clients override the experiment's weights.
-        ``Filling`` describes ``fill_below``; with None or 0, Algorithm 2 works as published.
+        system prompt that all clients share. With ``insert_on_finish``, a finished request's prompt
+        and output are added to the prefix tree, so that the next turn of a conversation matches.
+        Algorithm 2 adds prompts only (line 18). ``tenants=tree`` keeps credits at every level of
+        ``org/team/user``. ``max_tree_nodes`` is the maximum size of the prefix tree in nodes, a
+        million by default. ``weights`` of clients override the experiment's weights. ``Filling``
+        describes ``fill_below``; None and 0 select Algorithm 2 as published.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("extend_weight",)
@@ -113,7 +113,7 @@ class D2LPM(CreditExchange, PrefixRouter):
         return worker
 
     def _charged_tokens(self, request: Request, node: RecentNode, worker: int) -> int:
-        """Return the number of charged prompt tokens; at least 1, as an engine computes one."""
+        """Return the number of charged prompt tokens, at least 1 because engines compute one."""
         if self.params.charge == "input":
             return request.input_tokens
         return max(1, request.input_tokens - self._tree.cached_tokens(node).get(worker, 0))

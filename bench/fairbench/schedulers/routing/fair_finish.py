@@ -1,6 +1,6 @@
-"""The router fair-finish: locality, unless a request would end much sooner at another worker.
+"""The router fair-finish keeps locality unless a request would end much sooner elsewhere.
 
-The end of a request at a worker is estimated as if the worker's clients shared it fairly.
+The router estimates a request's end at each worker as if clients shared the worker fairly.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ NOBODY = Holders(0, 0)
 
 
 class FairFinish(PrefixRouter):
-    """A router that estimates when each worker would end the request if clients shared fairly.
+    """A router that compares the estimated ends of a request at all workers.
 
     The estimate for a worker is a sum (``WorkerBacklog.finish_of_more``): the request's work, its
     client's backlog at the worker, and the part of other clients' backlogs that fair sharing serves
-    until the end. A flood by another client of equal weight adds at most as much as the work of the
+    until the request ends. Another client of equal weight adds at most the total work of the
     request's own client. The router chooses the worker with the lowest estimate among those with
     the longest cached prefix, unless another worker's estimate is lower by more than the slack. The
-    slack is a multiple of the prefill time of the cached prefix, so a cached document attracts
-    requests, and a short shared system prompt hardly does. Ties rotate. A request's work
-    (``RequestWork``) includes its expected output, the mean output of its client's finished
-    requests. When the request ends, the backlog falls by the amount that it added. The router is a
-    heuristic without a bound for the cluster; the bound of each worker's scheduler still holds. In
-    a large fleet, only a few workers are examined (``Finishes``).
+    slack is a multiple of the prefix's prefill time, so a cached document attracts requests, but a
+    short system prompt does not. Ties rotate. A request's work (``RequestWork``) includes its
+    expected output, which is the mean output of its client's finished requests. The router has no
+    proven bound for the cluster; the bounds of the workers' schedulers hold. In a large fleet, only
+    a few workers are examined (``Finishes``).
     """
 
     name = "fair-finish"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the estimate and of the prefix tree.
+        """Parameters of the estimate and the prefix tree.
 
         A worker without the longest cached prefix is chosen only if its estimate is lower by more
         than the slack, which is ``slack`` times the prefill time of the cached prefix.
 
-        If ``slack`` is 0, the lowest estimate always decides; if it is inf, the longest cached
-        prefix decides. With ``tenants=tree``, siblings share fairly at every level of
-        ``org/team/user``. ``length_factor`` multiplies the expected outputs, in order to measure
-        the effect of wrong expectations. ``max_tree_nodes`` and ``weights`` are as in D2LPM.
+        If ``slack`` is 0, the lowest estimate always decides; if ``slack`` is inf, the longest
+        cached prefix decides. With ``tenants=tree``, siblings share fairly at every level of
+        ``org/team/user``. ``length_factor`` multiplies the expected outputs, which serves to
+        measure the effect of wrong predictions. ``D2LPM`` describes ``max_tree_nodes`` and
+        ``weights``.
         """
 
         slack: Annotated[float, Ge(0)] = SLACK
@@ -92,7 +92,7 @@ class FairFinish(PrefixRouter):
         return worker
 
     def _costs(self, request: Request, levels: Sequence[Holders]) -> list[Costs]:
-        """Return the request's work at each worker, with at least one prompt token uncached."""
+        """Return the request's work at each worker, where at least one prompt token is uncached."""
         output = self._lengths.expected(request.client) * (self.params.length_factor or 1.0)
 
         def cost(held_tokens: int, workers: int) -> Costs:
@@ -105,14 +105,14 @@ class FairFinish(PrefixRouter):
         return [*(cost(*level) for level in levels), *([cost(0, others)] if others else [])]
 
     def _slack(self, matched_tokens: int) -> float:
-        """Return by how much another worker must be better, in tokens of prefill."""
+        """Return the slack in tokens of prefill: the lead that another worker must have."""
         if not matched_tokens:
-            # Infinity is handled apart, because 0 times infinity is NaN.
+            # With an infinite slack, the product would be NaN.
             return 0.0
         return self.params.slack * self._work.work_tokens(0, matched_tokens, 0)
 
     def _choose(self, client: str, costs: list[Costs], holders: Holders) -> int:
-        """Return the chosen worker; examine workers without the prefix only if needed."""
+        """Choose a worker; examine workers without the cached prefix only if necessary."""
         backlogs = self._backlogs
         finishes = Finishes(client, costs, backlogs, self._fleet.idle_workers, backlogs.bounds())
         if not holders.workers:

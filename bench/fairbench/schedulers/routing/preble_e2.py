@@ -19,16 +19,15 @@ from fairbench.schedulers.routing.bases import PrefixRouter
 class PrebleE2(PrefixRouter):
     """The router E2 as the Preble paper describes it ([Preble] Alg. 1 and 2, §3.2).
 
-    A request with more cached than uncached tokens exploits: the request goes to the GPU with the
-    lowest cost among the GPUs that hold the request's longest cached prefix. All other requests
-    explore: an exploring request goes to the GPU with unusually much decoding, if there is such a
-    GPU, and otherwise to the GPU with the lowest cost. Cost is L + M + P: load in the window,
-    recomputation of tokens that would be evicted, and prefill of uncached tokens. A request that
-    would exploit the most loaded GPU goes to the least loaded GPU if the loads (L) of the two GPUs
-    differ by more than the threshold. If the loads differ by less than the threshold, but the
-    queueing time of the prefix on its GPU keeps growing, the request goes to the least loaded GPU
-    without the prefix. The GPU without the prefix then computes a copy of the prefix. Half of the
-    load below the prefix in the tree then moves to the GPU that computes the copy. Ties rotate.
+    A request with more cached than uncached tokens exploits: it goes to the cheapest GPU that has
+    the longest cached prefix of the request. Any other request explores: it goes to a GPU with an
+    unusually high share of decoding or, if there is none, to the cheapest GPU. The cost is L + M +
+    P: load in the window, recomputation of evicted tokens, and prefill of uncached tokens. A
+    request that would exploit the most loaded GPU goes to the least loaded GPU if the loads (L) of
+    the two GPUs differ by more than the threshold. Otherwise, if the queueing time of the prefix on
+    its GPU keeps growing, the request goes to the least loaded GPU without the prefix, which
+    computes a copy of the prefix. Half of the load below the prefix in the tree then moves to the
+    GPU with the copy. Ties rotate.
     """
 
     name = "preble-e2"
@@ -38,21 +37,20 @@ class PrebleE2(PrefixRouter):
     class Params:
         """Parameters of E2.
 
-        ``window_s`` is the length H of the paper's window. Each mechanism except ``exploit`` can be
-        turned off: ``eviction_cost`` by the value false, and mechanisms with a threshold by the
-        threshold inf.
+        ``window_s`` is the length H of the paper's window. A threshold of inf turns a mechanism
+        off, and so does ``eviction_cost=false``.
 
         ``rebalance_threshold`` is the paper's Th_bal (1.5 in Preble's code). ``autoscale_factor``
-        is the factor by which the queueing time must grow within H before a prefix is copied; in
-        the paper, the time doubles (2). ``imbalance_ratio`` is IMBALR, the threshold for a GPU's
-        ratio of decoding to prefill time, relative to the ratio of all GPUs ([gaps] D2).
+        is the factor by which the queueing time must grow within H before a prefix is copied; the
+        paper uses 2. ``imbalance_ratio`` is IMBALR, the threshold for a GPU's ratio of decoding to
+        prefill time, relative to the ratio of all GPUs ([gaps] D2).
 
-        ``capacity_tokens`` is the size of a worker's KV pool in tokens, from which the eviction
-        cost M is computed. 0 means ``Setup.pool_tokens``, and M is 0 if the size is unknown. The
-        router knows only prompts, not outputs, so a pool fills up earlier than the router assumes.
-        ``default_output_tokens`` replaces the mean output until a request has finished on the GPU.
-        The prefill times are Preble's for Mistral 7B on an A100: linear in the number of tokens
-        from ``prefill_linear_from_tokens`` tokens on, ``prefill_short_ms`` for fewer tokens, and
+        ``capacity_tokens`` is the size of a worker's KV pool in tokens, which determines the
+        eviction cost M. The value 0 means ``Setup.pool_tokens``, and M is 0 if the size is unknown.
+        A pool fills up earlier than the router assumes, because the router does not count outputs.
+        ``default_output_tokens`` is the mean output of a GPU on which no request has finished. The
+        prefill times are Preble's for Mistral 7B on an A100. They are linear from
+        ``prefill_linear_from_tokens`` tokens on, ``prefill_short_ms`` for shorter prompts, and
         ``prefill_tiny_ms`` under 64 tokens. ``decode_ms_per_token`` is the time of an 8B model on
         an A100, with one request at a time.
         """
@@ -120,7 +118,7 @@ class PrebleE2(PrefixRouter):
         return chosen if key is None else self._replicate(key, chosen)
 
     def _replicate(self, key: PrebleNode, worker: int) -> int:
-        """Return the least loaded GPU without the prefix, for a copy, or else ``worker``."""
+        """Return the least loaded GPU without the prefix, or ``worker`` if all GPUs have it."""
         without = self._fleet.everyone & ~key.workers
         if not without:
             return worker
@@ -136,7 +134,7 @@ class PrebleE2(PrefixRouter):
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         self._scaler.note_end(request)
-        # A request that was refused (0 tokens) says nothing about the length of outputs.
+        # A refused request (0 tokens) does not count in the mean output.
         if self._fleet.end_request(request, worker) and output.length:
             self._windows.add_finished(worker, now_s, output.length)
 
