@@ -39,9 +39,9 @@ the environment of a server that you start yourself. The plugins always refuse r
 the tested ones.
 
 [`--engine-code PYTHON`](own-code.md) lets an installed engine's own code decide in a simulation.
-`fairbench engine-check --engine-code PYTHON` compares this code with fairbench's model of the
-release in random runs, and finds the first decision that differs. The scripts `release.sh` also run
-`engine-check`.
+`fairbench engine-check --engine-code PYTHON`, which the scripts `release.sh` also run, compares
+this code with fairbench's model of the release in random runs, and finds the first decision that
+differs.
 CHECKED
 
 The simulator follows the rules of SGLang 0.5.23. `--set engine.release=0.5.17` simulates an older
@@ -111,8 +111,8 @@ DETAILS = """
   (`rpm`), because the server on the other side would wait for the refused request. In prefill and
   decode servers, the plugin also refuses pipeline parallelism, because SGLang's pipeline stages
   agree on an order of requests that is not the scheduler's.
-- *Choices and prompts.* Without the plugin, SGLang drops the `routing_key` in batches, in requests
-  with `n` above 1 and in `/v1/responses`. The plugin keeps the `routing_key` of such requests.
+- *Choices and prompts.* The plugin keeps the `routing_key` in batches, in requests with `n` above 1
+  and in `/v1/responses`, where SGLang alone drops it.
 - *CPU work.* Compared with SGLang's own FCFS, a step with the plugin executes 1.05 times as many
   Python bytecode instructions under `fcfs`, 1.07 times under `vtc`, 1.10 times under `lpm`, 1.12
   times under `dlpm` and 1.38 times under `edf` (`edf` with 24 steps). About 7 of `dlpm`'s 12
@@ -153,8 +153,7 @@ DETAILS = """
   image as a prefix only if the images are equal.
 - *Embeddings.* vLLM does not tell its scheduler the clients of pooling requests. With `--runner
   pooling`, the plugin therefore serves requests in order of arrival, says so when the server
-  starts, and reports the scheduler `fcfs`. With `--runner pooling`, the plugin refuses an eviction
-  policy.
+  starts, reports the scheduler `fcfs`, and refuses an eviction policy.
 - *Sessions.* The session of a request is named by `session_id` in the field `vllm_xargs`, because
   the request's own field `session_id` names the client to the plugin. The eviction policy
   `retention` keeps the tokens of sessions.
@@ -169,8 +168,8 @@ in one server. Each rank has its own queue and scheduler, but all ranks share on
 client: a client that floods every rank receives no more than its share of the server.
 
 - *Exchange.* Each rank writes its charges to a file in memory every 50 ms, and reads the charges of
-  the other ranks. No rank waits for another rank. The first process of a server creates the folder
-  of these files, and sets `FAIRBENCH_RANKS` to its path.
+  the other ranks. The first process of a server creates the folder of these files, and sets
+  `FAIRBENCH_RANKS` to its path; no rank waits for another rank.
 - *Bound.* If two clients wait at all N ranks of a server, their service differs by at most N times
   the bound of one rank (DLPM Theorem 5.1), plus twice the charges that a rank has not read yet.
 - *Work conservation.* No rank idles because a client waits at another rank. A client that waits at
@@ -193,11 +192,10 @@ client: a client that floods every rank receives no more than its share of the s
   (`fairbench_rank_charges_received`), and the age of the last of these charges when the rank read
   them (`fairbench_rank_lag_seconds`).
 
-The sharing of accounts was tested on a CPU server of vLLM 0.32.0 with two ranks under `vtc`, each
-with two slots in its batch. In this test, one client flooded both ranks over 40 connections, and a
-well-behaved client had 4 connections at rank 0. The well-behaved client received 40% of the
-service, as with one rank of four slots. With a separate account at each rank, the well-behaved
-client received 23% of the service, and its median latency rose from 0.11 s to 0.20 s
+In a test on a CPU server of vLLM 0.32.0 with two ranks under `vtc`, each with two batch slots, one
+client flooded both ranks over 40 connections, and a well-behaved client had 4 connections at
+rank 0. The well-behaved client received 40% of the service, as with one rank of four slots. With a
+separate account at each rank, it received 23%, and its median latency rose from 0.11 s to 0.20 s
 (`tests/vllm_cpu/test_vllm_cpu_ranks.py`, `tests/sglang_cpu/test_sglang_cpu_ranks.py`).
 """
 
