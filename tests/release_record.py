@@ -92,11 +92,10 @@ DETAILS = """
 - *LoRA.* A request whose adapter has no slot, is still loading (`--enable-lora-overlap-loading`) or
   drains (`--lora-drain-wait-threshold`) is treated like a request that does not fit into memory:
   admission stops, or with `no_room=skip`, the scheduler tries the next request.
-- *HiCache* (`--enable-hierarchical-cache`). Tokens that SGLang loads from the host's memory count
-  as cached tokens. With `charge=gpu-time`, the measured time of a step includes this loading; the
-  plugin fits the loading time of a token, and charges it to the request that needs the tokens.
-  While SGLang loads a prefix from storage (`--hicache-storage-backend`), the request is treated
-  like a request that does not fit into memory.
+- *HiCache* (`--enable-hierarchical-cache`). Tokens that SGLang loads from the host's memory count as cached tokens.
+  With `charge=gpu-time`, the measured time of a step includes the loading of tokens; the plugin fits the loading time
+  of a token, and charges it to the request that needs the tokens. While SGLang loads a prefix from storage
+  (`--hicache-storage-backend`), the request is treated like a request that does not fit into memory.
 - *Prefill servers.* A prefill server queues a request once a decode server has memory for it. While
   it waits for decode memory, the request occupies a buffer for arriving prompts; clients share
   these buffers by weight.
