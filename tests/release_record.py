@@ -56,13 +56,12 @@ release, which differs in these rules:
   up a budget, and admits it if only the budget `max_prefill_tokens` is used up.
 - Before SGLang 0.5.22, a scheduling pass does not refresh the cached prefixes of the first waiting
   requests.
-- Before SGLang 0.5.22, the prefix tree stores the recomputed prompt and outputs of a retracted
-  request as one node. Before SGLang 0.5.22, this node is split when the request finishes; before
-  SGLang 0.5.20, it is never split.
+- Before SGLang 0.5.22, the prefix tree stores the recomputed prompt and outputs of a retracted request as one node.
+  Before SGLang 0.5.22, the node of a retracted request is split when the request finishes; before SGLang 0.5.20, it is
+  never split.
 
-One rule of older releases is not simulated: before SGLang 0.5.22, `ignore_eos` does not reserve
-memory for all outputs. The setting `engine.full_reservation` reserves this memory in every
-simulated release.
+One rule of older releases is not simulated: before SGLang 0.5.22, `ignore_eos` does not reserve memory for all outputs.
+The setting `engine.full_reservation` reserves memory for all outputs in every simulated release.
 
 The SGLang plugin keeps prefix matches between scheduling passes, on `RadixCache` and
 `UnifiedRadixCache` of every release. On `UnifiedRadixCache` (a tree in Python), the plugin's LPM
@@ -171,9 +170,9 @@ client: a client that floods every rank receives no more than its share of the s
   `FAIRBENCH_RANKS` to its path; no rank waits for another rank.
 - *Bound.* If two clients wait at all N ranks of a server, their service differs by at most N times
   the bound of one rank (DLPM Theorem 5.1), plus twice the charges that a rank has not read yet.
-- *Work conservation.* No rank idles because a client waits at another rank. A client that waits at
-  only one rank receives at most the service of this rank. At this rank, the client goes before
-  clients that received more service at other ranks in the meantime.
+- *Work conservation.* No rank idles because a client waits at another rank. A client that waits at only one rank
+  receives at most the service of one rank. At its only rank, the client goes before clients that received more service
+  at other ranks in the meantime.
 - *Schedulers.* `vtc`, `dlpm` and their variants share accounts between ranks. `fcfs`, `lpm`, `edf`
   and all other schedulers without accounts exchange nothing. The plugin refuses schedulers that
   keep other totals than accounts (`rpm`, `equinox`, `tenants=tree`) on a server with several ranks.
