@@ -56,12 +56,13 @@ release, which differs in these rules:
   up a budget, and admits it if only the budget `max_prefill_tokens` is used up.
 - Before SGLang 0.5.22, a scheduling pass does not refresh the cached prefixes of the first waiting
   requests.
-- Before SGLang 0.5.22, the prefix tree stores the recomputed prompt and outputs of a retracted request as one node.
-  Before SGLang 0.5.22, the node of a retracted request is split when the request finishes; before SGLang 0.5.20, it is
-  never split.
+- Before SGLang 0.5.22, the prefix tree stores the recomputed prompt and outputs of a retracted
+  request as one node. Before SGLang 0.5.22, the node of a retracted request is split when the
+  request finishes; before SGLang 0.5.20, it is never split.
 
-One rule of older releases is not simulated: before SGLang 0.5.22, `ignore_eos` does not reserve memory for all outputs.
-The setting `engine.full_reservation` reserves memory for all outputs in every simulated release.
+One rule of older releases is not simulated: before SGLang 0.5.22, `ignore_eos` does not reserve
+memory for all outputs. The setting `engine.full_reservation` reserves memory for all outputs in
+every simulated release.
 
 The SGLang plugin keeps prefix matches between scheduling passes, on `RadixCache` and
 `UnifiedRadixCache` of every release. On `UnifiedRadixCache` (a tree in Python), the plugin's LPM
@@ -91,10 +92,11 @@ DETAILS = """
 - *LoRA.* A request whose adapter has no slot, is still loading (`--enable-lora-overlap-loading`) or
   drains (`--lora-drain-wait-threshold`) is treated like a request that does not fit into memory:
   admission stops, or with `no_room=skip`, the scheduler tries the next request.
-- *HiCache* (`--enable-hierarchical-cache`). Tokens that SGLang loads from the host's memory count as cached tokens.
-  With `charge=gpu-time`, the measured time of a step includes the loading of tokens; the plugin fits the loading time
-  of a token, and charges it to the request that needs the tokens. While SGLang loads a prefix from storage
-  (`--hicache-storage-backend`), the request is treated like a request that does not fit into memory.
+- *HiCache* (`--enable-hierarchical-cache`). Tokens that SGLang loads from the host's memory count
+  as cached tokens. With `charge=gpu-time`, the measured time of a step includes the loading of
+  tokens; the plugin fits the loading time of a token, and charges it to the request that needs the
+  tokens. While SGLang loads a prefix from storage (`--hicache-storage-backend`), the request is
+  treated like a request that does not fit into memory.
 - *Prefill servers.* A prefill server queues a request once a decode server has memory for it. While
   it waits for decode memory, the request occupies a buffer for arriving prompts; clients share
   these buffers by weight.
@@ -138,12 +140,12 @@ DETAILS = """
   request that the scheduler chooses (`preempt=fair`). The plugin refuses schedulers that charge
   measured time together with vLLM's priorities. `fairbench serve` does not pass on `priority`,
   because a client could put its own requests before those of other clients.
-- *KV connectors and offloading* (`--kv-transfer-config`, `--kv-offloading-size`). Tokens that vLLM
-  loads through a KV connector count as cached. A request whose tokens are loaded while steps run is
-  admitted and charged when the load begins. With `charge=gpu-time`, a load beside running steps is
-  free, but a load for which a step waits is charged as a part of the step. Prefix-aware schedulers
-  see only the prefixes in the GPU's memory. If a load through a KV connector fails, vLLM recomputes
-  the tokens, and no client pays for the recomputation.
+- *KV connectors and offloading* are set by `--kv-transfer-config` and `--kv-offloading-size`.
+  Tokens that vLLM loads through a KV connector count as cached. A request whose tokens are loaded
+  while steps run is admitted and charged when the load begins. With `charge=gpu-time`, a load
+  beside running steps is free, but a load for which a step waits is charged as a part of the step.
+  Prefix-aware schedulers see only the prefixes in the GPU's memory. If a load through a KV
+  connector fails, vLLM recomputes the tokens, and no client pays for the recomputation.
 - *Disaggregation.* In a prefill server, fairbench's scheduler orders the requests. In a decode
   server, clients pay for output tokens, and for prompt tokens whose KV cache was not loaded from
   the prefill server (at least one token per request).
@@ -170,9 +172,9 @@ client: a client that floods every rank receives no more than its share of the s
   `FAIRBENCH_RANKS` to its path; no rank waits for another rank.
 - *Bound.* If two clients wait at all N ranks of a server, their service differs by at most N times
   the bound of one rank (DLPM Theorem 5.1), plus twice the charges that a rank has not read yet.
-- *Work conservation.* No rank idles because a client waits at another rank. A client that waits at only one rank
-  receives at most the service of one rank. At its only rank, the client goes before clients that received more service
-  at other ranks in the meantime.
+- *Work conservation.* No rank idles because a client waits at another rank. A client that waits at
+  only one rank receives at most the service of one rank. At its only rank, the client goes before
+  clients that received more service at other ranks in the meantime.
 - *Schedulers.* `vtc`, `dlpm` and their variants share accounts between ranks. `fcfs`, `lpm`, `edf`
   and all other schedulers without accounts exchange nothing. The plugin refuses schedulers that
   keep other totals than accounts (`rpm`, `equinox`, `tenants=tree`) on a server with several ranks.
