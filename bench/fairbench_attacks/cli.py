@@ -69,9 +69,9 @@ def attack(
 ) -> None:
     """Search for the attack that harms others most, or gains most.
 
-    If the user names attacks or files of attacks, these attacks are measured instead. Each attack
-    is compared with an honest run, in which an honest client runs the attacker's programs with the
-    same seeds. The worst attacks of a search are saved as workload files.
+    If the user names attacks or files of attacks, the command measures these attacks instead of a
+    search. Each attack is compared with an honest run, in which an honest client runs the
+    attacker's programs with the same seeds. The worst attacks found are saved as workload files.
     """
     from fairbench.execute.tasks import run_context
     from fairbench.report.progress import shown_progress
@@ -119,7 +119,7 @@ def attack(
                     "cannot be continued; run --rediscover again"
                 )
             if searched:
-                # The lock keeps other processes from continuing the same search.
+                # The lock prevents other processes from continuing the same search.
                 with run_folder(resume, "search"):
                     store.go_on_for(trials, options.above_0("--cpu-hours", cpu_hours))
             _check_plan(store.spec(), store.plan())
@@ -168,8 +168,7 @@ def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str
     spec = experiment(flags, parse_assignments(settings))
     if spec.duration_s is None:
         raise UsageError("duration: missing; an attack needs a duration in seconds")
-    # Only latencies depend on the time after the last arrival, which is therefore limited to
-    # ``duration_s``.
+    # The time after the last arrival affects only latencies, so it is limited to ``duration_s``.
     return spec.model_copy(update={"max_drain_s": min(spec.max_drain_s, spec.duration_s)})
 
 
@@ -215,7 +214,7 @@ def _replay(
     pairs = []
     for file in files:
         workload = named_workload(str(file))
-        # ``pair`` then reports that the workload lacks the scenario.
+        # If the workload lacks the honest scenario, ``pair`` reports this.
         scenario = HONESTLY if HONESTLY in workload.scenarios else "none"
         spec = _experiment({**flags, "workload": workload}, settings, scenario)
         pairs.append(pair(spec, workload))

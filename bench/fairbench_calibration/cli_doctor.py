@@ -46,7 +46,7 @@ def doctor(
 ) -> None:
     """Test whether a flood of one client makes another client wait.
 
-    Two test clients send short requests for a minute, during which one of them floods the server.
+    Two test clients send short requests for a minute, and one of the two clients floods the server.
     Unless `--yes` is given, the command asks the user before the flood. The exit code is 0 if
     fairbench's scheduler is active and the other client did not wait, and 1 otherwise.
     """
@@ -79,10 +79,6 @@ def _agreed(root: str, at_once: int, seconds: float) -> bool:
 
 
 def _listed(root: str, headers: dict[str, str]) -> str:
-    """Return the first model in the server's list of models.
-
-    Raises RunFailed if the server lists no model.
-    """
     models = live.get_json(f"{root}/v1/models", headers=headers).get("data")
     name = models[0].get("id") if isinstance(models, list) and models else None
     if not name:

@@ -105,10 +105,6 @@ def check_output(output: Path | None) -> None:
 
 
 def _gpu_of(gpu: str | None, spec: Path | None, interconnect: Interconnect | None = None) -> GPU:
-    """Return the GPU that ``--gpu`` or ``--gpu-spec`` describes.
-
-    Raises UsageError unless exactly one of them is given.
-    """
     if (gpu is None) == (spec is None):
         raise UsageError("give either --gpu NAME or --gpu-spec FILE")
     card = read_gpu(spec) if spec is not None else find_gpu(gpu or "")
@@ -312,8 +308,7 @@ def calibrate(
 
     Three coefficients are fitted to the times per token: the rate at which memory is read, the cost
     of another sequence in a step, and the launch cost of a step. The grade of the profile lists the
-    three fitted coefficients. Coefficients that are not fitted equal those of `profile MODEL --gpu
-    GPU`.
+    fitted coefficients. All other coefficients are those of `profile MODEL --gpu GPU`.
     """
     check_output(output)
     card = _gpu_of(gpu, gpu_spec, interconnect)

@@ -103,8 +103,8 @@ def validate(
     describes the format and the sources of FILE.
 
     Runs of the DLPM authors' judge benchmark are simulated from their command lines. Runs of
-    several tenants on one engine are compared by the latency and service of each tenant. A run that
-    cannot be replayed gets a line of its own, and the exit code is 1.
+    several tenants on one engine are compared by the latency and service of each tenant. If a run
+    cannot be replayed, the command prints a line about it, and the exit code is 1.
 
     A run of fairbench on real servers is simulated with its own seed, load, schedulers and KV
     memory.

@@ -56,7 +56,7 @@ def check(
     with cli_check.reporting(output):
         specs = gate.read_specs(folder)
         gate.check_stored(folder, specs)
-        # The limits are parsed first, so that a wrong limit is refused before the runs.
+        # A wrong limit is refused before the runs start.
         for text in fail_if or []:
             clause = gate.parse_clause(text, gate.metrics_stored(folder, specs))
             stored.check_metrics_of([clause.metric], list(specs.values()), "--fail-if")
@@ -76,8 +76,7 @@ def check(
 def update(folder: Folder = DEFAULT_FOLDER, disable_tqdm: NoProgress = False) -> None:
     """Rerun all experiments; print and store the results that changed.
 
-    Results that have not changed are not written again. To add an experiment, first create its file
-    NAME/experiment.toml.
+    To add an experiment to the baseline, first create its file NAME/experiment.toml.
     """
     colour, width = terminal_look()
     with _rerun(gate.read_specs(folder), show=not disable_tqdm) as rerun:

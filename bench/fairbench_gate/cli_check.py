@@ -50,7 +50,7 @@ FormatOption = Annotated[
 
 
 def limit_option(unlimited: str) -> Any:
-    """Declare the flag ``--fail-if``; ``unlimited`` is the end of its help text."""
+    """Declare the flag ``--fail-if``; ``unlimited`` ends the help text of the flag."""
     return Option(
         metavar="METRIC:LOSS",
         help="Limit on how much worse a metric may get, such as min_share_60s:-5%, "

@@ -180,10 +180,7 @@ def serve(
 
 
 def _check_together(flags: ServeFlags) -> None:
-    """Raise UsageError unless the flags either name running workers or start workers.
-
-    Options that do not fit this choice are refused, too.
-    """
+    """Raise UsageError unless the flags either name running workers or start workers."""
     if bool(flags.get("worker_url")) == bool(flags.get("dp")):
         raise UsageError(
             "workers: give either --worker-url, for workers that run already, or --dp, to "

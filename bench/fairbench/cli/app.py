@@ -22,7 +22,7 @@ from fairbench.doors import COMMAND_GROUP, Command, registered, through
 from fairbench.errors import FairbenchError, Interrupted, NotJudged, UsageError, complaint
 from fairbench.version import __version__
 
-# flags that --help shows first; all others follow in the order of declaration
+# flags that --help shows first; all other flags follow in the order of declaration
 FIRST = (
     *("preset", "scheduler", "schedulers", "workload", "workloads", "trace", "scenario"),
     *("scenarios", "dp", "prefill", "decode", "gpu", "duration", "seed", "num_runs", "settings"),
@@ -32,7 +32,7 @@ PANELLED = ("run", "sweep", "plan", "compare")
 
 
 def panel_of(param: Any) -> str:
-    """Return the parameter's heading in ``--help``, by default ``OTHER``."""
+    """Return the heading of a parameter in ``--help``, by default ``OTHER``."""
     return getattr(param, "rich_help_panel", None) or OTHER
 
 
@@ -54,13 +54,11 @@ class PanelCommand(TyperCommand):
                     formatter.write_dl(records)
 
     def _in_order(self, ctx: Any) -> list[Any]:
-        """Return the command's parameters, with the common flags first."""
         places = {name: place for place, name in enumerate(FIRST)}
         return sorted(self.get_params(ctx), key=lambda param: places.get(param.name or "", 1_000))
 
 
-# The headings of the command list in ``fairbench --help``, in order; a package that adds commands
-# may add a heading.
+# headings of the command list in ``fairbench --help``, in order; an extension may add a heading
 SIMULATE, STORED, LOGS = "Simulate and compare", "Stored results", "Logs and records"
 SERVERS, CI, PAPERS = "Real servers", "Continuous integration", "Papers"
 
@@ -133,7 +131,7 @@ def command_names() -> list[str]:
 
 
 def command_named(name: str) -> Command:
-    """Return the command with the given name, from this package or from an extension package."""
+    """Return the command ``name`` of this package or of an extension package."""
     command: Command = _OWN.get(name) or through(COMMAND_GROUP, name)
     return command
 
@@ -175,14 +173,13 @@ class _Listed(TyperCommand):
     """A command in the list of ``fairbench --help``: a name and one line of help."""
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """Return the command's one-line help; the length limit is ignored."""
         return command_named(self.name or "").about
 
 
 class _Commands(TyperGroup):
     """The group of all commands of fairbench.
 
-    Listing the commands imports none of their modules; a call imports only the module of the
+    Listing the commands imports no module of a command, and a call imports only the module of the
     called command. Errors become one line on stderr and an exit code.
     """
 
@@ -214,7 +211,6 @@ class _Commands(TyperGroup):
         sys.exit(code)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write one line per command, under the headings of the groups."""
         groups: dict[str, list[tuple[str, str]]] = {}
         width = max(map(len, command_names()))
         for name, entry in commands().items():
@@ -292,10 +288,7 @@ def _before_typer() -> Iterator[None]:
 
 
 def _wording(error: Any) -> str:
-    """Return one line that explains typer's error and names the flag.
-
-    For a wrong value, the line also names the allowed values.
-    """
+    """Return one line that explains an error of typer and names the flag and allowed values."""
     details = getattr(error.__cause__, "errors", None)
     if details is not None:
         first = details()[0]

@@ -38,8 +38,8 @@ def interrupted(error: KeyboardInterrupt) -> int:
 def written_file(error: OSError) -> str:
     """Return the name of the output that could not be written, for an error message.
 
-    The name comes from the error. If the error has none, return "standard output" for an error in a
-    function of ``PRINTS``, or else "a file".
+    If the error contains no file name, return "standard output" for an error in a function of
+    ``PRINTS``, and otherwise "a file".
     """
     if error.filename is not None:
         return str(error.filename)

@@ -53,7 +53,6 @@ def list_names(
 
 
 def _overview(texts: Mapping[ListKind, list[str]]) -> Iterator[str]:
-    """Yield a line per kind with the number of its names, and lines that explain the list."""
     yield "Names that options accept, by kind. `fairbench list KIND` prints one kind."
     for kind, lines in texts.items():
         names = sum(NAME.match(line) is not None for line in lines)
@@ -65,7 +64,7 @@ NAME = re.compile(r"  \S")
 
 
 def _folded(line: str, width: int | None) -> str:
-    """Wrap a line at ``width`` characters; continuation lines are indented below the text."""
+    """Wrap a line at ``width`` characters, and indent continuation lines below the text."""
     if width is None or len(line) <= width:
         return line
     indent = 6 if "  # " in line else 23
@@ -125,7 +124,7 @@ def _evictions() -> Iterator[str]:
 
 
 def _part_lines(names: Iterable[str], find: Callable[[str], Any]) -> Iterator[str]:
-    """Yield lines on each router, scheduler or policy, or on why it is unavailable."""
+    """Yield lines about each named part, or the reason why the part is unavailable."""
     for name in names:
         try:
             found = find(name)
@@ -141,13 +140,11 @@ def _part(name: str, described: type, params_class: type) -> Iterator[str]:
 
 
 def _entry(name: str, description: str) -> str:
-    """Return a line of ``fairbench list``: a name and the first line of its description."""
     first = description.strip().partition("\n")[0]
     return f"  {name:<20} {first.replace('``', '')}".rstrip()
 
 
 def _settings(settings: Mapping[str, Any], described: type | None = None) -> Iterator[str]:
-    """Yield a line per parameter: name, default value, and the parameter's meaning if known."""
     for key, value in settings.items():
         meaning = meaning_of(key, described)
         yield f"    {key} = {toml_value(value)}" + (f"  # {meaning}" if meaning else "")

@@ -37,7 +37,7 @@ def option(panel: str | None, about: str, *names: str, **rest: Any) -> Any:
 
 
 def option_of(one: Flag, help: str = "", **changes: Any) -> Any:
-    """Return typer's option for the flag ``one``. ``help``, if given, replaces the help text."""
+    """Return the typer option for the flag ``one``; ``help`` replaces the flag's help text."""
     one = one.but(help, **changes)
     names = (one.option,) if one.option else ()
     limits = {"min": one.least, "max": one.most}
@@ -88,8 +88,8 @@ ReportFile = Annotated[
 def json_option(what: str = "", panel: str | None = OUTPUT) -> Any:
     """Declare the option ``--json`` of a command.
 
-    ``what`` is a noun for the output in the help text, or "". With ``panel`` None, ``--help`` lists
-    the option under its default heading.
+    ``what`` is a noun for the output in the help text, or "". If ``panel`` is None, the option
+    stands under its default heading in ``--help``.
     """
     about = f"{what} as " if what else ""
     return option(panel, f"Print {about}one JSON object, and nothing else.", "--json")
@@ -122,7 +122,6 @@ def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def _given(declared: Mapping[str, Flag], values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the name and the parsed value of each flag that the user gave."""
     for name, one in declared.items():
         value = values[name]
         if not (value is None or value is False or value == []):
@@ -168,7 +167,7 @@ def only_resumed(resume: Path, what: str, but: str = "no other setting can") -> 
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that the user gave, which are all options that are not None."""
+    """Return the options that the user gave; all other options are None."""
     return {key: value for key, value in options.items() if value is not None}
 
 
@@ -201,10 +200,7 @@ def with_key(headers: dict[str, str], file: Path | None) -> dict[str, str]:
 
 
 def above_0(flag: str, value: float | None) -> float | None:
-    """Return the value of a flag if the value is above 0 and finite.
-
-    Raises UsageError for a value that is not positive and finite.
-    """
+    """Return the value of a flag; raise UsageError unless it is above 0 and finite, or None."""
     if value is not None and not 0 < value < float("inf"):
         raise UsageError(f"{flag} {value:g}: must be above 0 and finite")
     return value

@@ -39,7 +39,7 @@ def print_summary(
     """Print a run's summary as text on stdout, with colours on a terminal.
 
     With ``explain``, sentences explain the numbers. With ``reference``, the first line compares
-    the clients' shares with those of the same experiment under another scheduler.
+    the clients' shares with their shares under another scheduler.
     """
     colour, width = terminal_look()
     text = report.summary_text(
@@ -68,10 +68,7 @@ def terminal_look() -> tuple[bool, int]:
 
 
 def chosen_width() -> int | None:
-    """Return ``COLUMNS``, or else the terminal's width.
-
-    The result is None in a pipe without ``COLUMNS``.
-    """
+    """Return ``COLUMNS`` or the terminal's width, or None in a pipe without ``COLUMNS``."""
     if not (sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()):
         return None
     return max(MIN_WIDTH, shutil.get_terminal_size((100, 24)).columns)
@@ -84,10 +81,7 @@ def show(made: Callable[..., str], *args: Any) -> None:
 
 
 def print_json(summary: Mapping[str, Any], saved: Path | None = None) -> None:
-    """Print a summary as JSON on stdout; if ``saved`` is given, print this directory on stderr.
-
-    NaN becomes null.
-    """
+    """Print a summary as JSON on stdout, and the directory ``saved``, if given, on stderr."""
     typer.echo(json.dumps(summary, allow_nan=False))
     if saved is not None:
         typer.echo(f"fairbench: saved to {saved}", err=True)

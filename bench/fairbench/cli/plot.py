@@ -127,15 +127,13 @@ def _plot_own(
     table: Path | None,
     columns: Sequence[str],
 ) -> None:
-    """Write the pictures of a directory of runs and, if ``table`` is given, a LaTeX table."""
     if table is not None and table.suffix != ".tex":
         raise UsageError(f"--table {table}: must end in .tex")
     cells = results.sides_below(folder)
-    # The table comes first, because unlike the figures it needs no drawing library.
+    # The table comes before the figures, because only the figures need a drawing library.
     if table is not None:
         text = figures.latex_table(cells, columns)
         with writing(table, "--table"):
-            # If the table belongs in the output directory, the directory is created.
             if table.parent == output_dir:
                 output_dir.mkdir(parents=True, exist_ok=True)
             results.write_text(table, text)

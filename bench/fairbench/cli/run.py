@@ -178,7 +178,6 @@ def run(
 
 
 def _say_old_defaults(spec: ExperimentSpec, file: Path) -> None:
-    """Print on stderr which of an experiment's defaults have changed in this version."""
     if changed := results.old_defaults(spec):
         complain(
             f"default changed since {file} was stored: {', '.join(changed)}; this run keeps the "
@@ -193,7 +192,6 @@ def _once(
     on_saved: output.OnSaved | None,
     context: RunContext,
 ) -> tuple[RunResult, Path]:
-    """Run an experiment once and save the result; return the result and its directory."""
     result, path = execute.run_and_save(spec, server_options, result_dir, context)
     if on_saved:
         on_saved(path, result.summary)
@@ -205,8 +203,8 @@ def _reference(
 ) -> Reference | None:
     """Return the clients' shares under the scheduler with which the run is compared.
 
-    Without stored shares, the experiment ``compared`` is simulated. If ``compared`` is None, only
-    shares stored for an equal experiment are used, and the result is None if there are none.
+    The shares come from a simulation of ``compared`` or, if ``compared`` is None, from a stored run
+    of an equal experiment. The result is None if there is no such run.
     """
     if compared is None:
         return results.stored_reference(config.experiment_tables(spec))

@@ -56,7 +56,6 @@ def show(
 
 
 def _is_sweep(folder: Path) -> bool:
-    """Return whether a folder contains a sweep; False if the name cannot be a file name."""
     try:
         return (folder / results.SWEEP_FILE).is_file()
     except OSError:
@@ -78,7 +77,7 @@ def _show_sweep(folder: Path, *, as_json: bool) -> None:
 
 
 def _hint(folder: Path) -> str:
-    """Return advice on a directory that is not a finished run, or "" if there is none."""
+    """Return advice on a directory that is not a finished run, or "" without advice."""
     if (folder / FOLDER).is_dir() or (folder / sim.FOLDER).is_dir():
         return f"still running, or killed: `fairbench recover {folder}` saves its records"
     if (folder / results.INTERVALS_FILE).exists():
@@ -89,7 +88,7 @@ def _hint(folder: Path) -> str:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Return the subfolders in order of name; [] for an unreadable folder."""
+    """Return the subfolders in order of name, or [] for an unreadable folder."""
     try:
         return sorted(one for one in folder.iterdir() if one.is_dir())
     except OSError:
@@ -104,8 +103,8 @@ def recover(
 ) -> None:
     """Save the finished requests of a run that was killed.
 
-    The command also prints the summary of the recovered run. The recovered run is marked as
-    incomplete. Requests that had not finished when the run was killed are left out.
+    The command also prints the summary of the recovered run, which is marked as incomplete and
+    leaves out requests that had not finished.
     """
     result = execute.recover_run(run_dir)
     if as_json:

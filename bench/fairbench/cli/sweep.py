@@ -119,7 +119,7 @@ def sweep(
     runs_on = executor_named(executor, ray_address)
     others = [results.SweepStore(folder) for folder in reuse or ()]
     for other in others:
-        other.sweep()  # The call of ``sweep`` raises DataError if the directory contains no sweep.
+        other.sweep()  # This call raises DataError if the directory contains no sweep.
     live = execute.LiveFlags(server_python, ready_check_timeout_sec)
     if allow_untested_release:
         execute.try_untested(specs)
@@ -137,7 +137,6 @@ def sweep(
 
 
 def _print_outdated(other: results.SweepStore, outdated: Sequence[OutdatedRun]) -> None:
-    """Print on stderr how many runs of another sweep are not reused, and one reason."""
     if outdated:
         runs = "1 run is" if len(outdated) == 1 else f"{len(outdated)} runs are"
         typer.echo(f"fairbench: {other.path}: {runs} not reused: {outdated[0]}", err=True)
@@ -158,7 +157,6 @@ def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
 
 
 def _print(outcome: SweepOutcome, *, as_json: bool) -> None:
-    """Print the comparison of a sweep on stdout, and its failed runs and warnings on stderr."""
     path = outcome.store.path
     if as_json:
         print_json(outcome.comparison, path)

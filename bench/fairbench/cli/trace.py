@@ -196,10 +196,7 @@ def anonymize(
 
 
 def _key(file: Path) -> bytes:
-    """Return the secret that the file of ``--key-file`` contains.
-
-    Raises UsageError if the secret has too few characters.
-    """
+    """Return the secret in the file; raise UsageError if the secret is too short."""
     key = read_key(file, f"{file}")
     if len(key) < SHORTEST_KEY:
         raise UsageError(f"--key-file {file}: must hold at least {SHORTEST_KEY} characters")

@@ -54,10 +54,7 @@ def check(
     ] = 0,
     as_json: Annotated[bool, json_option("the numbers", panel=None)] = False,
 ) -> None:
-    """Validate a workload file, and compute the load that the workload puts on a cluster.
-
-    Nothing is run.
-    """
+    """Validate a workload file, and compute its load on a cluster, without a run."""
     from fairbench.config.resolve import resolve
 
     chosen = _workload(file)
