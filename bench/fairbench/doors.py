@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache
+from importlib import metadata
+from importlib.metadata import EntryPoint, EntryPoints
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,13 +37,19 @@ class Command(NamedTuple):
     target: str
 
 
+@cache
+def entry_points(group: str) -> EntryPoints:
+    """Read the entry points of ``group`` from every installed package once per process."""
+    return metadata.entry_points(group=group)
+
+
 def registered(group: str) -> Mapping[str, EntryPoint]:
     """Return the installed entry points of ``group`` by name.
 
     Raises UsageError if two entry points have the same name.
     """
     found: dict[str, EntryPoint] = {}
-    for point in entry_points(group=group):
+    for point in entry_points(group):
         if (other := found.setdefault(point.name, point)).value != point.value:
             raise UsageError(
                 f"{group}: two installed packages add {point.name!r}: {other.value} and "
