@@ -64,8 +64,8 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-# Full garbage collections would scan millions of objects that stay: modules and tests. Nothing is
-# frozen instead, because ``gc.get_freeze_count``, which each simulation calls, walks frozen objects.
+# Full garbage collections would scan millions of objects that stay. The objects are not frozen,
+# because each simulation calls ``gc.get_freeze_count``, which walks all frozen objects.
 gc.set_threshold(700, 10, 1_000_000)
 
 
