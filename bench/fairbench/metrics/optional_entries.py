@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def _goodput(metric: Metric) -> Metric:
-    """Return the metric, limited to runs in which a client has latency targets."""
+    """Limit a metric of goodput to runs in which a client has latency targets."""
     page = "[goodput](../guide/goodput.md#how-it-is-judged)"
     return replace(metric, when=lambda run: run.has_targets, page=page)
 
@@ -121,7 +121,7 @@ GOODPUT = tuple(map(_goodput, (
 
 
 def _in_windows(length_s: float, key: str, when: str) -> tuple[Metric, Metric]:
-    """Return two metrics of shares in windows of a length: of the run, and of each client."""
+    """Return two metrics of shares in windows: the lowest share of the run, and each client's."""
     shown = (Shown(Display.CONTRAST, 2), Shown(Display.REPEATS, 14)) if length_s == 60 else ()
     common = Metric(
         key, f"of fair share {when}", better=MORE, of=CLIENT, form=Form.PERCENT, most=1.0,
@@ -193,7 +193,7 @@ NO_ANSWER = "no answer of the client has two tokens"
 
 
 def _stall(metric: Metric) -> Metric:
-    """Return the metric of stalls, limited to runs whose decode steps or token gaps are known."""
+    """Limit a metric of stalls to runs whose decode steps or gaps between tokens are known."""
     better = MORE if metric.better is MORE else LESS
     return replace(metric, better=better, when=lambda run: run.stalls is not None)
 
@@ -230,7 +230,7 @@ STALLS = tuple(map(_stall, (
 
 
 def _memory(metric: Metric) -> Metric:
-    """Return the metric of KV memory, limited to runs that record which clients hold KV memory."""
+    """Limit a metric of KV memory to runs that record which clients hold KV memory."""
     return replace(metric, of=CLIENT, when=lambda run: run.tables.memory is not None)
 
 
@@ -299,7 +299,7 @@ def _has_gateway(run: RunData) -> bool:
 
 
 def _of_sessions(metric: Metric) -> Metric:
-    """Return the metric of sessions, limited to runs whose programs are sessions."""
+    """Limit a metric of sessions to runs whose programs are sessions."""
     page = "[sessions](#sessions)"
     return replace(metric, page=page, when=lambda run: run.facts.sessions)
 
@@ -416,7 +416,7 @@ def _of_side(number: int, side: str) -> tuple[Metric, Metric]:
 
 
 def _side(metric: Metric) -> Metric:
-    """Return the metric, limited to runs with disaggregated prefill and decode workers."""
+    """Limit a metric to runs with disaggregated prefill and decode workers."""
     return replace(metric, when=lambda run: run.sides)
 
 
@@ -431,7 +431,7 @@ SIDES = tuple(map(_side, (
 
 
 def _limit(metric: Metric) -> Metric:
-    """Return the metric of the run's limit, whose value ``RunData.limit_values`` computes."""
+    """Give a metric of the run's limit the function that reads ``RunData.limit_values``."""
     return replace(
         metric,
         when=lambda run: metric.key in run.limit_values,
@@ -541,7 +541,7 @@ def _incentive(rank: int) -> Metric:
 
 
 def _beside(metric: Metric) -> Metric:
-    """Return the metric, limited to comparisons, which add the metric to the summary of a run."""
+    """Limit a metric to comparisons, which add its value to the summary of a run."""
     page = "[comparisons](../guide/sweep.md#columns-of-a-comparison)"
     return replace(metric, page=page, when=lambda run: False)
 

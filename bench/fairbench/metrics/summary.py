@@ -27,9 +27,9 @@ def summarize(tables: Tables, facts: Facts, measured: Measurements = NO_MORE) ->
     """Return every metric of a run by JSON key; undefined numbers are null.
 
     If a run stopped early, the window ends when the run stopped. ``clients`` has a row for each
-    client. ``notes`` has the reason for each null, by key (``clients.NAME.key`` inside
-    ``clients``). ``censored`` lists the latencies that are lower bounds, which are printed as "> x
-    s" and never rounded up.
+    client. ``notes`` gives the reason for each null, by key; the key of a client's metric is
+    ``clients.NAME.key``. ``censored`` lists the keys of latencies that are lower bounds, which are
+    printed as "> x s".
     """
     run = RunData(tables, facts, measured)
     chosen = (one for one in chosen_metrics(facts.percentiles) if one.key not in CATALOGUE)
@@ -93,7 +93,7 @@ class _Values:
     def _noted_value(
         self, key: str, metric: Metric, value: Value, *, inside: bool = False
     ) -> float:
-        """Return a value, and note why it is missing, or that it is a bound or an estimate."""
+        """Return a value; note why the value is missing, or that it is a bound or an estimate."""
         found = value if isinstance(value, Noted) else Noted(value)
         if inside and (found.bound or found.remark or not isfinite(found.value)):
             key += metric.key
@@ -130,7 +130,6 @@ def _descriptions(run: RunData) -> dict[str, Any]:
 
 
 def _worst_sessions(run: RunData) -> list[dict[str, Any]]:
-    """Return rows for the sessions whose calls waited longest."""
     own, shares, names = run.own_sessions, run.session_shares, run.facts.clients
     return [
         {
@@ -147,12 +146,12 @@ def _worst_sessions(run: RunData) -> list[dict[str, Any]]:
     ]
 
 
-# The window of each kind of share, in seconds; 0 stands for the whole window of the run.
+# The length of the windows of each kind of share, in seconds; 0 stands for the whole window.
 SHARES = {"share": 0.0, "share_60s": SESSION_WINDOW_S}
 
 
 def _stalls_of(run: RunData) -> dict[str, Any]:
-    """Return which clients stall which others, and whose prompts caused the longest stalls."""
+    """Return how long clients stall each other, and whose prompts caused the longest stalls."""
     found: dict[str, Any] = {}
     names = [client.name for client in run.facts.clients]
     if run.stalls is not None and run.stalls.matrix_s is not None:
@@ -183,7 +182,7 @@ def _client_rows(run: RunData, values: _Values) -> list[dict[str, Any]]:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value with null for every number that JSON cannot represent."""
+    """Return a value with null for each infinite number or NaN, which JSON cannot represent."""
     if isinstance(value, dict):
         return {key: _as_json(one) for key, one in value.items()}
     if isinstance(value, list):
