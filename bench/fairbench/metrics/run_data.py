@@ -154,7 +154,6 @@ class RunData:
         """The cache hit rates of the clients."""
         return hit_rates(self.requests, self.clients)
 
-
     @cached_property
     def latencies(self) -> RequestLatencies:
         """The latencies of all completed requests."""
@@ -181,7 +180,6 @@ class RunData:
         tpot_ms = self.latencies.ms["tpot"][order]
         return [tpot_ms[low:high] for low, high in pairwise(bounds.tolist())]
 
-
     @cached_property
     def cohorts(self) -> Ranked:
         """The latencies of each client's programs that arrived in the window."""
@@ -195,7 +193,6 @@ class RunData:
     def client_latency(self, percent: int) -> list[Noted]:
         """Return a percentile of each client's latency, in seconds."""
         return client_percentiles(self.cohorts, percent, self.lost_word)
-
 
     @cached_property
     def seen(self) -> Requests:
@@ -266,7 +263,6 @@ class RunData:
         booked = booked_in(self.log, self.all_active, self.clients)
         return booked.seen(View.CLIENT, self.facts.weights)
 
-
     @cached_property
     def timeline(self) -> Timeline | None:
         """The window in short intervals; None if no client was short of service."""
@@ -299,7 +295,6 @@ class RunData:
     def why_no_window(self) -> str:
         """The reason why a client has no share in any sliding window."""
         return self.fair_shares.not_judged or TOO_FEW_REQUESTS
-
 
     @property
     def has_targets(self) -> bool:
