@@ -4,9 +4,9 @@ The format is defined by callanjfox/kv-cache-tester (at 94f6046); AIPerf and inf
 such files. A session has a list ``requests`` in order of time. Each request has the times ``t`` and
 ``api_time`` in seconds, the lengths ``in`` and ``out`` in tokens, and the ``hash_ids`` of its full
 blocks. A request of type ``subagent`` contains the requests of a sub-agent, with times relative to
-its own ``t``. Block ids of different sessions are unrelated, but tool definitions with equal token
-counts are assumed to be shared, and so are system prompts. All sessions begin at time 0, because
-the files contain no start times.
+its own ``t``. Block ids of different sessions are unrelated. Tool definitions with equal token
+counts are nevertheless assumed to be shared, and so are system prompts. All sessions begin at time
+0, because the files contain no start times.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from fairbench.workloads.traces.requests import client_name
 from fairbench.workloads.traces.table import TraceRow
 
 NS = 10**9
-# seconds by which turns may seem to overlap, because times are rounded to whole seconds
+# Turns may overlap by this many seconds, because some logs round times to whole seconds.
 CLOCK_S = 1.0
 SUBAGENT = "subagent"
 RETURNED = "completed"
 
 
 class _Agent(NamedTuple):
-    """An agent of a session: its number (0: the session itself), start (s), and shared tokens."""
+    """An agent of a session: its number (0 for the session), start (s), and shared tokens."""
 
     number: int
     starts_s: float
@@ -59,10 +59,10 @@ class Weka:
     def rows(
         self, records: Iterator[FilePlace], names: Mapping[str, str]
     ) -> Iterator[TraceRow | None]:
-        """Yield the requests of the sessions, or None for a failed request.
+        """Yield the requests of the sessions; a failed request is yielded as None.
 
-        ``names`` maps each field to the column that the user named. Raises DataError with the
-        session and the turn.
+        ``names`` maps each field to the column that the user named. Raises DataError, which names
+        the session and the turn.
         """
         identities = _Identities()
         for where, record in records:
@@ -90,7 +90,7 @@ class _Session:
         self._agents = 0
 
     def rows(self) -> Iterator[TraceRow | None]:
-        """Yield the requests of the session and its sub-agents, or None for a failed request."""
+        """Yield the requests of the session and its sub-agents; a failed request becomes None."""
         tools, system = self._shared_tokens(self._record, self._where)
         yield from self._turns(self._record, _Agent(0, 0.0, tools, system), self._where)
 
@@ -153,7 +153,6 @@ class _Session:
         )
 
     def _blocks(self, turn: Record, agent: _Agent, tokens: int, where: str) -> list[int]:
-        """Return the identities of the blocks of a turn's prompt."""
         given = turn.get("hash_ids", [])
         if not isinstance(given, list) or not all(type(one) is int for one in given):
             raise DataError(f"{where}: hash_ids: must be a list of integers")
@@ -176,7 +175,7 @@ class _Session:
         ]
 
     def _shared_blocks(self, agent: _Agent) -> int:
-        """Return how many blocks lie wholly in the tool definitions and system prompt."""
+        """Return how many blocks lie wholly in the tool definitions and the system prompt."""
         return (agent.tool_tokens + agent.system_tokens) // self._size
 
     def _shared_tokens(self, record: Record, where: str) -> tuple[int, int]:

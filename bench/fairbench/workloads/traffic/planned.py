@@ -1,7 +1,7 @@
 """Arrivals with a planned rate: constant, on and off, ramp, phases, bursts, daily wave.
 
 Gaps between programs are even, as in the synthetic experiments of [VTC] ([VTC-artifact],
-fair_bench/trace.py), or random as for kind ``gamma``. They are drawn with mean 1 and divided by the
+fair_bench/trace.py), or random as for kind ``gamma``. Gaps are drawn with mean 1 and divided by the
 present rate.
 """
 
@@ -81,8 +81,8 @@ class Piece(NamedTuple):
 def pieces(phases: tuple[Phase, ...], programs_per_s: float, *, repeat: bool) -> Iterator[Piece]:
     """Yield the linear pieces of a client's rate in order of time, without pieces of rate 0.
 
-    With ``repeat``, the phases start again after the last; otherwise the last continues without
-    end. The iterator ends only if no further program arrives.
+    With ``repeat``, the phases start again after the last phase; otherwise, the last phase
+    continues without end. The iterator ends only if no further program arrives.
     """
     start_s = 0.0
     for phase in _repeated(phases) if repeat else phases[:-1]:
@@ -97,7 +97,6 @@ def pieces(phases: tuple[Phase, ...], programs_per_s: float, *, repeat: bool) ->
 
 
 def _repeated(phases: tuple[Phase, ...]) -> Iterator[Phase]:
-    """Yield the phases repeatedly, or once if all phases have rate 0."""
     while True:
         yield from phases
         if not any(phase.multiple or phase.to_multiple for phase in phases):
@@ -142,7 +141,7 @@ class PacedArrivals(ArrivalSource):
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
         gaps = self._gaps(rng)
-        # programs expected by the next arrival, and before the present piece; both are fractional
+        # ``due`` is the number of programs expected by the next arrival, and ``arrived`` by now.
         due, arrived = next(gaps), 0.0
         number = count()
         for piece in self._pieces():
@@ -212,7 +211,7 @@ class PlannedKind(TrafficKind):
         return self.usual(load._replace(programs_per_s=rate, num_programs=count))
 
 
-# straight lines that approximate a period, with the same mean as the wave
+# A period is approximated by this many straight lines, which have the same mean as the wave.
 PIECES = 24
 
 
@@ -292,7 +291,7 @@ class Bursts(PlannedKind):
     """The kind ``bursts``: bursts at regular times.
 
     Between bursts, the client has its usual rate. Each period of ``every_s`` seconds starts at the
-    client's rate and ends with a burst.
+    usual rate and ends with a burst.
     """
 
     kind = "bursts"
@@ -321,8 +320,8 @@ class Bursts(PlannedKind):
 class Diurnal(PlannedKind):
     """The kind ``diurnal``: a daily wave; the mean over a period is the client's rate.
 
-    The rate is 1 + ``swing`` times the mean at ``peak_s``, and 1 - ``swing`` times the mean half a
-    period later. The curve is a cosine, approximated by 24 straight lines.
+    At ``peak_s``, the rate is 1 + ``swing`` times the mean; half a period later, it is 1 -
+    ``swing`` times the mean. The curve is a cosine, approximated by 24 straight lines.
     """
 
     kind = "diurnal"
