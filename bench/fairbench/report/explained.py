@@ -14,9 +14,9 @@ from fairbench.report.numbers import latency, number, percent, whole, written
 from fairbench.report.result_lines import ALL_SERVED, is_mostly_empty, is_of_failures, time_to
 from fairbench.results.store import Summary
 
-# largest difference of Jain's index between two allocations that count as equally even
+# Two allocations count as equally even if their Jain's indices differ by at most this number.
 EQUAL = 0.01
-# fraction of its fair share above which a client counts as fairly served
+# A client counts as fairly served if it received more than this fraction of its fair share.
 CLEAR = 0.95
 
 
@@ -49,10 +49,7 @@ def explanations(summary: Summary) -> Iterator[tuple[str, list[str]]]:
 
 
 def _explain_clients(summary: Summary) -> Iterator[str]:
-    """Yield sentences on the table's columns, with one client's values as examples.
-
-    The example is the well-behaved client that is worst off.
-    """
+    """Yield sentences on the table's columns, with the worst-off client's values as examples."""
     yield (
         "Service is input tokens plus two times output tokens; computed service leaves out input "
         "tokens that the KV cache supplied."

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SHOWN_CLIENTS = 4
 LINE_WIDTH = 80
-# limits that a run must have passed before its remaining time is estimated
+# The remaining time is estimated only after this many seconds and this fraction of the run.
 SETTLED_S = 5.0
 SETTLED_PART = 0.001
 
@@ -55,10 +55,7 @@ def _time_left(progress: Simulated, elapsed_s: float) -> str:
 
 
 def _simulated(progress: Simulated, elapsed_s: float) -> str:
-    """Return a line on a simulation's progress.
-
-    It has the time, the finished programs and, if they fit, the clients' shares of the service.
-    """
+    """Return a line with simulated time, finished programs and, if they fit, clients' shares."""
     if progress.measuring:
         return f"computing metrics of {progress.programs_started:,} programs"
     now_s, end_s = f"{progress.sim_time_s:,.0f}", progress.end_s
@@ -82,10 +79,7 @@ def _shares(shares: list[float]) -> str:
 
 
 def _live(progress: Any) -> str:
-    """Return a line on the progress of a run on real servers.
-
-    At first it counts the ready servers, later finished programs and throughput.
-    """
+    """Return a line on a run on real servers: ready servers, later programs and throughput."""
     # The import is local, because the module needs the packages of the extra "live".
     from fairbench.live.processes.servers import ServersProgress
 

@@ -115,7 +115,7 @@ def _client_blocks(summary: Summary, width: int) -> Iterator[RenderableType]:
 
 
 SHARE_DIGITS = 1
-MAX_LABEL = 48  # most characters of a label in a table of runs
+MAX_LABEL = 48  # A label in a table of runs has at most this number of characters.
 
 
 def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:

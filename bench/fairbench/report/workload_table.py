@@ -77,11 +77,11 @@ def _rate_range(row: Mapping[str, Any], duration_s: float | None) -> str:
     return low if low == high else f"{low}-{high}"
 
 
-LEAST = 1e-9  # smaller values are rounding errors of a sum that should be 0
-# fraction of requests with equal times above which this is no coincidence
+LEAST = 1e-9  # Smaller values are rounding errors of a sum that should be 0.
+# If more than this fraction of requests have equal times, the equality is no coincidence.
 BATCHED = 0.05
-NAME_WIDTH = 24  # most characters of a client's name in the table of a workload
-# most clients in the table, those with the most requests first
+NAME_WIDTH = 24  # Longer names of clients are cut in the table of a workload.
+# The table has at most this number of clients, the clients with the most requests first.
 SHOWN = 20
 
 
