@@ -2,7 +2,7 @@
 
 Module ``source`` yields the records of a file, ``layouts`` lists the known formats,
 ``column_names`` lists the usual names of columns, and ``log_reader`` reads a file into
-``FileColumns``. Module ``requests`` removes records that are not requests and counts tokens of
+``FileColumns``. Module ``requests`` removes records that are not requests and counts the tokens of
 prompts; ``times`` converts times and finds their units.
 """
 

@@ -86,7 +86,7 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
 
 
 def _router(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return an external router's command, without secrets, and its version."""
+    """Return the command of an external router, without secrets, and the router's version."""
     command = None if spec.backend is None else spec.backend.external_router
     if command is None:
         return {}
@@ -103,7 +103,7 @@ def _own_files(key: str, paths: Iterable[Path]) -> dict[str, dict[str, str]]:
 def git_state(package: Path) -> dict[str, Any] | None:
     """Return the commit of fairbench's git checkout, and whether files were changed since.
 
-    Outside a checkout, return None.
+    The result is None outside a checkout.
     """
     root = package.parent.parent
     if not ((root / ".git").exists() and package == root / "bench" / "fairbench"):
@@ -116,7 +116,6 @@ def git_state(package: Path) -> dict[str, Any] | None:
 
 
 def _output(*command: str) -> str | None:
-    """Return the output of a command, or None if the command failed."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True, errors="replace"
@@ -135,8 +134,8 @@ def library_version(library: str) -> str | None:
 
 
 TIMEOUT_S = 20.0
-MAX_VERSION = 200  # most characters of a package's version
-# a program for the Python beside a script, which prints the distribution that installed it
+MAX_VERSION = 200  # A package's version has at most this number of characters.
+# The Python beside a script runs this program to find the distribution that installed the script.
 OWNER = """
 import sys
 from importlib.metadata import entry_points
@@ -146,9 +145,9 @@ for point in entry_points(group="console_scripts", name=sys.argv[1]):
 
 
 def program_version(program: str) -> str | None:
-    """Return the version of a program, or None.
+    """Return the first line of ``PROGRAM --version``, or the version of the Python package.
 
-    The version is the first line of ``PROGRAM --version``, or that of the Python package.
+    The result is None if neither is known.
     """
     found = shutil.which(program)
     if found is None:
@@ -159,7 +158,7 @@ def program_version(program: str) -> str | None:
     return said.splitlines()[0][:MAX_VERSION] if said else None
 
 
-# suffixes of fairbench's files that can change results
+# Files of fairbench with these suffixes can change results.
 OWN_CODE = (".py", ".json", ".toml")
 
 

@@ -15,7 +15,7 @@ from fairbench.errors import UsageError, writing
 def check_writable(parent: Path, named: str = "result_dir") -> None:
     """Raise UsageError if no directory can be created in ``parent``.
 
-    ``named`` is what error messages call the directory.
+    Error messages call the directory ``named``.
     """
     with writing(parent, named):
         existing = next(path for path in (parent, *parent.parents) if _exists(path))
@@ -76,9 +76,10 @@ def making_parents(parent: Path) -> Iterator[None]:
 
 
 def fresh_directory(parent: Path, name: str) -> Path:
-    """Create an empty directory in ``parent`` named ``name``, or ``name.2`` and so on if taken.
+    """Create an empty directory in ``parent`` named ``name``, ``name.2``, ``name.3`` and so on.
 
-    Raises UsageError if the directory cannot be created; then no new folder remains.
+    The first free name is used. Raises UsageError if the directory cannot be created; then no new
+    folder remains.
     """
     with making_parents(parent):
         for target in _names(parent / name):
@@ -89,14 +90,13 @@ def fresh_directory(parent: Path, name: str) -> Path:
 
 
 def _names(wanted: Path) -> Iterator[Path]:
-    """Yield the names ``wanted``, ``wanted.2`` and so on, without end."""
     yield wanted
     for number in count(2):
         yield wanted.with_name(f"{wanted.name}.{number}")
 
 
 def renamed_to_fresh(hidden: Path, wanted: Path) -> Path:
-    """Rename a directory to ``wanted``, or to the first free name of ``wanted.2`` and so on."""
+    """Rename a directory to the first free name of ``wanted``, ``wanted.2`` and so on."""
     for target in _names(wanted):
         if not target.exists():
             try:
@@ -108,16 +108,16 @@ def renamed_to_fresh(hidden: Path, wanted: Path) -> Path:
     raise AssertionError("names never end")
 
 
-FOLDER = "live"  # subdirectory for the records of a live run in progress
+FOLDER = "live"  # This subdirectory holds the records of a live run in progress.
 LOCK_FILE = ".lock"
 
 
 @contextmanager
 def run_folder(directory: Path, name: str = FOLDER) -> Iterator[Path]:
-    """Lock the folder of a run in progress for this process; create it if missing.
+    """Lock the folder of a run in progress for this process; create the folder if it is missing.
 
-    Raises UsageError if another process has locked the folder. When the process that locked the
-    folder dies, the system releases the lock.
+    Raises UsageError if another process has locked the folder. The system releases the lock when
+    the process that locked the folder dies.
     """
     folder = directory / name
     folder.mkdir(exist_ok=True)
