@@ -14,7 +14,7 @@ from fairbench.metrics.entries import METRICS, chosen_metric
 from fairbench.metrics.metric import DIGITS, Column, Display, Metric, Needs, Shown
 from fairbench.metrics.shown_percentiles import P99
 
-# A metric is missing from many runs if its key begins with one of these prefixes.
+# A metric is missing from many runs if its key begins with one of the prefixes ``SOMETIMES``.
 SOMETIMES = (
     *("weight", "goodput", "demoted", "gpu", "tree", "useful", "residency", "min_share_", "limit_"),
     *("max_turn_wait", "victim_session", "min_session"),
@@ -33,7 +33,7 @@ ALIASES = {short: key for key, short in SHORT.items()} | {
     "worst_window_share": "min_share_60s",
     "on_time": "goodput_ratio",
 }
-# Users may choose which percentiles of these latencies the tables show.
+# Users may choose the percentiles of three latencies of requests: TTFT, TPOT and E2EL.
 REQUEST_LATENCIES = ("ttft", "tpot", "e2el")
 CHOOSABLE = frozenset(
     {Display.CLIENTS, Display.COMPARED_CLIENTS, Display.REPEATED_CLIENTS}

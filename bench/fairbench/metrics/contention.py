@@ -139,8 +139,7 @@ def pace_alone_s(requests: Requests) -> float:
 # tokens, and operators rarely allow larger batches. The factor is 16 to 25 if an engine admits all
 # tree-of-thoughts requests at 1.5 times its capacity.
 SLOW = 4.0
-# Queues are mostly empty if they are empty for more than this fraction of the window.
-MOSTLY = 0.5
+MOSTLY = 0.5  # Queues are mostly empty if they are empty for more than this fraction of the window.
 
 
 def lone_tpot_ratio(all_of: Requests, facts: Facts) -> float:
@@ -172,10 +171,10 @@ def hides_backlog(summary: Mapping[str, Any]) -> bool:
     return slow is not None and empty is not None and bool(slow > SLOW and empty > MOSTLY)
 
 
-# A client lacks service if more than this fraction of its due service is missing, or if its calls
-# are queued for more than this fraction of their time.
+# A client lacks service if more than 5% of its due service is missing, or if its calls are queued
+# for more than 5% of their time.
 SHORT_ABOVE = 0.05
-# A time to first token of at most this multiple of the shortest one counts as no wait.
+# A time to first token of at most twice the shortest one counts as no wait.
 SERVING_AT_ONCE = 2.0
 
 

@@ -35,11 +35,11 @@ CELL_S = 1.0  # Time is divided into cells of one second, by which the sliding w
 # A run has at most ``MOST_CELLS`` cells, summed over its clients; a longer run has longer cells.
 MOST_CELLS = 400_000
 
-# A client is judged in a window only if its calls waited for at least this fraction of the window;
-# a client that arrived late in the window lost nothing.
+# A client is judged in a window only if its calls waited for at least half of the window, because a
+# client that arrived late in the window lost nothing.
 LEAST_BACKLOG = 0.5
-# A client is judged only if its fair share is at least this number of requests of mean size,
-# because a fair scheduler may serve a client late by one request.
+# A client is judged only if its fair share is at least four requests of mean size, because a fair
+# scheduler may serve a client late by one request.
 LEAST_REQUESTS = 4.0
 
 

@@ -10,19 +10,15 @@ import numpy as np
 from fairbench.metrics.records import Flags, Floats, Ints
 from fairbench.metrics.traffic import Traffic, best_stretch
 
-# In a flood, a client demands at least this multiple of the mean demand of the other clients.
+# In a flood, a client demands at least three times the mean demand of the other clients.
 HEAVY = 3.0
-# A flood is at least this fraction of all demand; a smaller flood delays hardly any client.
-LEAST_SHARE = 0.1
-# A flood has at least this number of requests; a few requests may coincide by chance.
-LEAST_REQUESTS = 20
-# In a flood, a client demands at least this multiple of the usual peak of other clients.
-PEAK = 2.5
-# The usual peak is this percentile of the clients' peaks, because the highest peaks may themselves
-# be floods.
+LEAST_SHARE = 0.1  # A flood is at least this fraction of all demand; less delays hardly any client.
+LEAST_REQUESTS = 20  # A flood has at least this number of requests; fewer may coincide by chance.
+PEAK = 2.5  # In a flood, a client demands at least this multiple of other clients' usual peak.
+# The usual peak is the third quartile of the clients' peaks, because the highest peaks may
+# themselves be floods.
 USUAL = 75
-# Requests at the edges of a flood are ordinary if their rate is below this fraction of the flood's.
-EDGE = 0.2
+EDGE = 0.2  # Requests at a flood's edges are ordinary below this fraction of the flood's rate.
 MOST_FLOODS = 3  # At most this number of floods is reported.
 WHOLE = 0.9  # A flood that covers at least this fraction of the time counts as continuous.
 
@@ -140,8 +136,7 @@ def _without_edges(traffic: Traffic, left: Flags, flood: Flood) -> Flood:
 # usual wait plus ``DELAYED_S`` seconds.
 DELAYED, DELAYED_S = 3.0, 1.0
 OFTEN = 0.25  # A client counts as delayed if at least this fraction of its requests was delayed.
-# A client with at least this number of requests before the flood is compared with its own usual
-# wait.
+# A client with at least five requests before the flood is compared with its own usual wait.
 ENOUGH = 5
 FEW = 5  # A flood that delayed fewer requests did no harm.
 

@@ -155,7 +155,7 @@ def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
 
 # A booking belongs to the end or the start of an iteration; at one instant, ends come first.
 END, START = 0, 1
-# At most this number of bookings is in memory, unless one client has more bookings in one cell.
+# At most ``BOOKINGS_AT_ONCE`` bookings are in memory, unless one client has more in one cell.
 BOOKINGS_AT_ONCE = 2**20
 
 
@@ -424,8 +424,7 @@ class Differences(NamedTuple):
         return found
 
 
-# When sums of tokens are compared, a relative difference below this margin counts as rounding.
-ROUNDING = 1e-9
+ROUNDING = 1e-9  # When sums of tokens are compared, a relative difference below this is rounding.
 
 
 class Inside:
@@ -507,8 +506,7 @@ class Inside:
 
 
 PAIRS_AT_ONCE = 2**16  # Bounds of at most this number of joint waits are computed at once.
-# If more joint waits than this are listed, they are examined before the search continues.
-MOST_LISTED = 2**18
+MOST_LISTED = 2**18  # If more joint waits are listed, they are examined before the search goes on.
 # The first examination takes 8 joint waits, and each later examination takes 4,096 of them.
 EXAMINED_FIRST, EXAMINED_AT_ONCE = 8, 2**12
 

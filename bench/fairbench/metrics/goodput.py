@@ -36,8 +36,7 @@ from fairbench.metrics.service import booked_in
 from fairbench.metrics.tables import Tables
 from fairbench.targets import Alone, RequestCosts, Targets, alone
 
-# Lateness below this many seconds is a rounding error and does not count.
-TICK_S = 1e-9
+TICK_S = 1e-9  # Lateness below this many seconds is a rounding error and does not count.
 
 
 def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -> Floats:

@@ -62,7 +62,7 @@ def limit_values(tables: Tables, facts: Facts, got: Shares) -> dict[str, Any]:
 
 
 # The total work counts as the cause of the least makespan (the least duration of the run) if its
-# own bound is at least this fraction of the makespan.
+# own bound is at least 90% of the makespan.
 NEARLY = 0.9
 
 

@@ -139,7 +139,7 @@ class Column(NamedTuple):
         return self.heading.replace("\n", " ")
 
 
-# Entries of metrics use these short names of enum members.
+# The table of metrics uses short names for members of the enums.
 MORE, LESS = Better.MORE, Better.LESS
 CLIENT, BOTH = Of.CLIENT, Of.BOTH
 COUNT = Kind.COUNT

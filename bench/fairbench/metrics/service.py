@@ -125,8 +125,8 @@ def _step_end(start_s: Floats, first_s: Floats, growth_s: Floats, number: Ints) 
     return end_s
 
 
-# A client's computed tokens are corrected if prompts that cross an edge of the window are more than
-# this fraction of them.
+# A client's computed tokens are corrected if more than 10% of them belong to prompts that cross an
+# edge of the window.
 MOST_UNDER_WAY = 0.1
 
 
@@ -204,7 +204,8 @@ def booked_in(log: ServiceRows, window: Window, clients: int) -> Booked:
             (total[1], part.extend_charged_tokens, started),
             (total[2], part.extend_tokens, ended),
         ):
-            # Few rows of a log are prefill iterations, and only these compute prompt tokens.
+            # Only prefill iterations compute prompt tokens, and few rows of a log are prefill
+            # iterations.
             rows = np.flatnonzero(tokens)
             rows = rows[when[own.of_row[rows]]]
             sums += np.bincount(part.client[rows], weights=tokens[rows], minlength=clients)
@@ -348,8 +349,7 @@ def gpu_time_of_clients(log: ServiceRows, clients: int) -> Floats:
     return total
 
 
-# A run gets a warning if more than this fraction of its busy time is outside the profile's fit.
-WARN_ABOVE = 0.1
+WARN_ABOVE = 0.1  # A run with more busy time outside the profile's fit than this gets a warning.
 
 
 def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:

@@ -33,7 +33,7 @@ from fairbench.metrics.tables import Tables
 
 MOST_SESSIONS = 1_000  # If a run has more sessions than this, their shares are not computed.
 SESSION_WINDOW_S = 60.0  # Sessions are judged in windows of this length in seconds.
-# A session is judged in a window if its fair share is at least this number of calls of mean size.
+# A session is judged in a window if its fair share is at least one call of mean size.
 LEAST_CALLS = 1.0
 WORST_SESSIONS = 10  # The summary of a run lists this number of sessions.
 

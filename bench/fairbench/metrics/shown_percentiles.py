@@ -52,7 +52,7 @@ def common_percentiles(summaries: Iterable[Mapping[str, Any]]) -> tuple[int, ...
 
 P95, P99 = 95, 99
 TAILS = (P95, P99)  # These percentiles count as high.
-# A table shows a high percentile only if there are at least this many latencies.
+# A table shows a P95 only with at least 60 latencies, and a P99 only with at least 300.
 ENOUGH = {P95: 60, P99: 300}
 
 

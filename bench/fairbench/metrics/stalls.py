@@ -19,8 +19,7 @@ from fairbench.targets import RequestCosts
 
 MOST_CLIENTS = 30  # If a run has more clients than this, ``Stalls.matrix_s`` is not computed.
 STALL_S = 0.5  # A gap of at least this many seconds between two tokens of an answer is a stall.
-# A stall lasts at least this multiple of the decode step of a request that runs alone.
-STALL_STEPS = 4.0
+STALL_STEPS = 4.0  # A stall lasts at least this multiple of a decode step of a lone request.
 _MARGIN_S = 1e-6  # Times that differ by less than this many seconds count as equal.
 # Gaps between tokens are counted in bins from 1 us to 10 days, each 1% wider than the one before.
 _SHORTEST_S, _GROWTH, _BINS = 1e-6, 1.01, 2_800

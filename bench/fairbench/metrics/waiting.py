@@ -17,8 +17,7 @@ class Intervals(NamedTuple):
     end: Floats
 
 
-# A wait in a gateway has this worker number, because the request can go to any worker.
-EVERYWHERE = -1
+EVERYWHERE = -1  # A wait in a gateway has this worker number, because any worker may serve it.
 
 
 class Waits(NamedTuple):
@@ -93,7 +92,7 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
     return queue[first], Intervals(start[first], reach[last])
 
 
-# A run is below saturation if no request waits for more than this fraction of the window.
+# A run is below saturation if no request waits for more than 5% of the window.
 DEMAND_LIMITED_ABOVE = 0.05
 
 

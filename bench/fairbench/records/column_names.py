@@ -139,7 +139,7 @@ _NAMED_UNITS |= {"micros": "us", "nanoseconds": "ns", "nanos": "ns", "nano": "ns
 _NAMED_UNITS |= {"minutes": "min", "minute": "min", "mins": "min", "hours": "h", "hour": "h"}
 _MARKS = re.compile(r"[^A-Za-z0-9]")
 _HUMP = re.compile(r"(?<=[^\WA-Z_])(?=[A-Z])", re.ASCII)
-# A column whose name ends in one of these words contains neither times nor durations.
+# A column whose name ends in a word of ``_NO_TIME`` contains neither times nor durations.
 _NO_TIME = {"id", "ids", "idx", "index", "reason", "type", "name", "count", "number", "no", "model"}
 _NO_TIME |= {"tokens", "status", "code", "version", "url", "path", "size", "bytes", "cost"}
 _NO_TIME |= {"min", "max", "mean", "avg", "median", "p50", "p90", "p95", "p99"}

@@ -249,7 +249,7 @@ VTC_RESPONSES = Layout(
 )
 
 
-# ``fairbench validate`` also reads these runs, which were measured on real servers, one per line.
+# ``fairbench validate`` also reads runs that were measured on real servers, one run per line.
 SERVING_RUNS = _columnwise("serving", SERVING, "columns")
 VLLM_RUNS = _columnwise("vllm", VLLM | WHOLE)
 SGLANG_RUNS = _columnwise("sglang", VLLM | WHOLE, at_once=True)
@@ -258,7 +258,7 @@ _OWN = {"start": "arrival_s", "first_token": "first_token_s", "end": "finish_s"}
 _OWN |= {"admitted": "admitted_s", "session": "program_id", "client": "client"}
 _OWN |= {name: name for name in ("input_tokens", "output_tokens", "worker", "cached_tokens")}
 _OWN |= {"status": "status", "error": "error"}
-# A run that fairbench has stored contains requests of this format.
+# A run that fairbench has stored contains requests of the format ``fairbench``.
 FAIRBENCH = Layout(
     "fairbench",
     has_all("client", "arrival_s", "first_token_s", "finish_s", "input_tokens", "output_tokens"),
@@ -270,8 +270,7 @@ FAIRBENCH = Layout(
 
 PLAIN = Layout("lines")
 """The format of records whose columns all have usual names."""
-# This number of a file's first records is tested for a format of programs.
-LOOKED_AT = 100
+LOOKED_AT = 100  # This number of a file's first records is tested for a format of programs.
 
 LAYOUTS: tuple[Layout, ...] = (
     *(AGENT, BAILIAN, MOONCAKE, AZURE, BURSTGPT, ARENA_ROWS, ARENA, *EXPORTS, *TOOLS),

@@ -24,7 +24,7 @@ from fairbench.records.source import records_of, separator_of
 Floats = npt.NDArray[np.float64]
 
 BATCH = 16_384  # This number of records are Python objects at one time.
-# A row and a distinct text take at most about these numbers of bytes in memory.
+# Estimates of memory assume 200 bytes for each row and 200 bytes for each distinct text.
 ROW_BYTES, NAME_BYTES = 200, 200
 SAMPLE = 50  # The meaning of a column is inferred from this number of its values.
 MAX_COLUMNS = 2_000  # At most this number of a file's column names is read.

@@ -32,8 +32,7 @@ NO_CALLS = frozenset(
 CALLS = frozenset({"llm", "chat", "generation", "completion", "text_completion", "chat_model"})
 NOBODY = frozenset({"default_user_id"})
 """Texts in the column of clients that mean a missing client."""
-# Lines with equal ids describe one request if their starts are less than this many seconds apart.
-SAME_S = 1e-3
+SAME_S = 1e-3  # Lines with equal ids and closer starts describe one request.
 BESIDE = ("cacheread", "cachecreation", "cachewrite")
 WHOLE_INPUT = ("inputtokens", "inputtokencount", "inputtokenscount", "input")
 

@@ -26,7 +26,7 @@ NO_TEXT = {
 """First bytes of files that users mistake for CSV, each with advice for the user."""
 
 MAX_KEYS = 10_000  # A record has at most this number of keys.
-# A row and a value take at most about these numbers of bytes in memory.
+# Estimates of memory assume 200 bytes for each row and 100 bytes for each value.
 OBJECT_BYTES, VALUE_BYTES = 200, 100
 
 

@@ -28,10 +28,9 @@ DATED_S = 1e8
 APART = 100  # Two times with at least this ratio are in different units.
 
 SLOWEST_TOKEN_S = 2.0  # On every server, fast answers take fewer seconds per token than this.
-# On every server, fast answers of one token take fewer seconds than this.
-SLOWEST_ANSWER_S = 20.0
+SLOWEST_ANSWER_S = 20.0  # On every server, fast answers of one token take fewer seconds than this.
 FASTEST_TOKEN_S = 2e-5  # On every server, slow answers take more seconds per token than this.
-# These percentiles of the durations in a file stand for a fast answer and for a slow answer.
+# The 10th and the 90th percentile of a file's durations stand for a fast and a slow answer.
 FAST_PERCENT, SLOW_PERCENT = 10, 90
 # Whole numbers without a unit may be milliseconds if their 10th percentile is at least ``LEAST_MS``
 # and their median is at least ``WHOLE_FROM``.

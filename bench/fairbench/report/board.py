@@ -35,8 +35,7 @@ LAYOUTS = tuple((label, ends) for ends in (True, False) for label in (34, 27, 20
 MARKS = {Decision.BETTER: "+", Decision.WORSE: "!", None: " "}
 NOISE = "="
 STYLES = {"+": "green", "!": "red", NOISE: "dim"}
-# A message names at most this number of undefined values or missing runs.
-MOST_NAMED = 12
+MOST_NAMED = 12  # A message names at most this number of undefined values or missing runs.
 SHARING = (
     "Sharing incentive: latency of the worst-off well-behaved client, divided by its "
     "latency alone on 1/n of the cluster. At most 1 means that sharing pays off for "
@@ -236,14 +235,13 @@ def _some(lines: list[str]) -> Iterator[str]:
 
 
 SHOWN = 3  # The table of ranks has this number of metrics; more do not fit on a phone's screen.
-# Besides the baseline, at most this number of schedulers has a card on the page.
-MOST_CARDS = 5
+MOST_CARDS = 5  # Besides the baseline, at most this number of schedulers has a card.
 MOST_LEADERS = 3  # The title of a leaderboard's page names at most this number of schedulers.
 # A picture with at most ``MOST_LABELLED`` schedulers shows their names, each of at most
 # ``LABEL_CHARACTERS`` characters; a picture with more schedulers shows their numbers.
 MOST_LABELLED, LABEL_CHARACTERS = 8, 16
 FEWEST_FOR_QUARTILES = 8
-# A picture omits values that lie more than this many interquartile ranges outside the quartiles.
+# A picture omits values that lie more than three interquartile ranges outside the quartiles.
 FAR = 3.0
 MARKED_AS = {"+": "best", "!": "worst"}
 
@@ -447,12 +445,11 @@ def _caption(
 TOP, PLOT_PX, BELOW_PX = 24, 330, 44
 RADIUS = 3.0
 MARGIN = 0.06  # An axis extends beyond the values by this fraction of their range at both ends.
-# On a phone, the letters of a label have at most this width and height in pixels.
+# On a phone, a letter of a label is at most 8.8 pixels wide and 13 pixels high.
 LETTER_PX, TEXT_PX = 8.8, 13.0
-# A label moves away from its mark in steps of this size in pixels, up to this number of times.
+# A label moves away from its mark in steps of 4 pixels, at most 15 times.
 STEP_PX, MOST_STEPS = 4.0, 16
-# A line joins a label with its mark if the label is at least this many steps away.
-LEADER_FROM = 2
+LEADER_FROM = 2  # A line joins a label with its mark if the label is at least this many steps away.
 
 
 class Labelled(NamedTuple):

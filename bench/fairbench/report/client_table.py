@@ -25,8 +25,7 @@ from fairbench.results.store import Summary
 
 # Longer names are cut in the table of clients; files contain the whole name.
 NAME_WIDTH = 16
-# A table with at least this many clients shows distributions instead of one row per client.
-CROWD = 30
+CROWD = 30  # With at least this many clients, a table shows distributions instead of clients.
 FEW = "?"  # This mark follows a percentile that was computed from too few latencies.
 
 

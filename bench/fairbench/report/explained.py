@@ -14,10 +14,8 @@ from fairbench.report.numbers import latency, number, percent, whole, written
 from fairbench.report.result_lines import ALL_SERVED, is_mostly_empty, is_of_failures, time_to
 from fairbench.results.store import Summary
 
-# Two allocations count as equally even if their Jain's indices differ by at most this number.
-EQUAL = 0.01
-# A client counts as fairly served if it received more than this fraction of its fair share.
-CLEAR = 0.95
+EQUAL = 0.01  # Allocations whose Jain's indices differ by at most this count as equally even.
+CLEAR = 0.95  # A client is fairly served if it received more than this fraction of its fair share.
 
 
 def explained_text(summary: Summary, width: int) -> str:

@@ -32,8 +32,7 @@ STYLES: dict[str, str] = {
 NAME_WIDTH = 12  # A column's heading folds a scheduler's name at this number of characters.
 MOST_ROWS = 8  # Without the flag --all, a comparison shows at most this number of metrics.
 LIMIT = "limit_ratio"
-# This metric is shown beside Jain's index of service.
-REFERENCE = "jain_index_maxmin"
+REFERENCE = "jain_index_maxmin"  # This metric is shown beside Jain's index of service.
 LEGEND = (
     "Differences are paired by seed, with 95% confidence intervals (Student's t); times "
     "are compared by their ratio (x). About 1 in 20 equal metrics is called better or "
@@ -182,8 +181,7 @@ def _changed(row: MetricContrast) -> str:
     return f"{f'{client}: ' if client else ''}{entry.heading} is {least}{much}{way}"
 
 
-# A ratio of two means above this number is written as a multiple instead of a percentage.
-TIMES = 2.0
+TIMES = 2.0  # A larger ratio of two means is written as a multiple instead of a percentage.
 
 
 def _heading(contrasts: Sequence[Contrast]) -> str:

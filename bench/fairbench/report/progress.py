@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SHOWN_CLIENTS = 4
 LINE_WIDTH = 80
-# The remaining time is estimated only after this many seconds and this fraction of the run.
+# The remaining time is estimated only after 5 seconds and 0.1% of the run.
 SETTLED_S = 5.0
 SETTLED_PART = 0.001
 

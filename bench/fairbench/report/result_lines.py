@@ -35,8 +35,7 @@ from fairbench.report.numbers import (
 from fairbench.report.traffic_lines import Shortfall, window
 from fairbench.results.store import Summary
 
-# At most this number of tenants is printed, the tenants with the smallest shares first.
-MOST_TENANTS = 10
+MOST_TENANTS = 10  # At most this number of tenants is printed, the smallest shares first.
 
 
 def tenant_lines(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -87,8 +86,7 @@ def goodput_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 ALL_SERVED = "every client that had to wait received at least its max-min fair share"
 HEADLINE = "min_share_60s"
-# A client counts as fairly served if it received more than this fraction of its fair share.
-NEAR_ALL = 0.9
+NEAR_ALL = 0.9  # A client is fairly served with more than this fraction of its fair share.
 
 
 def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -139,8 +137,7 @@ def shortfall_of(summary: Summary) -> Shortfall | None:
     return Shortfall(f"{client} (heavy)" if client in heavy else client, *rest)
 
 
-# If queues are empty for at least this fraction of the time, no client delayed another client.
-IDLE = 0.99
+IDLE = 0.99  # If queues are empty for this fraction of the time, no client delayed another.
 
 
 def is_of_failures(summary: Summary) -> bool:
@@ -156,8 +153,7 @@ def _cause(row: dict[str, object], summary: Summary) -> str:
     return f"; {heavy} had the most above its own share" if heavy else ""
 
 
-# At most this number of pairs of clients is printed, the pairs with the most tokens first.
-MOST_PAIRS = 6
+MOST_PAIRS = 6  # At most this number of pairs of clients is printed, the largest pairs first.
 
 
 def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -400,8 +396,7 @@ def empty_queues(summary: Summary) -> str:
     return f"no request waited for {percent(empty)} of the window; shares {partly}reflect demand"
 
 
-# If queues are empty for at least this fraction of the time, the load limits the throughput.
-MOSTLY = 0.5
+MOSTLY = 0.5  # If queues are empty for this fraction of the time, the load limits throughput.
 
 
 def is_mostly_empty(summary: Summary) -> bool:
@@ -438,8 +433,7 @@ def _victims(summary: Summary) -> str:
     return f"{text} (n = {n:,}{f'; {FEW} needs {needed}' if few else ''})"
 
 
-# A factor of at least this number is written as a multiple instead of a percentage.
-TWICE = 1.5
+TWICE = 1.5  # A factor of at least this number is written as a multiple instead of a percentage.
 
 
 def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -527,9 +521,9 @@ def time_to(summary: Summary, part: int) -> str:
 
 NUMBER = re.compile(r"\d[\d,.]*")
 SUCH = ", for example"
-# Lines of their own print why the values with these keys are undefined.
+# Lines about the limit and about stalls themselves print why their values are undefined.
 WITH_LINES = ("limit", "limit_memory_ratio", "limit_hit_rate", "stalls")
-# The line "service gap" prints the values with these keys.
+# The line "service gap" prints the bound, so notes about the bound need no line of their own.
 OF_THE_BOUND = ("service_gap_bound", "service_gap_bound_s", "bound_source")
 
 

@@ -12,7 +12,7 @@ from fairbench.metrics.traffic import Overload, Traffic
 from fairbench.report.numbers import number, percent
 
 MANY = 1000.0  # A larger ratio is printed as "over 1,000".
-# A sentence mentions larger floods only if they change a client's share of the load by this much.
+# A sentence mentions larger floods only if they change a client's share of the load by 0.5%.
 LEAST_REST = 0.005
 NAMED = 3  # A sentence names at most this number of delayed clients.
 TTFT = "time to first token"

@@ -29,9 +29,9 @@ SCHEDULER_KEYS = frozenset(
     | {"eviction", "memory_records", "engine_code", "charge_pass"}
 )
 OWN_POLICY = "schedule_policy"  # This key of ``backend`` holds the engine's scheduling policy.
-# These settings tables belong to an experiment's configuration, not to its scheduler.
+# Settings of the engine belong to an experiment's configuration, not to its scheduler.
 OF_THE_PLACE = frozenset({"engine", "vllm", "lightllm", DISAGGREGATION})
-# These keys only change how an experiment is reported.
+# The keys ``OF_THE_REPORT`` only change how an experiment is reported.
 OF_THE_REPORT = frozenset({"tag", "percentiles", "preset", GIVEN})
 
 DEFAULT = "default"  # This text is shown for a value that an experiment omits.
@@ -134,7 +134,7 @@ CHOSEN = "chosen"  # The manifest lists under this key the values that the user 
 WHERE = "CHANGELOG.md"
 WORKLOAD = "workload."
 GIVEN_AGAIN = {*OF_THE_WORKLOAD, "client_weights", "settings"}
-# ``--set`` can change values of a workload whose keys contain one of these texts.
+# ``--set`` can change values of a workload whose keys contain one of the texts ``SET_BY_FLAG``.
 SET_BY_FLAG = (".params.", ".misbehaving")
 
 FORMER: Mapping[str, Collection[str]] = {
@@ -201,7 +201,8 @@ def spec_changes(
         if old == new or (key.endswith(".rate") and replaced):
             continue
         if DEFAULT in (old, new) and key.partition(".")[0] in apart:
-            # Only one of the experiments uses the scheduler with this parameter.
+            # A parameter of a scheduler that only one of the experiments uses is no difference by
+            # itself.
             continue
         whole = key.startswith(WORKLOAD) and "workload" in chosen
         if _has_default(key) and key not in chosen and not whole:

@@ -15,8 +15,7 @@ from fairbench.metrics.metric import Better
 from fairbench.results.store import Summary
 from fairbench.results.summary import Value
 
-# This many bisection steps from 90 degrees give all digits of a float.
-HALVINGS = 60
+HALVINGS = 60  # This many bisection steps from 90 degrees give all digits of a float.
 
 
 def central(t: float, degrees: int) -> float:
@@ -69,7 +68,7 @@ def _central(angle: float, degrees: int) -> float:
 
 INTERVALS_FILE = "intervals.json"  # The directory of repeated runs contains this file.
 LEVEL = 0.95
-# Captions state with this text how means and intervals are computed.
+# Captions state how means and intervals are computed.
 METHOD = "mean and 95% interval (Student's t)"
 
 
@@ -161,11 +160,9 @@ def _metric_interval(
 
 # Smaller relative differences are ignored, because processors add numbers in different orders.
 ROUNDING = 1e-12
-# The estimated number of further seeds gives a significant difference with this probability.
-POWER = 0.8
+POWER = 0.8  # The estimated number of further seeds gives significance with this probability.
 MIXED = "some values are only lower bounds, others only upper bounds"
-# A difference that needs more seeds than this to become significant is too small to matter.
-MOST_SEEDS = 1000
+MOST_SEEDS = 1000  # A difference that needs more seeds to be significant is too small to matter.
 
 
 class Decision(StrEnum):

@@ -135,7 +135,8 @@ def library_version(library: str) -> str | None:
 
 TIMEOUT_S = 20.0
 MAX_VERSION = 200  # A package's version has at most this number of characters.
-# The Python beside a script runs this program to find the distribution that installed the script.
+# The Python beside a script runs the program ``OWNER``, which prints the distribution that
+# installed the script.
 OWNER = """
 import sys
 from importlib.metadata import entry_points
@@ -158,8 +159,7 @@ def program_version(program: str) -> str | None:
     return said.splitlines()[0][:MAX_VERSION] if said else None
 
 
-# Files of fairbench with these suffixes can change results.
-OWN_CODE = (".py", ".json", ".toml")
+OWN_CODE = (".py", ".json", ".toml")  # Files of fairbench with these suffixes can change results.
 
 
 @cache

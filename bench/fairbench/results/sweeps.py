@@ -14,8 +14,7 @@ from fairbench.results.comparison import SchedulerResults, by_place
 KEY = re.compile(r" (?:(\S+)=(\S+)|(dp|prefill|decode) (\d+))(?= |$)")
 NUMBER = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?")
 MOST_TICKS = 12  # An axis with evenly spaced values has at most this number of labelled ticks.
-# An axis is logarithmic if the largest value is at least this multiple of the smallest value.
-LOG_FROM = 8.0
+LOG_FROM = 8.0  # An axis is logarithmic if its values differ by at least this factor.
 LABELS = {"dp": "replicas (dp)", "request_rate": "programs/s per client"}
 
 

@@ -40,7 +40,7 @@ from fairbench.workloads.tokens import TokenCounter, load_counter
 # Longer Python literals are cut, because a parsed tree takes 100 times the memory of its text.
 MAX_LITERAL = 2**20
 INPUT = "input"  # This field holds the input of an instruction.
-# Each of these fields may hold the answer to a prompt.
+# The answer to a prompt may be in one of the fields ``OUTPUTS``.
 OUTPUTS = ("output", "response", "completion", "answer")
 
 
@@ -499,8 +499,7 @@ def _needs_package(ref: str) -> str:
     return f"{ref} needs the package datasets: in a clone of fairbench, {INSTALL}"
 
 
-# Unless this environment variable is 1, the hub's library retries for half a minute before it
-# raises an error.
+# Unless HF_HUB_OFFLINE is 1, the hub's library retries for half a minute before it raises an error.
 HUB_OFFLINE = "HF_HUB_OFFLINE"
 # The limit is longer than a second, because a lost packet is sent again after a second.
 HUB_PATIENCE_S = 1.5

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from fairbench.core import LLM, Demand, Prompt, Segment
 from fairbench.workloads.programs.base import Job, Program
 
-# A disguised program pauses for this many seconds before each call that only repeats its padding.
-KEEP_ALIVE_S = 60.0
+KEEP_ALIVE_S = 60.0  # A disguised program pauses for this many seconds, then repeats its padding.
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +187,9 @@ class _Probe:
         return [await first]
 
 
-# A client assumes that its request was queued if the TTFT is at least this many seconds.
-LONG_S = 1.0
-# A client assumes an eviction if the cached part of a prompt falls below this fraction of the
-# highest cached part so far.
+LONG_S = 1.0  # With at least this TTFT in seconds, a client assumes that its request was queued.
+# A client assumes an eviction if the cached part of a prompt falls below half of the highest cached
+# part so far.
 LOST = 0.5
 
 

@@ -28,8 +28,7 @@ from fairbench.workloads.traffic import DEFAULT, traffic_kind
 from fairbench.workloads.traffic.source import Arrival, ArrivalSource, TrafficKind
 
 INHERITED = "workload"
-# Files that inherit from each other in a longer chain than this count as a cycle.
-MAX_DEPTH = 8
+MAX_DEPTH = 8  # A longer chain of files that inherit from each other counts as a cycle.
 NOT_INHERITED = ("name", "description")
 _PACKED, _CHECKOUT = files(__package__) / "specs", Path(__file__).parents[3] / "workloads"
 # Only an installed wheel contains a copy of the workloads' folder.

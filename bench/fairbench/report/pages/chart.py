@@ -21,7 +21,7 @@ END = WIDTH - RIGHT
 PLOT_PX = 200
 LINE_PX = 1.8  # A series' line has this width in pixels, as in the style sheet.
 BELOW_PX = 44  # A horizontal axis with its label has this height in pixels.
-# A row of a legend has this height in pixels and this number of entries.
+# A row of a legend is 18 pixels high and has three entries.
 LEGEND_PX, PER_ROW = 18, 3
 
 
@@ -304,12 +304,10 @@ def area_chart(
 
 POINT_KEY = Key(17, 15)
 POINTS_PX = 220
-# The x axis extends beyond the values by this fraction of their range at both ends.
-MARGIN = 0.06
-# The x axis covers at least this fraction of the largest x, so that small differences look small.
+MARGIN = 0.06  # The x axis extends beyond the values by this fraction of their range.
+# The x axis covers at least a fifth of the largest x, so that small differences look small.
 LEAST_RANGE = 0.2
-# An axis of whole numbers has at least this range; a narrower axis would have fractional ticks.
-LEAST_WHOLE = 3.0
+LEAST_WHOLE = 3.0  # An axis of whole numbers has at least this range, to avoid fractional ticks.
 Ends = tuple[float, float] | None
 
 

@@ -62,10 +62,8 @@ from fairbench.results.comparison import SchedulerResults, by_place, compare_swe
 from fairbench.results.store import SWEEP_FILE, SweepStore
 from fairbench.results.sweeps import SweepAxis, SweepLine, axes_of
 
-# Latency is drawn against throughput for at most this number of configurations.
-MOST_FIGURES = 6
-# The scale is logarithmic if the highest latency is more than this multiple of the lowest.
-LOG_ABOVE = 8.0
+MOST_FIGURES = 6  # Latency is drawn against throughput for at most this number of configurations.
+LOG_ABOVE = 8.0  # The scale is logarithmic if latencies differ by more than this factor.
 
 
 def tradeoff_headlines(cells: Sequence[SchedulerResults]) -> Iterator[Headline]:
@@ -144,8 +142,7 @@ def _ends(interval: Interval, factor: float = 1.0) -> Ends:
 
 
 SHARE = "min_entitlement_best_ratio"
-# At most this number of axes, and of configurations per axis, gets figures.
-MOST_ROWS = 4
+MOST_ROWS = 4  # At most this number of axes, and of configurations per axis, gets figures.
 
 
 class _Metric(NamedTuple):

@@ -17,7 +17,7 @@ from fairbench.report.result_lines import (
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import Summary, SweepStore, read_json
 
-# Notes of a summary under these keys concern the whole run.
+# Notes under the keys ``REMARKS`` concern the whole run.
 REMARKS = ("complete", "workers", "lateness", "errors", "estimated", "lengths", "cache", "dataset")
 JAIN = {"jain_index": "service", "jain_index_actual": "computed service"}
 

@@ -18,7 +18,7 @@ from annotated_types import Ge, Gt, Le
 from fairbench.core import LENGTH, LLM, Demand, Prompt, Segment
 from fairbench.workloads.items import Item
 
-# The tokens of a constant part of a prompt; 0 means that the prompt lacks this part.
+# The tokens of a constant part of a prompt are 0 if the prompt lacks the part.
 PartTokens = Annotated[int, Ge(0), Le(10**7)]
 # The tokens of an output, or the limit on the tokens of an output.
 OutputTokens = Annotated[int, Ge(1), Le(10**6)]

@@ -21,6 +21,5 @@ NEEDED = ("time", "input_tokens", "output_tokens")
 ALL = "all"  # Requests without the name of a client belong to this single client.
 
 MAX_INPUT, MAX_OUTPUT = 10**7, 10**6  # A prompt and an answer have at most these many tokens.
-# A trace lasts at most this many seconds; ``files.times`` refuses slightly longer times.
-MAX_S = 4e9
+MAX_S = 4e9  # A trace lasts at most this many seconds; ``files.times`` refuses longer times.
 MAX_NAME = 1000  # The name of a client or session has at most this many characters.

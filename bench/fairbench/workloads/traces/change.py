@@ -21,7 +21,7 @@ from fairbench.streams import stream
 from fairbench.workloads.traces import MAX_NAME, MAX_S
 from fairbench.workloads.traces.table import TraceTable
 
-# Labels of clients and ids of blocks are hashes with these numbers of bytes.
+# Labels of clients are hashes of 5 bytes, and ids of blocks are hashes of 8 bytes.
 LABEL_BYTES, ID_BYTES = 5, 8
 COMBINED = "times and clients come from one trace, lengths and prefixes from another"
 

@@ -118,8 +118,7 @@ def prompt_of_row(table: TraceTable, runs: Runs, row: int, own: str) -> Prompt:
     return tuple(segments)
 
 
-# Recorded times may be wrong by this many seconds, because some logs have whole seconds.
-CLOCK_S = 1.0
+CLOCK_S = 1.0  # Times may be wrong by this many seconds, because some logs have whole seconds.
 
 
 class RecordedTrace:

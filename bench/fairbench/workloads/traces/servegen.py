@@ -172,8 +172,7 @@ def _draw_length(values: tuple[int, ...], sums: tuple[float, ...], rng: random.R
 
 
 WIDTH_S = 600.0  # A window of ServeGen usually has this width in seconds.
-# A window has at most this many requests; the largest measured window has 1.2 million.
-MAX_COUNT = 3 * 10**6
+MAX_COUNT = 3 * 10**6  # A window has at most this many requests; measured ones have 1.2 million.
 
 
 class ServeGen:

@@ -58,7 +58,7 @@ class TraceRow(NamedTuple):
     shared: int = 0
 
 
-# A block of text has this many characters, and is assumed to have this many tokens.
+# A block of text has 92 characters, which are assumed to be 20 tokens.
 CHARACTERS, BLOCK_TOKENS = 92, 20
 MOST_TOKENS = 2 * CHARACTERS  # A block has at most this many tokens.
 
@@ -120,10 +120,9 @@ def _covering(ids: list[int], wanted: int) -> list[int]:
 Floats = npt.NDArray[np.float64]
 
 ROW_BYTES = 200  # A row takes this many bytes of memory while rows are read and sorted.
-# Besides its characters, the name of a client or session takes this many bytes of memory.
-NAME_BYTES = 200
+NAME_BYTES = 200  # Besides its characters, a client's or session's name takes this many bytes.
 MAX_SYNTHETIC = 8  # A trace has at most this many different descriptions of synthetic parts.
-# Times above this number are dates, which floats represent with a precision of microseconds.
+# Times above 10^15 ns are dates, which floats represent with a precision of microseconds.
 SINCE_1970_NS = 10**15
 FAILED = "failed requests"  # By default, a trace leaves out these requests.
 

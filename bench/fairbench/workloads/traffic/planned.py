@@ -211,8 +211,7 @@ class PlannedKind(TrafficKind):
         return self.usual(load._replace(programs_per_s=rate, num_programs=count))
 
 
-# A period is approximated by this many straight lines, which have the same mean as the wave.
-PIECES = 24
+PIECES = 24  # A wave is approximated by this many straight lines, with an equal mean.
 
 
 class Constant(PlannedKind):

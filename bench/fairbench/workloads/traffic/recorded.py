@@ -175,8 +175,8 @@ class ReplayTraffic:
         return self.usual(load)
 
 
-# The fields of a line have at most these values. The values follow from the integer types of
-# records; the limit on lengths is ten times the longest context of a model.
+# The largest values of a line's fields follow from the integer types of records; the limit on
+# lengths is ten times the longest context of a model.
 FIELDS = {"t": 1e10, "client": 2**31 - 1, "prompt_len": 10_000_000, "output_len": 10_000_000}
 
 
