@@ -29,7 +29,7 @@ def part_bounds(start_s: Floats) -> list[int]:
     """Return where to cut a long log: the index of each part's first row, and the number of rows.
 
     ``start_s`` is the start of each row in seconds, in ascending order. A part has at most
-    ``PART_ROWS`` rows, but is longer if more rows start at one instant, which are never separated.
+    ``PART_ROWS`` rows, or more if all its rows start at one instant.
     """
     bounds, count = [0], len(start_s)
     while count - bounds[-1] > PART_ROWS:
@@ -44,8 +44,8 @@ def part_bounds(start_s: Floats) -> list[int]:
 def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
     """Return ``count`` consecutive whole numbers for each row, beginning with ``first``.
 
-    Both arguments have the shape (n_rows,). The function returns two arrays of equal length: the
-    row index of each number, and the numbers.
+    ``first`` and ``count`` have the shape (n_rows,). The function returns two arrays of equal
+    length: the row index of each number, and the numbers.
     """
     row = np.repeat(np.arange(len(first)), count)
     number: Ints = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]
@@ -69,7 +69,7 @@ def portions(length: Ints, most: int) -> Iterator[slice]:
 def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
     """Return row numbers sorted by client, and the position of each client's first row.
 
-    The sort is stable. The positions end with an extra element, the number of rows.
+    Rows of one client keep their order. The positions end with an extra element: the row count.
     """
     # numpy sorts two-byte integers by radix sort, which is ten times as fast as its other sorts.
     order = np.argsort(client.astype(np.uint16) if clients <= 2**16 else client, kind="stable")

@@ -121,14 +121,14 @@ def theorem_bound(
 ) -> float:
     """Return the largest service difference that a theorem allows between two backlogged clients.
 
-    The difference is in weighted tokens. For DLPM and D2LPM with |W| workers, quantum Q^u and
-    largest debt U (``dlpm_unit``), it is 2 * |W| * (U + Q^u) ([DLPM] Theorems 4.1, 5.1). For VTC,
-    whose quantum is 0, it is 2 * |W| * U_v ([VTC] Theorem 4.4), with ``vtc_unit`` U_v. The proofs
-    are in docs/appendix/theory.md.
+    The bound is in weighted tokens. For DLPM and D2LPM with |W| workers, quantum Q^u and largest
+    debt U (``dlpm_unit``), the bound is 2 * |W| * (U + Q^u) ([DLPM] Theorems 4.1, 5.1). For VTC,
+    whose quantum is 0, the bound is 2 * |W| * U_v ([VTC] Theorem 4.4), with ``vtc_unit`` U_v. The
+    proofs are in docs/appendix/theory.md.
 
     With ``client_weights``, each client's service is divided by its weight, and the bound is
-    |W| * (2 Q^u + U/w_f + U/w_g), where w_f and w_g are the two lowest weights. The two papers'
-    proofs also hold with weights. Under DLPM, two clients that both wait are refilled equally
+    |W| * (2 Q^u + U/w_f + U/w_g), where w_f and w_g are the two lowest weights. The proofs in the
+    papers also hold with weights. Under DLPM, two clients that both wait are refilled equally
     often. A client of weight w gets w Q^u per refill, and its credit stays within (-U, w Q^u].
     Under VTC, the counter of a client of weight w is at most U_v/w above the lowest counter of a
     waiting client.
@@ -165,8 +165,7 @@ def largest_remaining_output(requests: Requests, log: ServiceRows, facts: Facts)
     """
     clients = len(facts.clients)
     here = requests.take(~np.isnan(requests.admitted_s))
-    # A client's remaining output only grows when a request is admitted, so no other instants are
-    # examined.
+    # Only admissions are examined, because a client's remaining output falls between admissions.
     queue, every = here.worker * clients + here.client, np.arange(len(here))
     instants = Instants(queue, here.admitted_s)
     remaining = instants.landed(queue, here.admitted_s, every, here.output_tokens)

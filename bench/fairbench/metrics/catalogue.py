@@ -46,7 +46,7 @@ CATALOGUE: dict[str, Metric] = {metric.key: metric for metric in METRICS}
 
 
 def metric_of(key: str) -> Metric | None:
-    """Return the metric with this key or clients.NAME.KEY; None if no metric has the key."""
+    """Return the metric of a key, which may be clients.NAME.KEY; None for an unknown key."""
     return CATALOGUE.get(metric_name(key)) or chosen_metric(metric_name(key))
 
 
@@ -84,7 +84,7 @@ def metric_name(key: str) -> str:
 
 
 def needing(needs: Needs) -> list[str]:
-    """Return the keys of the metrics that need this kind of data."""
+    """Return the keys of the metrics that need a kind of data."""
     return [metric.key for metric in CATALOGUE.values() if needs in metric.needs]
 
 

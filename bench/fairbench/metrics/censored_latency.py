@@ -90,7 +90,7 @@ class Ranked:
             self._most = most[np.lexsort((most, owner))]
 
     def percentiles(self, percent: float) -> list[Percentile]:
-        """Return this percentile of each sample, computed as in the function ``percentile``."""
+        """Return a percentile of each sample, computed as the function ``percentile`` does."""
         value_s, censored = np.full(len(self._n), np.nan), np.zeros(len(self._n), dtype=np.bool_)
         some = np.flatnonzero(self._n)
         rank = (self._n[some] - 1) * percent / 100
@@ -124,7 +124,7 @@ def mean_percentile(percentiles: list[Percentile]) -> Percentile:
 
 
 def _interpolate(ascending: Floats, low: Ints, high: Ints, part: Floats) -> Floats:
-    """Interpolate between two elements at fraction ``part``; infinite if either one is infinite."""
+    """Interpolate between two elements; the result is infinite if one of them is infinite."""
     below, above = ascending[low], ascending[high]
     with np.errstate(invalid="ignore"):
         between = below + part * (above - below)
@@ -193,8 +193,7 @@ def _arrived_requests(
 ) -> tuple[Ints, Ints]:
     """Return the rows of requests whose programs have ``arrived``, and the requests' clients.
 
-    If several clients have a program with the same id, each request of the program counts for each
-    of these clients.
+    If programs of several clients have equal ids, each request counts for each of these clients.
     """
     order = np.argsort(programs.program_id, kind="stable")
     ids = programs.program_id[order]
@@ -215,7 +214,7 @@ def _split_by_client(client: Ints, values: Floats, clients: int) -> Iterator[Flo
 
 
 def why_undefined(sample: Sample, lost: str) -> str:
-    """Return why a percentile of this sample is not finite.
+    """Return why a percentile of a sample is not finite.
 
     ``lost`` is the word for unanswered requests in the reason, such as "refused".
     """

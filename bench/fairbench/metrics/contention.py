@@ -76,7 +76,7 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
 
     The first token is assumed to take as long after arrival as it really took after admission.
     Later tokens are assumed to come at the median pace. The delay of a call is its wait for
-    admission, or the whole time of a refused call. The arguments are those of ``unhindered``.
+    admission, or the whole time of a refused call. ``unhindered`` explains the arguments.
     """
     first_s = first_token_alone_s(requests)
     admitted = ~np.isnan(requests.admitted_s)
@@ -174,7 +174,7 @@ def hides_backlog(summary: Mapping[str, Any]) -> bool:
 # A client lacks service if more than 5% of its due service is missing, or if its calls are queued
 # for more than 5% of their time.
 SHORT_ABOVE = 0.05
-# A time to first token of at most twice the shortest one counts as no wait.
+# A call has not waited if its time to first token is at most twice the shortest time of such calls.
 SERVING_AT_ONCE = 2.0
 
 
@@ -258,8 +258,8 @@ def with_admissions(requests: Requests) -> Requests:
     """Return the calls, with unknown admission times estimated from the times to first token.
 
     A call is assumed to be admitted without a wait if its time to first token is at most twice the
-    shortest one among calls with as many tokens to compute. Time beyond this limit counts as
-    queued.
+    shortest time to first token of calls with as many tokens to compute. The excess of a longer
+    time to first token counts as queued.
     """
     unknown = admission_unknown(requests)
     if not unknown.any():

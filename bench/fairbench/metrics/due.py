@@ -76,9 +76,9 @@ def calls_of(
 ) -> tuple[CallDelays, list[tuple[Ints, Unmade]]]:
     """Return the calls that were sent, and the due service of calls that were never sent.
 
-    The second result has an entry for each client with calls that were never sent: the rows of the
-    programs with such calls, and the due service of these calls. ``served`` estimates the times
-    that calls take without delays.
+    The list has an entry for each client with unsent calls: the rows of the programs with unsent
+    calls, and the due service of the unsent calls. ``served`` estimates the times that calls take
+    without delays.
     """
     owner = _program_rows(requests, programs)
     output, unsent = _lengths(requests, programs, owner, facts.weights)
@@ -88,7 +88,7 @@ def calls_of(
 
 
 def _program_rows(requests: Requests, programs: Programs) -> Ints:
-    """Return the row of each call's program, or ``len(programs)`` if it has no row."""
+    """Return the row of each call's program, or ``len(programs)`` for an unknown program."""
     order = np.argsort(programs.program_id, kind="stable")
     sorted_ids = programs.program_id[order]
     found = np.searchsorted(sorted_ids, requests.program_id)
@@ -103,8 +103,8 @@ def _lengths(
 ) -> tuple[Floats, Floats]:
     """Return each answer's full length in tokens, and the weighted tokens that programs never sent.
 
-    A program's missing output is its output demand minus its answers so far. The missing output is
-    divided among unfinished and unsent calls, in proportion to the tokens that each may still make.
+    A program's missing output is divided among its unfinished and unsent calls, in proportion to
+    the tokens that each call may still make.
     """
     count = len(programs)
 
@@ -143,8 +143,7 @@ def _late(requests: Requests, lost_s: Floats) -> Floats:
 def _predecessors(requests: Requests) -> Ints:
     """Return the row of the call that each call had to wait for, or -1 if there is none.
 
-    Among the program's calls at the next smaller depth, it is the last one to finish before the
-    call arrived.
+    A call waits for the call of the next smaller depth that is the last to finish before it.
     """
     ended = np.flatnonzero(requests.status == FINISHED)
     count = len(requests)
@@ -326,8 +325,7 @@ def _lacking_output(
 ) -> list[tuple[Floats, Floats, Floats, Floats]]:
     """Return the due but missing output tokens of each call as linear pieces over time.
 
-    A call changes its slope at four times: when its first and last tokens were due and when they
-    came.
+    The slope changes when a call's first and last tokens were due, and when they came.
 
     Returns:
         For each piece: its start and end in seconds, and the missing tokens at start and end.

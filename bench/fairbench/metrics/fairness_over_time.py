@@ -66,7 +66,7 @@ class Timeline(NamedTuple):
 
     - ``short`` is the client's weighted tokens that were due but not received before each time.
     - ``waited_s`` is the seconds for which the client's calls had waited before each time.
-    - ``lasted_s`` is the seconds for which these calls had been in progress before each time.
+    - ``lasted_s`` is the seconds for which its calls had been in progress before each time.
     - ``refused`` is the number of refused calls before each time.
 
     ``request_cost`` is the mean size of each client's requests in weighted tokens.
@@ -205,8 +205,8 @@ def backlogged_shares(line: Timeline) -> Floats:
     """Return each client's service while backlogged, divided by its fair share at that time.
 
     In each cell, the service of all clients is divided into fair shares anew, with the shortfalls
-    at that time as demands. Generalised processor sharing would guarantee a backlogged client this
-    fair share. The result is NaN for a client that never waited.
+    at that time as demands. Generalised processor sharing would guarantee every backlogged client
+    its fair share. The result is NaN for a client that never waited.
     """
     service, entitlement, held_up = line.window_shares(1)
     waiting = held_up & (entitlement > 0)

@@ -6,9 +6,9 @@ wait is an interval in which two clients both wait. A booking is a number of tok
 client's service from one instant on.
 
 The search for the largest gap has three levels. Time is divided into cells (intervals), and each
-client's service is computed at the edges of the cells (``Cells``). From these values follow bounds
-on the difference of each pair of clients (``Pairs``). Only cells that may contain the largest
-difference are examined exactly, booking by booking (``Inside``).
+client's service is computed at the edges of the cells (``Cells``). The service at the edges gives
+bounds on the difference of each pair of clients (``Pairs``). Only cells that may contain the
+largest difference are examined exactly, booking by booking (``Inside``).
 """
 
 from __future__ import annotations
@@ -93,10 +93,8 @@ class Cells:
         return self._risen(-high, -low)
 
     def _deviation(self) -> tuple[Floats, Floats]:
-        """Return lower and upper bounds on each client's service minus the mean, by cell.
-
-        The mean is rounded to whole tokens, because sums of whole numbers are exact.
-        """
+        """Return lower and upper bounds on each client's service minus the mean, by cell."""
+        # The mean is rounded to whole tokens, because sums of whole numbers are exact.
         service = np.ascontiguousarray(self.service.T)
         gained = np.where(self.waits, np.diff(service, axis=0), 0.0).sum(axis=1)
         average = np.floor(np.cumsum(gained / np.maximum(1, self.waits.sum(axis=1))))
@@ -183,8 +181,8 @@ class _Part(NamedTuple):
     """Rows of a part of the log that lie in cells in which several clients wait, sorted by client.
 
     ``rows`` are the indices of the selected rows among the rows ``begin`` to ``after - 1``. Pairs
-    of a client and a cell are numbered by client and then by cell. ``first`` is the pair of each
-    row's first cell, and ``reach`` is the last pair that this row or an earlier one touches.
+    of a client and a cell are numbered by client and then by cell. ``first`` is the first pair that
+    a row touches, and ``reach`` is the last pair that the row or an earlier row touches.
     """
 
     begin: int
@@ -456,8 +454,7 @@ class Inside:
     def _wanted(self, joint: Joint, above: float) -> tuple[Ints, Ints]:
         """Return the cells that must be examined to know whether a range exceeds ``above``.
 
-        A cell is left out if its bounds lie within a range that is known from the edges. The
-        results are the index of the joint wait and the index of each cell.
+        A cell is left out if its bounds lie within a range that is known from the edges.
         """
         states = Differences.of_joint(self._cells, joint)
         above = max(above, float(states.at_least.max(initial=0.0)) * (1 - ROUNDING))
@@ -468,10 +465,7 @@ class Inside:
         return row[wanted], cell[wanted]
 
     def _differences(self, joint: Joint, row: Ints, cell: Ints) -> tuple[Ints, Floats]:
-        """Return two clients' service differences in the given cells, and the joint wait of each.
-
-        Differences are taken at both ends of a joint wait, and after each booking in between.
-        """
+        """Return the service differences at a joint wait's ends and after each booking between."""
         one = self._bookings.in_places(Places(joint.first[row], cell))
         two = self._bookings.in_places(Places(joint.second[row], cell))
         starts = np.flatnonzero(cell == joint.low[row])
@@ -487,7 +481,7 @@ class Inside:
         own = row[place]
         ours = self._service(joint.first[own], cell[place], place, tokens[0, order])
         theirs = self._service(joint.second[own], cell[place], place, tokens[1, order])
-        # ``settled`` marks the last of the bookings that share an instant and a kind.
+        # ``settled`` marks the last booking of an instant and kind.
         settled = np.ones(len(order), dtype=np.bool_)
         settled[:-1] = (place[1:] != place[:-1]) | (at_s[1:] != at_s[:-1]) | (kind[1:] != kind[:-1])
         begun = at_s >= joint.start[own]
@@ -507,7 +501,7 @@ class Inside:
 
 PAIRS_AT_ONCE = 2**16  # Bounds of at most this number of joint waits are computed at once.
 MOST_LISTED = 2**18  # If more joint waits are listed, they are examined before the search goes on.
-# The first examination takes 8 joint waits, and each later examination takes 4,096 of them.
+# The search first examines 8 joint waits, and then 4,096 joint waits at a time.
 EXAMINED_FIRST, EXAMINED_AT_ONCE = 8, 2**12
 
 
@@ -515,7 +509,8 @@ class Gap(NamedTuple):
     """The largest difference in service over weight between two clients, and the two clients.
 
     ``first`` and ``second`` are client indices, and ``tokens`` is the difference in weighted tokens
-    divided by weight. The two clients waited together from ``start_s`` to ``end_s``.
+    divided by weight. The clients ``first`` and ``second`` both waited from ``start_s`` to
+    ``end_s``.
     """
 
     tokens: float

@@ -42,10 +42,10 @@ TICK_S = 1e-9  # Lateness below this many seconds is a rounding error and does n
 def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -> Floats:
     """Return the slack in seconds of each request of a client to its tightest target.
 
-    The slack is the time from an event, such as the first token, to the deadline of the event. It
-    is negative if the target was missed, and NaN for unfinished requests. The slack to a ``tpot``
-    target covers all tokens of the request, and is infinite for a single token. ``costs`` gives the
-    latencies of a request on an idle replica.
+    The slack is the time from an event, such as the first token, to the deadline of the event. The
+    slack is negative if the target was missed, and NaN for unfinished requests. The slack to a
+    ``tpot`` target covers all tokens of the request, and is infinite for a single token. ``costs``
+    gives the latencies of a request on an idle replica.
     """
     ttft_s = requests.first_token_s - requests.arrival_s
     e2el_s = requests.finish_s - requests.arrival_s
@@ -82,9 +82,10 @@ class ClientGoodput:
       ``in_window_tokens`` is their weighted tokens.
     - ``asked`` is the number of requests that the window's programs demanded, and ``asked_tokens``
       is their weighted tokens.
-    - ``met`` is the number of these requests that met their targets, with ``met_tokens`` tokens.
-    - ``computed`` is the number of tokens computed for these programs: uncached prompt tokens,
-      recomputed tokens and output tokens. ``wasted`` of them belong to requests that were late.
+    - ``met`` is the number of demanded requests that met their targets, and ``met_tokens`` is their
+      weighted tokens.
+    - ``computed`` is the number of uncached prompt tokens, recomputed tokens and output tokens that
+      were computed for the window's programs. ``wasted`` counts those for requests that were late.
     - ``slack_s`` is the slack in seconds of each finished request whose slack is finite.
     """
 
@@ -280,10 +281,7 @@ def useful(
 def _served(
     tables: Tables, padding: Mapping[int, Padding], window: Window, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """Return each client's service with useful outputs only, and the padding of its inputs.
-
-    Both results are in weighted tokens and have the shape (n_clients,).
-    """
+    """Return each client's service with useful outputs, and its padding of inputs (weighted)."""
     count = len(tables.clients)
     waste, output = _prices(padding, count, weights)
     booked = booked_in(tables.service, window, count)
@@ -295,10 +293,7 @@ def _served(
 def _prices(
     padding: Mapping[int, Padding], count: int, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """Return, per client, the padding of a request and the price of an output token.
-
-    Both are in weighted tokens.
-    """
+    """Return, in weighted tokens, each client's padding per request and price per output token."""
     waste, output = np.zeros(count), np.full(count, float(weights.output))
     for client, one in padding.items():
         waste[client] = weights.extend * one.input_tokens

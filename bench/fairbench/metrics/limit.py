@@ -69,7 +69,7 @@ NEARLY = 0.9
 class LeastWork(NamedTuple):
     """The least GPU time in seconds of each request, which is 0 for an unfinished request.
 
-    Both arrays have the shape (n_requests,).
+    ``prefill_s`` and ``decode_s`` have the shape (n_requests,).
     """
 
     prefill_s: Floats
@@ -132,9 +132,9 @@ def with_memory(requests: Requests, facts: Facts, work: LeastWork) -> InMemory:
     """Return the highest hit rate of any eviction policy, and the least run time at this rate.
 
     The prompts are taken in the run's order. Computed tokens beyond the compulsory tokens are
-    priced at the lowest price of a prompt token, without attention. Both results are NaN if all
-    prefixes fit in memory. Precondition: the facts contain prices, and the compulsory tokens are
-    known.
+    priced at the lowest price of a prompt token, without attention. The hit rate and the time are
+    NaN if all prefixes fit in memory. Precondition: the facts contain prices, and the compulsory
+    tokens are known.
     """
     if facts.least_computed is None:
         return InMemory(nan, nan)
@@ -164,7 +164,7 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
     program, depth = program[served], requests.depth[served]
     order = np.lexsort((calls_s, depth, program))
     program, depth, calls_s = program[order], depth[order], calls_s[order]
-    first = np.ones(len(order), np.bool_)  # the shortest call of each program at each depth
+    first = np.ones(len(order), np.bool_)  # The mask marks the shortest call at each depth.
     first[1:] = (program[1:] != program[:-1]) | (depth[1:] != depth[:-1])
     shortest_s = np.cumsum(np.where(first, calls_s, 0.0))
     level = np.cumsum(first) - 1
@@ -263,8 +263,8 @@ def time_spent(tables: Tables, facts: Facts, work: LeastWork) -> TimeSpent:
     served = requests.status == FINISHED
     assert requests.compulsory_tokens is not None
     computed_s = prices.prompt_s(requests.input_tokens, requests.extend_tokens)
-    # Requests that share a prefix may finish in another order than they were computed, so only the
-    # sum over all requests is correct.
+    # Only the sum over all requests is correct, because requests that share a prefix may finish in
+    # another order than they were computed.
     recomputed_s = float(computed_s[served].sum() - work.prefill_s.sum())
     begun = ~served & ~np.isnan(requests.admitted_s)
     answers_s = prices.answer_s(requests.input_tokens, requests.output_tokens)
@@ -357,7 +357,7 @@ def work_from(
     compute the prefix for any request that contains it. Before a time ``a``, only requests that
     begin earlier can compute a prefix. If all requests that begin before ``a`` finished before a
     given request, none of their prompts contains the tokens charged to this request, so these
-    tokens are work after ``a``. Otherwise, the request counts with a single prompt token.
+    tokens are work after ``a``. Any other request counts with a single prompt token.
 
     Args:
         requests: All requests of the run.

@@ -105,7 +105,7 @@ class Shown(NamedTuple):
     """How a metric appears in one display, as a column, line or headline.
 
     - ``position`` sets the order in the display.
-    - ``heading`` and ``form`` replace those of the metric.
+    - ``heading`` and ``form`` replace the metric's own heading and form.
     - ``dropped`` is the order in which columns are left out of a table that is too wide, the lowest
       number first. A column with None is never left out.
     - ``note`` explains a headline; ``{latency}`` in a note is replaced by the name of the latency.
@@ -122,7 +122,7 @@ class Shown(NamedTuple):
 class Column(NamedTuple):
     """The column of a metric in one display; ``heading`` has one or two lines.
 
-    The other attributes mean the same as in ``Metric`` and ``Shown``.
+    ``Metric`` and ``Shown`` explain the other attributes.
     """
 
     key: str

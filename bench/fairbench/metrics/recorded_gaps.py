@@ -164,8 +164,7 @@ def _held_up_s(
 ) -> Floats:
     """Return how much longer (s) than usual each gap was, at most the time to compute its prompts.
 
-    The usual gap is the median of the client's gaps without prompts. For a client without such
-    gaps, it is the median of all gaps without prompts.
+    The usual gap is the median of the client's gaps without prompts, or else of all such gaps.
     """
     gap_s, beside_s = end_s - begin_s, prompts.seconds_in(begin_s, end_s)
     alone = beside_s <= 0

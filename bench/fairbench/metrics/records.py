@@ -102,12 +102,12 @@ class Requests(Table):
       ``worker`` then only computes the prompt. ``reserved_s`` is the time at which the decode
       worker reserves memory, and ``computed_s`` is the end of the prompt's computation. ``sent_s``
       and ``received_s`` are the start and the end of the transfer of the KV cache to the decode
-      worker. All five columns are None if workers are not disaggregated.
+      worker. The columns are None if one worker computes the prompt and generates the answer.
     - ``estimated`` is 1 if a server did not report the request's tokens; None if all tokens are
       known.
     - ``compulsory_tokens`` is the number of prompt tokens, at least 1, that no earlier prompt or
-      answer of the run contains. It is 0 for an unfinished request. The column is None if the
-      prompts' content is unknown.
+      answer of the run contains. The number is 0 for an unfinished request. The column is None if
+      the content of prompts is unknown.
     """
 
     request_id: Ints
@@ -225,9 +225,9 @@ PLAIN = Padding()
 class Client(NamedTuple):
     """A registered client of a run, even if the client sent no request.
 
-    - ``weight`` is the client's entitlement relative to that of other clients.
-    - ``targets`` are the latency targets of its requests, and ``service_class`` is the name of the
-      class that sets the targets, or "".
+    - ``weight`` is the client's entitlement relative to other clients.
+    - ``targets`` are the latency targets of the client's requests, and ``service_class`` is the
+      name of the class that sets the targets, or "".
     - ``owner`` is the client's owner, or "" if the client's own name states the owner.
     - ``padding`` is the useless part of the client's requests.
     """
@@ -346,16 +346,16 @@ class Facts:
     - ``bound`` has the numbers of the fairness theorem that covers router and local scheduler
       together. If ``bound`` is None, ``bound_unavailable`` says why no theorem applies.
     - ``fit`` is the range to which the timing profile was fitted, ``lone`` is the profile's decode
-      step of a single request, and ``costs`` are all times of the profile. All three are None on
-      real servers, and if the timing profile is unknown.
-    - ``percentiles`` are the percentiles of latency that the user chose instead of the usual ones.
+      step of a single request, and ``costs`` are all times of the profile. ``fit``, ``lone`` and
+      ``costs`` are None on real servers, and if the timing profile is unknown.
+    - ``percentiles`` are the percentiles of latency that the user chose; empty means the defaults.
     - ``tenant_weights`` are the weights of tenants, whose names end in /; the default is 1.
     - ``hit_alone`` has, by client, the cache hit rate of the client alone on a fair share of the
       pool.
     - ``prices`` are lower bounds on GPU times; None on real servers or without a timing profile.
     - ``least_computed`` is the fewest prompt tokens that any eviction policy must compute with the
-      KV memory of all replicas and the run's order of requests. The value is None if it is unknown,
-      or if all distinct prefixes fit into memory.
+      KV memory of all replicas and the run's order of requests; None if unknown, or if all distinct
+      prefixes fit into memory.
     - ``closed_loop`` are the clients that start a program only after an earlier program has ended.
     - ``failed`` is the number of requests that broke off, which the tables show as refused.
     - ``sessions`` tells whether programs are recorded sessions, with think time between calls.

@@ -133,7 +133,7 @@ MOST_UNDER_WAY = 0.1
 class View(Enum):
     """Ways to measure service: the first three in weighted tokens, the last two in plain tokens.
 
-    In the formulas, w_e is the price of an input (extend) token, and w_q that of an output token.
+    In the formulas, w_e is the price of an input token, and w_q is the price of an output token.
     """
 
     # The service that clients see is w_e * input + w_q * output ([DLPM] §6.1).
@@ -295,7 +295,7 @@ def _step_bookings(
     count = np.where(log.steps > 1, np.maximum(0, high - low), 0)
     stretch, place = spread(low, count)
     done = steps_by(log, stretch, times[place], inclusive)
-    # ``since`` counts a stretch's steps between two times, and ``left`` the steps after the last.
+    # ``since`` counts a stretch's steps between two times; ``left`` counts those after the last.
     since = np.diff(done, prepend=0)
     begin = np.cumsum(count) - count
     cut = count > 0
@@ -385,9 +385,9 @@ DECODE_STEPS = 16
 def service_of(requests: Requests, last_token_s: Floats) -> Service:
     """Return the service log of a live run, estimated from what the clients of the server see.
 
-    Each request with output gets two rows. The prefill row lasts from admission to the first token.
-    Its input counts at its start, and its computed input and first token count at its end. The
-    decode row lasts from the first token to the last. The tokens of a decode row are divided evenly
+    Each request with output gets two rows. The prefill row lasts from admission to the first token;
+    the input counts at its start, and the computed input and the first token at its end. The decode
+    row lasts from the first token to the last. The tokens of a decode row are divided evenly
     among at most ``DECODE_STEPS`` steps; one step per token would take gigabytes, because metrics
     expand each step. The rows are sorted by start time and worker.
 

@@ -31,7 +31,7 @@ from fairbench.metrics.records import (
 from fairbench.metrics.service import service_of
 from fairbench.metrics.tables import Tables
 
-MOST_SESSIONS = 1_000  # If a run has more sessions than this, their shares are not computed.
+MOST_SESSIONS = 1_000  # Shares of sessions are not computed for a run with more sessions.
 SESSION_WINDOW_S = 60.0  # Sessions are judged in windows of this length in seconds.
 # A session is judged in a window if its fair share is at least one call of mean size.
 LEAST_CALLS = 1.0
@@ -224,9 +224,8 @@ def _alone_s(calls: Requests, session: Ints) -> Floats:
     """Return the seconds that each call takes alone, with only the session's own prefix cached.
 
     A call alone computes the tokens beyond the longest earlier prompt and answer of its session,
-    but no more tokens than in the run. The time to first token is the run's shortest among calls
-    that computed at least as many tokens, and the pace of output is that of one of the run's
-    fastest answers.
+    but no more tokens than in the run. The first token takes as long as the fastest call that
+    computed as many tokens, and later tokens come at the pace of one of the run's fastest answers.
     """
     context = calls.input_tokens + calls.output_tokens
     before = np.zeros(len(context), np.int64)
@@ -248,11 +247,9 @@ def _longest_so_far(values: Ints, session: Ints) -> Ints:
 
 
 def _union_s(calls: Calls, end_s: Floats, sessions: int) -> Floats:
-    """Return the seconds in which each session had a call in progress, given the calls' ends.
-
-    The times of each session are shifted by more than the length of the run, so that one merge
-    handles all sessions without overlaps between them.
-    """
+    """Return the seconds in which each session had a call in progress, given the calls' ends."""
+    # The times of each session are shifted by more than the run's length, so that one merge of
+    # intervals handles all sessions.
     begin_s = calls.requests.arrival_s
     period_s = 1.0 + max(begin_s.max(initial=0.0), end_s.max(initial=0.0))
     shift_s = calls.session * period_s

@@ -17,7 +17,7 @@ from fairbench.metrics.records import Facts, Flags, Floats, Ints, Requests, Serv
 from fairbench.metrics.tables import ServiceRows
 from fairbench.targets import RequestCosts
 
-MOST_CLIENTS = 30  # If a run has more clients than this, ``Stalls.matrix_s`` is not computed.
+MOST_CLIENTS = 30  # ``Stalls.matrix_s`` is not computed for a run with more clients.
 STALL_S = 0.5  # A gap of at least this many seconds between two tokens of an answer is a stall.
 STALL_STEPS = 4.0  # A stall lasts at least this multiple of a decode step of a lone request.
 _MARGIN_S = 1e-6  # Times that differ by less than this many seconds count as equal.
@@ -81,8 +81,8 @@ class Gaps:
         self._limit_s = limit_s
         self._bins = np.zeros((clients, _BINS))
         self.largest_s = np.full(clients, nan)
-        self.above = np.zeros(clients)  # number of gaps above the limit, by client
-        # Index 1 is for gaps in which prompts of other clients were computed, and 0 for the rest.
+        self.above = np.zeros(clients)  # Each client has this number of gaps above the limit.
+        # Index 1 is for gaps in which prompts of other clients were computed, 0 for other gaps.
         self._tokens, self._time_s = np.zeros((2, clients)), np.zeros((2, clients))
 
     def add(
@@ -163,7 +163,7 @@ def stalls_of(requests: Requests, log: ServiceRows, facts: Facts) -> Stalls | No
     gaps = Gaps(clients, stall_limit_s(facts))
     total_s, own_s = np.zeros(clients), np.zeros(clients)
     matrix_s = np.zeros((clients, clients)) if clients <= MOST_CLIENTS else None
-    ends_s: dict[int, float] = {}  # the end of each worker's last decode step
+    ends_s: dict[int, float] = {}  # ``ends_s`` maps each worker to its last decode step's end.
     # ``asked`` maps each worker to the requests whose answers the worker generates.
     asked: dict[int, Requests] = {}
     for part in log.parts():
@@ -308,8 +308,8 @@ def growth(times_s: Floats, sums: Floats, begin_s: Floats, end_s: Floats) -> Flo
 def _add_gaps(gaps: Gaps, requests: Requests, steps: Steps, rows: Rows) -> None:
     """Add the gaps between tokens that one worker generated in a part of the log.
 
-    The records hold the time of each request's first token and the steps of each worker. The gap of
-    a token is the time since the last decode step, or since the first token for a second token.
+    The gap of a token is the time since the last decode step; for a second token, it is the time
+    since the first token.
     """
     made = _first_tokens(requests, steps, rows)
     here = made >= 0
@@ -363,8 +363,7 @@ class OtherPrompts:
 def _first_tokens(requests: Requests, steps: Steps, rows: Rows) -> Ints:
     """Return the stretch that ended with each request's first token, or -1 if unknown.
 
-    The stretch is the last one before the token that computed prompts of the client. For some
-    requests, the stretch lies in another part of the log.
+    The token comes from the last stretch before it that computed prompts of the client.
     """
     prompts = np.flatnonzero(rows.computed_tokens > 0)
     first_s = np.where(np.isfinite(requests.first_token_s), requests.first_token_s, -1.0)

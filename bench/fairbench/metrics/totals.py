@@ -56,8 +56,8 @@ class RequestLatencies(NamedTuple):
     """Latencies of completed requests in ms, by name, and decode times.
 
     ``ms`` holds ``ttft`` and ``e2el`` of every completed request. Requests with two tokens or more
-    also have ``tpot``, the mean gap between tokens. For these requests, ``decode_s`` is the total
-    time between the first and the last token, and ``gaps`` is the total number of gaps.
+    also have ``tpot``, the mean gap between tokens. ``decode_s`` is the total time between first
+    and last tokens of requests with two tokens or more, and ``gaps`` is their number of gaps.
     """
 
     ms: dict[str, Floats]
@@ -79,7 +79,7 @@ def request_latencies(requests: Requests) -> RequestLatencies:
     return RequestLatencies(ms, float(decode.sum()), float(gaps.sum()))
 
 
-RANKS = {"median": 50, "max": 100}  # statistics that are percentiles
+RANKS = {"median": 50, "max": 100}  # The median and the maximum are percentiles.
 
 
 def statistic_of(name: str, values: Floats | None) -> float:
@@ -118,7 +118,7 @@ def evicted_tokens(memory: Memory, clients: int, window: Window) -> Floats:
 class TwoSides(NamedTuple):
     """Busy time and workers of the prefill side and the decode side, and the KV transfers.
 
-    ``busy_s`` and ``workers`` have two elements, prefill first; busy time is that of the whole run.
+    ``busy_s`` and ``workers`` have two elements, prefill first. Busy time covers the whole run.
     ``transfer_s`` has the seconds of each KV transfer, from the first byte until the last arrives.
     """
 

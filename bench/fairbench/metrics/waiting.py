@@ -183,8 +183,8 @@ class Overlaps:
         """
         begun = np.searchsorted(self._times, others.start, "right")
         over = np.searchsorted(self._times, others.end, "left")
-        # The overlapping rows are consecutive: the first of them ends after the interval's start,
-        # and the row after the last of them starts no earlier than the interval's end.
+        # The overlapping rows are consecutive: they end after the interval's start, and start
+        # before the interval's end.
         low = np.searchsorted(self._ends, self._keys(client, begun[row]))
         high = np.searchsorted(self._starts, self._keys(client, over[row]))
         return spread(low, np.maximum(0, high - low))

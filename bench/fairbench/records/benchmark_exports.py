@@ -1,7 +1,7 @@
 """The formats of files that benchmark tools export.
 
 To add a tool, write a layout (a description of its format) here and add the layout to ``TOOLS``.
-All layouts convert times to seconds. These files are read, with the sources of their fields:
+All layouts convert times to seconds. The known files, and the documents that define their fields:
 
 - aiperf (0.3 to 0.13): ``profile_export.jsonl``. Each line of the file has ``metadata`` (epoch
   nanoseconds, client and times), ``metrics`` (each a value with its unit) and ``error``, as
@@ -401,8 +401,8 @@ def _with_closed_loop_starts(requests: list[Object], users: int, tool: str) -> t
 
     Each of the ``users`` sends a request as soon as its previous request has been answered; the
     user who is free first sends the file's next request. A request of unknown duration takes no
-    time. The function returns a remark for the user. If some request has a start, it guesses
-    nothing and returns ().
+    time. The function returns a remark for the user, or () if nothing is guessed because some
+    request has a start.
     """
     if any(one["start"] is not None for one in requests):
         return ()

@@ -26,9 +26,9 @@ from fairbench.records.layout import (
 )
 from fairbench.records.service_logs import EXPORTS
 
-# These tables map fields to columns of measured runs: ``VTC`` is for VTC-artifact's ``run_exp.py``
-# (Ying1123/VTC-artifact at 192c2e2), and ``SERVING`` is for ``fairbench validate``. ``VLLM`` is for
-# ``vllm bench serve --save-result --save-detailed`` (vllm/benchmarks/serve.py) and for
+# ``VTC`` maps fields to the columns of VTC-artifact's ``run_exp.py`` (Ying1123/VTC-artifact at
+# 192c2e2), and ``SERVING`` maps them to the columns of ``fairbench validate``. ``VLLM`` has the
+# columns of ``vllm bench serve --save-result --save-detailed`` (vllm/benchmarks/serve.py) and of
 # sglang.bench_serving, which exports no start times.
 VTC = {"client": "client", "start": "req_time", "ttft": "first_token_latency"}
 VTC |= {"latency": "request_latency", "input_tokens": "prompt_len", "output_tokens": "output_len"}
@@ -135,7 +135,7 @@ MOONCAKE = Layout("mooncake", _is_mooncake, unit="ms", block_size=512)
 # Format ``agent`` has sessions of agents in the form of LMCache/lmcache-agent-trace (at 16a14ad)
 # and of Exgentic (inference-sim/inference-sim at c358946). Block ids have one meaning in all
 # sessions of a file. ``src`` names a session's collection, which counts as the client. Sessions
-# were recorded on different days, so those of a collection are replayed one after another.
+# of a collection were recorded on different days and are replayed one after another.
 AGENT = Layout(
     "agent",
     has_all("t", "session", "step", "input_length", "output_length", "hash_ids"),
@@ -143,7 +143,7 @@ AGENT = Layout(
     block_size=16,
 )
 # Format ``arena`` has the trace of Chatbot Arena that VTC-artifact samples ([VTC] §5.3), in which
-# each model is a client. Arrivals of kind ``trace`` use the same trace.
+# each model is a client. Arrivals of kind ``trace`` use this trace of Chatbot Arena, too.
 ARENA = Layout("arena", has_all("t", "client", "prompt_len", "output_len"), unit="s")
 
 

@@ -226,9 +226,9 @@ def _whole_prompts(columns: FileColumns, counts: Mapping[str, Floats]) -> tuple[
 def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floats) -> bool:
     """Return whether cached tokens are counted separately from the input tokens.
 
-    A column's name decides if it suggests so and some request has more cached tokens than input
-    tokens. Otherwise, the total tokens decide or, if the totals are missing or unclear, the names
-    of the columns.
+    Cached tokens are separate if a column's name suggests so and some request has more cached
+    tokens than input tokens. In other files, the total tokens decide or, without clear totals, the
+    names of the columns.
     """
     names = [one.name for one in columns.of_fields("cached_tokens", "written_tokens")]
     leaves = [plain(name.rpartition(".")[2]) for name in names]

@@ -405,8 +405,8 @@ def numbers(columns: FileColumns, column: ColumnValues) -> Floats:
 def _has_decimal_comma(columns: FileColumns) -> bool:
     """Return whether a comma in the file's times is the decimal separator.
 
-    A comma before three digits may also separate thousands. Such a comma counts as decimal if
-    another comma in the file is certainly decimal, or if semicolons separate the columns.
+    A comma before three digits, which may separate thousands, counts as decimal if another comma in
+    the file is certainly decimal, or if semicolons separate the columns.
     """
     timed = columns.of_fields(*LENGTHS, *MOMENTS)
     texts = [

@@ -48,7 +48,7 @@ DEMAND_LIMITED = (
 
 
 def comparison_columns(cells: Iterable[SchedulerResults] = ()) -> list[Column]:
-    """Return the metrics by which these schedulers are compared."""
+    """Return the columns of the metrics by which schedulers are compared."""
     listed = list(cells)
     keys = {key for cell in listed for key in cell.combined}
     columns = columns_of(Display.COMPARISON, tail_of(listed), percentiles_of(listed))

@@ -90,7 +90,7 @@ NEAR_ALL = 0.9  # A client is fairly served with more than this fraction of its 
 
 
 def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield a line on the worst time window, and a warning if the whole run hides it.
+    """Yield a line on the worst time window, and a warning if the whole run hides this window.
 
     The longest window length is used, because in shorter windows some client looks bad under every
     scheduler.
@@ -555,7 +555,7 @@ def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _alike(by_reason: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Merge reasons that differ only in numbers; the first of them stands for all."""
+    """Merge reasons that differ only in numbers; the first reason stands for all."""
     found: dict[str, tuple[str, list[str]]] = {}
     for reason, keys in by_reason.items():
         first, others = found.setdefault(NUMBER.sub("#", reason), (reason, []))

@@ -264,8 +264,8 @@ class MetricContrast:
     def ratio(self) -> float | None:
         """The compared scheduler's mean divided by the baseline's mean.
 
-        The ratio is None for bounds and for means of 0. For times, it is the geometric mean of the
-        seeds' ratios.
+        The ratio is None for bounds and for means of 0. The ratio of times is the geometric mean of
+        the seeds' ratios.
         """
         if self.ratios is not None and self.ratios.mean is not None:
             return exp(self.ratios.mean)

@@ -76,10 +76,9 @@ def making_parents(parent: Path) -> Iterator[None]:
 
 
 def fresh_directory(parent: Path, name: str) -> Path:
-    """Create an empty directory in ``parent`` named ``name``, ``name.2``, ``name.3`` and so on.
+    """Create an empty directory in ``parent`` with the first free name of ``name``, ``name.2`` etc.
 
-    The first free name is used. Raises UsageError if the directory cannot be created; then no new
-    folder remains.
+    Raises UsageError if the directory cannot be created; then no new folder remains.
     """
     with making_parents(parent):
         for target in _names(parent / name):

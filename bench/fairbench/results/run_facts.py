@@ -265,7 +265,7 @@ def cluster_bound(
 
 SomeTable = TypeVar("SomeTable", bound=records.Table)
 MAX_COUNT = 2**53
-# Worker numbers are limited, because metrics have an entry for every worker up to the largest one.
+# Worker numbers are limited, because metrics have an entry for every number up to the largest.
 MAX_WORKER = 2**16 - 1
 RANGES = {  # Integer columns may only contain values in these ranges.
     "worker": (-1, MAX_WORKER),

@@ -72,8 +72,8 @@ def whole_client(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return an entry of ``others``, completed from the workload that the entry names.
 
     An entry of ``others`` describes clients that run another kind of program. The entry inherits
-    program, rate, parameters and arrivals from the named workload's well-behaved clients. These are
-    taken from scenario ``s1``, or from the first scenario. Raises UsageError for an invalid name.
+    program, rate, parameters and arrivals of the named workload's well-behaved clients in scenario
+    ``s1``, or in the first scenario. Raises UsageError for an invalid name.
     """
     own = dict(data)
     base = _inherited_tables(own.pop(INHERITED), 0)
@@ -141,8 +141,8 @@ class Sizes(FileTable):
     """The relative rates of clients, by Zipf's law or by a share of the load for some clients.
 
     With ``zipf``, the rate of the client in position r is proportional to r to the power of
-    -``zipf``; an exponent of 0 gives equal rates. Otherwise, the first ``heavy`` clients together
-    send the fraction ``heavy_share`` of all programs.
+    -``zipf``; an exponent of 0 gives equal rates. Without ``zipf``, the first ``heavy`` clients
+    together send the fraction ``heavy_share`` of all programs.
     """
 
     zipf: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -521,10 +521,10 @@ class WorkloadSpec(FileTable):
         return sorted({CALM, *self.scenarios})
 
     def scenario(self, name: str) -> Scenario:
-        """Return the scenario with this name.
+        """Return a scenario by name.
 
-        In scenario ``none``, every client is well-behaved. Unless a workload defines ``none``, it
-        has the other values of ``s1`` or, without ``s1``, of the first scenario.
+        In scenario ``none``, every client is well-behaved. Unless a workload defines ``none``, its
+        other values are those of ``s1`` or, without ``s1``, of the first scenario.
 
         Raises UsageError for an unknown name.
         """

@@ -59,8 +59,8 @@ def trace_workload(params: TraceParams) -> WorkloadSpec:
 def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
     """Mark the named clients of a trace's workload as heavy.
 
-    Heavy clients replay the trace unchanged, but metrics of well-behaved clients omit them. Raises
-    UsageError for an unknown client.
+    Heavy clients replay the trace unchanged, but metrics of well-behaved clients omit heavy
+    clients. Raises UsageError for an unknown client.
     """
     if not names:
         return workload

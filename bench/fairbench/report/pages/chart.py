@@ -32,7 +32,7 @@ Ticks = Sequence[tuple[float, str]]
 class Scale(NamedTuple):
     """A linear or logarithmic mapping from values in ``[low, high]`` to pixels.
 
-    If ``given`` has ticks with labels, these are drawn instead of ticks at round values.
+    Ticks with labels in ``given`` are drawn instead of ticks at round values.
     """
 
     low: float
@@ -203,7 +203,7 @@ def axes(
     return beside + horizontal_axis(across, up.end_px, up.start_px, x_label)
 
 
-# The first legend is for short labels, and the second one for long labels.
+# ``LINE_KEY`` is a legend for short labels, and ``LONG_LINE_KEY`` is a legend for long labels.
 LINE_KEY, LONG_LINE_KEY = Key(27, 14), Key(27, 22, 2)
 
 

@@ -65,7 +65,7 @@ def traffic_figures(
 ) -> Iterator[Figure]:
     """Yield a picture of the load over time and, if waits are known, a picture of the waits.
 
-    ``shown`` are the clients with a colour of their own; the default is those with most load.
+    ``shown`` are the clients with a colour of their own; the default is the largest clients.
     """
     traffic, heavy = found.traffic, found.heavy
     if traffic.span_s <= 0:

@@ -94,8 +94,8 @@ class _Strand:
     def _waiting_call(self, at: int) -> int:
         """Return the number of the first call that waits for the sub-agents of call ``at``.
 
-        Calls between ``at`` and the waiting call may start further sub-agents, for which it also
-        waits. In a replay, a call waits for at least the sub-agents of the recording.
+        The waiting call also waits for sub-agents that calls in between start. In a replay, a call
+        waits for at least the sub-agents for which it waited in the recording.
         """
         until = max(branch.until for branch in self._calls[at].branches)
         later = at + 1
@@ -148,7 +148,7 @@ class Session(CallSequence):
         """``file`` is a trace with sessions: a path, or a name in a folder of ``FAIRBENCH_DATA``.
 
         Only sessions are drawn whose longest prompt has ``least_tokens`` to ``most_tokens`` tokens.
-        A session ends after ``most_calls`` calls, not counting those of sub-agents. ``think_scale``
+        A session ends after ``most_calls`` calls, not counting calls of sub-agents. ``think_scale``
         multiplies all recorded pauses.
         """
 

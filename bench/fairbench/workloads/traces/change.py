@@ -37,9 +37,8 @@ def cut_trace(
 ) -> TraceTable:
     """Return the first ``head`` requests of the given clients in [``start_s``, ``end_s``).
 
-    ``largest`` is the number of clients to keep, those with the most requests in the interval. A
-    session that crosses an end of the interval is cut. Raises UsageError if a client is unknown, or
-    if no request is left.
+    ``largest`` clients with the most requests in the interval are kept. A session that crosses an
+    end of the interval is cut. Raises UsageError if a client is unknown, or if no request is left.
     """
     if end_s is not None and end_s <= start_s:
         raise UsageError(f"--to {end_s:g}: must be above {'--from ' * (start_s > 0)}{start_s:g}")

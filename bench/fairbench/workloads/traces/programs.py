@@ -104,7 +104,7 @@ def _only_values(code: Ints, value: Ints, count: int) -> Ints:
 
 
 def prompt_of_row(table: TraceTable, runs: Runs, row: int, own: str) -> Prompt:
-    """Return the prompt of a request: its blocks, then a segment ``own`` for the rest."""
+    """Return the prompt of a request: its blocks, then a segment ``own`` for further tokens."""
     left, size = int(table.input_tokens[row]), int(table.block_size[row])
     segments = []
     for run in range(runs.first[row], runs.first[row + 1]):

@@ -126,7 +126,7 @@ CONVERT = {"text": _prompt_blocks, "hash_ids": _block_array}
 
 
 def trace_asked(names: Mapping[str, FieldColumn], layout: str | None, line: int) -> ReadOptions:
-    """Return the options for reading a trace file; if ``layout`` is None, it is detected."""
+    """Return the options for reading a trace file; a ``layout`` of None is detected."""
     calls = {} if layout is None else {layout: CALLED.get(layout, layout)}
     return ReadOptions(*(FIELDS, names, layout, calls, line, "--trace-line"), convert=CONVERT)
 

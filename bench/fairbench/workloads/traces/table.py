@@ -179,7 +179,7 @@ class TraceTable:
         return float(self.arrival_s[-1])
 
     def selected(self, rows: Ints) -> TraceTable:
-        """Return the requests of the given rows in this order, without clients without requests."""
+        """Return the requests of the given rows, in the given order, with only their clients."""
         codes, client = np.unique(self.client[rows], return_inverse=True)
         counts = np.diff(self.first_block)[rows]
         starts = np.repeat(self.first_block[rows] - _sums_before(counts), counts)
@@ -388,7 +388,7 @@ def shared_prefixes(table: TraceTable) -> dict[str, float]:
 
     ``shared_ratio`` is the fraction of input tokens in blocks that occur in several requests.
     ``infinite_hit_rate`` is the fraction of input tokens that would hit an unlimited prefix cache.
-    Both are 0 if the trace has no blocks.
+    ``shared_ratio`` and ``infinite_hit_rate`` are 0 if the trace has no blocks.
     """
     total = int(table.input_tokens.sum())
     counts = np.diff(table.first_block)
