@@ -79,7 +79,6 @@ def _stays(uses: PrefixUses) -> tuple[int, _Stays]:
 
 
 def _paths(uses: PrefixUses) -> tuple[Ints, Ints, Ints]:
-    """Return each node on each prompt's path, with the node's used tokens and the prompt."""
     node, used, prompt = uses.end, uses.used, np.arange(len(uses.end))
     parts = []
     while (inside := node > 0).any():

@@ -91,7 +91,6 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
 
 
 def _paces_s(requests: Requests, least: int) -> Floats:
-    """Return the seconds per token after the first, for answers of at least ``least`` tokens."""
     chosen = (requests.status == FINISHED) & (requests.output_tokens >= least)
     spent_s = (requests.finish_s - requests.first_token_s)[chosen]
     paces_s: Floats = spent_s / (requests.output_tokens[chosen] - 1)

@@ -129,7 +129,6 @@ def _lengths(
 
 
 def _late(requests: Requests, lost_s: Floats) -> Floats:
-    """Return the seconds by which the delays of earlier calls postponed each call."""
     late_s = np.zeros(len(requests))
     before = _predecessors(requests)
     order = np.argsort(requests.depth, kind="stable")
@@ -370,7 +369,6 @@ def _positive(
 
 
 def _unmade_due(due: Unmade, rows: Ints, times: Floats) -> Floats:
-    """Return the weighted tokens of never-sent calls that were due before each time."""
     total = np.zeros(len(times))
     first = np.searchsorted(times, due.arrival_s[rows] + due.reached_s[rows], "right")
     count = len(times) - first

@@ -144,7 +144,6 @@ def request_latency(statistic: str, latency: str) -> Metric:
 
 
 def _time_to_finish(percent: int, *shown: Shown) -> Metric:
-    """Return the metric for the time until ``percent`` of the programs had finished."""
     return Metric(
         f"time_to_{percent}pct_s", f"time to {percent}% completion", column=f"{percent}% done\ns",
         unit="s", better=LESS, shown=shown,

@@ -256,11 +256,9 @@ class _Tree:
         return self._weights.get(node, 1.0)
 
     def sum_over(self, node: str, amounts: Floats) -> float:
-        """Return the sum of ``amounts`` over all clients below a node of the tree."""
         return float(amounts[self.members[node]].sum())
 
     def entitlement(self, capacity: float) -> dict[str, float]:
-        """Return the part of ``capacity`` weighted tokens to which each node is entitled."""
         found = {ROOT: capacity}
         for tenant in [ROOT, *self.tenants]:
             below = list(self.children[tenant])

@@ -225,7 +225,6 @@ def _increase_over(values: Floats, cells: int) -> Floats:
 
 
 def _counts_by(client: Ints, at_s: Floats, clients: int, times: Floats) -> Floats:
-    """Return how many events each client had before each time, shape (clients, n_times)."""
     width = len(times) + 1
     place = client * width + np.searchsorted(times, at_s, "right")
     counts = np.bincount(place, minlength=clients * width).reshape(clients, width)

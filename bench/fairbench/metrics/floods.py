@@ -72,7 +72,6 @@ def requests_of(traffic: Traffic, flood: Flood) -> Flags:
 
 
 def _largest(traffic: Traffic, left: Flags) -> Flood | None:
-    """Return the flood with the largest excess demand among the requests in ``left``."""
     count = len(traffic.clients)
     tokens = np.bincount(traffic.client[left], traffic.tokens[left], minlength=count)
     others = int((tokens > 0).sum()) - 1

@@ -490,7 +490,6 @@ class Inside:
         return own[kept], (ours - theirs)[kept]
 
     def _service(self, client: Ints, cell: Ints, place: Ints, tokens: Floats) -> Floats:
-        """Return a client's service over its weight after each booking."""
         total = np.cumsum(tokens)
         begin = np.flatnonzero(np.diff(place, prepend=-1))
         before = np.repeat((total - tokens)[begin], np.diff(begin, append=len(place)))
@@ -549,10 +548,10 @@ class _Search:
         self._pairs = Pairs(self._cells, backlog)
         self._inside = Inside(log, view, self._cells, facts)
         self._known = -1.0  # The service gap is at least this number of tokens.
-        # The largest service gap found so far.
+        # ``_best`` is the largest service gap found so far.
         self._best = Gap(-1.0, 0, 0, 0.0, 0.0)
 
-        # Joint waits that still have to be examined, with upper bounds on their service gaps.
+        # ``_listed`` holds unexamined joint waits, with upper bounds on their service gaps.
         self._listed: list[tuple[Joint, Floats]] = []
 
     @property
@@ -561,7 +560,6 @@ class _Search:
         return max(self._known, self._best.tokens)
 
     def largest(self) -> Gap:
-        """Return the largest service gap between any two clients."""
         promise, limit = self._pairs.promise, 1
         rows: list[int] = []
         rivals: list[Ints] = []
@@ -608,7 +606,6 @@ class _Search:
             done, count = done + count, EXAMINED_AT_ONCE
 
     def _examine(self, joint: Joint) -> None:
-        """Compute the ranges of joint waits exactly, and keep the largest range."""
         ranges = self._inside.ranges(joint, self._above)
         at = int(np.argmax(ranges))
         if ranges[at] > self._best.tokens:

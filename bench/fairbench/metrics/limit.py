@@ -288,7 +288,6 @@ class _Steps(NamedTuple):
 
 
 def _steps(tables: Tables, facts: Facts, prices: WorkPrices) -> _Steps:
-    """Return the busy time, the time lost in small decode batches, and the idle time of waits."""
     queued = waits(tables.requests, facts.horizon_s)
     union = merged(queued.start, np.minimum(queued.end, facts.horizon_s))
     times = np.stack([union.start, union.end], axis=1).ravel()

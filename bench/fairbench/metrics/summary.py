@@ -61,8 +61,6 @@ def stall_summary(tables: Tables, facts: Facts, measured: Measurements) -> dict[
 
 
 class _Values:
-    """The values of a run's metrics and of its clients, with notes by JSON key."""
-
     def __init__(self, run: RunData) -> None:
         self._run = run
         self._prefixes = [f"{CLIENTS}{client.name}." for client in run.facts.clients]
@@ -78,7 +76,6 @@ class _Values:
             self.notes["stalls"] = NO_GAPS
 
     def add_metric(self, metric: Metric) -> None:
-        """Compute a metric of the run, and of its clients."""
         if metric.compute:
             self.run[metric.key] = self._noted_value(metric.key, metric, metric.compute(self._run))
         if metric.by_client is None:
@@ -166,7 +163,6 @@ def _stalls_of(run: RunData) -> dict[str, Any]:
 
 
 def _client_rows(run: RunData, values: _Values) -> list[dict[str, Any]]:
-    """Return a row for each client, with its name, metrics and settings."""
     owners = run.tenants.owners if run.tenants else [""] * run.clients
     rows = []
     for client, metrics, owner in zip(run.facts.clients, values.clients, owners, strict=True):

@@ -180,7 +180,6 @@ def _metric_value(metrics: Object, names: tuple[str, ...]) -> Any:
 
 
 def _measured(metrics: Object, name: str) -> tuple[Any, str]:
-    """Return a metric's value and unit; a plain number has the unit ""."""
     metric = metrics.get(name)
     if not isinstance(metric, dict):
         return metric, ""
@@ -265,7 +264,6 @@ def _has_text(answer: Any) -> bool:
 
 
 def _stored_prompt(inputs: Any) -> str:
-    """Return the text of the prompt, or "" if the prompt was not stored."""
     payload = inner(inputs, "payload")
     found = _json_or_empty(payload) if isinstance(payload, str) else inputs
     for name in ("messages", "prompt", "text_input"):

@@ -203,7 +203,6 @@ ARENA_ROWS = Layout(
 
 
 def _has_text_columns(needs: tuple[str, ...]) -> Callable[[Record], bool]:
-    """Return a function that tests whether a row of CSV has the columns ``needs``."""
     has_needed = has_all(*needs)
     return lambda first: has_needed(first) and all(isinstance(one, str) for one in first.values())
 

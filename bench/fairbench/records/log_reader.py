@@ -252,7 +252,6 @@ def _records_inside(place: FilePlace) -> list[FilePlace]:
 
 
 def _objects_in_texts(rows: Sequence[Record]) -> tuple[str, ...]:
-    """Return the names of CSV columns whose values are JSON objects or lists of objects."""
     samples = {name: _sample_values(rows, name)[:1] for name in rows[0]}
     return tuple(
         name
@@ -323,7 +322,6 @@ class _Reader:
             self._add(part, [f"{where}, request {begin + n}" for n in range(1, len(part) + 1)])
 
     def add_records(self, batch: list[FilePlace]) -> None:
-        """Add the requests of a batch of records to the columns."""
         keep, begin = self._layout.keep, f"{self._file}, line "
         rows: list[Any] = []
         places: list[str | int] = []
@@ -481,7 +479,6 @@ class _Reader:
         return [one._replace(unit=self._unit_of_column(name, one.name, one.unit)) for one in found]
 
     def _unit_of_column(self, name: str, column: str, own: str | None = None) -> str | None:
-        """Return the unit of a column's times, from the column's name or the format, or None."""
         if name in naming.MOMENTS or name in naming.LENGTHS or name in ("itls", "gaps"):
             return own or naming.split_unit(column)[1] or self._layout.units.get(name)
         return None

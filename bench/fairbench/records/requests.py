@@ -197,7 +197,6 @@ def _model_calls(columns: FileColumns, counts: Mapping[str, Floats]) -> Flags:
 
 
 def _ancestors(row_of: Mapping[str, int], parents: list[Any], rows: list[int]) -> Flags:
-    """Return a mask of all ancestors of the given rows in the tree of spans."""
     above = np.zeros(len(parents), dtype=np.bool_)
     for row in rows:
         at = row_of.get(str(parents[row]))

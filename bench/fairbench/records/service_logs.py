@@ -40,7 +40,7 @@ def _first_value(record: Mapping[str, Any], *names: str) -> Any:
 def _uncached(record: Record) -> bool:
     """Return whether an answer came from a server, not from the gateway's cache."""
     hit = _first_value(record, "cache_hit", "cached", "cacheHit")
-    # Helicone names here the request whose stored answer was sent again.
+    # The field contains Helicone's id of the request whose stored answer was sent again.
     copied = record.get("cache_reference_id")
     return str(hit).strip().lower() not in ("true", "hit", "1", "yes") and cells.is_missing(copied)
 
@@ -272,7 +272,7 @@ AGENTGATEWAY = Layout(
 def _vidur_runs(objects: list[Object], where: str) -> list[Run]:
     """Return the requests of Vidur, whose arrivals are sums of the delays between requests.
 
-    Vidur writes the requests in the order of their ends, so they are sorted by id first.
+    Vidur writes requests in the order of their ends, so the requests are first sorted by id.
     """
     ids = [cells.number_of(one.get("Request Id")) for one in objects]
     order = sorted(range(len(objects)), key=lambda row: (ids[row] or 0, row))
@@ -331,7 +331,6 @@ TRANSCRIPT = Layout(
 
 
 def _attributes(value: Any) -> Object:
-    """Return a span's attributes, an object or OTLP's list of typed values, as a dictionary."""
     if isinstance(value, Mapping):
         return {str(key): one for key, one in value.items()}
     found = {}
@@ -402,7 +401,6 @@ def _usage(attributes: Mapping[str, Any], *names: str) -> Any:
 
 
 def _spans(record: Record) -> Iterator[tuple[Object, Mapping[str, Any]]]:
-    """Yield each span with its attributes and the attributes of its resource."""
     if "resourceSpans" not in record:
         yield _attributes(record.get("attributes")), record
         return

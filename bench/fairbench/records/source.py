@@ -142,7 +142,6 @@ def _json_list_records(path: Path) -> Iterator[formats.FilePlace]:
 
 
 def _parquet_rows(path: Path) -> Iterator[formats.FilePlace]:
-    """Yield the rows of a Parquet file, in which equal texts share one object in memory."""
     table = formats.read_parquet(path, any_type=True)
     ReadMemory(f"{path}").take_bytes(len(table) * (OBJECT_BYTES + VALUE_BYTES * table.num_columns))
     names, number = table.column_names, 0

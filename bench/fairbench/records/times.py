@@ -23,7 +23,7 @@ NEVER_NS = -(2**63)
 """The value in nanoseconds that stands for a missing time."""
 LARGEST_NS = 2**62
 
-# Larger times in seconds are dates (after March 1973), because no run lasts so long.
+# Times above 1e8 seconds are dates (after March 1973), because no run lasts three years.
 DATED_S = 1e8
 APART = 100  # Two times with at least this ratio are in different units.
 
@@ -59,9 +59,9 @@ class Times:
 
     def __init__(self, columns: FileColumns, unit: str | None, output_tokens: Floats) -> None:
         self._columns, self._asked, self._output = columns, unit, output_tokens
-        # The unit of start times that the name of their column states, if any.
+        # ``_stated`` is the unit in the name of the column of start times, if any.
         self._stated: str | None = None
-        # The unit of start times that was inferred from their size, if any.
+        # ``_guessed`` is the unit that was inferred from the size of start times, if any.
         self._guessed: str | None = None
         self.said, self.zone = "", "UTC"
         self._comma = _has_decimal_comma(columns)
@@ -150,7 +150,6 @@ class Times:
                 )
 
     def _mixed_moments(self, column: ColumnValues) -> Moments:
-        """Return the times of a column in which at least some values are texts of dates."""
         ns = np.full(len(column.values), NEVER_NS)
         numbers = [cells.number_of(one) for one in column.values]
         known = np.array([one for one in numbers if one is not None], np.float64)
@@ -373,7 +372,6 @@ def _calendar(values: Sequence[str]) -> Moments | None:
 
 
 def _numbers_or_none(values: Sequence[Any]) -> Floats | None:
-    """Return numbers, with NaN for missing values, or None if a value is not a number."""
     found = []
     try:
         for value in values:

@@ -305,7 +305,6 @@ def _also(row: BoardRow, metric: BoardMetric, board: Board) -> str:
 
 
 def _value(row: BoardRow, metric: BoardMetric, board: Board) -> str:
-    """Return a value with its unit, or as a multiple of the baseline's value."""
     value = value_text(row.scores[metric.key], metric)
     if metric.fold is Fold.RATIO:
         return f"{value} x {board.baseline}"
@@ -383,7 +382,6 @@ def _pictures(board: Board) -> Iterator[page.Figure]:
 
 
 def _row_label(row: _Row, rows: int) -> str:
-    """Return a row's name, or its number if the picture has too many rows for names."""
     return cut_middle(row.name, LABEL_CHARACTERS) if rows <= MOST_LABELLED else f"{row.number}"
 
 

@@ -23,7 +23,7 @@ from fairbench.report.numbers import latency, number, written
 from fairbench.report.table import cut_apart, plain_table, stacked
 from fairbench.results.store import Summary
 
-# Longer names are cut in the table of clients; files contain the whole name.
+# The table of clients cuts names after 16 characters; files contain the whole name.
 NAME_WIDTH = 16
 CROWD = 30  # With at least this many clients, a table shows distributions instead of clients.
 FEW = "?"  # This mark follows a percentile that was computed from too few latencies.
@@ -110,7 +110,7 @@ def _mark(row: Mapping[str, Any], column: Column) -> str:
 WORST = 10
 PARTS = (0.1, 0.25, 0.5, 0.75, 0.9)
 STEPS = (0.25, 0.5, 0.75, 0.9, 0.99)
-"""The upper ends of the histogram's ranges of service divided by fair share; the last is open."""
+"""The upper ends of the histogram's ranges of service divided by fair share, except the last."""
 
 
 class Lorenz(NamedTuple):

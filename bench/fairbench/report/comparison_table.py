@@ -283,7 +283,7 @@ def written_of(cell: SchedulerResults, column: Column) -> str:
 
 
 Interval = Mapping[str, Any]
-"""A metric over several runs, as the dictionary that ``intervals.combine`` returns."""
+"""A metric over several runs, as the dictionary that ``combine_summaries`` returns."""
 
 Sample = Mapping[int, Value]
 """The values of a metric over several runs, by seed."""

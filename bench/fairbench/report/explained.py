@@ -72,7 +72,6 @@ def _explain_clients(summary: Summary) -> Iterator[str]:
 
 
 def _worst_off(summary: Summary) -> Mapping[str, Any] | None:
-    """Return the well-behaved client with the lowest share or, without shares, highest P95."""
     rows: list[Mapping[str, Any]] = [row for row in summary["clients"] if not row["misbehaving"]]
     judged = [row for row in rows if row.get("entitlement_ratio") is not None]
     if judged:

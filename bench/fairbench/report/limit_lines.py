@@ -170,7 +170,6 @@ def limit_sentences(summary: Summary) -> Iterator[str]:
 
 
 def _part_of(summary: Summary, key: str, limit: str) -> float | None:
-    """Return a metric divided by its limit, or None if the metric or the limit is unknown."""
     if summary.get(key) is None or not summary.get(limit):
         return None
     return float(summary[key]) / float(summary[limit])

@@ -298,7 +298,6 @@ def _entry(metric: str) -> Metric:
 
 
 def _metric_label(metric: str) -> str:
-    """Return the metric's label, which begins with the client's name for one client's metric."""
     client = _client(metric)
     label = _entry(metric).label
     return f"{client}: {label}" if client else label

@@ -46,7 +46,6 @@ def progress_line(state: Any, elapsed_s: float = 0.0) -> str:
 
 
 def _time_left(progress: Simulated, elapsed_s: float) -> str:
-    """Return the estimated time until all requests have arrived, or "" if it is unknown."""
     now_s, end_s = progress.sim_time_s, progress.end_s
     if elapsed_s < SETTLED_S or end_s is None or not SETTLED_PART * end_s < now_s <= end_s:
         return ""
@@ -55,7 +54,6 @@ def _time_left(progress: Simulated, elapsed_s: float) -> str:
 
 
 def _simulated(progress: Simulated, elapsed_s: float) -> str:
-    """Return a line with simulated time, finished programs and, if they fit, clients' shares."""
     if progress.measuring:
         return f"computing metrics of {progress.programs_started:,} programs"
     now_s, end_s = f"{progress.sim_time_s:,.0f}", progress.end_s

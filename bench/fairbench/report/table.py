@@ -89,7 +89,6 @@ def _is_within(table: Table, width: int) -> bool:
 def _fitting_columns(
     columns: list[Column], fits: Callable[[Sequence[Column]], bool]
 ) -> list[Column]:
-    """Return the columns that fit into one table, at least one."""
     for shown in fitting(columns):
         if shown and fits(shown):
             return shown
@@ -116,7 +115,6 @@ def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
 
 
 def _cut(name: str, head: int, width: int) -> str:
-    """Return the first ``head`` characters of a name, and as many last characters as fit."""
     if len(name) <= width:
         return name
     return f"{name[:head]}{CUT}{name[len(name) - (width - 1 - head) :]}"

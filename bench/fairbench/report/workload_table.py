@@ -70,7 +70,6 @@ def _groups(facts: Mapping[str, Any]) -> Table:
 
 
 def _rate_range(row: Mapping[str, Any], duration_s: float | None) -> str:
-    """Return the request rates (programs/s) of a group's smallest and largest client."""
     if duration_s is None:
         return UNDEFINED
     low, high = (f"{row[f'{end}_programs'] / duration_s:.3g}" for end in ("smallest", "largest"))

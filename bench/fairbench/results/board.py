@@ -238,7 +238,6 @@ def _line(row: Mapping[str | None, Any], where: str) -> BoardLine:
 
 
 def _value(key: str, text: str, where: str) -> Any:
-    """Parse a value of a summary; an empty text means that the value is undefined."""
     if not text or key in TEXTS:
         return text or None
     if text in FLAGS:
@@ -380,7 +379,7 @@ class Board:
     demand_limited: tuple[str, ...]
     # ``fewest`` is the fewest latencies of a well-behaved client in any run, or None if unknown.
     fewest: int | None
-    summary: Mapping[str, Any]  # a run's summary, which describes the hardware
+    summary: Mapping[str, Any]  # The summary of one run describes the hardware.
 
 
 def chosen(
@@ -467,7 +466,6 @@ def _lines_by_row(lines: Iterable[BoardLine]) -> Table:
 
 
 def _lacks(runs: Collection[tuple[str, int]], places: Iterable[str], seeds: Sequence[int]) -> str:
-    """Return a text that lists configurations and seeds without a run; "" if no run is missing."""
     gaps = {place: [seed for seed in seeds if (place, seed) not in runs] for place in places}
     texts = [f"{place} {seed_text(gap)}" for place, gap in gaps.items() if gap]
     more = f"; and {len(texts) - MOST_PLACES} more" if len(texts) > MOST_PLACES else ""

@@ -239,7 +239,7 @@ def checked_runs(runs: Iterable[ComparedRun]) -> Iterator[ComparedRun]:
         yield run
 
 
-# A smaller change, as a fraction of the baseline, counts as neither better nor worse.
+# A change of less than 0.05% of the baseline counts as neither better nor worse.
 LEAST_CHANGE = 0.0005
 
 

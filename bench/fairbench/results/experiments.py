@@ -3,8 +3,8 @@
 A stored experiment contains every value, chosen or default. If a default changes between two
 versions, runs of one command still count as one experiment, and the changed default explains
 different numbers. A manifest lists under ``chosen`` the values that the user chose (the table
-``given`` of the experiment). Without this list, a value counts as chosen unless it equals the
-workload's value, a present default or a default in ``FORMER``.
+``given`` of the experiment). In a manifest without ``chosen``, a value counts as chosen unless it
+equals the workload's value, a present default or a default in ``FORMER``.
 """
 
 from __future__ import annotations
@@ -268,7 +268,6 @@ def _chosen_of_workload(experiment: Experiment) -> list[str]:
 
 
 def _has_default(key: str) -> bool:
-    """Return whether the workload or the timing profile can provide a default for a key."""
     if key.startswith(("backend.", "workload.name", "workload.program")):
         return False
     return "." in key or key == PROFILE or key in OF_THE_WORKLOAD

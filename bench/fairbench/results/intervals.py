@@ -158,7 +158,7 @@ def _metric_interval(
     return interval | {"runs": len(defined)} | dict.fromkeys(bounds, True)
 
 
-# Smaller relative differences are ignored, because processors add numbers in different orders.
+# Relative differences below 1e-12 are ignored, because processors add in different orders.
 ROUNDING = 1e-12
 POWER = 0.8  # The estimated number of further seeds gives significance with this probability.
 MIXED = "some values are only lower bounds, others only upper bounds"
@@ -176,7 +176,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The paired difference of two schedulers: the second's values minus the first's.
+    """The second scheduler's values minus the first scheduler's values, paired by seed.
 
     ``runs`` is the number of seeds in which both schedulers have a value, and ``undefined`` is the
     number of other seeds. ``low`` and ``high`` are the ends of the confidence interval of ``mean``,

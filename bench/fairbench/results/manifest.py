@@ -95,7 +95,6 @@ def _router(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def _own_files(key: str, paths: Iterable[Path]) -> dict[str, dict[str, str]]:
-    """Return ``{key: {path: SHA-256}}`` for the user's files, or ``{}`` if there are none."""
     digests = {str(path): sha256(path.read_bytes()).hexdigest() for path in paths}
     return {key: digests} if digests else {}
 

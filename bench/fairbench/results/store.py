@@ -216,7 +216,6 @@ def _write_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _row_groups(table: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield a table in groups of rows if the table is on disk, or else as a whole."""
     return table.parts(ROWS_PER_GROUP) if isinstance(table, FiledColumns) else iter([table])
 
 
@@ -380,10 +379,6 @@ class SweepStore:
         return {one: runs[one] for one in order if one in runs}
 
     def _identities(self) -> list[str]:
-        """Return the identities of the sweep's experiments, in order.
-
-        Raises DataError if the index is unreadable.
-        """
         index = read_json(self.path / "index.json")
         return [point["identity"] for point in index["points"]]
 

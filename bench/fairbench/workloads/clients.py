@@ -125,7 +125,6 @@ class _Run(NamedTuple):
     params: dict[str, Value]
 
     def sized(self, count: int) -> Changed:
-        """Yield the arrivals of each client whose rate differs by the scenario's ``sizes``."""
         traffic = self.spec.traffic()
         for index, multiple in _sizes_of_plain_clients(self.scenario, count):
             load = _load_of_size(self.load._replace(client=index), multiple)

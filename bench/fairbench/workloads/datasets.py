@@ -152,7 +152,6 @@ def _records(record: Mapping[str, Any], field: str) -> Sequence[Mapping[str, Any
 
 
 def _pairs(record: Mapping[str, Any], field: str, ask: str, reply: str) -> Texts:
-    """Return the fields ``ask`` and ``reply`` of each object in a list, as exchanges."""
     pairs = [
         (_string_field(entry, ask, f"{field}[{i}]."), _string_field(entry, reply, f"{field}[{i}]."))
         for i, entry in enumerate(_records(record, field))
@@ -174,7 +173,6 @@ def _instruction(record: Mapping[str, Any]) -> Texts:
 
 
 def _answer_pair(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return a record's answer as an exchange with an empty question, or () without an answer."""
     field = next((name for name in OUTPUTS if record.get(name)), None)
     return () if field is None else (("", _string_field(record, field)),)
 
@@ -460,7 +458,6 @@ def _fitting(record: dict[str, Any], kind: str) -> Schema:
 
 
 def _file_records(path: str) -> Iterator[tuple[str, Any]]:
-    """Yield (location, record) for each record of a file."""
     plain, shown = path.removesuffix(".gz"), f"dataset {path}"
     if plain.endswith(".csv"):
         for number, row in csv_rows(Path(path), shown):

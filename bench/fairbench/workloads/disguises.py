@@ -94,8 +94,6 @@ class _Latest:
 
 
 class _Disguised(Job):
-    """A program whose calls have padding and claim a higher output limit than necessary."""
-
     def __init__(self, program: Program, disguise: Disguise, copied: Prompt) -> None:
         wanted = program.demand
         turns = disguise.keep_alive * (wanted.requests if disguise.fresh else 1)

@@ -226,7 +226,7 @@ class ClientPresence(FileTable):
             now_s = end_s + rng.expovariate(1 / self.away_s)
 
     def kept(self, arrivals: Iterable[Arrival], rng: random.Random) -> Iterator[Arrival]:
-        """Yield only those arrivals at which the client is present."""
+        """Yield the arrivals at which the client is present."""
         intervals = self.intervals(rng)
         start_s, end_s = next(intervals)
         for arrival in arrivals:
@@ -247,7 +247,6 @@ class ClientPresence(FileTable):
 
     @property
     def _share(self) -> float:
-        """The expected fraction of time in which a client with random intervals is present."""
         stay_s, away_s = self.stay_s or 1.0, self.away_s or 0.0
         return stay_s / (stay_s + away_s)
 
@@ -360,8 +359,8 @@ class Misbehaving(Group):
     """A group of heavy clients, and how they differ from well-behaved clients.
 
     ``rate_multiple`` multiplies the program rate, during the first fraction ``until_fraction`` of
-    the run or, by default, the whole run. ``arrivals`` and ``presence`` replace those of the
-    workload and the scenario.
+    the run or, by default, the whole run. ``arrivals`` and ``presence`` replace the workload's
+    arrivals and the scenario's presence.
 
     Each prompt begins with ``padding_tokens`` tokens of padding. If ``padding_of`` is the number of
     another client, the padding begins like the first prompt of that client's latest program. The
@@ -396,8 +395,8 @@ class Other(Group):
     """Well-behaved clients that run another kind of program, with all ``params`` of that kind.
 
     ``rate`` is in programs/s per client and GPU; with ``sizes``, ``rate`` is the mean over the
-    clients. ``arrivals`` and ``presence`` replace those of the workload and the scenario. Values
-    inherited from another ``workload`` are copied when the table is read.
+    clients. ``arrivals`` and ``presence`` replace the workload's arrivals and the scenario's
+    presence. Values inherited from another ``workload`` are copied when the table is read.
     """
 
     workload: str | None = None

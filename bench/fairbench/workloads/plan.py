@@ -34,11 +34,11 @@ class ItemSource(Protocol):
 class ClientPlan:
     """The plan of a client: the ``kind`` and ``params`` of its programs, and its arrival times.
 
-    ``client`` is the client's name, and ``index`` is its position among the ``clients`` clients of
-    the run. ``weight`` is its fair share relative to other clients. ``targets`` are the latencies
-    promised to each of its requests, and ``service_class`` names the class that defines the
-    targets, or is "". ``owner`` is by default the outermost tenant in the client's name, or the
-    client itself. ``presence`` defines when the client is present; None means always.
+    ``index`` is the position of ``client`` among the ``clients`` clients of the run. ``weight`` is
+    the client's fair share relative to other clients. ``targets`` are the latencies promised to
+    each of the client's requests, and ``service_class`` names the class that defines the targets,
+    or is "". ``owner`` is by default the outermost tenant in the client's name, or the client
+    itself. ``presence`` defines when the client is present; None means always.
 
     ``disguise`` changes the client's programs. If ``copied`` is a client's plan, the padding of the
     disguise begins like that client's latest program. ``in_flight`` limits the client's running
@@ -204,7 +204,7 @@ class User:
             self._present = next(self._later)
 
     def next(self, now_s: float) -> ProgramArrival | None:
-        """Return the user's next program with its start time; None if the user starts no more."""
+        """Return the user's next program and its start time, or None after the last program."""
         ready_s = now_s + sample_gap(self._rng, self._loop.think_s)
         at_s = self._presence_after(max(ready_s, self._last_s + LEAST_GAP_S))
         if at_s >= self._loop.until_s:

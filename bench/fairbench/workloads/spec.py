@@ -75,7 +75,6 @@ def with_settings(spec: WorkloadSpec, overrides: Mapping[str, Any]) -> WorkloadS
 
 
 def _override(scenario: dict[str, Any], plain: Mapping[str, Any], wrong: Mapping[str, Any]) -> None:
-    """Set parameters of a scenario: ``plain`` for all clients, ``wrong`` for heavy clients."""
     scenario["params"] = {k: v for k, v in scenario["params"].items() if k not in plain}
     params = dict(wrong)
     multiple = params.pop("rate_multiple", None)

@@ -117,7 +117,7 @@ def params_of(workload: WorkloadSpec) -> TraceParams | None:
 def plain_names(names: Iterable[str]) -> tuple[str, ...]:
     """Change names so that a workload file allows them, without duplicates.
 
-    Letters, digits, - and _ stay. Other characters become _, and a repeated name gets a number.
+    Letters, digits, - and _ are kept. Other characters become _. Repeated names get a number.
     """
     given = tuple(names)
     kept = {name for name in given if _plain_name(name) == name}

@@ -83,14 +83,12 @@ def _log_cards(found: JudgedTraffic, measured: str) -> Iterator[page.Headline]:
 
 
 def _peak(traffic: Traffic) -> float:
-    """Return the load (weighted tokens/s) of the busiest minute, or the mean of a shorter log."""
     since_s = traffic.arrival_s - traffic.arrival_s[0]
     tokens = np.bincount((since_s // PEAK_S).astype(np.int64), traffic.tokens)
     return float(tokens.max()) / min(PEAK_S, traffic.span_s)
 
 
 def _client_rows(traffic: Traffic, measured: str) -> Iterator[page.Grid | page.Paragraph]:
-    """Yield a table with a row per client, in descending order of load."""
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     order = np.argsort(-tokens, kind="stable").tolist()
     rows = []

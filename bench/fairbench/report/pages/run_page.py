@@ -264,7 +264,6 @@ def _latencies(
 
 
 def _distribution(sample: Sample) -> tuple[list[float], list[float]]:
-    """Return the known latencies in ascending order, and the fraction of requests up to each."""
     known: Floats = np.sort(sample.known_s)
     picked = np.unique(np.linspace(0, len(known) - 1, min(POINTS, len(known))).astype(np.int64))
     return np.maximum(known[picked], 1e-6).tolist(), ((picked + 1) / sample.n).tolist()

@@ -184,7 +184,6 @@ def waiting_clients(traffic: Traffic, heavy: Sequence[str], harm: Harm | None) -
 
 
 def _medians(traffic: Traffic, names: Sequence[str], edges: Floats) -> Floats:
-    """Return the median wait (s) of each client in each bin, or NaN for a bin without requests."""
     mine = _of(traffic, names) & ~np.isnan(traffic.wait_s)
     place = np.clip(np.searchsorted(edges, traffic.arrival_s[mine], "right") - 1, 0, BINS - 1)
     waits = traffic.wait_s[mine]

@@ -133,7 +133,7 @@ class RecordedTrace:
         self.left_out, self.who_left_out = table.left_out, table.who_left_out
         self.synthetic = table.synthetic
         self._rows, self._first = _rows_by_program(table.session)
-        heads = self._rows[self._first[:-1]]  # the first request of each program
+        heads = self._rows[self._first[:-1]]
         by_client = np.lexsort((heads, table.client[heads]))
         self._programs = by_client
         self._bounds = np.searchsorted(

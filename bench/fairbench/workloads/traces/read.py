@@ -156,7 +156,6 @@ def _format_of(path: Path, params: TraceParams) -> str:
 
 @lru_cache(maxsize=8)
 def _detected_format(path: Path, mtime_ns: int, size: int) -> str:
-    """Return the name of the format that fits one of the first records of a file."""
     texts, places, _ = beginning(path)
     head = [one.value for one in places]
     for record in head[:LOOKED_AT]:
@@ -225,7 +224,6 @@ def read_with_requests(
 
 
 def _trace_of_programs(path: Path, chosen: Weka | ServeGen, params: TraceParams) -> ReadTrace:
-    """Return the trace of a file whose records are programs or distributions."""
     records = records_of(path, streamed=True)
     names = columns_of(params.columns)
     if params.line:

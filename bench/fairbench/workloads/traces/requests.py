@@ -251,7 +251,6 @@ def _check_counts(columns: FileColumns, field: str, found: Floats) -> None:
 
 
 def _converted(columns: FileColumns, field: str) -> list[Any]:
-    """Return the converted values of a field; a missing value becomes None."""
     found: list[Any] = [None] * len(columns)
     for column in columns.of_fields(field):
         found = [b if a is None else a for a, b in zip(found, column.values, strict=True)]
@@ -409,14 +408,12 @@ def _block_size_of_row(columns: FileColumns) -> Any:
 
 
 def _branch_numbers(columns: FileColumns) -> Ints:
-    """Return the number of each request's sub-agent, which is 0 for the session itself."""
     found = columns.field_values("branch") or [0] * len(columns)
     right = (one if type(one) is int and 0 <= one < 2**31 else 0 for one in found)
     return np.array(list(right), np.int64)
 
 
 def _synthetic_parts(columns: FileColumns, rows: Ints) -> tuple[str, ...]:
-    """Return the descriptions in column ``synthetic`` of a fairbench trace."""
     found = columns.field_values("synthetic")
     if found is None:
         return ()

@@ -378,7 +378,6 @@ def _length_facts(name: str, tokens: Ints) -> dict[str, Any]:
 
 
 def _peak(arrival_s: Floats) -> float:
-    """Return the highest request rate (1/s) over a minute, or over the whole of a shorter trace."""
     length_s = min(PEAK_S, float(arrival_s[-1])) or PEAK_S
     return float(np.unique(arrival_s // PEAK_S, return_counts=True)[1].max() / length_s)
 
@@ -407,7 +406,7 @@ def shared_prefixes(table: TraceTable) -> dict[str, float]:
 
 def _hit_tokens(table: TraceTable, code: Ints, tokens: Ints) -> int:
     """Return how many input tokens would hit an unlimited prefix cache."""
-    seen: dict[tuple[int, int], int] = {}  # the prefix tree: (node, block) -> child; the root is 0
+    seen: dict[tuple[int, int], int] = {}  # The prefix tree maps (node, block) to a child node.
     hits = 0
     codes, lengths, first = code.tolist(), tokens.tolist(), table.first_block.tolist()
     for begin, end in pairwise(first):

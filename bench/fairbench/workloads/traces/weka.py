@@ -4,9 +4,9 @@ The format is defined by callanjfox/kv-cache-tester (at 94f6046); AIPerf and inf
 such files. A session has a list ``requests`` in order of time. Each request has the times ``t`` and
 ``api_time`` in seconds, the lengths ``in`` and ``out`` in tokens, and the ``hash_ids`` of its full
 blocks. A request of type ``subagent`` contains the requests of a sub-agent, with times relative to
-its own ``t``. Block ids of different sessions are unrelated. Tool definitions with equal token
-counts are nevertheless assumed to be shared, and so are system prompts. All sessions begin at time
-0, because the files contain no start times.
+the ``t`` of that request. Block ids of different sessions are unrelated. Tool definitions with
+equal token counts are nevertheless assumed to be shared, and so are system prompts. All sessions
+begin at time 0, because the files contain no start times.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ class _Identities:
         self._known: dict[tuple[object, ...], int] = {}
 
     def number_of_block(self, *what: object) -> int:
-        """Return the identity of the block that ``what`` describes."""
         return self._known.setdefault(what, len(self._known))
 
 
@@ -136,7 +135,7 @@ class _Session:
         tokens = self._whole_number(turn, "in", where, least=1, most=MAX_INPUT)
         output = self._whole_number(turn, "out", where, most=MAX_OUTPUT)
         if not output:
-            return None  # the request failed
+            return None  # Failed requests have no output.
         at_ns = round((agent.starts_s + t_s) * NS)
         return TraceRow(
             at_ns,

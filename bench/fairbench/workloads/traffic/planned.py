@@ -66,14 +66,14 @@ class Piece(NamedTuple):
         )
 
     def programs_until(self, until_s: float = inf) -> float:
-        """Return the number of programs that arrive in this piece before ``until_s``."""
+        """Return the number of programs that arrive in the piece before ``until_s``."""
         length_s = max(0.0, min(self.end_s, until_s) - self.start_s)
         if self.rate == self.to_rate:
             return self.rate * length_s if self.rate else 0.0
         return (self.rate + self.slope * length_s / 2) * length_s
 
     def when(self, programs: float) -> float:
-        """Return the time in seconds at which ``programs`` programs of this piece have arrived."""
+        """Return the time in seconds at which ``programs`` programs of the piece have arrived."""
         root = sqrt(max(0.0, self.rate**2 + 2 * self.slope * programs))
         return self.start_s + (2 * programs / (self.rate + root) if programs else 0.0)
 
