@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SERVICE, SHARE = "service_rate_tok_s", "min_entitlement_best_ratio"
 WIDTH_IN, ROW_IN, BAR_IN = 8.0, 2.6, 0.28
-COLUMNS = 3  # A figure has this number of panels in a row.
+COLUMNS = 3
 LATENCY = {"ttft": "time to the first token, s", "program": "latency of a program, s"}
 
 Cells = Sequence[SchedulerResults]

@@ -76,7 +76,7 @@ def _tried(panel: Axes, rows: list[Row], size: str) -> None:
 
 
 BINS = 60  # A trace is divided into this number of time bins.
-SHOWN = 6  # The clients with the most requests get lines of their own.
+SHOWN = 6
 
 REST = "0.7"  # The line that other clients share is drawn in this grey.
 

@@ -92,7 +92,6 @@ def _paths(uses: PrefixUses) -> tuple[Ints, Ints, Ints]:
 
 
 def _together(stays: _Stays) -> _Stays:
-    """Merge equal stays, drop stays of length 0, and sort the rest by start."""
     real = stays.start_ps < stays.end_ps
     start_ps, end_ps, tokens = stays.start_ps[real], stays.end_ps[real], stays.tokens[real]
     order = np.lexsort((end_ps, start_ps))

@@ -29,7 +29,7 @@ from fairbench.metrics.records import (
     Requests,
 )
 
-PERCENTS = (50, 95, 99)  # Every summary contains these percentiles of latency.
+PERCENTS = (50, 95, 99)
 
 
 class Percentile(NamedTuple):
@@ -124,7 +124,6 @@ def mean_percentile(percentiles: list[Percentile]) -> Percentile:
 
 
 def _interpolate(ascending: Floats, low: Ints, high: Ints, part: Floats) -> Floats:
-    """Interpolate between two elements; the result is infinite if one of them is infinite."""
     below, above = ascending[low], ascending[high]
     with np.errstate(invalid="ignore"):
         between = below + part * (above - below)

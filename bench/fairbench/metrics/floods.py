@@ -19,7 +19,7 @@ PEAK = 2.5  # In a flood, a client demands at least this multiple of other clien
 # themselves be floods.
 USUAL = 75
 EDGE = 0.2  # Requests at a flood's edges are ordinary below this fraction of the flood's rate.
-MOST_FLOODS = 3  # At most this number of floods is reported.
+MOST_FLOODS = 3
 WHOLE = 0.9  # A flood that covers at least this fraction of the time counts as continuous.
 
 
@@ -220,7 +220,6 @@ def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
 
 
 def _harm(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> Harm:
-    """Return the harm among the requests ``rows``; ``held_up`` marks the delayed requests."""
     victims = _victims(traffic, rows, held_up, usual_s)
     hurt = rows[np.isin(traffic.client[rows], [one.client for one in victims])]
     return Harm(
@@ -247,10 +246,7 @@ def _usual(traffic: Traffic, good: Flags, start_s: float) -> Floats:
 
 
 def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> list[Victim]:
-    """Return the clients with many delayed requests, the longest median wait first.
-
-    ``rows`` are rows of requests, and ``held_up`` marks the delayed requests.
-    """
+    """Return the clients with many delayed requests, the longest median wait first."""
     client = traffic.client[rows]
     found = []
     for one in np.unique(client).tolist():

@@ -153,7 +153,6 @@ def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
 
 # A booking belongs to the end or the start of an iteration; at one instant, ends come first.
 END, START = 0, 1
-# At most ``BOOKINGS_AT_ONCE`` bookings are in memory, unless one client has more in one cell.
 BOOKINGS_AT_ONCE = 2**20
 
 
@@ -499,7 +498,7 @@ class Inside:
 
 
 PAIRS_AT_ONCE = 2**16  # Bounds of at most this number of joint waits are computed at once.
-MOST_LISTED = 2**18  # If more joint waits are listed, they are examined before the search goes on.
+MOST_LISTED = 2**18
 # The search first examines 8 joint waits, and then 4,096 joint waits at a time.
 EXAMINED_FIRST, EXAMINED_AT_ONCE = 8, 2**12
 
@@ -577,7 +576,6 @@ class _Search:
         return self._best
 
     def _list_joint_backlogs(self, rows: list[int], rivals: list[Ints]) -> None:
-        """List the joint waits of backlogs with their rivals that may have the largest gap."""
         if not rows:
             return
         row = np.repeat(rows, [len(some) for some in rivals])
@@ -591,7 +589,6 @@ class _Search:
             self._examine_listed()
 
     def _examine_listed(self) -> None:
-        """Examine the listed joint waits in descending order of their upper bounds."""
         if not self._listed:
             return
         tables = [joint for joint, _ in self._listed]

@@ -396,7 +396,6 @@ SESSIONS = (
 
 
 def _of_side(number: int, side: str) -> tuple[Metric, Metric]:
-    """Return the metrics of the prefill or decode workers of a disaggregated run."""
     return (
         Metric(f"{side}_busy_ratio", f"busy time of {side} workers over the run",
             form=Form.PERCENT, most=1.0, undefined="nothing was simulated",

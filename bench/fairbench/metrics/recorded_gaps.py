@@ -30,12 +30,12 @@ SLOWER = 2.0  # A prompt takes at most this multiple of the least time per promp
 # Percentile 5 of the times per prompt token counts as the least time, and percentile 10 of the gaps
 # counts as the shortest gap.
 FASTEST, SHORTEST = 5, 10
-TOGETHER_S = 1e-3  # Tokens that are at most this time apart arrived together.
+TOGETHER_S = 1e-3
 # A stall has a known cause only if prompts are computed for at least half of the stall.
 EXPLAINED = 0.5
 LEAST_TOKENS = 1e-3  # Fewer prompt tokens in a gap than this are a rounding error.
 MOST_STALLS = 2_000  # Causes are sought only for the longest stalls.
-MOST_CAUSES = 5  # A message names at most this number of prompts.
+MOST_CAUSES = 5
 
 
 class Prompts(NamedTuple):

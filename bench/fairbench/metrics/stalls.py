@@ -81,7 +81,7 @@ class Gaps:
         self._limit_s = limit_s
         self._bins = np.zeros((clients, _BINS))
         self.largest_s = np.full(clients, nan)
-        self.above = np.zeros(clients)  # Each client has this number of gaps above the limit.
+        self.above = np.zeros(clients)
         # Index 1 is for gaps in which prompts of other clients were computed, 0 for other gaps.
         self._tokens, self._time_s = np.zeros((2, clients)), np.zeros((2, clients))
 

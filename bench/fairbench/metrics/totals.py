@@ -79,7 +79,7 @@ def request_latencies(requests: Requests) -> RequestLatencies:
     return RequestLatencies(ms, float(decode.sum()), float(gaps.sum()))
 
 
-RANKS = {"median": 50, "max": 100}  # The median and the maximum are percentiles.
+RANKS = {"median": 50, "max": 100}
 
 
 def statistic_of(name: str, values: Floats | None) -> float:

@@ -100,7 +100,7 @@ def scaled(value: Any, factor: float) -> Any:
 
 UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0}
 START = "request_start_ns"
-TIMES = ("time_to_first_token", "request_latency")  # These metrics of aiperf are times.
+TIMES = ("time_to_first_token", "request_latency")
 # A token count may be in one of several metrics, of which the best is listed first.
 COUNTS = {
     "input_sequence_length": ("input_sequence_length", "error_isl"),
@@ -341,7 +341,7 @@ def _inference_perf_request(row: Object) -> Object:
     read = inner(info, "request_metrics", "text", "input_tokens")
     start = row.get("start_time")
     known = info if isinstance(info, dict) else {}
-    texts = {"request", "response"}  # These fields hold long texts, which are dropped.
+    texts = {"request", "response"}
     return request(
         {**known, **{key: value for key, value in row.items() if key not in texts}},
         start=start,

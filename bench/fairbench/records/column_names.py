@@ -132,7 +132,7 @@ SYNONYMS = {"time": "start", "program": "session", "id": "request_id"}
 """Further field names that ``--map`` accepts."""
 TIMES = (*MOMENTS, *LENGTHS, "itls", "gaps")
 
-LONGEST = 200  # A longer column name is not compared with the usual names.
+LONGEST = 200
 _NAMED_UNITS = {**{unit: unit for unit in cells.UNITS}, "sec": "s", "secs": "s", "seconds": "s"}
 _NAMED_UNITS |= {"millis": "ms", "msec": "ms", "milliseconds": "ms", "microseconds": "us"}
 _NAMED_UNITS |= {"micros": "us", "nanoseconds": "ns", "nanos": "ns", "nano": "ns"}
@@ -338,7 +338,7 @@ def no_such_column(name: str, record: Mapping[str, Any], where: str) -> DataErro
     return DataError(f"{where}: {printable(str(missing))}")
 
 
-MAX_LEAVES = 500  # At most this number of names is collected from a nested object.
+MAX_LEAVES = 500
 
 
 def leaves(value: Mapping[str, Any], before: str = "") -> Iterator[str]:

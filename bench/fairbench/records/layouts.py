@@ -148,7 +148,6 @@ ARENA = Layout("arena", has_all("t", "client", "prompt_len", "output_len"), unit
 
 
 def _is_message(value: Any) -> bool:
-    """Return whether a value is a message of a chat; a failed answer has the content None."""
     known = isinstance(value, Mapping) and isinstance(value.get("role"), str)
     return known and isinstance(value.get("content"), str | None)
 
@@ -168,8 +167,8 @@ def _answers(record: Record, where: str) -> Iterator[Object]:
         texts = [one.get("content") or "" for one in messages]
         answers = [n for n, one in enumerate(messages) if one["role"] == "assistant"]
         if not messages or answers[-1:] != [len(messages) - 1]:
-            answers.append(len(messages))  # The last message has no answer.
-        for at in answers:
+            answers.append(len(messages))
+        for at in answers:  # The last message has no answer.
             yield {
                 **facts,
                 f"{OWN}client": model,
@@ -269,7 +268,7 @@ FAIRBENCH = Layout(
 
 PLAIN = Layout("lines")
 """The format of records whose columns all have usual names."""
-LOOKED_AT = 100  # This number of a file's first records is tested for a format of programs.
+LOOKED_AT = 100
 
 LAYOUTS: tuple[Layout, ...] = (
     *(AGENT, BAILIAN, MOONCAKE, AZURE, BURSTGPT, ARENA_ROWS, ARENA, *EXPORTS, *TOOLS),

@@ -27,7 +27,7 @@ BATCH = 16_384  # This number of records are Python objects at one time.
 # Estimates of memory assume 200 bytes for each row and 200 bytes for each distinct text.
 ROW_BYTES, NAME_BYTES = 200, 200
 SAMPLE = 50  # The meaning of a column is inferred from this number of its values.
-MAX_COLUMNS = 2_000  # At most this number of a file's column names is read.
+MAX_COLUMNS = 2_000
 SHOWN_ROWS = 100  # The keys of this number of rows are kept for error messages.
 NUMERIC = frozenset({*naming.COUNTS, *naming.MOMENTS, *naming.LENGTHS})
 WRAPPERS = ("data", "items", "result", "results", "observations", "runs", "logs", "records", "rows")
@@ -412,7 +412,6 @@ class _Reader:
     def _chosen_columns(
         self, keys: tuple[str, ...], rows: Sequence[Record]
     ) -> dict[str, list[naming.FieldColumn]]:
-        """Return the columns of each wanted field for records with the given keys."""
         if keys in self._known:
             return self._known[keys]
         samples = {name: _sample_values(rows, name) for name in keys}
@@ -484,7 +483,6 @@ class _Reader:
         return None
 
     def columns(self, first: FilePlace) -> FileColumns:
-        """Return all columns. Raises DataError if the file contains no requests."""
         length = len(self._places)
         if not length:
             raise DataError(f"{self._file}: {self._layout.nothing}")

@@ -222,8 +222,6 @@ def _is_nginx(first: Record) -> bool:
 
 
 def _logged_at_end(times: tuple[str, ...], length: str) -> Callable[[], Spread]:
-    """Return a ``Spread`` for requests that are logged at their end with a duration in seconds."""
-
     def spread_one(record: Record, where: str) -> Iterator[Object]:
         yield _with_start(record, _first_value(record, *times), record.get(length))
 
@@ -395,7 +393,6 @@ def _unix_ns(span: Mapping[str, Any], which: str) -> Any:
 
 
 def _usage(attributes: Mapping[str, Any], *names: str) -> Any:
-    """Return a token count under its name in OpenTelemetry, or else in OpenInference."""
     known = (f"gen_ai.usage.{name}_tokens" for name in names)
     return _first_value(attributes, *known, f"llm.token_count.{names[-1]}")
 

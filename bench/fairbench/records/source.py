@@ -25,7 +25,7 @@ NO_TEXT = {
 }
 """First bytes of files that users mistake for CSV, each with advice for the user."""
 
-MAX_KEYS = 10_000  # A record has at most this number of keys.
+MAX_KEYS = 10_000
 # Estimates of memory assume 200 bytes for each row and 100 bytes for each value.
 OBJECT_BYTES, VALUE_BYTES = 200, 100
 

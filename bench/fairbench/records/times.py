@@ -108,7 +108,6 @@ class Times:
         return [row * scale for row in rows]
 
     def _column_part(self, column: ColumnValues, rows: Flags) -> ColumnValues | None:
-        """Return the column with the values of ``rows`` only, or None if all are missing."""
         values = column.values
         if isinstance(values, np.ndarray):
             values = values if rows.all() else np.where(rows, values, np.nan)
@@ -231,7 +230,6 @@ class Times:
         return numbers(self._columns, column._replace(values=texts)), False
 
     def _unit_of_length(self, column: ColumnValues, found: Floats) -> str:
-        """Return the unit of a column's durations. Raises DataError if several are possible."""
         if column.unit is not None:
             return column.unit
         if column.field == "delay":

@@ -364,10 +364,7 @@ class _Row(NamedTuple):
 
 
 def _pictures(board: Board) -> Iterator[page.Figure]:
-    """Yield pictures of the first metric against the second and against the third.
-
-    Each row of the leaderboard is a mark.
-    """
+    """Yield pictures of the first metric against the second and against the third."""
     first = board.metrics[0]
     for other in board.metrics[1:SHOWN]:
         rows, left_out = _picture_rows(board, first, other)

@@ -27,7 +27,7 @@ from fairbench.results.summary import Value, bases, value_of
 LABEL_WIDTH = 30  # A scheduler's name with its parameters is folded at this number of characters.
 LIMITED = "~"
 RATE = "service_rate_tok_s"
-MAX_NAMED = 4  # A remark below the table names at most this number of schedulers.
+MAX_NAMED = 4
 BEST, WORST, NEITHER = "*", "!", " "
 STYLES = {BEST: "green", WORST: "red"}
 SHARING = (

@@ -213,7 +213,7 @@ def stall_line(summary: Summary) -> str:
     )
 
 
-MOST_CAUSES = 3  # At most this number of prompts that caused stalls is printed.
+MOST_CAUSES = 3
 
 
 def cause_lines(summary: Summary, clock: ClockTime | None) -> Iterator[str]:

@@ -114,7 +114,7 @@ def _client_blocks(summary: Summary, width: int) -> Iterator[RenderableType]:
 
 
 SHARE_DIGITS = 1
-MAX_LABEL = 48  # A label in a table of runs has at most this number of characters.
+MAX_LABEL = 48
 
 
 def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:

@@ -79,7 +79,7 @@ def _rate_range(row: Mapping[str, Any], duration_s: float | None) -> str:
 LEAST = 1e-9  # Smaller values are rounding errors of a sum that should be 0.
 BATCHED = 0.05  # If more than this fraction of requests have equal times, that is no coincidence.
 NAME_WIDTH = 24  # Longer names of clients are cut in the table of a workload.
-SHOWN = 20  # The table has at most this number of clients, the largest clients first.
+SHOWN = 20
 
 
 def inspected(facts: Mapping[str, Any]) -> RenderableType:

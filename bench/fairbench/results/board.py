@@ -335,7 +335,7 @@ def _missing(store: SweepStore, finished: Collection[str]) -> Iterator[Missing]:
             yield Missing(point["name"], reason)
 
 
-MOST_PLACES = 3  # A message names at most this number of a scheduler's missing runs.
+MOST_PLACES = 3
 MIN_SHARE = "min_entitlement_best_ratio"
 LIMIT = "limit_ratio"  # CSV files of older versions lack this metric.
 
@@ -487,7 +487,6 @@ def _baseline(table: Table, incomplete: Mapping[str, str], wanted: str | None) -
 
 
 def _metric(key: str, table: Table, places: Iterable[str], seeds: Sequence[int]) -> BoardMetric:
-    """Return a metric, combined over the configurations in which some row has a value."""
     left_out = {}
     for place in places:
         values = [

@@ -68,7 +68,6 @@ def _central(angle: float, degrees: int) -> float:
 
 INTERVALS_FILE = "intervals.json"  # The directory of repeated runs contains this file.
 LEVEL = 0.95
-# Captions state how means and intervals are computed.
 METHOD = "mean and 95% interval (Student's t)"
 
 

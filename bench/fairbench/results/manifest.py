@@ -133,7 +133,7 @@ def library_version(library: str) -> str | None:
 
 
 TIMEOUT_S = 20.0
-MAX_VERSION = 200  # A package's version has at most this number of characters.
+MAX_VERSION = 200
 # The Python beside a script runs the program ``OWNER``, which prints the distribution that
 # installed the script.
 OWNER = """

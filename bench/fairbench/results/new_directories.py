@@ -27,7 +27,6 @@ def check_writable(parent: Path, named: str = "result_dir") -> None:
 
 
 def _exists(path: Path) -> bool:
-    """Return whether a path exists. Raises OSError if the path cannot be examined."""
     try:
         path.stat()
     except FileNotFoundError:
@@ -107,7 +106,7 @@ def renamed_to_fresh(hidden: Path, wanted: Path) -> Path:
     raise AssertionError("names never end")
 
 
-FOLDER = "live"  # This subdirectory holds the records of a live run in progress.
+FOLDER = "live"
 LOCK_FILE = ".lock"
 
 

@@ -14,7 +14,7 @@ from fairbench.errors import DataError, UsageError
 from fairbench.results.experiments import Experiment, key_of, place_of
 from fairbench.results.store import StoredRun
 
-FILE = "references.csv"  # The command `python studies references` writes this file.
+FILE = "references.csv"
 SCHEDULER = "fcfs"
 SHARES = ("min_entitlement_ratio", "min_share_60s", "min_share_10s")
 KEY_LENGTH = 16  # This number of characters of a configuration's hash is kept.

@@ -315,7 +315,7 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
-SWEEP_FILE = "sweep.toml"  # The directory of a sweep contains this file.
+SWEEP_FILE = "sweep.toml"
 
 AloneRows = Sequence[Mapping[str, Any]]
 """The latencies of clients that were simulated alone, one row per client."""

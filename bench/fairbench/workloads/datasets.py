@@ -39,8 +39,7 @@ from fairbench.workloads.tokens import TokenCounter, load_counter
 
 # Longer Python literals are cut, because a parsed tree takes 100 times the memory of its text.
 MAX_LITERAL = 2**20
-INPUT = "input"  # This field holds the input of an instruction.
-# The answer to a prompt may be in one of the fields ``OUTPUTS``.
+INPUT = "input"
 OUTPUTS = ("output", "response", "completion", "answer")
 
 
@@ -135,7 +134,6 @@ def _string_field(record: Mapping[str, Any], field: str, where: str = "") -> str
 
 
 def _text_field(record: Mapping[str, Any], field: str) -> str:
-    """Return the main text of a record. Raises ValueError if the text is empty."""
     text = _string_field(record, field)
     if not text:
         raise ValueError(f"field {field!r}: must not be empty")

@@ -112,7 +112,7 @@ def _subtable(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-MAX_CLIENTS = 1000  # A workload file may have at most this number of clients.
+MAX_CLIENTS = 1000
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -662,10 +662,6 @@ def _check_padding(where: str, wrong: Misbehaving, count: int) -> None:
 
 
 def _numbers_of_clients(where: str, groups: Sequence[Group], count: int) -> set[int]:
-    """Return the numbers of all clients in the given groups.
-
-    Raises ValueError if a client is listed twice.
-    """
     found: set[int] = set()
     for group in groups:
         if not found.isdisjoint(group.numbers):

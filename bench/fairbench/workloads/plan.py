@@ -21,7 +21,7 @@ from fairbench.workloads.traffic.source import Arrival, ArrivalSource, ClosedArr
 
 PROGRAMS_PER_CLIENT = 10**7
 """The maximum number of programs of a client; ids of client i begin at i x this number."""
-MADE_AHEAD = 8  # ``made_ahead`` creates this number of programs in advance.
+MADE_AHEAD = 8
 
 
 class ItemSource(Protocol):

@@ -15,7 +15,7 @@ from fairbench.report.pages import page
 from fairbench.report.pages.traffic_figures import flood_headlines, traffic_figures
 from fairbench.report.traffic_lines import TTFT, JudgedTraffic, overload_line, traffic_lines
 
-MOST_ROWS = 30  # The table of clients has at most this number of rows.
+MOST_ROWS = 30
 NOBODY = "There is no flood: no client sends much more than other clients."
 PEAK_S = 60.0
 

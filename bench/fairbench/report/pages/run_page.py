@@ -200,7 +200,6 @@ def _shown(summary: Summary, facts: Facts, found: JudgedTraffic) -> tuple[list[i
 
 
 def _by_behaviour(each: Sequence[Sample], facts: Facts) -> dict[str, Sample]:
-    """Merge the latencies of the well-behaved clients, and the latencies of the heavy clients."""
     found: dict[str, Sample] = {}
     for name, wrong in (("well-behaved", False), ("misbehaving", True)):
         own = [

@@ -136,7 +136,6 @@ def _point_with_ends(x: float, y: Interval, factor: float = 1.0) -> ChartPoint:
 
 
 def _ends(interval: Interval, factor: float = 1.0) -> Ends:
-    """Return the ends of an interval times ``factor``, or None for a single value."""
     low, high = interval.get("low"), interval.get("high")
     return None if low is None or high is None else (low * factor, high * factor)
 
@@ -270,7 +269,7 @@ def _figure(cells: Sequence[SchedulerResults], tail: int) -> Iterator[Figure]:
         )
 
 
-MOST_LOST = 8  # The page has at most this number of sentences about lost GPU time.
+MOST_LOST = 8
 
 
 def lost_paragraphs(cells: Sequence[SchedulerResults]) -> Iterator[Paragraph]:

@@ -19,7 +19,7 @@ from fairbench.report.traffic_lines import TTFT, JudgedTraffic, window, window_l
 
 BINS = 60
 VISIBLE = 0.02  # A client's area can be seen if it is at least this fraction of all load.
-ROWS = 10  # At most this number of clients gets a row in a heat map.
+ROWS = 10
 SHORT_S = LONG_S / 2  # No user notices a shorter time to first token, in seconds.
 # The wait with the darkest colour is at least ten times the wait with the lightest colour.
 MOST_TIMES = 10.0

@@ -22,10 +22,10 @@ from fairbench.workloads.items import Item
 PartTokens = Annotated[int, Ge(0), Le(10**7)]
 # The tokens of an output, or the limit on the tokens of an output.
 OutputTokens = Annotated[int, Ge(1), Le(10**6)]
-MeanTokens = Annotated[float, Ge(1), Le(1e7)]  # The mean of a random length in tokens.
+MeanTokens = Annotated[float, Ge(1), Le(1e7)]
 # The standard deviation of the logarithm of a random length.
 Sigma = Annotated[float, Ge(0), Le(3)]
-Scale = Annotated[float, Gt(0), Le(1000)]  # A factor by which lengths are multiplied.
+Scale = Annotated[float, Gt(0), Le(1000)]
 # The mean of exponential gaps in seconds; 0 means that there are no gaps.
 MeanGap = Annotated[float, Ge(0), Le(1e6)]
 
@@ -195,7 +195,6 @@ def _location(mean: float, sigma: float, high: float) -> float:
 
 
 def _clipped_mean(mu: float, sigma: float, high: float) -> float:
-    """Return the mean of a lognormal random number that is clipped to [1, high]."""
     low_z, high_z = -mu / sigma, (log(high) - mu) / sigma
     middle = exp(mu + sigma**2 / 2) * (_PHI(high_z - sigma) - _PHI(low_z - sigma))
     return _PHI(low_z) + middle + high * _PHI(-high_z)

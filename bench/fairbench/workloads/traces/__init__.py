@@ -20,6 +20,6 @@ FORMATS = (
 NEEDED = ("time", "input_tokens", "output_tokens")
 ALL = "all"  # Requests without the name of a client belong to this single client.
 
-MAX_INPUT, MAX_OUTPUT = 10**7, 10**6  # A prompt and an answer have at most these many tokens.
+MAX_INPUT, MAX_OUTPUT = 10**7, 10**6
 MAX_S = 4e9  # A trace lasts at most this many seconds; ``files.times`` refuses longer times.
-MAX_NAME = 1000  # The name of a client or session has at most this many characters.
+MAX_NAME = 1000

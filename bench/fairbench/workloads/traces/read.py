@@ -148,7 +148,6 @@ _read_pinned = lru_cache(maxsize=2)(_read_current)
 
 
 def _format_of(path: Path, params: TraceParams) -> str:
-    """Return the format that the user chose, or else the format that the file seems to have."""
     state = path.stat()
     chosen = params.format
     return _detected_format(path, state.st_mtime_ns, state.st_size) if chosen == AUTO else chosen

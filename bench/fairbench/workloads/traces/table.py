@@ -60,7 +60,7 @@ class TraceRow(NamedTuple):
 
 # A block of text has 92 characters, which are assumed to be 20 tokens.
 CHARACTERS, BLOCK_TOKENS = 92, 20
-MOST_TOKENS = 2 * CHARACTERS  # A block has at most this many tokens.
+MOST_TOKENS = 2 * CHARACTERS
 
 Ints = npt.NDArray[np.int64]
 
@@ -121,7 +121,7 @@ Floats = npt.NDArray[np.float64]
 
 ROW_BYTES = 200  # A row takes this many bytes of memory while rows are read and sorted.
 NAME_BYTES = 200  # Besides its characters, a client's or session's name takes this many bytes.
-MAX_SYNTHETIC = 8  # A trace has at most this many different descriptions of synthetic parts.
+MAX_SYNTHETIC = 8
 # Times above 10^15 ns are dates, which floats represent with a precision of microseconds.
 SINCE_1970_NS = 10**15
 FAILED = "failed requests"  # By default, a trace leaves out these requests.
@@ -314,7 +314,7 @@ def _natural_order(name: str) -> tuple[int, int, str]:
 
 
 PERCENTILES = (50, 90, 99)
-PEAK_S = 60.0  # The peak rate is the highest rate over this many seconds.
+PEAK_S = 60.0
 
 
 def facts_of_table(table: TraceTable) -> dict[str, Any]:

@@ -241,7 +241,6 @@ class TraceTraffic:
 
 @lru_cache(maxsize=4)
 def _arrivals_by_client(path: Path) -> Mapping[Any, tuple[Arrival, ...]]:
-    """Return the arrivals of each client, in order of ids. Raises DataError with file and line."""
     found: dict[Any, list[Arrival]] = {}
     last_s = 0.0
     for number, (where, record) in enumerate(json_lines(path, f"{path}"), start=1):
