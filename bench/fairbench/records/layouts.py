@@ -167,8 +167,8 @@ def _answers(record: Record, where: str) -> Iterator[Object]:
         texts = [one.get("content") or "" for one in messages]
         answers = [n for n, one in enumerate(messages) if one["role"] == "assistant"]
         if not messages or answers[-1:] != [len(messages) - 1]:
-            answers.append(len(messages))
-        for at in answers:  # The last message has no answer.
+            answers.append(len(messages))  # The last message has no answer.
+        for at in answers:
             yield {
                 **facts,
                 f"{OWN}client": model,
