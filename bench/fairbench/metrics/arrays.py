@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 
-PART_ROWS = 2**20  # A log with more rows is processed in parts of this many rows.
+PART_ROWS = 2**20  # Logs are processed in parts of at most this many rows.
 
 
 def ratio(amount: float, of: float) -> float:

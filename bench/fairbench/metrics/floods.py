@@ -156,8 +156,8 @@ class Victim(NamedTuple):
 class Harm(NamedTuple):
     """The period in which a flood delayed the requests of other clients.
 
-    ``victims`` are the delayed clients; the client with the longest median wait is first. Over all
-    requests of these clients in the period, ``median_s`` is the median wait, and ``usual_s`` is the
+    ``victims`` are the delayed clients; the client with the longest median wait is first. Over the
+    delayed clients' requests in the period, ``median_s`` is the median wait, and ``usual_s`` is the
     median usual wait, in seconds. If several floods did harm one after another, ``parts`` has the
     harm of each flood.
     """

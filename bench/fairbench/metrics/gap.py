@@ -138,7 +138,7 @@ def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cel
 
 
 def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
-    """Return the edges of the cells, most of them ends of log rows at which two clients wait."""
+    """Return the edges of the cells: mostly the ends of log rows at which two clients wait."""
     ends = [np.empty(0)]
     for part in log.parts():
         own = Stretches.of_log(part)
@@ -524,9 +524,9 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
     W_f is the service of client f in weighted tokens, and w_f is its weight. The range over an
     interval is the largest |W_f(t1, t2)/w_f - W_g(t1, t2)/w_g|, for the service of clients f and g
     between two times t1 and t2 in the interval. An interval [a, e) in which a client waits includes
-    the tokens of iterations that end in (a, e] and of iterations that start in [a, e). Tokens at
-    both ends count because the events of one instant have an order: an iteration ends, requests
-    arrive, and a pass admits requests. Service is measured in the ``View`` of the theorem's bound;
+    the tokens of iterations that end in (a, e] and of iterations that start in [a, e). The events
+    of one instant have an order: an iteration ends, then requests arrive, and then an iteration
+    admits requests. Service is measured in the ``View`` of the theorem's bound;
     without a bound, input counts as charged at admission. Precondition: in some interval, two
     clients always had a request waiting on every worker (``backlog.shared``).
     """

@@ -93,7 +93,7 @@ def prompts_of(requests: Requests) -> Prompts:
     rows = np.flatnonzero(np.isfinite(requests.first_token_s) & (requests.extend_tokens > 0))
     first_s, tokens = requests.first_token_s[rows], requests.extend_tokens[rows].astype(np.float64)
     admitted_s = requests.admitted_s[rows]
-    # If an admission time is unknown, the tables contain the time of the first token instead.
+    # Instead of an unknown admission time, the tables contain the time of the first token.
     is_known = admitted_s < first_s
     begin_s = np.where(is_known, admitted_s, requests.arrival_s[rows])
     if len(rows):

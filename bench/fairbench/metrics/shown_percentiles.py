@@ -57,12 +57,12 @@ ENOUGH = {P95: 60, P99: 300}
 
 
 def shown_tail(summaries: Iterable[Mapping[str, Any]]) -> int:
-    """Return P99 if each well-behaved client has enough latencies in every run, else P95."""
+    """Return P99 if each well-behaved client has enough latencies in every run, otherwise P95."""
     return _tail((one.get("victim_n"), "victim_p95_s" in one) for one in summaries)
 
 
 def shown_client_tail(summaries: Iterable[Mapping[str, Any]]) -> int:
-    """Return P99 if each client has enough latencies in every run, else P95."""
+    """Return P99 if each client has enough latencies in every run, otherwise P95."""
     rows = (row for one in summaries for row in one["clients"])
     return _tail((row.get("latency_n") or None, "p95_s" in row) for row in rows)
 

@@ -90,8 +90,8 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
     return EventStretch(first, last, float(after[last] - before[first]))
 
 
-# A wait is long if it exceeds LONG_S seconds, and also LONGER times percentile SHORTEST of all
-# waits, because long prompts take long even without a queue.
+# A wait is long if it exceeds ``LONG_S`` seconds and ``LONGER`` times percentile ``SHORTEST`` of
+# all waits. The percentile allows for long prompts, which take long even without a queue.
 LONG_S, LONGER, SHORTEST = 2.0, 3.0, 5
 # In an overload, at least ``LEAST_LATE`` requests wait long. At least the fraction ``MOSTLY`` of
 # the clients has at least the fraction ``MOSTLY`` of its requests waiting long.

@@ -174,7 +174,7 @@ def _value_cell(value: ShownValue) -> Text:
 def ends_of(interval: Interval, column: Column, runs: int) -> str:
     """Return an interval as ``low-high``, or "" for an interval of length 0, as in trace replays.
 
-    The number of runs with a value is added if some of ``runs`` runs have no value.
+    If some of the ``runs`` runs have no value, the text ends with the number of runs with a value.
     """
     ends = ""
     if interval["low"] is not None:

@@ -153,7 +153,7 @@ def experiment_of(run: StoredRun) -> Experiment:
 
 
 def alone_key(experiment: Experiment) -> str:
-    """Return the key, from configuration and seed, of the latencies of clients alone."""
+    """Return the key of the latencies of clients that run alone, for a configuration and seed."""
     return key_of(place_of(experiment))
 
 

@@ -108,7 +108,7 @@ def combine_summaries(summaries: Sequence[Summary]) -> dict[str, Any]:
 
     ``runs`` is the number of runs that define the metric; for a single run, ``low`` and ``high``
     are null. ``lower_bound`` or ``upper_bound`` is True if some values are only bounds; with lower
-    bounds, the true mean may exceed ``high``. A metric with both kinds of bounds becomes null.
+    bounds, the true mean may exceed ``high``. A metric with lower and upper bounds becomes null.
     Values that are equal in all runs, such as the scheduler's name, are kept.
     """
     bounds = {
@@ -247,8 +247,8 @@ def difference(
 ) -> Difference:
     """Return the paired difference of two schedulers' values, given in the same order of seeds.
 
-    Values must be between 0 and ``most``. Raises DataError for a value that is not a number, and
-    ValueError for unequal numbers of values.
+    The metric's values must be between 0 and ``most``. Raises DataError for a value that is not a
+    number, and ValueError for unequal numbers of values.
     """
     pairs = list(zip(first, second, strict=True))
     defined = [pair for pair in pairs if pair[0].raw is not None and pair[1].raw is not None]

@@ -105,7 +105,7 @@ def plan_clients(
     run = _Run(spec, chosen, load, shared)
     for index, changes in (*run.sized(len(names)), *run.misbehaving_arrivals(), *run.others()):
         plans[index] = replace(plans[index], **changes)
-    # Disguises come last, because a disguised client may copy the prompts of any client.
+    # Disguises are added last, because a disguised client may copy the prompts of any client.
     for wrong in chosen.misbehaving:
         for index in wrong.numbers:
             plans[index] = _with_disguise(plans[index], wrong, plans)

@@ -141,7 +141,7 @@ class PacedArrivals(ArrivalSource):
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
         gaps = self._gaps(rng)
-        # ``due`` is the number of programs expected by the next arrival, and ``arrived`` by now.
+        # ``due`` programs are expected by the next arrival, and ``arrived`` by the piece's start.
         due, arrived = next(gaps), 0.0
         number = count()
         for piece in self._pieces():
