@@ -126,7 +126,7 @@ def theorem_bound(
     whose quantum is 0, the bound is 2 * |W| * U_v ([VTC] Theorem 4.4), with ``vtc_unit`` U_v. The
     proofs are in docs/appendix/theory.md.
 
-    With ``client_weights``, each client's service is divided by its weight, and the bound is
+    With ``client_weights``, each client's service is divided by its weight. The bound is then
     |W| * (2 Q^u + U/w_f + U/w_g), where w_f and w_g are the two lowest weights. The proofs in the
     papers also hold with weights. Under DLPM, two clients that both wait are refilled equally
     often. A client of weight w gets w Q^u per refill, and its credit stays within (-U, w Q^u].

@@ -96,8 +96,8 @@ def columns_of(
     Args:
         display: The table or page to which the columns belong.
         tail: The high percentile of latency that is shown.
-        percentiles: Percentiles that the user chose instead of the default ones; may be empty.
-        beside: A second high percentile that is also shown; 0 means that no second one is shown.
+        percentiles: The percentiles that the user chose; () means the default percentiles.
+        beside: A second high percentile that is also shown; 0 means that only ``tail`` is shown.
     """
     metrics = [metric for metric in CATALOGUE.values() if metric.tail in (0, tail, beside)]
     if percentiles and display in CHOOSABLE:

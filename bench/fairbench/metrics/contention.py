@@ -25,8 +25,8 @@ from fairbench.metrics.records import (
 )
 from fairbench.metrics.waiting import waits
 
-# The third fastest answer sets the pace of fast answers, because a stream that stalled and then
-# delivered many tokens at once can make an answer look faster than the engine is.
+# The third fastest answer sets the pace of fast answers. A stream that stalled and then delivered
+# many tokens at once can look faster than the engine.
 FASTEST = 3
 # The pace of tokens is measured on answers of at least ``MANY_TOKENS`` tokens, because rounding
 # distorts the pace of shorter answers.
@@ -135,7 +135,7 @@ def pace_alone_s(requests: Requests) -> float:
 
 # Tokens are slow if each takes more than ``SLOW`` times as long as for a request that runs alone.
 # On an A100 with an 8B model, a token takes 2.6 times as long in a batch of 128 requests of 1,000
-# tokens, and operators rarely allow larger batches. The factor is 16 to 25 if an engine admits all
+# tokens. Operators rarely allow larger batches. The factor is 16 to 25 if an engine admits all
 # tree-of-thoughts requests at 1.5 times its capacity.
 SLOW = 4.0
 MOSTLY = 0.5  # Queues are mostly empty if they are empty for more than this fraction of the window.
@@ -170,10 +170,11 @@ def hides_backlog(summary: Mapping[str, Any]) -> bool:
     return slow is not None and empty is not None and bool(slow > SLOW and empty > MOSTLY)
 
 
-# A client lacks service if more than 5% of its due service is missing, or if its calls are queued
-# for more than 5% of their time.
+# A client lacks service if more than 5% of its due service is missing, or if its calls queue for
+# more than 5% of their time.
 SHORT_ABOVE = 0.05
-# A call has not waited if its time to first token is at most twice the shortest time of such calls.
+# A call has not waited if its time to first token is at most twice the shortest time to first token
+# of calls with equal work.
 SERVING_AT_ONCE = 2.0
 
 
@@ -182,9 +183,9 @@ def contended(
 ) -> bool:
     """Return whether some client got too little service in the window.
 
-    Contention means that a call was refused, that a client's calls were queued for more than 5% of
-    their time, or that more than 5% of a client's due service was missing at the window's end.
-    Missing service does not count if a larger batch only made answers slightly slower
+    Contention means that a call was refused, or that a client's calls were queued for more than 5%
+    of their time. Contention also means that over 5% of a client's due service was missing at the
+    window's end. Missing service does not count if a larger batch only made answers slightly slower
     (``served_at_once``).
 
     Args:
@@ -256,9 +257,9 @@ def admission_unknown(requests: Requests) -> Flags:
 def with_admissions(requests: Requests) -> Requests:
     """Return the calls, with unknown admission times estimated from the times to first token.
 
-    A call is assumed to be admitted without a wait if its time to first token is at most twice the
-    shortest time to first token of calls with as many tokens to compute. The excess of a longer
-    time to first token counts as queued.
+    A call counts as admitted without a wait if its time to first token is at most twice the
+    shortest time to first token. Times are compared between calls with equally many tokens to
+    compute. The excess of a longer time to first token counts as queued.
     """
     unknown = admission_unknown(requests)
     if not unknown.any():

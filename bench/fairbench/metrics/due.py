@@ -52,9 +52,9 @@ def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float
     """Return each client's shortfall: the weighted tokens due before ``end_s`` but not received.
 
     The result is exact for calls that were sent. Calls that a program never sent before the end of
-    the run are estimated: programs are assumed to request their demand at the ages at which the
-    client's finished programs did. For a client without a finished program, the finished programs
-    of all clients are used.
+    the run are estimated. Programs are assumed to request their demand at the same ages as the
+    client's finished programs. For a client without a finished program, the finished programs of
+    all clients are used.
     """
     calls, unmade = calls_of(requests, programs, facts)
     clients = len(facts.clients)
@@ -76,9 +76,9 @@ def calls_of(
 ) -> tuple[CallDelays, list[tuple[Ints, Unmade]]]:
     """Return the calls that were sent, and the due service of calls that were never sent.
 
-    The list has an entry for each client with unsent calls: the rows of the programs with unsent
-    calls, and the due service of the unsent calls. ``served`` estimates the times that calls take
-    without delays.
+    For each client with unsent calls, the list has the rows of the programs with unsent calls, and
+    the due service of the unsent calls. ``served`` estimates the times that calls take without
+    delays.
     """
     owner = _program_rows(requests, programs)
     output, unsent = _lengths(requests, programs, owner, facts.weights)
@@ -284,7 +284,7 @@ def shortfalls(
 ) -> Shortfalls:
     """Return the shortfall of each client before each of the ascending ``times`` (seconds).
 
-    The result equals calls of ``shortfall`` for each time, but costs only O(calls log times), plus
+    The result equals calls of ``shortfall`` for each time. The cost is O(calls log times), plus
     O(times) for each program that the end of the run cut off. ``served`` estimates the times that
     calls take without delays.
     """

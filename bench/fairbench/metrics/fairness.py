@@ -61,8 +61,8 @@ def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = Non
 def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
     """Return the max-min fair allocation for each column of demands.
 
-    ``demands`` and the result have the shape (n_clients, n_columns), ``capacity`` (the amount to be
-    divided in each column) has the shape (n_columns,), and ``weights`` has the shape (n_clients,).
+    ``demands`` and the result have the shape (n_clients, n_columns). ``capacity``, the amount to
+    divide in each column, has the shape (n_columns,). ``weights`` has the shape (n_clients,).
     """
     weight = weights[:, np.newaxis]
     order = np.argsort(demands / weight, axis=0, kind="stable")

@@ -35,11 +35,11 @@ CELL_S = 1.0  # Time is divided into cells of one second, by which the sliding w
 # A run has at most ``MOST_CELLS`` cells, summed over its clients; a longer run has longer cells.
 MOST_CELLS = 400_000
 
-# A client is judged in a window only if its calls waited for at least half of the window, because a
-# client that arrived late in the window lost nothing.
+# A client is judged in a window only if its calls waited for at least half of the window. A client
+# that arrived late in the window lost nothing.
 LEAST_BACKLOG = 0.5
-# A client is judged only if its fair share is at least four requests of mean size, because a fair
-# scheduler may serve a client late by one request.
+# A client is judged only if its fair share is at least four requests of mean size. A fair scheduler
+# may serve a client late by one request.
 LEAST_REQUESTS = 4.0
 
 
@@ -97,7 +97,7 @@ class Timeline(NamedTuple):
         Each array has the shape (n_clients, n_windows). The demand in a window is the service in
         the window plus the shortfall at its end, without calls refused before the window began. A
         client counts as delayed if its calls waited in half of the window's cells and for more than
-        5% of their time, or if one of its calls was refused in the window.
+        5% of their time. A client with a refused call in the window also counts as delayed.
         """
         total = np.cumsum(np.pad(self.service, ((0, 0), (1, 0))), axis=1)
         service = np.maximum(0.0, _increase_over(total, cells))
@@ -152,8 +152,8 @@ def worst_window(
 ) -> WorstWindow | None:
     """Return the window with the lowest share of any client, or None if no client is judged.
 
-    A client is judged in a window if it was delayed in the window, and if its fair share was at
-    least ``least_requests`` requests of its mean size.
+    A client is judged in a window in which it was delayed and its fair share was at least
+    ``least_requests`` requests of its mean size.
     """
     cells = line.window_cells(length_s)
     service, entitlement, held_up = line.window_shares(cells)

@@ -47,8 +47,8 @@ class Cells:
 
     - ``tokens`` is each client's service at each edge, shape (n_clients, n_edges).
     - ``service`` is the tokens divided by the client's weight, shape (n_clients, n_edges).
-    - ``waits`` marks the cells in which a client was backlogged at some instant, and ``begins``
-      marks the cells in which a backlog of the client began, shape (n_cells, n_clients).
+    - ``waits`` marks the cells in which a client was backlogged at some instant. ``begins`` marks
+      the cells in which a client's backlog began. The shape is (n_cells, n_clients).
     """
 
     edge_s: Floats
@@ -117,9 +117,9 @@ class Cells:
 def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cells:
     """Divide the run into cells, each with about the same number of log rows that end in it.
 
-    The number of cells is at most the number of log rows of an average client, so that a table of
-    cells and clients is no larger than the log. With many clients, it is also at most four times
-    the square root of all rows, because a cell takes as much work as a row.
+    The number of cells is at most the log rows of an average client, so that a table of cells and
+    clients is no larger than the log. With many clients, the number of cells is also at most four
+    times the square root of all rows, because a cell takes as much work as a row.
     """
     clients, rows = len(facts.clients), len(log)
     most = MANY_CELLS if clients <= FEW else 4 * isqrt(rows)
@@ -537,9 +537,9 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
 class _Search:
     """A branch-and-bound search that starts with the clients that may be furthest ahead.
 
-    Three bounds limit the gap of two clients: one client's lead over the mean service plus the
-    other client's lag behind the mean; the service that the leading client receives while both
-    wait; and the service at the edges of cells.
+    A bound on the gap of two clients is one client's lead over the mean service plus the other
+    client's lag behind the mean. A second bound is the leading client's service while both clients
+    wait. A third bound is the service at the edges of cells.
     """
 
     def __init__(self, backlog: Backlog, log: ServiceRows, view: View, facts: Facts) -> None:

@@ -85,7 +85,8 @@ class ClientGoodput:
     - ``met`` is the number of demanded requests that met their targets, and ``met_tokens`` is their
       weighted tokens.
     - ``computed`` is the number of uncached prompt tokens, recomputed tokens and output tokens that
-      were computed for the window's programs. ``wasted`` counts those for requests that were late.
+      were computed for the window's programs. ``wasted`` counts the computed tokens of late
+      requests.
     - ``slack_s`` is the slack in seconds of each finished request whose slack is finite.
     """
 
@@ -247,8 +248,8 @@ class GroupService(NamedTuple):
 def group_service(tables: Tables, padding: Mapping[int, Padding], end_s: float) -> GroupService:
     """Return the useful service before ``end_s`` of the clients (indices) in ``padding``.
 
-    Each token of a lengthened answer counts as an equal fraction of a useful token, because a
-    program can use an answer only when the answer is complete.
+    Each token of a lengthened answer counts as an equal fraction of a useful token. A program can
+    use an answer only when the answer is complete.
     """
     weights, clients = ServiceWeights(), np.array(sorted(padding), dtype=np.int64)
     waste, output = _prices(padding, len(tables.clients), weights)

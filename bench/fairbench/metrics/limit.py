@@ -61,8 +61,8 @@ def limit_values(tables: Tables, facts: Facts, got: Shares) -> dict[str, Any]:
     return {**run, "limit_cause": least.cause}
 
 
-# The total work counts as the cause of the least makespan (the least duration of the run) if its
-# own bound is at least 90% of the makespan.
+# The total work counts as the cause of the least makespan (duration) if the bound by work alone is
+# at least 90% of the makespan.
 NEARLY = 0.9
 
 
@@ -104,8 +104,8 @@ class Makespan(NamedTuple):
 def least_makespan(tables: Tables, facts: Facts, work: LeastWork, alone_s: Floats) -> Makespan:
     """Return the time before which no scheduler could have finished the run's requests.
 
-    The result is the largest of three bounds: the work divided by the replicas, the work that
-    arrives from some time on, and the longest program alone. A program that waits for an earlier
+    The result is the largest of three bounds: all work divided by the replicas, the work that
+    arrives after some time, and the longest program alone. A program that waits for an earlier
     program of its client counts as if it had arrived at the start. ``alone_s`` holds the
     ``alone_times`` of the programs.
     """
@@ -354,9 +354,9 @@ def work_from(
 
     The records charge a shared prefix to the request that finished first, but another scheduler may
     compute the prefix for any request that contains it. Before a time ``a``, only requests that
-    begin earlier can compute a prefix. If all requests that begin before ``a`` finished before a
-    given request, none of their prompts contains the tokens charged to this request, so these
-    tokens are work after ``a``. Any other request counts with a single prompt token.
+    begin earlier can compute a prefix. The tokens charged to a request are work after ``a`` if all
+    requests that begin before ``a`` finished earlier, because then none of their prompts contains
+    the tokens. Any other request counts with a single prompt token.
 
     Args:
         requests: All requests of the run.

@@ -119,9 +119,9 @@ def recorded_limit_s(gaps: TokenGaps, facts: Facts) -> float:
 def recorded_stalls(requests: Requests, gaps: TokenGaps, facts: Facts) -> Stalls:
     """Return the stalls of a run or a log whose gaps between tokens were recorded.
 
-    If prompts were computed in a gap, the part of the gap beyond the client's usual gap is stall
-    time, but at most the time of the prompts. The stall time is attributed to the clients of these
-    prompts, in proportion to the tokens computed in the gap.
+    If prompts were computed in a gap, the time beyond the client's usual gap is stall time, but at
+    most the time of the prompts. The stall time is attributed to the clients of these prompts, in
+    proportion to the tokens computed in the gap.
     """
     clients = len(facts.clients)
     prompts, worker = prompts_of(requests), requests.worker[gaps.request]

@@ -195,7 +195,7 @@ class Service(Table):
     gpu_s: Floats | None = None
 
     def parts(self) -> Iterator[Service]:
-        """Yield the log in several parts if it is long and in order of time, else as a whole."""
+        """Yield a long log in order of time in several parts, and any other log in one part."""
         if not is_long(len(self)) or np.any(self.start_s[1:] < self.start_s[:-1]):
             yield self
             return
@@ -346,16 +346,16 @@ class Facts:
     - ``bound`` has the numbers of the fairness theorem that covers router and local scheduler
       together. If ``bound`` is None, ``bound_unavailable`` says why no theorem applies.
     - ``fit`` is the range to which the timing profile was fitted, ``lone`` is the profile's decode
-      step of a single request, and ``costs`` are all times of the profile. ``fit``, ``lone`` and
+      step of one request, and ``costs`` are all times of the profile. ``fit``, ``lone`` and
       ``costs`` are None on real servers, and if the timing profile is unknown.
     - ``percentiles`` are the percentiles of latency that the user chose; empty means the defaults.
     - ``tenant_weights`` are the weights of tenants, whose names end in /; the default is 1.
     - ``hit_alone`` has, by client, the cache hit rate of the client alone on a fair share of the
       pool.
     - ``prices`` are lower bounds on GPU times; None on real servers or without a timing profile.
-    - ``least_computed`` is the fewest prompt tokens that any eviction policy must compute with the
-      KV memory of all replicas and the run's order of requests; None if unknown, or if all distinct
-      prefixes fit into memory.
+    - ``least_computed`` is the fewest prompt tokens that any eviction policy must compute with all
+      replicas' KV memory and the run's order of requests. ``least_computed`` is None if unknown, or
+      if all prefixes fit into memory.
     - ``closed_loop`` are the clients that start a program only after an earlier program has ended.
     - ``failed`` is the number of requests that broke off, which the tables show as refused.
     - ``sessions`` tells whether programs are recorded sessions, with think time between calls.

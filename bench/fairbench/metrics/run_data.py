@@ -406,9 +406,9 @@ class RunData:
     def session_shares(self) -> dict[float, Floats]:
         """The fraction of its fair share that each session received, by window length in seconds.
 
-        The key 0 stands for the whole window, in which a session is judged if its fair share is at
-        least four calls of mean size. Every other key is the length of sliding windows, and its
-        value is the share in the session's worst window.
+        The key 0 stands for the whole window. A session is judged in the window if its fair share
+        is at least four calls of mean size. Every other key is the length of sliding windows, and
+        its value is the share in the session's worst window.
         """
         run = self.of_sessions
         line = None if run is None else run.timeline

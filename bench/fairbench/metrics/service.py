@@ -1,10 +1,10 @@
 """Service of each client over time, exact to the decode step, and GPU time.
 
 Each token counts from one instant on (it is "booked" then). Tokens charged at admission are booked
-at the start of an iteration, computed input tokens at the end of an iteration, and an output token
-at the end of its decode step. A stretch is a period in which the batch does not change. A stretch
-with requests of 64 clients has 64 consecutive rows in the log with equal times, which are computed
-only once.
+at the start of an iteration, and computed input tokens at the iteration's end. An output token is
+booked at the end of its decode step. A stretch is a period in which the batch does not change. A
+stretch with requests of 64 clients has 64 consecutive rows in the log with equal times, which are
+computed only once.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ class Booked(NamedTuple):
 
         If an edge of the window divides a prompt, its input is booked before the edge and its
         computed tokens after the edge. If such prompts are more than ``MOST_UNDER_WAY`` of a
-        client's tokens, the client's computed tokens are replaced by the uncached tokens that were
-        admitted in the window. No client then has more computed tokens than input tokens.
+        client's tokens, the uncached tokens admitted in the window replace the client's computed
+        tokens. No client then has more computed tokens than input tokens.
         """
         apart = np.abs(self.extend - self.charged) > MOST_UNDER_WAY * self.charged
         apart |= self.extend > self.input
@@ -385,11 +385,11 @@ DECODE_STEPS = 16
 def service_of(requests: Requests, last_token_s: Floats) -> Service:
     """Return the service log of a live run, estimated from what the clients of the server see.
 
-    Each request with output gets two rows. The prefill row lasts from admission to the first token;
-    the input counts at its start, and the computed input and the first token at its end. The decode
-    row lasts from the first token to the last. The tokens of a decode row are divided evenly
-    among at most ``DECODE_STEPS`` steps; one step per token would take gigabytes, because metrics
-    expand each step. The rows are sorted by start time and worker.
+    Each request with output gets two rows. The prefill row lasts from admission to the first token.
+    The input counts at the row's start. The computed input and the first token count at the row's
+    end. The decode row lasts from the first token to the last. The tokens of a decode row are
+    divided evenly among at most ``DECODE_STEPS`` steps. One step per token would take gigabytes,
+    because metrics expand each step. The rows are sorted by start time and worker.
 
     Unlike in a simulated log, rows of one worker overlap, ``context_tokens`` is 0, and
     ``batch_size`` is always 1. The difference in service between two clients at an instant is exact

@@ -225,7 +225,7 @@ def _alone_s(calls: Requests, session: Ints) -> Floats:
 
     A call alone computes the tokens beyond the longest earlier prompt and answer of its session,
     but no more tokens than in the run. The first token takes as long as the fastest call that
-    computed as many tokens, and later tokens come at the pace of one of the run's fastest answers.
+    computed as many tokens. Later tokens come at the pace of one of the run's fastest answers.
     """
     context = calls.input_tokens + calls.output_tokens
     before = np.zeros(len(context), np.int64)

@@ -1,9 +1,9 @@
 """The percentiles of latency in tables: chosen by the user, or supported by enough latencies.
 
-A high percentile is mostly chance unless at least three latencies lie above it, which takes 300
-latencies for a P99 and 60 for a P95. The summary of a single run always shows the P99; if there are
-too few latencies, the P99 is marked and the P95 follows. All other tables show either the P99 or
-the P95.
+A high percentile is mostly chance unless at least three latencies lie above it. A P99 needs 300
+latencies, and a P95 needs 60. The summary of a single run always shows the P99; if there are too
+few latencies, the P99 is marked and the P95 follows. All other tables show either the P99 or the
+P95.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ def waits(requests: Requests, horizon_s: float) -> Waits:
 def merged(start: Floats, end: Floats) -> Intervals:
     """Return the union of intervals; intervals that only touch are not joined.
 
-    If one wait ends at the instant at which the next begins, the queue was empty for an instant,
-    but the theorems require a backlog at every instant.
+    If one wait ends at the instant at which the next begins, the queue was empty for an instant.
+    The theorems require a backlog at every instant.
     """
     return merged_each(np.zeros(len(start), dtype=np.int64), start, end)[1]
 

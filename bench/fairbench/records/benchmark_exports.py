@@ -3,9 +3,9 @@
 To add a tool, write a layout (a description of its format) here and add the layout to ``TOOLS``.
 All layouts convert times to seconds. The known files, and the documents that define their fields:
 
-- aiperf (0.3 to 0.13): ``profile_export.jsonl``. Each line of the file has ``metadata`` (epoch
-  nanoseconds, client and times), ``metrics`` (each a value with its unit) and ``error``, as
-  aiperf's "Working with Profile Export Files" and "Metrics Reference" describe.
+- aiperf (0.3 to 0.13): ``profile_export.jsonl``. Each line of the file has ``metadata`` (client and
+  times in epoch nanoseconds), ``metrics`` (each a value with its unit) and ``error``. Sources:
+  aiperf's "Working with Profile Export Files" and "Metrics Reference".
 - genai-perf and Perf Analyzer: ``profile_export.json``, in nanoseconds. Each entry of the list
   ``experiments`` is a run. Each request has the times of its responses and, if stored, the texts of
   prompt and answer. The token counts are taken from the server's answers. If the server reports no
@@ -397,7 +397,7 @@ def _genai_bench(item: Object) -> Run:
 def _with_closed_loop_starts(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
     """Guess missing start times, in place: users send requests in closed loops.
 
-    Each of the ``users`` sends a request as soon as its previous request has been answered; the
+    Each of the ``users`` sends a request as soon as its previous request has been answered. The
     user who is free first sends the file's next request. A request of unknown duration takes no
     time. The function returns a remark for the user, or () if nothing is guessed because some
     request has a start.

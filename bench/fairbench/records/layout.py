@@ -40,9 +40,10 @@ class Layout:
         name: The name of the format, which commands show and accept.
         fits: A function that tests whether a record, usually the first of a file, has this format.
         fields: The names of columns by field, best first; a dot in a name leads into a nested
-            object. Other fields are found by the usual names of columns, unless ``exact`` is True.
+            object. Fields without an entry are found by the usual names of columns, unless
+            ``exact`` is True.
         units: The units of times by field, for columns whose names contain no unit.
-        unit: The unit of all other times whose column's name contains no unit.
+        unit: The unit of times that ``units`` and the column's name leave open.
         spread: A function that returns a ``Spread`` for a file with nested records.
         runs: A function that returns the runs of a file whose records are runs or parts of runs.
             The list may contain functions that make a run, instead of runs.

@@ -1,9 +1,9 @@
 """Reading a file of records as a list in which each request occurs exactly once.
 
 This module evens out three differences between logs. Tracing tools also record spans that are not
-requests: the span of an agent or a chain repeats the sum of the calls inside the span. Several
-lines of a log may describe one request. Some services count cached tokens as part of the input,
-and some services count cached tokens separately.
+requests. The span of an agent or a chain repeats the sum of the calls inside the span. Several
+lines of a log may describe one request. Some services count cached tokens as part of the input, and
+some services count cached tokens separately.
 """
 
 from __future__ import annotations

@@ -51,10 +51,10 @@ class Moments(NamedTuple):
 class Times:
     """A reader for the times in a file of records.
 
-    A Unix time that is too large for seconds is read as ms, us or ns by its size, unless the user
-    states a unit other than seconds. A duration without a unit has the unit that the column of
-    start times names, or else seconds. Raises DataError if an inferred unit implies implausible
-    times per output token.
+    A Unix time that is too large for seconds is read as ms, us or ns, unless the user states
+    another unit than seconds. A duration without a unit has the unit that the column of start times
+    names, or else seconds. Raises DataError if an inferred unit implies implausible times per
+    output token.
     """
 
     def __init__(self, columns: FileColumns, unit: str | None, output_tokens: Floats) -> None:
@@ -401,8 +401,8 @@ def numbers(columns: FileColumns, column: ColumnValues) -> Floats:
 def _has_decimal_comma(columns: FileColumns) -> bool:
     """Return whether a comma in the file's times is the decimal separator.
 
-    A comma before three digits, which may separate thousands, counts as decimal if another comma in
-    the file is certainly decimal, or if semicolons separate the columns.
+    A comma before three digits may separate thousands. Such a comma counts as decimal if another
+    comma in the file is certainly decimal, or if semicolons separate the columns.
     """
     timed = columns.of_fields(*LENGTHS, *MOMENTS)
     texts = [

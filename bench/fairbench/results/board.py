@@ -271,9 +271,9 @@ class Stored(NamedTuple):
 def read_stored(paths: Sequence[Path]) -> Stored:
     """Read the runs of sweep directories or CSV files for a comparison of all runs.
 
-    Raises DataError for an unreadable path, for a path that is neither a sweep nor a CSV file, for
-    different runs of one experiment and seed in two directories, and for one seed of a
-    configuration in two files.
+    Raises DataError for a path that is unreadable or neither a sweep nor a CSV file. Two
+    directories with different runs of one experiment and seed also raise DataError, and so do two
+    files with one seed of a configuration.
     """
     files = [path for path in paths if path.suffix == ".csv"]
     if files and len(files) < len(paths):

@@ -247,9 +247,9 @@ LEAST_CHANGE = 0.0005
 class MetricContrast:
     """The means of a metric under two schedulers over their common seeds, and the difference.
 
-    ``more_seeds`` estimates how many more seeds would make the difference significant; it is None
-    if no more seeds are needed, if too many are needed, or if more would not help. ``ratios`` is
-    the difference of logarithms, which decides about times if it is defined.
+    ``more_seeds`` estimates how many more seeds would make the difference significant.
+    ``more_seeds`` is None if no more seeds or too many are needed, or if more seeds would not help.
+    ``ratios`` is the difference of logarithms, which decides about times if it is defined.
     """
 
     metric: str

@@ -29,7 +29,7 @@ def two_sided_p(t: float, degrees: int) -> float:
     """Return the probability that a Student t variable is at least as far from 0 as ``t``.
 
     For whole degrees of freedom, the probability is a finite sum (Abramowitz and Stegun 26.7.3-4).
-    numpy has no t distribution, and scipy would be fairbench's largest dependency.
+    Numpy has no t distribution, and scipy would be fairbench's largest dependency.
     """
     return max(0.0, 1.0 - central(t, degrees))
 

@@ -36,7 +36,7 @@ def _exists(path: Path) -> bool:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add a file name to an OSError without one, such as the error of a full disk."""
+    """Add a file name to an OSError without a file name, such as the error of a full disk."""
     try:
         yield
     except OSError as error:

@@ -213,9 +213,9 @@ def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> rec
     """Return the window of the metrics: from the end of the warm-up to the end of arrivals.
 
     The window is the whole run if the experiment says so, or if hardly any window would remain.
-    Hardly any window remains if a fixed number of programs ends within the warm-up, if all programs
-    of a trace arrive at once, or if the run is interrupted early. The whole run includes its end
-    ``now_s``, because the last tokens come at exactly this time.
+    Hardly any window remains if a fixed number of programs ends within the warm-up. The window is
+    also short if all programs of a trace arrive at once, or if the run is interrupted. The whole
+    run includes its end ``now_s``, because the last tokens come at exactly this time.
     """
     whole = records.Window(0.0, nextafter(now_s, inf))
     end_s = spec.duration_s

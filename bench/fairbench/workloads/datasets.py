@@ -47,7 +47,7 @@ OUTPUTS = ("output", "response", "completion", "answer")
 class Texts:
     """The texts of a record: a main text (see ``Item``), and (question, answer) pairs.
 
-    If ``text_tokens`` is given, the content is no text, but a video, for example; ``text`` then
+    If ``text_tokens`` is given, the content is not a text, but a video, for example. Then ``text``
     only identifies the content, and ``text_tokens`` is its length in tokens.
     """
 

@@ -2,8 +2,8 @@
 
 A disguise keeps a program's useful text and number of calls. The honest twin of a disguised client
 sends the programs without the disguise. A reaction uses only facts that a client of a server
-observes: when its request starts and ends, and how many prompt tokens were cached, which servers
-report with the answer.
+observes: the start and end of a request, and the number of cached prompt tokens, which servers
+report.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Disguise:
     The padding is ``padding_tokens`` tokens of useless text in front of each prompt. If the
     disguise copies a client, the padding begins with the first prompt of that client's latest
     program. The remaining padding is text that no other client sends; with ``fresh``, it is new for
-    each call. After a program's last call, the padding is sent alone ``keep_alive`` times, with an
-    answer of one token, so that the padding stays in the KV cache.
+    each call. After a program's last call, the padding is sent alone ``keep_alive`` times, to keep
+    the padding in the KV cache. The answer to the padding has one token.
 
     Answers are ``output_multiple`` times as long as honest answers, and later prompts contain only
     the honest part. ``max_new_multiple`` multiplies the output limit that a request claims, which

@@ -141,7 +141,7 @@ class Sizes(FileTable):
     """The relative rates of clients, by Zipf's law or by a share of the load for some clients.
 
     With ``zipf``, the rate of the client in position r is proportional to r to the power of
-    -``zipf``; an exponent of 0 gives equal rates. Without ``zipf``, the first ``heavy`` clients
+    -``zipf``. An exponent of 0 gives equal rates. Without ``zipf``, the first ``heavy`` clients
     together send the fraction ``heavy_share`` of all programs.
     """
 

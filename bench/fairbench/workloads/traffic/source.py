@@ -218,8 +218,8 @@ class ClosedArrivals(ArrivalSource):
     """``users`` users in closed loops with exponential think times of mean ``think_s`` seconds.
 
     Users start no programs after ``until_s`` seconds. Start times depend on the speed of the
-    cluster, so drivers use ``plan.User``; the methods of this class only give estimates, in which
-    every program takes ``PROGRAM_S`` seconds.
+    cluster, so drivers use ``plan.User``. The methods of this class only estimate start times, with
+    ``PROGRAM_S`` seconds for each program.
     """
 
     users: int
