@@ -12,8 +12,8 @@ from fairbench.metrics.traffic import Traffic, best_stretch
 
 # In a flood, a client demands at least three times the mean demand of the other clients.
 HEAVY = 3.0
-LEAST_SHARE = 0.1  # A flood is at least this fraction of all demand; less delays hardly any client.
-LEAST_REQUESTS = 20  # A flood has at least this number of requests; fewer may coincide by chance.
+LEAST_SHARE = 0.1  # A flood is at least this fraction of all demand.
+LEAST_REQUESTS = 20  # A flood has at least this many requests; fewer requests may be chance.
 PEAK = 2.5  # In a flood, a client demands at least this multiple of other clients' usual peak.
 # The usual peak is the third quartile of the clients' peaks, because the highest peaks may
 # themselves be floods.
@@ -258,10 +258,7 @@ def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> l
 
 
 def _usual_peak(traffic: Traffic, left: Flags, client: int, long_s: float) -> float:
-    """Return the third quartile, over other clients, of the demand in their busiest ``long_s``.
-
-    The demand is in weighted tokens.
-    """
+    """Return the third quartile of other clients' demand in their busiest ``long_s`` seconds."""
     peaks = []
     for other in np.unique(traffic.client[left]).tolist():
         rows = left & (traffic.client == other)

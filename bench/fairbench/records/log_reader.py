@@ -473,7 +473,7 @@ class _Reader:
             if not any(samples[one.name] for one in found):
                 found = _only_nested_column(name, nested) or found
             elif any(row.keys().isdisjoint(one.name for one in found) for row in rows):
-                # Some records of the file lack the columns that were found first.
+                # Records that lack the recognised columns may have the field in an object.
                 found = [*found, *_only_nested_column(name, nested)]
         return [one._replace(unit=self._unit_of_column(name, one.name, one.unit)) for one in found]
 

@@ -40,7 +40,7 @@ def _first_value(record: Mapping[str, Any], *names: str) -> Any:
 def _uncached(record: Record) -> bool:
     """Return whether an answer came from a server, not from the gateway's cache."""
     hit = _first_value(record, "cache_hit", "cached", "cacheHit")
-    # The field contains Helicone's id of the request whose stored answer was sent again.
+    # In Helicone's logs, ``cache_reference_id`` is the request whose stored answer was sent again.
     copied = record.get("cache_reference_id")
     return str(hit).strip().lower() not in ("true", "hit", "1", "yes") and cells.is_missing(copied)
 

@@ -61,7 +61,7 @@ def removing_new_folders(parent: Path) -> Iterator[None]:
         yield
     except BaseException:
         for path in reversed(new):
-            # Another run may have written into the folder in the meantime.
+            # Another run may have written into the new folder.
             with suppress(OSError):
                 path.rmdir()
         raise
@@ -100,7 +100,7 @@ def renamed_to_fresh(hidden: Path, wanted: Path) -> Path:
             try:
                 return hidden.rename(target)
             except OSError:
-                # Another run may have taken the name in the meantime.
+                # Another run may have taken the name.
                 if not target.exists():
                     raise
     raise AssertionError("names never end")

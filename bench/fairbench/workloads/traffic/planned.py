@@ -221,7 +221,7 @@ class Constant(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """No parameters: the scenario and the command line set the rate."""
+        """The kind has no parameters; the scenario and the command line set the rate."""
 
     def phases(self, load: TrafficLoad) -> tuple[Phase, ...]:
         return (Phase(inf, 1.0),)
@@ -251,7 +251,7 @@ class Ramp(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """Multiples of the client's rate at the beginning and at the end."""
+        """Multiples of the client's rate at the beginning and at the end of the run."""
 
         from_multiple: Annotated[float, Ge(0)]
         to_multiple: Annotated[float, Ge(0)]
