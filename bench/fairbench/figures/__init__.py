@@ -1,6 +1,6 @@
 """Figures of runs, traces and plans in a common style.
 
-The functions that draw need matplotlib and seaborn (extra ``plot``).
+Functions that draw need matplotlib and seaborn (extra ``plot``).
 """
 
 from typing import TYPE_CHECKING

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SERVICE, SHARE = "service_rate_tok_s", "min_entitlement_best_ratio"
 WIDTH_IN, ROW_IN, BAR_IN = 8.0, 2.6, 0.28
-COLUMNS = 3  # panels in a row of a figure
+COLUMNS = 3
 LATENCY = {"ttft": "time to the first token, s", "program": "latency of a program, s"}
 
 Cells = Sequence[SchedulerResults]
@@ -67,8 +67,7 @@ def bars(cells: Cells) -> Figure:
 def bar_metrics(cells: Cells) -> dict[str, tuple[str, float]]:
     """Return the metrics to draw, each with an axis label and a factor to the label's unit.
 
-    A metric without a value under any scheduler is left out. Fair shares, for example, have no
-    value below saturation.
+    A metric without a value under any scheduler is left out, such as fair shares below saturation.
     """
     tail = tail_key(cells)
     metrics = {
@@ -110,7 +109,7 @@ def tradeoff(cells: Cells) -> Figure:
 def cdfs(cells: Cells) -> Figure:
     """Draw the latency distribution of the well-behaved clients over all seeds.
 
-    Refused and unfinished requests count, too, so a curve may end below 100%.
+    Refused and unfinished requests count, too, so that a curve may end below 100%.
     """
 
     def one(axis: Axes, here: Cells, styles: Mapping[str, SeriesStyle]) -> None:
@@ -146,7 +145,7 @@ def _of_places(
     title: str,
     one: Callable[[Axes, Cells, Mapping[str, SeriesStyle]], None],
 ) -> Figure:
-    """Call ``one`` to draw a panel for each configuration; add a legend above all panels."""
+    """Draw a panel for each configuration with ``one``, and a legend above all panels."""
     places, styles = by_place(cells), _styles(cells)
     columns = min(COLUMNS, len(places))
     rows = -(-len(places) // columns)
@@ -178,7 +177,7 @@ def arms(found: Sequence[Ends]) -> list[list[float]]:
 
 
 def interval(cell: SchedulerResults, key: str, unit: float) -> Ends | None:
-    """Return a metric's mean and interval ends. Without an interval, both ends equal the mean."""
+    """Return a metric's mean and interval ends; without an interval, the ends equal the mean."""
     found: Any = cell.combined.get(key)
     if found is None:
         return None
@@ -188,10 +187,7 @@ def interval(cell: SchedulerResults, key: str, unit: float) -> Ends | None:
 
 
 def provenance_of(cells: Cells) -> str:
-    """Return a caption on the origin of the numbers.
-
-    The caption says whether they are simulated or measured, on what hardware, and with which seeds.
-    """
+    """Return a caption on the origin of the numbers: simulated or measured, hardware and seeds."""
     where = bases(cell.combined for cell in cells)
     seeds = sorted({seed for cell in cells for seed in cell.combined["seeds"]})
     return f"{where}; {seed_text(seeds)}" + (f": {METHOD}" if len(seeds) > 1 else "")
@@ -200,8 +196,8 @@ def provenance_of(cells: Cells) -> str:
 def distribution(cell: SchedulerResults) -> tuple[Floats, Floats] | None:
     """Return ascending latencies in seconds, and the percentage of requests up to each latency.
 
-    The result is None if no run is stored on disk, or if no request finished. Requests with unknown
-    latency count in the percentages, so the last one may be below 100.
+    The result is None if no run is stored on disk, or if no request finished. Requests with an
+    unknown latency count in the percentages, so that the last percentage may be below 100.
     """
     found = [sample for run in cell.runs if run.run.path.is_dir() for sample in _well_behaved(run)]
     if not found or not sum(len(one.known_s) for one in found):
@@ -222,7 +218,7 @@ def _well_behaved(run: ComparedRun) -> list[Sample]:
 
 
 PARAMETER_ROW_IN = 2.4
-SHIFT_PT = 2.5  # distance in points between the marks of lines with equal x values
+SHIFT_PT = 2.5  # Marks of lines with equal x values are this many points apart.
 
 
 def against_parameter(cells: Cells) -> Figure:
@@ -271,7 +267,7 @@ def _draw_lines(
             elinewidth=0.8, capsize=1.5,
             transform=offset_copy(panel.transData, figure, shift_pt, units="points"),
         )  # fmt: skip
-        # The axis limits follow from the true values, not from the shifted marks.
+        # Axis limits follow from the true values, not from the shifted marks.
         panel.update_datalim([point for x, (*_, high) in known for point in ((x, 0), (x, high))])
     panel.autoscale_view()
     panel.set_ylim(0, None)
@@ -294,8 +290,7 @@ KINDS: Mapping[str, Callable[[Sequence[SchedulerResults]], Figure]] = {
 def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
     """Return a figure of the given ``kind``.
 
-    Raises UsageError for an unknown ``kind``, and if the packages of the extra ``plot`` are
-    missing.
+    Raises UsageError for an unknown ``kind``, or without the packages of the extra ``plot``.
     """
     if kind not in KINDS:
         raise unknown_name("kind of picture", kind, KINDS)

@@ -19,12 +19,12 @@ from fairbench.report.comparison_table import (
 from fairbench.results.comparison import SchedulerResults, by_place
 
 RATE, SHARE = "service_rate_tok_s", "min_entitlement_best_ratio"
-COLUMN_PT = 229.0  # width in points of a column in LaTeX's two-column article class
-GAP_PT = 6.0  # space between two columns of the table: twice LaTeX's tabcolsep
-# widths in points of an em at LaTeX's sizes footnotesize (used for means) and scriptsize (used for
-# intervals)
+COLUMN_PT = 229.0  # A column of LaTeX's two-column article class has this width in points.
+GAP_PT = 6.0  # Two columns of the table are this many points apart: twice LaTeX's tabcolsep.
+# At LaTeX's size footnotesize, for means, an em is 8.5 points wide; at scriptsize, for intervals,
+# it is 8 points wide.
 EM_PT, SMALL_EM_PT = 8.5, 8.0
-# upper bounds in em on the widths of letters in the typeface Computer Modern
+# The widths of letters are upper bounds in em for the typeface Computer Modern.
 NARROW, WIDE, CAPITAL, DIGIT, OTHER = 0.28, 0.84, 0.79, 0.5, 0.56
 SPECIAL = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
@@ -69,7 +69,7 @@ def latex_table(cells: Cells, keys: Sequence[str] = ()) -> str:
 
 
 def table_columns(cells: Cells, keys: Sequence[str]) -> list[Column]:
-    """Return the columns for the metrics ``keys``, or by default for as many as fit."""
+    """Return the columns for the metrics ``keys``, or by default for as many metrics as fit."""
     known = {key for cell in cells for key, one in cell.combined.items() if one is not None}
     if keys:
         chosen = [known_key(key) for key in keys]
@@ -138,7 +138,6 @@ def _seeds(cell: SchedulerResults) -> int:
 
 
 def _dashed(ends: str) -> str:
-    """Return an interval as LaTeX text, with an en dash between its ends."""
     return ends.replace("-", "--")
 
 

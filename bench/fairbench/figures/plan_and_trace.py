@@ -66,7 +66,7 @@ def _line(
 
 
 def _tried(panel: Axes, rows: list[Row], size: str) -> None:
-    """Mark the tested sizes (numbers of replicas or users) that miss the targets."""
+    """Mark the tested sizes (numbers of replicas or users) with which targets were missed."""
     points = [(row["load"], one[size]) for row in rows for one in row["tried"] if not one["enough"]]
     if points:
         panel.plot(
@@ -75,11 +75,10 @@ def _tried(panel: Axes, rows: list[Row], size: str) -> None:
         )  # fmt: skip
 
 
-BINS = 60  # time bins of a trace
-# clients with a line of their own, those with the most requests; the others share a line
+BINS = 60  # A trace is divided into this number of time bins.
 SHOWN = 6
 
-REST = "0.7"  # grey of the line that the other clients share
+REST = "0.7"  # The line that other clients share is drawn in this grey.
 
 
 def draw_trace(table: TraceTable, path: Path, title: str, clock: ClockTime | None = None) -> None:

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 FORMATS = ("svg", "png", "pdf")
 DPI = 150
-LETTERS_PER_IN = 15  # approximate letters per inch of the text below figures
-# sizes in a legend: letters per inch, width of a line sample in letters, height of a row in inches
+LETTERS_PER_IN = 15  # The text below figures has about this number of letters per inch.
+# A legend has 11 letters per inch, line samples as wide as 8 letters, and rows of 0.18 inches.
 LEGEND_LETTERS_PER_IN, KEY_LETTERS, LEGEND_ROW_IN = 11, 8, 0.18
 
 
 class SeriesStyle(NamedTuple):
-    """The appearance of a series: label, colour, mark, and matplotlib line style ``line``."""
+    """The appearance of a series: label, colour, mark, and matplotlib's line style ``line``."""
 
     label: str
     colour: str
@@ -45,7 +45,7 @@ LABELS = {
     "d2lpm": "D²LPM",
     "fair-finish": "fair-finish",
 }
-UNKNOWN = "0.5"  # grey of a series without a style of its own
+UNKNOWN = "0.5"  # A series without a style of its own is drawn in this grey.
 HATCHES = ("", "///", "...", "xxx")
 
 
@@ -57,7 +57,7 @@ def scheduler_style(name: str) -> SeriesStyle:
 
 
 def styles_of(names: Iterable[str]) -> dict[str, SeriesStyle]:
-    """Return each scheduler's style. Schedulers without a fixed style get unused styles."""
+    """Return each scheduler's style; schedulers without a fixed style get unused styles."""
     listed = list(names)
     taken = {SCHEDULERS[name] for name in listed if name in SCHEDULERS}
     free = cycle([swatch for swatch in SERIES if swatch not in taken] or SERIES)
@@ -99,7 +99,7 @@ def check_plot(path: Path) -> None:
 def paper_style() -> Iterator[None]:
     """Draw the figures of the ``with`` block in the style of a paper.
 
-    Files are reproducible: the same figure always gives the same bytes.
+    Files are reproducible: equal figures give equal bytes.
     """
     import seaborn
     from matplotlib import rc_context

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def client_names(run: StoredRun) -> list[str]:
-    """Return the clients of a run, including clients that received no service."""
+    """Return the names of a run's clients, including clients that received no service."""
     return [client["client"] for client in run.summary["clients"]]
 
 
@@ -51,7 +51,7 @@ def response_times(run: StoredRun, edges_s: Floats) -> Floats:
 def busy_share(run: StoredRun, workers: int, edges_s: Floats) -> Floats:
     """Return the busy fraction of the workers' time in each interval, shape (intervals,)."""
     log = read_service(run)
-    # Clients of the same batch have log rows with equal times, which must count only once.
+    # Clients of one batch have log rows with equal times, which must count only once.
     stretch = np.unique(np.column_stack([log.worker, log.start_s, log.end_s]), axis=0)
     _, start_s, end_s = stretch.T
     busy_s = np.array([(np.minimum(end_s, t) - np.minimum(start_s, t)).sum() for t in edges_s])

@@ -1,7 +1,7 @@
 """Metrics: service, fairness, latency and theorem bounds, computed from a run's records.
 
-Every metric is computed from the service log and the request and program tables (``records``),
-never from a scheduler's own counters. Otherwise, a scheduler that charges wrongly would look fair.
+Metrics never read a scheduler's own counters. Otherwise, a scheduler that charges clients wrongly
+would look fair.
 """
 
 from typing import TYPE_CHECKING

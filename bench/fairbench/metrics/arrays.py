@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 
-PART_ROWS = 2**20  # A log with more rows is processed in parts of this many rows.
+PART_ROWS = 2**20  # Logs are processed in parts of at most this many rows.
 
 
 def ratio(amount: float, of: float) -> float:
@@ -28,9 +28,8 @@ def is_long(rows: int) -> bool:
 def part_bounds(start_s: Floats) -> list[int]:
     """Return where to cut a long log: the index of each part's first row, and the number of rows.
 
-    ``start_s`` is the start of each row in seconds, in ascending order. Rows that start at the same
-    instant, such as the rows of one batch's clients, stay in one part. A part has at most
-    ``PART_ROWS`` rows unless more rows start at one instant.
+    ``start_s`` is the start of each row in seconds, in ascending order. A part has at most
+    ``PART_ROWS`` rows, or more if all its rows start at one instant.
     """
     bounds, count = [0], len(start_s)
     while count - bounds[-1] > PART_ROWS:
@@ -45,8 +44,8 @@ def part_bounds(start_s: Floats) -> list[int]:
 def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
     """Return ``count`` consecutive whole numbers for each row, beginning with ``first``.
 
-    ``first`` and ``count`` have the shape (n_rows,). The first result is the index of each number's
-    row, and the second result is the numbers.
+    ``first`` and ``count`` have the shape (n_rows,). The function returns two arrays of equal
+    length: the row index of each number, and the numbers.
     """
     row = np.repeat(np.arange(len(first)), count)
     number: Ints = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]
@@ -70,8 +69,7 @@ def portions(length: Ints, most: int) -> Iterator[slice]:
 def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
     """Return row numbers sorted by client, and the position of each client's first row.
 
-    The order of rows with equal clients is kept. The last element of the positions is the number of
-    rows.
+    Rows of one client keep their order. The positions end with an extra element: the row count.
     """
     # numpy sorts two-byte integers by radix sort, which is ten times as fast as its other sorts.
     order = np.argsort(client.astype(np.uint16) if clients <= 2**16 else client, kind="stable")
@@ -82,8 +80,8 @@ def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
 class Piecewise:
     """A sum of linear functions of time for each client, evaluated at given times in seconds.
 
-    A function (a "piece") contributes to the sum at the times in ``(start, end]``. The cost does
-    not depend on the length of the pieces: n pieces take O(n log times).
+    Each function (a "piece") adds to the sum at the times in ``(start, end]``. Adding n pieces
+    costs O(n log times), however long the pieces are.
     """
 
     def __init__(self, clients: int, times: Floats) -> None:
@@ -117,8 +115,8 @@ class Piecewise:
 def lengths_by(client: Ints, start_s: Floats, end_s: Floats, clients: int, times: Floats) -> Floats:
     """Return how many seconds of each client's intervals lie before each of the ascending times.
 
-    ``client``, ``start_s`` and ``end_s`` have the shape (n_intervals,); an interval that ends
-    before its start is empty. The result has the shape (n_clients, n_times).
+    ``client``, ``start_s`` and ``end_s`` have the shape (n_intervals,). An interval that ends
+    before its start counts as empty. The result has the shape (n_clients, n_times).
     """
     sums = Piecewise(clients, times)
     over_s = np.maximum(start_s, end_s)

@@ -20,11 +20,11 @@ class PrefixUses(NamedTuple):
     Nodes are numbered from 1, and row 0 of the arrays stands for the root.
 
     - ``parent`` and ``offset``: a node continues the first ``offset`` tokens of its parent.
-    - ``maker`` is the prompt whose answer is the beginning of the node, or -1 if there is none;
-      ``made_tokens`` is the length of this answer in tokens.
+    - ``maker`` is the prompt whose answer begins the node, or -1 if no answer does.
+    - ``made_tokens`` is the length of that answer in tokens.
     - ``end`` and ``used``: a prompt ends after the first ``used`` tokens of node ``end``.
-    - ``used_ps`` is the time at which a prompt is looked up, and ``finished_ps`` is the time at
-      which its answer is complete.
+    - ``used_ps`` is the time at which a prompt is looked up in the cache.
+    - ``finished_ps`` is the time at which the answer to a prompt is complete.
     """
 
     parent: Ints
@@ -52,14 +52,11 @@ def least_computed(uses: PrefixUses, capacity: int) -> int:
 
 
 def _stays(uses: PrefixUses) -> tuple[int, _Stays]:
-    """Return how many tokens are new in all prompts, and the stays of the repeated tokens.
-
-    A stay is the period from one use of a token to its next use.
-    """
+    """Return how many tokens are new in all prompts, and the stays of the repeated tokens."""
     node, used, prompt = _paths(uses)
     made = np.flatnonzero(uses.maker >= 0)
     width = 1 + int(max(used.max(initial=0), uses.made_tokens.max(initial=0)))
-    # Nodes are cut into pieces at all points at which prompts, children or answers end.
+    # Nodes are cut into pieces wherever a prompt, a child node or an answer ends.
     marks = np.unique(np.concatenate([node * width + used, made * width + uses.made_tokens[made]]))
     piece_node, piece_end = marks // width, marks % width
     first_piece = np.searchsorted(piece_node, np.arange(len(uses.parent) + 1))
@@ -82,7 +79,6 @@ def _stays(uses: PrefixUses) -> tuple[int, _Stays]:
 
 
 def _paths(uses: PrefixUses) -> tuple[Ints, Ints, Ints]:
-    """Return each node on each prompt's path, with the node's used tokens and the prompt."""
     node, used, prompt = uses.end, uses.used, np.arange(len(uses.end))
     parts = []
     while (inside := node > 0).any():
@@ -96,10 +92,6 @@ def _paths(uses: PrefixUses) -> tuple[Ints, Ints, Ints]:
 
 
 def _together(stays: _Stays) -> _Stays:
-    """Merge equal stays, drop empty ones, and return the rest in order of their start.
-
-    A stay is empty if the token is used twice at the same time.
-    """
     real = stays.start_ps < stays.end_ps
     start_ps, end_ps, tokens = stays.start_ps[real], stays.end_ps[real], stays.tokens[real]
     order = np.lexsort((end_ps, start_ps))
@@ -122,11 +114,11 @@ def _evicted(stays: _Stays, capacity: int) -> int:
 
 
 def _evicted_one_by_one(stays: _Stays, ends: Ints, capacity: int) -> int:
-    """Return how many tokens Belady's rule evicts; ``ends`` lists the stays by their ends."""
+    """Return how many tokens Belady's rule evicts; ``ends`` are the stays' indices by end time."""
     kept = stays.tokens.tolist()
     ending = list(zip(stays.end_ps[ends].tolist(), ends.tolist(), strict=True))
     held = ended = evicted = 0
-    # ``latest`` is a heap of (negative end, stay) pairs; the stay that ends last is on top.
+    # ``latest`` is a heap of (negative end, stay) pairs, so the stay that ends last is on top.
     latest: list[tuple[int, int]] = []
     rows = zip(stays.start_ps.tolist(), stays.end_ps.tolist(), stays.tokens.tolist(), strict=True)
     for stay, (start_ps, end_ps, tokens) in enumerate(rows):

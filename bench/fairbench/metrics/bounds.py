@@ -21,14 +21,14 @@ class Instants:
     """The distinct times of events at each queue, in seconds; integers identify the queues.
 
     ``queue`` and ``at_s`` have one element for each event. Many rows of a log have equal times, so
-    the methods take arrays of distinct times, and ``stretch`` gives each row's index in these
-    arrays. The methods are fastest if the rows are sorted by queue.
+    the methods take the distinct times, and ``stretch`` maps each row to its time. The methods are
+    fastest if the rows are sorted by queue.
     """
 
     def __init__(self, queue: Ints, at_s: Floats) -> None:
         self._times = np.unique(at_s)
         self._stride = len(self._times) + 2
-        # Each queue has an extra slot, which counts the events after the queue's last instant.
+        # The extra slot of each queue counts the events after the queue's last instant.
         late = np.unique(queue) * self._stride + len(self._times)
         every = np.arange(len(queue))
         self._keys = np.unique(np.concatenate([self._key(queue, at_s, every, "left"), late]))
@@ -77,7 +77,7 @@ def sorted_positions(keys: Ints, values: Ints) -> Ints:
     """Return ``np.searchsorted(keys, values)``, but faster than numpy for many sorted values."""
     if len(values) <= len(keys) or np.any(values[1:] < values[:-1]):
         return np.searchsorted(keys, values)
-    # ``behind`` is the index of the first value that exceeds each key; later values exceed it, too.
+    # ``behind`` is the index of the first value above each key.
     behind = np.searchsorted(values, keys, "right")
     found: Ints = np.cumsum(np.bincount(behind, minlength=len(values)))[: len(values)]
     return found
@@ -86,9 +86,9 @@ def sorted_positions(keys: Ints, values: Ints) -> Ints:
 def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
     """Return U = w_e * L_input + w_q * M, the largest debt of a client in weighted tokens.
 
-    In the formula, w_e and w_q are the prices of an input token and of an output token.
-    ``largest_input`` is L_input, the most input tokens of any request. ``tokens`` is M: the size of
-    the KV pool in tokens, or the result of ``largest_remaining_output`` if this is larger.
+    ``weights`` holds the prices w_e of an input token and w_q of an output token. ``largest_input``
+    is L_input, the most input tokens of any request. ``tokens`` is M, the KV pool's size in tokens,
+    or the result of ``largest_remaining_output`` if that result is larger.
     """
     return weights.extend * largest_input + weights.output * tokens
 
@@ -98,8 +98,8 @@ def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: 
 
     U_v is in weighted tokens; w_p and w_q are the prices of input and output, and the KV pool has M
     tokens. If admission reserves memory for the prompt and all outputs, U_v is max(w_p * L_input,
-    w_q * M) ([VTC] Lemma 4.3). If admission reserves less memory, U_v is the larger of this value
-    and w_p * L_input + w_q * ``remaining`` (docs/appendix/theory.md).
+    w_q * M) ([VTC] Lemma 4.3). If admission reserves less memory, U_v is at least
+    w_p * L_input + w_q * ``remaining`` (docs/appendix/theory.md).
 
     Args:
         largest_input: L_input, the most input tokens of any request.
@@ -121,17 +121,17 @@ def theorem_bound(
 ) -> float:
     """Return the largest service difference that a theorem allows between two backlogged clients.
 
-    The difference is in weighted tokens. For DLPM and D2LPM with |W| workers, quantum Q^u and
-    largest debt U (``dlpm_unit``), it is 2 * |W| * (U + Q^u) ([DLPM] Theorems 4.1, 5.1). For VTC,
-    whose quantum is 0, it is 2 * |W| * U_v ([VTC] Theorem 4.4), with ``vtc_unit`` U_v. The proofs
-    are in docs/appendix/theory.md.
+    The bound is in weighted tokens. For DLPM and D2LPM with |W| workers, quantum Q^u and largest
+    debt U (``dlpm_unit``), the bound is 2 * |W| * (U + Q^u) ([DLPM] Theorems 4.1, 5.1). For VTC,
+    whose quantum is 0, the bound is 2 * |W| * U_v ([VTC] Theorem 4.4), with ``vtc_unit`` U_v. The
+    proofs are in docs/appendix/theory.md.
 
-    With ``client_weights``, the service of two clients f and g is divided by their weights w_f and
-    w_g. The bound is then |W| * (2 Q^u + U/w_f + U/w_g), and the two clients of least weight are
-    taken for f and g. The two papers' proofs also hold with weights. Under DLPM, two clients that
-    both wait are refilled equally often. A client of weight w gets w Q^u per refill, and its credit
-    stays within (-U, w Q^u]. Under VTC, the counter of a client of weight w is at most U_v/w above
-    the lowest counter of a waiting client.
+    With ``client_weights``, each client's service is divided by its weight. The bound is then
+    |W| * (2 Q^u + U/w_f + U/w_g), where w_f and w_g are the two lowest weights. The proofs in the
+    papers also hold with weights. Under DLPM, two clients that both wait are refilled equally
+    often. A client of weight w gets w Q^u per refill, and its credit stays within (-U, w Q^u].
+    Under VTC, the counter of a client of weight w is at most U_v/w above the lowest counter of a
+    waiting client.
 
     Args:
         bound: The theorem's numbers: the quantum Q^u, the number of workers |W| and the prices of
@@ -159,15 +159,13 @@ def largest_input(requests: Requests) -> int:
 def largest_remaining_output(requests: Requests, log: ServiceRows, facts: Facts) -> int:
     """Return the most output tokens that a client's requests on one worker still had to produce.
 
-    This is a maximum over the instants just after each admission, and counts the outputs that the
-    run really produced. It can exceed M, the KV pool, if memory is over-committed: without a new
-    admission, a client then decodes more tokens than the pool holds. A retracted request still
-    counts as running.
+    The maximum is taken over the instants just after each admission. Only outputs that the run
+    really produced count, and a retracted request counts as running. The result can exceed the KV
+    pool if memory is over-committed.
     """
     clients = len(facts.clients)
     here = requests.take(~np.isnan(requests.admitted_s))
-    # The remaining output of a client falls between its admissions, so only the times of admissions
-    # are examined.
+    # Only admissions are examined, because a client's remaining output falls between admissions.
     queue, every = here.worker * clients + here.client, np.arange(len(here))
     instants = Instants(queue, here.admitted_s)
     remaining = instants.landed(queue, here.admitted_s, every, here.output_tokens)
@@ -177,7 +175,7 @@ def largest_remaining_output(requests: Requests, log: ServiceRows, facts: Facts)
 
 
 def _produced(part: Service, workers: int, clients: int, instants: Instants) -> Floats:
-    """Return the output tokens that each queue had produced by each of its event times."""
+    """Return the output tokens of each queue since its previous event, for each event time."""
     own = Stretches.of_log(part)
     order, _ = in_order(part.worker * clients + part.client, workers * clients)
     queue, stretch = (part.worker * clients + part.client)[order], own.of_row[order]

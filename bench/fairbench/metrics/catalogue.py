@@ -14,39 +14,39 @@ from fairbench.metrics.entries import METRICS, chosen_metric
 from fairbench.metrics.metric import DIGITS, Column, Display, Metric, Needs, Shown
 from fairbench.metrics.shown_percentiles import P99
 
-# Metrics whose keys begin with a prefix in ``SOMETIMES`` are missing from many runs.
+# A metric is missing from many runs if its key begins with one of the prefixes ``SOMETIMES``.
 SOMETIMES = (
     *("weight", "goodput", "demoted", "gpu", "tree", "useful", "residency", "min_share_", "limit_"),
     *("max_turn_wait", "victim_session", "min_session"),
 )
-# ``SHORT`` maps keys of metrics to short names, which commands print instead of the keys.
+# ``SHORT`` maps the keys of metrics to the shorter names that commands print.
 SHORT = {
     "min_entitlement_ratio": "min_share",
     "min_entitlement_best_ratio": "min_share_of_best",
     "tree_worst_share": "min_tree_share",
     "goodput_worst_share": "min_share_of_goodput",
 }
-# ``ALIASES`` maps the other names of metrics that commands accept to the keys.
+# ``ALIASES`` maps further names of metrics, which commands accept, to the metrics' keys.
 ALIASES = {short: key for key, short in SHORT.items()} | {
     "worst_share": "min_entitlement_ratio",
     "worst_share_of_best": "min_entitlement_best_ratio",
     "worst_window_share": "min_share_60s",
     "on_time": "goodput_ratio",
 }
-# Users may choose the percentiles of these latencies.
+# Users may choose the percentiles of three latencies of requests: TTFT, TPOT and E2EL.
 REQUEST_LATENCIES = ("ttft", "tpot", "e2el")
 CHOOSABLE = frozenset(
     {Display.CLIENTS, Display.COMPARED_CLIENTS, Display.REPEATED_CLIENTS}
     | {Display.COMPARISON, Display.CONTRAST, Display.REPEATS}
 )
-# A key inside the table ``clients`` is written as clients.NAME.KEY, for example in ``notes``.
+# Notes refer to a client's metric as clients.NAME.KEY.
 CLIENTS = "clients."
 
 CATALOGUE: dict[str, Metric] = {metric.key: metric for metric in METRICS}
 
 
 def metric_of(key: str) -> Metric | None:
-    """Return the metric of a key, which may be a key inside ``clients``; None if unknown."""
+    """Return the metric of a key, which may be clients.NAME.KEY; None for an unknown key."""
     return CATALOGUE.get(metric_name(key)) or chosen_metric(metric_name(key))
 
 
@@ -84,7 +84,7 @@ def metric_name(key: str) -> str:
 
 
 def needing(needs: Needs) -> list[str]:
-    """Return the keys of the metrics that need this kind of data."""
+    """Return the keys of the metrics that need a kind of data."""
     return [metric.key for metric in CATALOGUE.values() if needs in metric.needs]
 
 
@@ -96,9 +96,8 @@ def columns_of(
     Args:
         display: The table or page to which the columns belong.
         tail: The high percentile of latency that is shown.
-        percentiles: Percentiles that the user chose, which replace all other percentiles; empty if
-            the user chose none.
-        beside: A second high percentile that is also shown; 0 means none.
+        percentiles: The percentiles that the user chose; () means the default percentiles.
+        beside: A second high percentile that is also shown; 0 means that only ``tail`` is shown.
     """
     metrics = [metric for metric in CATALOGUE.values() if metric.tail in (0, tail, beside)]
     if percentiles and display in CHOOSABLE:
@@ -121,7 +120,7 @@ def column_of(key: str, display: Display) -> Column:
 
 
 def columns_with_values(columns: Iterable[Column], keys: Container[str]) -> list[Column]:
-    """Keep the columns of metrics that every run has, and of other metrics among ``keys``."""
+    """Keep the columns that every run has, and the optional columns whose metric is in ``keys``."""
     return [one for one in columns if one.key in keys or not one.key.startswith(SOMETIMES)]
 
 
@@ -141,7 +140,7 @@ def _column(shown: Shown, metric: Metric) -> Column:
 
 
 def fitting(columns: list[Column]) -> Iterator[list[Column]]:
-    """Yield all columns, then fewer and fewer, until the caller's table fits the width."""
+    """Yield all columns, then ever fewer, so that the caller can pick a list that fits."""
     order = sorted(one.dropped for one in columns if one.dropped is not None)
     yield columns
     for last in order:
@@ -154,7 +153,7 @@ def forget_needing(summary: dict[str, Any], needs: Needs, reason: str) -> None:
 
 
 def forget_metrics(summary: dict[str, Any], keys: Iterable[str], reason: str) -> None:
-    """Set the metrics ``keys`` to null in a summary, also those of each client; note the reason."""
+    """Set metrics to null in a summary, for the run and for each client, and note the reason."""
     for key in keys:
         summary[key] = None
         summary["notes"][key] = reason

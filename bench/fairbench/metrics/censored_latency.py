@@ -1,8 +1,8 @@
 """Latency percentiles that are correct even if some programs never finished.
 
-A request that is unfinished at the end is right-censored: its latency is a lower bound. The latency
-of a refused request is infinite. If these requests were left out, the scheduler that starved them
-would look better.
+The latency of a request that is unfinished at the end is right-censored: only a lower bound is
+known. The latency of a refused request is infinite. If unfinished and refused requests were left
+out, the scheduler that starved them would look better.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from fairbench.metrics.records import (
     Requests,
 )
 
-PERCENTS = (50, 95, 99)  # Every summary contains these percentiles of latency.
+PERCENTS = (50, 95, 99)
 
 
 class Percentile(NamedTuple):
-    """A percentile in seconds. If ``censored``, it is a lower bound and prints as "> x s".
+    """A percentile in seconds, which is a lower bound and prints as "> x s" if it is ``censored``.
 
     ``value_s`` is NaN for an empty sample, and infinite if the percentile falls among refused
     requests.
@@ -67,10 +67,7 @@ def pooled(samples: Sequence[Sample]) -> Sample:
 
 
 class Ranked:
-    """The sorted latencies of all clients, from which percentiles are read.
-
-    The constructor sorts all samples once, so that each percentile costs O(clients).
-    """
+    """The latencies of all clients, sorted once so that each percentile costs only O(clients)."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self.samples = samples
@@ -93,7 +90,7 @@ class Ranked:
             self._most = most[np.lexsort((most, owner))]
 
     def percentiles(self, percent: float) -> list[Percentile]:
-        """Return the percentile of each sample, computed as in the function ``percentile``."""
+        """Return a percentile of each sample, computed as the function ``percentile`` does."""
         value_s, censored = np.full(len(self._n), np.nan), np.zeros(len(self._n), dtype=np.bool_)
         some = np.flatnonzero(self._n)
         rank = (self._n[some] - 1) * percent / 100
@@ -102,8 +99,8 @@ class Ranked:
         least = _interpolate(self._least, low, high, part)
         open_ended = least != _interpolate(self._most, low, high, part)
         unsure = self._unknown[low] | self._unknown[high]
-        # A censored percentile means "more than x". If both neighbouring latencies are known, the
-        # percentile may equal x, so the bound is set just below x.
+        # A censored percentile prints as "more than x". If both neighbouring latencies are known,
+        # the percentile may equal x, so x is reduced to the next smaller number.
         below = np.where(open_ended & ~unsure, np.nextafter(least, -np.inf), least)
         value_s[some], censored[some] = below, open_ended
         return list(map(Percentile, value_s.tolist(), censored.tolist()))
@@ -112,14 +109,14 @@ class Ranked:
 def percentile(sample: Sample, percent: float) -> Percentile:
     """Return the percentile by linear interpolation between order statistics, as numpy does.
 
-    The percentile is exact if it is the same for all possible values of the censored latencies.
-    Otherwise, the result is the largest lower bound that holds for all of them.
+    The percentile is exact if the censored latencies cannot change it. Otherwise, the result is
+    the largest lower bound of the percentile.
     """
     return Ranked([sample]).percentiles(percent)[0]
 
 
 def mean_percentile(percentiles: list[Percentile]) -> Percentile:
-    """Return the mean of percentiles; it is NaN or censored if any of them is."""
+    """Return the mean of percentiles, which is NaN or censored if any of the percentiles is."""
     if not percentiles:
         return Percentile(NAN, False)
     mean = sum(p.value_s for p in percentiles) / len(percentiles)
@@ -127,10 +124,6 @@ def mean_percentile(percentiles: list[Percentile]) -> Percentile:
 
 
 def _interpolate(ascending: Floats, low: Ints, high: Ints, part: Floats) -> Floats:
-    """Interpolate between the elements ``low`` and ``high`` at fraction ``part``.
-
-    If either element is infinite, the result is infinite.
-    """
     below, above = ascending[low], ascending[high]
     with np.errstate(invalid="ignore"):
         between = below + part * (above - below)
@@ -147,11 +140,9 @@ def samples(requests: Requests, programs: Programs, facts: Facts) -> list[Sample
 
 
 def _program_latencies(programs: Programs, arrived: Flags, facts: Facts) -> list[Sample]:
-    """Return each client's program latencies, finish minus arrival, of the ``arrived`` programs."""
     clients, arrival_s = len(facts.clients), programs.arrival_s
 
     def by_client(status: int, latency_s: Floats) -> Iterator[Floats]:
-        """Yield each client's latencies of the arrived programs with the given status."""
         chosen = arrived & (programs.status == status)
         return _split_by_client(programs.client[chosen], latency_s[chosen], clients)
 
@@ -168,8 +159,8 @@ def _first_tokens(
 ) -> list[Sample]:
     """Return each client's times to first token in seconds, for requests of ``arrived`` programs.
 
-    Requests that an unfinished program has not sent yet count with a lower bound of 0 s. Without
-    them, a starved client, which sends fewer requests, would be judged only by its served requests.
+    Requests that an unfinished program has not sent yet count with a lower bound of 0 s. A starved
+    client, which sends fewer requests, would otherwise be judged only by its served requests.
     """
     clients = len(facts.clients)
     row, owner = _arrived_requests(requests, programs, arrived, clients)
@@ -201,8 +192,7 @@ def _arrived_requests(
 ) -> tuple[Ints, Ints]:
     """Return the rows of requests whose programs have ``arrived``, and the requests' clients.
 
-    If several clients have a program with the same id, the client of its requests is unknown, and
-    each request counts for every such client.
+    If programs of several clients have equal ids, each request counts for each of these clients.
     """
     order = np.argsort(programs.program_id, kind="stable")
     ids = programs.program_id[order]
@@ -217,16 +207,15 @@ def _arrived_requests(
 
 
 def _split_by_client(client: Ints, values: Floats, clients: int) -> Iterator[Floats]:
-    """Yield each client's values as an array, in the order of client indices."""
     order, bounds = in_order(client, clients)
     mine = values[order]
     return (mine[low:high] for low, high in pairwise(bounds.tolist()))
 
 
 def why_undefined(sample: Sample, lost: str) -> str:
-    """Return the reason why a percentile of this sample has no finite value.
+    """Return why a percentile of a sample is not finite.
 
-    ``lost`` is the word used for unanswered requests, such as "refused".
+    ``lost`` is the word for unanswered requests in the reason, such as "refused".
     """
     if sample.n == 0:
         return NO_COHORT
@@ -234,7 +223,7 @@ def why_undefined(sample: Sample, lost: str) -> str:
 
 
 def noted(percentile: Percentile, reason: str = "", remark: str = "") -> Noted:
-    """Return a percentile as a metric's value, with ``remark``, and ``reason`` if it has none."""
+    """Return a percentile as the value of a metric; ``reason`` says why it may not be finite."""
     bounded = percentile.censored and isfinite(percentile.value_s)
     return Noted(percentile.value_s, reason, ">" if bounded else "", remark)
 
@@ -250,9 +239,9 @@ def client_percentiles(cohorts: Ranked, percent: int, lost: str) -> list[Noted]:
 def mean_of_clients(
     cohorts: Ranked, counted: Sequence[int], percent: int, facts: Facts, lost: str, remark: str = ""
 ) -> Noted:
-    """Return the mean of a latency percentile over the clients ``counted`` (indices).
+    """Return the mean of a latency percentile over the clients with the indices ``counted``.
 
-    If the mean has no finite value, the reason names the client without a finite percentile.
+    If the mean is not finite, the reason names a client whose percentile is not finite.
     """
     every, reason = cohorts.percentiles(percent), NO_VICTIM
     undefined = next((one for one in counted if not isfinite(every[one].value_s)), None)
@@ -263,11 +252,11 @@ def mean_of_clients(
 
 
 class WellBehaved:
-    """The latencies of the well-behaved clients, without clients that are absent.
+    """The latencies of the well-behaved clients that had work in progress in the window.
 
-    A client is absent if none of its work was in progress in the window, because nothing could
-    delay it. A client with an earlier program in progress counts, with an undefined latency: while
-    it waits, it may send nothing more. If every client was absent, all clients count.
+    A well-behaved client without such work is left out, because nothing could delay it. A client
+    counts even if its only work is a program from before the window, because a waiting client may
+    send nothing more. If no client had work in progress, all well-behaved clients count.
     """
 
     def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts, lost: str) -> None:
@@ -284,7 +273,7 @@ class WellBehaved:
 
     @property
     def least_n(self) -> int:
-        """The number of latencies of the counted client with the fewest latencies."""
+        """The fewest latencies that any counted client has."""
         return min((self._cohorts.samples[one].n for one in self._counted), default=0)
 
     def percentile(self, percent: int) -> Noted:

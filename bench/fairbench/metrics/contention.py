@@ -1,7 +1,7 @@
 """Contention in a run: clients that waited, and backlogs that no queue shows.
 
-Calls are compared with the fastest calls of the same run, using only the run's tables. Simulated,
-live, stored and external runs are therefore judged by one rule.
+Calls are compared with the fastest calls of the same run, so that simulated, live and external runs
+are judged by one rule.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from fairbench.metrics.records import (
 )
 from fairbench.metrics.waiting import waits
 
-# The third fastest answer sets the pace of fast answers, because the two fastest may come from a
-# stream that stalled.
+# The third fastest answer sets the pace of fast answers. A stream that stalled and then delivered
+# many tokens at once can look faster than the engine.
 FASTEST = 3
-# The pace of tokens is measured only on answers of at least ``MANY_TOKENS`` tokens, because
-# rounding distorts the pace of shorter answers.
+# The pace of tokens is measured on answers of at least ``MANY_TOKENS`` tokens, because rounding
+# distorts the pace of shorter answers.
 MANY_TOKENS = 16
 
 
@@ -40,8 +40,8 @@ class Unhindered:
     - ``first_token_s`` is the time from arrival to the first token.
     - ``per_token_s`` is the time for each further token.
     - ``latency_s`` is the time from arrival to the last token.
-    - ``lost_s`` is the delay: the time that the call really took, up to the end of the run, minus
-      ``latency_s``.
+    - ``lost_s`` is the delay of the call: its real latency minus ``latency_s``. For an unfinished
+      call, the real latency is counted up to the end of the run.
     """
 
     first_token_s: Floats
@@ -54,8 +54,8 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
     """Estimate the times that each call would have taken if it had run alone.
 
     The first token is assumed to take the run's shortest time to first token, among calls that had
-    at least as many tokens to compute. If a call was never admitted, all its input counts as tokens
-    to compute. Later tokens are assumed to come at the pace of one of the fastest answers.
+    at least as many uncached input tokens. All input of a call that was never admitted counts as
+    uncached. Later tokens are assumed to come at the pace of one of the fastest answers.
 
     Args:
         requests: The calls.
@@ -66,7 +66,7 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
     latency_s = first_s + pace_s * np.maximum(0, output_tokens - 1)
     ended_s = np.where(np.isnan(requests.finish_s), horizon_s, requests.finish_s)
     taken_s = np.maximum(0.0, ended_s - requests.arrival_s)
-    # A refused call was never in progress, so all of its time counts as lost.
+    # A refused call was never in progress, so its whole time counts as delay.
     lost_s = np.where(requests.status == REFUSED, taken_s, np.maximum(0.0, taken_s - latency_s))
     return Unhindered(first_s, pace_s, latency_s, lost_s)
 
@@ -75,7 +75,7 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
     """Estimate the times that each call would have taken without waiting for admission.
 
     The first token is assumed to take as long after arrival as it really took after admission.
-    Later tokens are assumed to come at the median pace. The lost time of a call is its wait for
+    Later tokens are assumed to come at the median pace. The delay of a call is its wait for
     admission, or the whole time of a refused call. ``unhindered`` explains the arguments.
     """
     first_s = first_token_alone_s(requests)
@@ -91,7 +91,6 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
 
 
 def _paces_s(requests: Requests, least: int) -> Floats:
-    """Return the seconds per token, after the first token, of each long enough answer."""
     chosen = (requests.status == FINISHED) & (requests.output_tokens >= least)
     spent_s = (requests.finish_s - requests.first_token_s)[chosen]
     paces_s: Floats = spent_s / (requests.output_tokens[chosen] - 1)
@@ -107,8 +106,8 @@ def median_pace_s(requests: Requests) -> float:
 def first_token_alone_s(requests: Requests, tokens: Ints | None = None) -> Floats:
     """Return, for each call, the shortest time to first token of a call with at least as much work.
 
-    The work of a call is its element of ``tokens``, by default its number of uncached prompt
-    tokens. Times are in seconds.
+    Times are in seconds. ``tokens`` is the work of each call in tokens; by default, the work is the
+    number of uncached prompt tokens.
     """
     answered = ~np.isnan(requests.first_token_s)
     if not answered.any():
@@ -135,20 +134,19 @@ def pace_alone_s(requests: Requests) -> float:
 
 
 # Tokens are slow if each takes more than ``SLOW`` times as long as for a request that runs alone.
-# With 128 requests of 1,000 tokens in a batch, about the most that operators allow, a token takes
-# 2.6 times as long (A100, 8B). If tree-of-thoughts requests at 1.5 times a replica's capacity are
-# all admitted at once, a token takes 16 to 25 times as long.
+# On an A100 with an 8B model, a token takes 2.6 times as long in a batch of 128 requests of 1,000
+# tokens. Operators rarely allow larger batches. The factor is 16 to 25 if an engine admits all
+# tree-of-thoughts requests at 1.5 times its capacity.
 SLOW = 4.0
-# Queues are mostly empty if they are empty for more than the fraction ``MOSTLY`` of the window.
-MOSTLY = 0.5
+MOSTLY = 0.5  # Queues are mostly empty if they are empty for more than this fraction of the window.
 
 
 def lone_tpot_ratio(all_of: Requests, facts: Facts) -> float:
-    """Return the median slowdown per output token against a request that runs alone.
+    """Return the median slowdown per output token, compared with a request that runs alone.
 
-    The time per token of a lone request is a decode step of the timing profile with the request's
-    own mean context and no other request. The ratio is NaN if there is no profile, or if no request
-    that arrived in the window finished with two tokens or more.
+    The timing profile gives the time per token of a lone request with the same mean context. The
+    ratio is NaN without a profile, or if no request that arrived in the window finished with two
+    tokens or more.
     """
     if facts.lone is None:
         return float("nan")
@@ -165,17 +163,18 @@ def lone_tpot_ratio(all_of: Requests, facts: Facts) -> float:
 def hides_backlog(summary: Mapping[str, Any]) -> bool:
     """Return whether queues were mostly empty in the window although tokens came slowly.
 
-    If an engine admits every request, demand above capacity makes batches larger and steps longer,
-    but no queue forms. The scheduler then has no requests to reorder.
+    If an engine admits every request, demand above its capacity forms no queue but makes batches
+    larger and steps longer. A scheduler then has no requests to reorder.
     """
     slow, empty = summary.get("lone_tpot_ratio"), summary.get("queue_empty_share")
     return slow is not None and empty is not None and bool(slow > SLOW and empty > MOSTLY)
 
 
-# A client lacks service if it lacks more than the fraction ``SHORT_ABOVE`` of its due service, or
-# if its calls are queued for more than this fraction of their time.
+# A client lacks service if more than 5% of its due service is missing, or if its calls queue for
+# more than 5% of their time.
 SHORT_ABOVE = 0.05
-# A time to first token of at most ``SERVING_AT_ONCE`` times the shortest one counts as no wait.
+# A call has not waited if its time to first token is at most twice the shortest time to first token
+# of calls with equal work.
 SERVING_AT_ONCE = 2.0
 
 
@@ -184,9 +183,10 @@ def contended(
 ) -> bool:
     """Return whether some client got too little service in the window.
 
-    A client got too little service if, at the window's end, it lacked more than 5% of its due
-    service; if its calls were queued for more than 5% of their time; or if a call was refused. A
-    slight delay by a larger batch is no shortage (``served_at_once``).
+    Contention means that a call was refused, or that a client's calls were queued for more than 5%
+    of their time. Contention also means that over 5% of a client's due service was missing at the
+    window's end. Missing service does not count if a larger batch only made answers slightly slower
+    (``served_at_once``).
 
     Args:
         requests: All calls of the run.
@@ -204,9 +204,8 @@ def contended(
 def served_at_once(requests: Requests) -> bool:
     """Return whether tokens came at a usual pace, so that missing service is not a shortage.
 
-    In a larger batch, every answer is slightly slower. Only if answers take more than ``SLOW``
-    times as long per token as the run's fastest answers does the batch hide a backlog
-    (``hides_backlog``). Return False if some call was never answered.
+    Answers may take up to ``SLOW`` times as long per token as the run's fastest answers, because a
+    larger batch slows every answer. The result is False if some call was never answered.
     """
     paces_s = _paces_s(requests, MANY_TOKENS)
     if not len(paces_s) or np.isnan(requests.first_token_s).any():
@@ -229,18 +228,15 @@ def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
 
 
 Times: TypeAlias = tuple[Ints, Floats, Floats]
-"""Intervals of clients: the client's index, and the start and end in seconds."""
+"""Intervals of clients: arrays of client indices, of starts and of ends in seconds."""
 
 
 def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
-    """Return the intervals in which calls were queued, and in which they were in progress.
-
-    Refused calls are never in progress.
-    """
+    """Return the intervals in which calls were queued, and in which they were in progress."""
     horizon_s = facts.horizon_s
     columns = requests.to_columns()
-    columns.pop("routed_s", None)  # A call that waits in two queues counts once.
-    # A call that no worker has received is waiting, too.
+    columns.pop("routed_s", None)  # A call that waits at the router and at a worker counts once.
+    # A call that no worker has received is waiting, too, and is counted at worker 0.
     columns["worker"] = np.maximum(0, requests.worker)
     queued = waits(Requests.from_columns(columns), horizon_s)
     calls = requests.take(requests.status != REFUSED)
@@ -251,8 +247,8 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
 def admission_unknown(requests: Requests) -> Flags:
     """Return a mask of the answered calls whose admission time was not reported.
 
-    The tables then contain the time of the first token instead. A reported admission is earlier
-    than the first token, because a prefill takes time.
+    For a call without a reported admission, the tables repeat the time of the first token. A
+    reported admission is always earlier than the first token, because a prefill takes time.
     """
     unknown: Flags = requests.admitted_s == requests.first_token_s
     return unknown
@@ -261,9 +257,9 @@ def admission_unknown(requests: Requests) -> Flags:
 def with_admissions(requests: Requests) -> Requests:
     """Return the calls, with unknown admission times estimated from the times to first token.
 
-    A call with a long time to first token is assumed to have been queued. The limit is twice the
-    shortest time to first token of calls with as many tokens to compute; the time beyond it counts
-    as queued.
+    A call counts as admitted without a wait if its time to first token is at most twice the
+    shortest time to first token. Times are compared between calls with equally many tokens to
+    compute. The excess of a longer time to first token counts as queued.
     """
     unknown = admission_unknown(requests)
     if not unknown.any():

@@ -1,9 +1,8 @@
-"""The due service of each client: the service that it would have had without delays.
+"""The due service of each client: the service that the client would have had without delays.
 
-A call is due at the time at which its program would have sent it if every earlier call of the
-program had run alone on the cluster (``unhindered``). Think times are kept; delays of earlier calls
-are removed. For a client that is served late, due service includes calls that the client could not
-send yet. While the user of a client thinks, due service does not grow.
+A call is due when its program would have sent it if every earlier call of the program had run alone
+on the cluster (``unhindered``). Think times are kept; only the delays of earlier calls are removed.
+For a client that is served late, due service includes calls that the client could not send yet.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ from fairbench.metrics.records import (
 class CallDelays:
     """The calls of a run, with each answer's full length in tokens and each call's delay.
 
-    ``late_s`` is how many seconds earlier a call would have been sent without delays of earlier
-    calls.
+    ``late_s`` is the seconds by which the delays of earlier calls postponed a call.
     """
 
     requests: Requests
@@ -53,10 +51,10 @@ class CallDelays:
 def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float) -> Floats:
     """Return each client's shortfall: the weighted tokens due before ``end_s`` but not received.
 
-    For calls that were sent, the result is exact. Programs that the end of the run cut off also
-    have calls that were never sent; these are estimated from the client's finished programs, by the
-    fraction of their demand that they had requested at the age of the unfinished program. For a
-    client without a finished program, the finished programs of all clients are used.
+    The result is exact for calls that were sent. Calls that a program never sent before the end of
+    the run are estimated. Programs are assumed to request their demand at the same ages as the
+    client's finished programs. For a client without a finished program, the finished programs of
+    all clients are used.
     """
     calls, unmade = calls_of(requests, programs, facts)
     clients = len(facts.clients)
@@ -78,9 +76,9 @@ def calls_of(
 ) -> tuple[CallDelays, list[tuple[Ints, Unmade]]]:
     """Return the calls that were sent, and the due service of calls that were never sent.
 
-    The second result has an entry for each client with calls that were never sent: the rows of the
-    programs with such calls, and the due service of these calls. ``served`` returns how long calls
-    would have taken without delays.
+    For each client with unsent calls, the list has the rows of the programs with unsent calls, and
+    the due service of the unsent calls. ``served`` estimates the times that calls take without
+    delays.
     """
     owner = _program_rows(requests, programs)
     output, unsent = _lengths(requests, programs, owner, facts.weights)
@@ -90,7 +88,7 @@ def calls_of(
 
 
 def _program_rows(requests: Requests, programs: Programs) -> Ints:
-    """Return the row of each call's program, or ``len(programs)`` if it has no row."""
+    """Return the row of each call's program, or ``len(programs)`` for an unknown program."""
     order = np.argsort(programs.program_id, kind="stable")
     sorted_ids = programs.program_id[order]
     found = np.searchsorted(sorted_ids, requests.program_id)
@@ -105,9 +103,8 @@ def _lengths(
 ) -> tuple[Floats, Floats]:
     """Return each answer's full length in tokens, and the weighted tokens that programs never sent.
 
-    A program's missing output is its output demand minus its answers so far. It is divided among
-    unfinished calls and calls never sent, in proportion to the most tokens that each may still
-    produce.
+    A program's missing output is divided among its unfinished and unsent calls, in proportion to
+    the tokens that each call may still make.
     """
     count = len(programs)
 
@@ -132,7 +129,6 @@ def _lengths(
 
 
 def _late(requests: Requests, lost_s: Floats) -> Floats:
-    """Return how many seconds earlier each call would have been sent without delays."""
     late_s = np.zeros(len(requests))
     before = _predecessors(requests)
     order = np.argsort(requests.depth, kind="stable")
@@ -146,8 +142,7 @@ def _late(requests: Requests, lost_s: Floats) -> Floats:
 def _predecessors(requests: Requests) -> Ints:
     """Return the row of the call that each call had to wait for, or -1 if there is none.
 
-    A program sends a call when the call's predecessors have finished. Among the program's calls at
-    the next smaller depth, this is the last one to finish before the call arrived.
+    A call waits for the call of the next smaller depth that is the last to finish before it.
     """
     ended = np.flatnonzero(requests.status == FINISHED)
     count = len(requests)
@@ -227,7 +222,7 @@ class Unmade:
     - ``reached_s`` is the program's age in seconds up to which its calls were sent.
     - ``unsent`` is the weighted tokens of the calls that the program never sent.
     - ``whole`` is the weighted tokens of all calls of the program.
-    - ``usual`` gives the fraction of demand that a program has usually requested by an age.
+    - ``usual`` is the fraction of their demand that programs have usually requested by an age.
     """
 
     arrival_s: Floats
@@ -247,8 +242,8 @@ class Unmade:
 class _RequestedPart:
     """The fraction of their demand that programs have requested by a given age.
 
-    ``ages_s`` are the ages in seconds at which calls were due, and ``amounts`` are the weighted
-    tokens of these calls.
+    ``ages_s`` are the ages in seconds at which calls were due, and ``amounts`` are the calls' sizes
+    in weighted tokens.
     """
 
     def __init__(self, ages_s: Floats, amounts: Floats) -> None:
@@ -266,14 +261,14 @@ class _RequestedPart:
         return part
 
 
-AT_ONCE = 1_000_000  # At most this number of pairs of a program and a time is computed at once.
+AT_ONCE = 1_000_000  # At most this number of (program, time) pairs is computed at once.
 
 
 class Shortfalls(NamedTuple):
     """Weighted tokens that were due before each time but not received, shape (clients, times).
 
-    ``refused`` is the part of ``all`` that belongs to refused calls and programs, which are never
-    served later.
+    ``refused`` is the part of ``all`` that belongs to refused calls and programs, which will never
+    be served.
     """
 
     all: Floats
@@ -289,9 +284,9 @@ def shortfalls(
 ) -> Shortfalls:
     """Return the shortfall of each client before each of the ascending ``times`` (seconds).
 
-    The result equals a call of ``shortfall`` for each time. ``served`` returns how long calls would
-    have taken without delays. The cost is O(calls log times) at any load; each program that the end
-    of the run cut off costs O(times).
+    The result equals calls of ``shortfall`` for each time. The cost is O(calls log times), plus
+    O(times) for each program that the end of the run cut off. ``served`` estimates the times that
+    calls take without delays.
     """
     calls, unmade = calls_of(requests, programs, facts, served)
     refused = requests.status == REFUSED
@@ -319,7 +314,7 @@ def _calls_missing(calls: CallDelays, chosen: Flags, facts: Facts, times: Floats
             client, start_s, end_s, facts.weights.output * first, facts.weights.output * last
         )
     values = sums.values_at_times()
-    # Values below ``noise``, in weighted tokens, are rounding errors of sums.
+    # Values below ``noise``, in weighted tokens, are rounding errors.
     noise = 1e-9 * (1 + float(np.abs(amount).max(initial=0.0)))
     return np.where(values > noise, values, 0.0)
 
@@ -329,8 +324,7 @@ def _lacking_output(
 ) -> list[tuple[Floats, Floats, Floats, Floats]]:
     """Return the due but missing output tokens of each call as linear pieces over time.
 
-    Due tokens and produced tokens both grow linearly. Four times divide a call into pieces: when
-    its first and last tokens were due, and when they came.
+    The slope changes when a call's first and last tokens were due, and when they came.
 
     Returns:
         For each piece: its start and end in seconds, and the missing tokens at start and end.
@@ -365,7 +359,7 @@ def _lacking_output(
 def _positive(
     start: Floats, end: Floats, first: Floats, last: Floats
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Cut lines to their parts above 0; return the parts' starts, ends and values there."""
+    """Cut lines to the parts above 0; return each part's start and end, and its values there."""
     crosses = (first < 0) != (last < 0)
     change = np.where(crosses, first - last, 1.0)
     zero = start + (end - start) * np.where(crosses, first / change, 0.0)
@@ -375,7 +369,6 @@ def _positive(
 
 
 def _unmade_due(due: Unmade, rows: Ints, times: Floats) -> Floats:
-    """Return the weighted tokens of never-sent calls that were due before each time."""
     total = np.zeros(len(times))
     first = np.searchsorted(times, due.arrival_s[rows] + due.reached_s[rows], "right")
     count = len(times) - first

@@ -1,8 +1,8 @@
 """The entries of the catalogue: each metric with its unit, direction, columns and function.
 
-``METRICS`` has the metrics of every run, and ``optional_entries`` those that some runs lack. To add
-a metric, add an entry. Its function gets the ``RunData`` of a run; quantities that several metrics
-share are properties of ``RunData``.
+``METRICS`` has the metrics of every run, and ``optional_entries`` has metrics that some runs lack.
+To add a metric, add an entry. An entry's functions get the ``RunData`` of a run; quantities that
+several metrics share are properties of ``RunData``.
 """
 
 from __future__ import annotations
@@ -144,7 +144,6 @@ def request_latency(statistic: str, latency: str) -> Metric:
 
 
 def _time_to_finish(percent: int, *shown: Shown) -> Metric:
-    """Return the metric for the time until ``percent`` of the programs had finished."""
     return Metric(
         f"time_to_{percent}pct_s", f"time to {percent}% completion", column=f"{percent}% done\ns",
         unit="s", better=LESS, shown=shown,
@@ -188,7 +187,7 @@ CLIENT_P50 = replace(client_latency(50), presence=ALWAYS)
 
 
 def chosen_metric(key: str) -> Metric | None:
-    """Return the entry of a percentile that a user may choose, or None for another key."""
+    """Return the entry of a percentile that a user may choose; None if ``key`` is no percentile."""
     match = re.fullmatch(r"(victim_)?p([1-9][0-9]?)_(s|(?:ttft|tpot|e2el)_ms)", key)
     if match is None or (match[1] and match[3] != "s"):
         return None

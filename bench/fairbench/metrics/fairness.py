@@ -1,7 +1,6 @@
 """Fair shares of clients and tenants: Jain's index, max-min allocations, and entitlements.
 
-In a max-min fair allocation, a client can get more only if a client that has no more than it gets
-less.
+In a max-min fair allocation, no client can get more unless a client that has no more gets less.
 """
 
 from __future__ import annotations
@@ -35,9 +34,8 @@ from fairbench.tenants import ROOT, SEPARATOR, lineage, named_below, parent_of, 
 def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = None) -> Floats:
     """Return the max-min fair allocation, which sums to min(capacity, total demand).
 
-    No client gets more than it demands. A client could get more only if a client that has no more
-    than it got less. With positive ``weights``, allocations are divided by the clients' weights
-    before they are compared; None means equal weights. ``demands`` and the result have the shape
+    No client gets more than it demands. Allocations are compared after division by the clients'
+    positive ``weights``; None means equal weights. ``demands`` and the result have the shape
     (n_clients,).
     """
     wanted = np.asarray(demands, dtype=np.float64)
@@ -48,7 +46,7 @@ def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = Non
     allocation = np.zeros(len(wanted))
     left = float(capacity)
     order = np.argsort(wanted / weight, kind="stable")
-    # ``claims`` is, for each rank, the total weight of all clients from this rank on.
+    # ``claims`` is, for each client, the total weight of the client and of all later clients.
     claims = np.cumsum(weight[order][::-1])[::-1]
     for rank, client in enumerate(order):
         share = left / claims[rank]
@@ -63,8 +61,8 @@ def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = Non
 def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
     """Return the max-min fair allocation for each column of demands.
 
-    ``demands`` and the result have the shape (n_clients, n_columns), ``capacity`` (the amount to be
-    divided in each column) has the shape (n_columns,), and ``weights`` has the shape (n_clients,).
+    ``demands`` and the result have the shape (n_clients, n_columns). ``capacity``, the amount to
+    divide in each column, has the shape (n_columns,). ``weights`` has the shape (n_clients,).
     """
     weight = weights[:, np.newaxis]
     order = np.argsort(demands / weight, axis=0, kind="stable")
@@ -73,8 +71,8 @@ def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
     before = np.cumsum(wanted, axis=0) - wanted
     claims = np.cumsum(own[::-1], axis=0)[::-1]
     level = np.maximum(0.0, capacity - before) / claims
-    # Clients are ordered by demand over weight. The first one whose demand reaches its level gets
-    # this level, and so do all later clients.
+    # In ascending order of demand over weight, clients get their whole demand until the demand of
+    # one client reaches the fair level. From that client on, all clients get the fair level.
     unmet = wanted >= level * own
     first = np.where(unmet.any(axis=0), unmet.argmax(axis=0), len(wanted) - 1)
     fixed = np.where(
@@ -87,25 +85,25 @@ def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
 def jain(allocations: ArrayLike) -> float:
     """Return Jain's index (sum x)^2 / (n * sum x^2), from 1/n to 1 ([DLPM] §6.1).
 
-    Jain's index is NaN if there are no clients, or if all allocations are 0.
+    The index is NaN if there are no clients, or if all allocations are 0.
     """
     x = np.asarray(allocations, dtype=np.float64)
     assert np.all(x >= 0)
     if x.size == 0 or x.max() == 0:
         return float("nan")
-    x = x / x.max()  # After division by the maximum, squares neither overflow nor underflow.
+    x = x / x.max()  # Squares of numbers up to 1 cannot overflow.
     return float(x.sum() ** 2 / (x.size * (x**2).sum()))
 
 
 def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:
-    """Return each client's service divided by its entitlement (NaN if the entitlement is 0)."""
+    """Return each client's service divided by its entitlement; NaN where the entitlement is 0."""
     ratios = np.full(len(service), np.nan)
     np.divide(service, entitlement, out=ratios, where=entitlement > 0)
     return ratios
 
 
 def least(shares: Floats) -> float:
-    """Return the lowest share of any client, ignoring NaN; NaN if every share is NaN."""
+    """Return the lowest share of any client, ignoring NaN; NaN if no share is known."""
     known = shares[~np.isnan(shares)]
     return float(known.min()) if len(known) else NAN
 
@@ -117,13 +115,13 @@ class Shares:
     Amounts are weighted tokens, and arrays have the shape (n_clients,).
 
     - ``booked`` holds the unweighted tokens, from which service is computed in every ``View``.
-    - ``service`` is the input + 2 x output tokens of each client, and ``actual`` is the computed
-      service, without cached input.
+    - ``service`` is the input + 2 x output tokens of each client.
+    - ``actual`` is the computed service of each client, which leaves out cached input.
     - ``demand`` is the due service in the window: the service received in the window, plus the
       shortfall at the window's end (``due.shortfall``).
     - ``entitlement`` is the client's max-min fair share of the total service, given all demands.
-    - ``ratio`` is service divided by entitlement, and NaN for clients without an entitlement.
-    - ``contended`` tells whether some client was short of service; otherwise, the ratios have no
+    - ``ratio`` is service divided by entitlement; NaN for a client without an entitlement.
+    - ``contended`` tells whether some client was short of service; otherwise, ``ratio`` has no
       meaning.
     """
 
@@ -186,10 +184,10 @@ def all_active_window(programs: Programs, facts: Facts) -> Window | None:
 class TenantShares:
     """The fair division of service in a tree whose nodes are tenants and clients.
 
-    ``tenants`` has one row for each tenant. ``client_shares`` and ``owners`` have an element per
-    client: the client's service divided by its entitlement in the tree, and its owner, or "" if the
-    client's name contains the owner. ``worst`` is the lowest share of any node, and ``even`` is
-    Jain's index of the outermost nodes.
+    - ``tenants`` has one row for each tenant.
+    - ``client_shares`` has each client's service divided by its entitlement in the tree.
+    - ``owners`` has each client's owner, or "" if the client's name contains the owner.
+    - ``worst`` is the lowest share of any node; ``even`` is Jain's index of the outermost nodes.
     """
 
     tenants: list[dict[str, Any]]
@@ -202,8 +200,8 @@ class TenantShares:
 def tenant_shares(got: Shares, facts: Facts) -> TenantShares | None:
     """Return the shares of tenants and clients, or None for a run without tenants.
 
-    From the top down, each tenant's entitlement is divided max-min fairly, by weight, among the
-    demands of its members. An owner that is not named in a client's name is also a tenant.
+    From the top of the tree down, each tenant's entitlement is divided max-min fairly, by weight,
+    among the tenant's members. An owner that is not named in a client's name is also a tenant.
     """
     places = named_below({one.name: one.owner for one in facts.clients})
     if not tenants_of(places.values()):
@@ -258,11 +256,9 @@ class _Tree:
         return self._weights.get(node, 1.0)
 
     def sum_over(self, node: str, amounts: Floats) -> float:
-        """Return the sum of ``amounts`` over all clients below a node of the tree."""
         return float(amounts[self.members[node]].sum())
 
     def entitlement(self, capacity: float) -> dict[str, float]:
-        """Return the part of ``capacity`` weighted tokens to which each node is entitled."""
         found = {ROOT: capacity}
         for tenant in [ROOT, *self.tenants]:
             below = list(self.children[tenant])

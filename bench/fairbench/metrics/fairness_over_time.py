@@ -1,10 +1,10 @@
 """Fairness over time: max-min fair shares in sliding windows, and while clients wait.
 
-A client's share of a whole run counts only service that is still missing at the end. A flood whose
-backlog drains before the end leaves no trace in this share. In a sliding window, a client that
-waits while others are served loses share, even if it is served later. Service counts as due when
-the client would have received it without waiting for admission. A batch that slows all clients
-equally therefore costs no client any share.
+A client's share of a whole run misses a flood whose backlog drains before the end, because all
+service has been received by then. In a sliding window, a client that waits while others are served
+loses share, even if it is served later. Service counts as due when the client would have received
+it without waiting for admission. A batch that slows all clients equally therefore costs no client
+any share.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ CELL_S = 1.0  # Time is divided into cells of one second, by which the sliding w
 # A run has at most ``MOST_CELLS`` cells, summed over its clients; a longer run has longer cells.
 MOST_CELLS = 400_000
 
-# A client is judged in a window only if its calls waited for at least the fraction
-# ``LEAST_BACKLOG`` of the window; a client that arrived late in the window lost nothing.
+# A client is judged in a window only if its calls waited for at least half of the window. A client
+# that arrived late in the window lost nothing.
 LEAST_BACKLOG = 0.5
-# A client is judged only if its fair share is at least ``LEAST_REQUESTS`` requests of mean size,
-# because a fair scheduler may serve a client late by one request.
+# A client is judged only if its fair share is at least four requests of mean size. A fair scheduler
+# may serve a client late by one request.
 LEAST_REQUESTS = 4.0
 
 
@@ -47,8 +47,8 @@ class WorstWindow(NamedTuple):
     """The window in which a client had the lowest fraction of its fair share.
 
     ``share``, from 0 to 1, is the fraction of its fair share that ``client`` received. ``heavy`` is
-    the client that received most beyond its own fair share, or -1 if there is none. Both clients
-    are given by index.
+    the client that received most beyond its own fair share, or -1 if no client did. ``client`` and
+    ``heavy`` are client indices.
     """
 
     start_s: float
@@ -65,12 +65,11 @@ class Timeline(NamedTuple):
     column for each of ``times``, the bounds of the cells in seconds.
 
     - ``short`` is the client's weighted tokens that were due but not received before each time.
-    - ``waited_s`` and ``lasted_s`` are the seconds for which the client's calls had waited and had
-      been in progress before each time.
+    - ``waited_s`` is the seconds for which the client's calls had waited before each time.
+    - ``lasted_s`` is the seconds for which its calls had been in progress before each time.
     - ``refused`` is the number of refused calls before each time.
 
-    ``request_cost`` is the mean size of each client's requests in weighted tokens, and ``weights``
-    are the clients' weights.
+    ``request_cost`` is the mean size of each client's requests in weighted tokens.
     """
 
     times: Floats
@@ -98,7 +97,7 @@ class Timeline(NamedTuple):
         Each array has the shape (n_clients, n_windows). The demand in a window is the service in
         the window plus the shortfall at its end, without calls refused before the window began. A
         client counts as delayed if its calls waited in half of the window's cells and for more than
-        5% of their time, or if one of its calls was refused in the window.
+        5% of their time. A client with a refused call in the window also counts as delayed.
         """
         total = np.cumsum(np.pad(self.service, ((0, 0), (1, 0))), axis=1)
         service = np.maximum(0.0, _increase_over(total, cells))
@@ -153,8 +152,8 @@ def worst_window(
 ) -> WorstWindow | None:
     """Return the window with the lowest share of any client, or None if no client is judged.
 
-    A client is judged in the windows in which it was delayed and its fair share was at least
-    ``least_requests`` of its requests, at their mean size.
+    A client is judged in a window in which it was delayed and its fair share was at least
+    ``least_requests`` requests of its mean size.
     """
     cells = line.window_cells(length_s)
     service, entitlement, held_up = line.window_shares(cells)
@@ -178,8 +177,8 @@ def judged_shares(
 ) -> Floats:
     """Return the share of each client in each window, at most 1; NaN if the client is not judged.
 
-    A client is not judged in a window in which it was hardly delayed or had a fair share of only a
-    few requests. Arrays have the shape (n_clients, n_windows), and amounts are weighted tokens.
+    A client is not judged in a window in which it was not delayed or had a fair share of only a few
+    requests. Arrays have the shape (n_clients, n_windows), and amounts are weighted tokens.
     """
     judged = held_up & (entitlement > 0)
     judged &= entitlement >= least_requests * line.request_cost[:, np.newaxis]
@@ -194,8 +193,8 @@ def least_by_client(
 ) -> Floats:
     """Return the share of each client in its worst window of ``length_s`` seconds.
 
-    A client is judged in the windows in which its fair share was at least ``least_requests`` of its
-    requests, at their mean size. The share is NaN for a client that is judged in no window.
+    A client is judged only in windows in which its fair share was at least ``least_requests``
+    requests of its mean size. The share is NaN for a client that is judged in no window.
     """
     ratio = judged_shares(line, *line.window_shares(line.window_cells(length_s)), least_requests)
     none: Flags = np.asarray(np.isnan(ratio).all(axis=1))
@@ -206,8 +205,8 @@ def backlogged_shares(line: Timeline) -> Floats:
     """Return each client's service while backlogged, divided by its fair share at that time.
 
     In each cell, the service of all clients is divided into fair shares anew, with the shortfalls
-    at that time as demands. Generalised processor sharing guarantees a backlogged client its fair
-    share. The result is NaN for a client that never waited.
+    at that time as demands. Generalised processor sharing would guarantee every backlogged client
+    its fair share. The result is NaN for a client that never waited.
     """
     service, entitlement, held_up = line.window_shares(1)
     waiting = held_up & (entitlement > 0)
@@ -226,7 +225,6 @@ def _increase_over(values: Floats, cells: int) -> Floats:
 
 
 def _counts_by(client: Ints, at_s: Floats, clients: int, times: Floats) -> Floats:
-    """Return how many events each client had before each time, shape (clients, n_times)."""
     width = len(times) + 1
     place = client * width + np.searchsorted(times, at_s, "right")
     counts = np.bincount(place, minlength=clients * width).reshape(clients, width)
@@ -235,7 +233,7 @@ def _counts_by(client: Ints, at_s: Floats, clients: int, times: Floats) -> Float
 
 
 def worst_window_rows(line: Timeline, facts: Facts) -> list[dict[str, Any]]:
-    """Return the worst window of each length in ``WINDOWS_S``, as rows of ``worst_windows``."""
+    """Return the worst window of each length in ``WINDOWS_S``, as rows for the summary."""
     found = [worst_window(line, length_s) for length_s in WINDOWS_S]
     return [
         {

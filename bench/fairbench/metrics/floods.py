@@ -10,29 +10,24 @@ import numpy as np
 from fairbench.metrics.records import Flags, Floats, Ints
 from fairbench.metrics.traffic import Traffic, best_stretch
 
-# In a flood, a client demands at least ``HEAVY`` times the mean demand of the other clients.
+# In a flood, a client demands at least three times the mean demand of the other clients.
 HEAVY = 3.0
-# A flood is at least the fraction ``LEAST_SHARE`` of all demand; a smaller one delays hardly
-# anybody.
-LEAST_SHARE = 0.1
-# A flood has at least ``LEAST_REQUESTS`` requests; a few requests may coincide by chance.
-LEAST_REQUESTS = 20
-# In a flood, a client demands at least ``PEAK`` times the usual peak of other clients.
-PEAK = 2.5
-# ``USUAL`` is the percentile of the clients' peaks that counts as usual; clients with higher peaks
-# may flood themselves.
+LEAST_SHARE = 0.1  # A flood is at least this fraction of all demand.
+LEAST_REQUESTS = 20  # A flood has at least this many requests; fewer requests may be chance.
+PEAK = 2.5  # In a flood, a client demands at least this multiple of other clients' usual peak.
+# The usual peak is the third quartile of the clients' peaks, because the highest peaks may
+# themselves be floods.
 USUAL = 75
-# Requests at the edges of a flood are ordinary if their rate is below ``EDGE`` times the flood's.
-EDGE = 0.2
-MOST_FLOODS = 3  # At most this number of floods is reported.
+EDGE = 0.2  # Requests at a flood's edges are ordinary below this fraction of the flood's rate.
+MOST_FLOODS = 3
 WHOLE = 0.9  # A flood that covers at least this fraction of the time counts as continuous.
 
 
 class Flood(NamedTuple):
     """A period in which a client requests much more than other clients.
 
-    - ``client`` is an index; the first and last request of the flood come at ``start_s`` and
-      ``end_s``.
+    - ``client`` is the index of the client; its first and last requests of the flood arrive at
+      ``start_s`` and ``end_s``.
     - ``share`` is the client's share of all demand during the flood, in weighted tokens.
     - ``multiple`` is the client's demand divided by the mean demand of the other clients during the
       flood. Requests that belong to larger floods are left out.
@@ -55,9 +50,9 @@ def floods(traffic: Traffic, most: int = MOST_FLOODS) -> list[Flood]:
     """Return at most ``most`` floods, the largest first.
 
     A flood is the period in which the client's demand exceeds ``HEAVY`` times the mean rate of the
-    other clients by the largest amount. Because sessions come in bursts, it must also be ``PEAK``
-    times as large as the busiest time of an ordinary client. Each search leaves out the requests of
-    floods found before.
+    other clients by the largest amount. Because sessions come in bursts, a flood must also be
+    ``PEAK`` times as large as the busiest time of an ordinary client. Each search leaves out the
+    requests of floods found before.
     """
     if traffic.span_s <= 0:
         return []
@@ -77,7 +72,6 @@ def requests_of(traffic: Traffic, flood: Flood) -> Flags:
 
 
 def _largest(traffic: Traffic, left: Flags) -> Flood | None:
-    """Return the flood with the largest excess demand among the requests in ``left``."""
     count = len(traffic.clients)
     tokens = np.bincount(traffic.client[left], traffic.tokens[left], minlength=count)
     others = int((tokens > 0).sum()) - 1
@@ -94,11 +88,10 @@ def _largest(traffic: Traffic, left: Flags) -> Flood | None:
 def _window(
     traffic: Traffic, left: Flags, rows: Ints, client: int, limit: float, others: int
 ) -> list[tuple[float, Flood]]:
-    """Find one client's flood; return its excess demand and the flood as a pair in a list.
+    """Return a list with one client's excess demand and flood, or an empty list without a flood.
 
-    The list is empty if the client has no flood. ``rows`` are the client's requests, ``limit`` is
-    the demand per second above which demand is excess, and ``others`` is the number of other
-    clients in the run.
+    ``rows`` are the client's requests, ``limit`` is the demand per second above which demand is
+    excess, and ``others`` is the number of other clients.
     """
     stretch = best_stretch(traffic.tokens[rows], limit * traffic.arrival_s[rows])
     rows = rows[stretch.first : stretch.last + 1]
@@ -142,7 +135,7 @@ def _without_edges(traffic: Traffic, left: Flags, flood: Flood) -> Flood:
 # usual wait plus ``DELAYED_S`` seconds.
 DELAYED, DELAYED_S = 3.0, 1.0
 OFTEN = 0.25  # A client counts as delayed if at least this fraction of its requests was delayed.
-# A client with at least ``ENOUGH`` requests before the flood is compared with its own usual wait.
+# A client with at least five requests before the flood is compared with its own usual wait.
 ENOUGH = 5
 FEW = 5  # A flood that delayed fewer requests did no harm.
 
@@ -150,8 +143,8 @@ FEW = 5  # A flood that delayed fewer requests did no harm.
 class Victim(NamedTuple):
     """A client (by index) whose requests were delayed by a flood.
 
-    In the period of the delays, the client made ``requests`` requests, and they waited for
-    ``median_s`` seconds at the median. ``usual_s`` is the client's usual wait in seconds.
+    In the period of the delays, the client sent ``requests`` requests, whose median wait was
+    ``median_s`` seconds. ``usual_s`` is the client's usual wait in seconds.
     """
 
     client: int
@@ -163,10 +156,10 @@ class Victim(NamedTuple):
 class Harm(NamedTuple):
     """The period in which a flood delayed the requests of other clients.
 
-    ``victims`` are the delayed clients; the client with the longest median wait is first. Over all
-    their requests in the period, ``median_s`` is the median wait, and ``usual_s`` the median of the
-    usual waits, in seconds. If several floods did harm one after another, ``parts`` has the harm of
-    each.
+    ``victims`` are the delayed clients; the client with the longest median wait is first. Over the
+    delayed clients' requests in the period, ``median_s`` is the median wait, and ``usual_s`` is the
+    median usual wait, in seconds. If several floods did harm one after another, ``parts`` has the
+    harm of each flood.
     """
 
     start_s: float
@@ -178,7 +171,7 @@ class Harm(NamedTuple):
 
 
 def flood_windows(floods: Sequence[Flood]) -> list[tuple[float, float]]:
-    """Return start and end (s) of the floods in order of time; overlapping floods are merged."""
+    """Return start and end (s) of each flood in order of time; overlapping floods are merged."""
     found: list[tuple[float, float]] = []
     for one in sorted(floods, key=lambda flood: flood.start_s):
         if found and one.start_s <= found[-1][1]:
@@ -192,8 +185,8 @@ def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
     """Return the harm that the floods did; None if there are no floods, no waits or no harm.
 
     A request was delayed if it waited more than ``DELAYED`` times the usual wait. A client's usual
-    wait is the median of its waits before the first flood. For a client with few requests before
-    it, the usual wait is that of all clients that do not flood.
+    wait is the median of its waits before the first flood. A client with few requests before the
+    first flood gets the usual wait of all clients that do not flood.
     """
     known = ~np.isnan(traffic.wait_s)
     if not floods or not known.any():
@@ -210,7 +203,7 @@ def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
     starts = [begin for begin, _ in flood_windows(floods)]
     group = np.searchsorted(starts, traffic.arrival_s[after], "right")
     stretches = []
-    # Requests are grouped by flood, so that the time between floods does not count as harm.
+    # Requests are grouped by flood, so that the time between two floods does not count as harm.
     for number in np.unique(group).tolist():
         rows = np.flatnonzero(group == number)
         stretch = best_stretch(np.where(held_up[rows], 1.0, -1.0), np.zeros(len(rows)))
@@ -227,7 +220,6 @@ def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
 
 
 def _harm(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> Harm:
-    """Return the harm among the requests ``rows``; ``held_up`` marks the delayed requests."""
     victims = _victims(traffic, rows, held_up, usual_s)
     hurt = rows[np.isin(traffic.client[rows], [one.client for one in victims])]
     return Harm(
@@ -240,7 +232,6 @@ def _harm(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> Harm
 
 
 def _usual(traffic: Traffic, good: Flags, start_s: float) -> Floats:
-    """Return each client's usual waiting time in seconds, shape (n_clients,)."""
     before = good & (traffic.arrival_s < start_s)
     waits = traffic.wait_s[before]
     # Without requests before the flood, the first quartile of all waits counts as the usual wait.
@@ -255,11 +246,7 @@ def _usual(traffic: Traffic, good: Flags, start_s: float) -> Floats:
 
 
 def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> list[Victim]:
-    """Return the clients that were often delayed, the one with the longest median wait first.
-
-    ``rows`` are rows of requests, and ``held_up`` marks the delayed ones. A client was often
-    delayed if at least the fraction ``OFTEN`` of its requests was delayed.
-    """
+    """Return the clients with many delayed requests, the longest median wait first."""
     client = traffic.client[rows]
     found = []
     for one in np.unique(client).tolist():
@@ -271,11 +258,7 @@ def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> l
 
 
 def _usual_peak(traffic: Traffic, left: Flags, client: int, long_s: float) -> float:
-    """Return the usual demand of other clients in their busiest ``long_s`` seconds.
-
-    This is the third quartile, over all clients except ``client``, of the peak demand in weighted
-    tokens.
-    """
+    """Return the third quartile of other clients' demand in their busiest ``long_s`` seconds."""
     peaks = []
     for other in np.unique(traffic.client[left]).tolist():
         rows = left & (traffic.client == other)

@@ -1,14 +1,14 @@
 """The largest difference in service between two clients while both wait at every worker.
 
 [DLPM] Theorems 4.1 and 5.1 and [VTC] Theorem 4.4 bound the difference in service between two
-waiting clients. Service counts as charged at admission, without recomputed tokens. A joint wait is
-an interval in which two clients both wait. A booking is a number of tokens that counts as a
+waiting clients. Input counts as service at admission, and recomputed tokens do not count. A joint
+wait is an interval in which two clients both wait. A booking is a number of tokens that counts as a
 client's service from one instant on.
 
 The search for the largest gap has three levels. Time is divided into cells (intervals), and each
-client's service is computed at the edges of the cells (``Cells``). From these values follow bounds
-on the difference of each pair of clients (``Pairs``). Only cells that may contain the largest
-difference are examined exactly, booking by booking (``Inside``).
+client's service is computed at the edges of the cells (``Cells``). The service at the edges gives
+bounds on the difference of each pair of clients (``Pairs``). Only cells that may contain the
+largest difference are examined exactly, booking by booking (``Inside``).
 """
 
 from __future__ import annotations
@@ -45,11 +45,10 @@ class Cells:
     A cell contains the tokens of engine iterations that end in (edge, next edge], and of iterations
     that start in [edge, next edge).
 
-    - ``tokens`` is each client's service at each edge, and ``service`` is the service divided by
-      the client's weight; both have the shape (n_clients, n_edges).
-    - ``waits`` marks the cells in which a client was backlogged at some instant, and ``begins``
-      marks the cells in which a backlog of the client began; both have the shape
-      (n_cells, n_clients).
+    - ``tokens`` is each client's service at each edge, shape (n_clients, n_edges).
+    - ``service`` is the tokens divided by the client's weight, shape (n_clients, n_edges).
+    - ``waits`` marks the cells in which a client was backlogged at some instant. ``begins`` marks
+      the cells in which a client's backlog began. The shape is (n_cells, n_clients).
     """
 
     edge_s: Floats
@@ -72,7 +71,7 @@ class Cells:
         return cells
 
     def service_at(self, client: Ints, edge: Ints) -> Floats:
-        """Return each client's service, divided by its weight, at the edge given for the client."""
+        """Return, for each pair of a client and an edge, the client's service over its weight."""
         service: Floats = self.service.ravel().take(client * len(self.edge_s) + edge)
         return service
 
@@ -94,11 +93,8 @@ class Cells:
         return self._risen(-high, -low)
 
     def _deviation(self) -> tuple[Floats, Floats]:
-        """Return lower and upper bounds on each client's service minus the mean, by cell.
-
-        The mean is taken over the waiting clients and rounded to whole tokens, because sums of
-        whole numbers are exact.
-        """
+        """Return lower and upper bounds on each client's service minus the mean, by cell."""
+        # The mean is rounded to whole tokens, because sums of whole numbers are exact.
         service = np.ascontiguousarray(self.service.T)
         gained = np.where(self.waits, np.diff(service, axis=0), 0.0).sum(axis=1)
         average = np.floor(np.cumsum(gained / np.maximum(1, self.waits.sum(axis=1))))
@@ -106,10 +102,7 @@ class Cells:
         return service[:-1] - average[:, np.newaxis], service[1:] - before[:, np.newaxis]
 
     def _risen(self, low: Floats, high: Floats) -> Floats:
-        """Return upper bounds on the increase of a value of each client since its wait began.
-
-        In each cell, the value lies between ``low`` and ``high``.
-        """
+        """Return bounds on the increase of a value (``low`` to ``high``) since a wait began."""
         low = np.where(self.waits, low, np.inf)
         begins_anew = self.begins | ~self.waits
         least = np.full(low.shape[1], np.inf)
@@ -124,9 +117,9 @@ class Cells:
 def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cells:
     """Divide the run into cells, each with about the same number of log rows that end in it.
 
-    There are at most as many cells as an average client has log rows, so that a table of cells and
-    clients is no larger than the log. With many clients, there are also at most four times the
-    square root of all rows, because a cell takes as much work as a row.
+    The number of cells is at most the log rows of an average client, so that a table of cells and
+    clients is no larger than the log. With many clients, the number of cells is also at most four
+    times the square root of all rows, because a cell takes as much work as a row.
     """
     clients, rows = len(facts.clients), len(log)
     most = MANY_CELLS if clients <= FEW else 4 * isqrt(rows)
@@ -145,10 +138,7 @@ def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cel
 
 
 def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
-    """Return the edges of the cells: ends of log rows at which two clients wait.
-
-    The first edge lies before the first backlog, and the last edge at the end of the last backlog.
-    """
+    """Return the edges of the cells: mostly the ends of log rows at which two clients wait."""
     ends = [np.empty(0)]
     for part in log.parts():
         own = Stretches.of_log(part)
@@ -161,9 +151,8 @@ def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
     return np.unique(np.concatenate([[before], shared, [backlog.end.max()]]))
 
 
-# The two kinds of bookings. At one instant, an iteration ends before the next one starts.
+# A booking belongs to the end or the start of an iteration; at one instant, ends come first.
 END, START = 0, 1
-# At most ``BOOKINGS_AT_ONCE`` bookings are in memory, unless one client has more in a single cell.
 BOOKINGS_AT_ONCE = 2**20
 
 
@@ -177,8 +166,8 @@ class Places(NamedTuple):
 class Bookings(NamedTuple):
     """Bookings (tokens that count for a client from an instant on), one array element per booking.
 
-    ``place`` is the index of the pair of client and cell in ``Places``, ``at_s`` is the instant in
-    seconds, and ``kind`` tells whether an iteration ends (END) or starts (START).
+    ``place`` is the index of the booking's pair of client and cell in ``Places``. ``at_s`` is the
+    instant in seconds, and ``kind`` tells whether an iteration ends (END) or starts (START).
     """
 
     place: Ints
@@ -190,10 +179,9 @@ class Bookings(NamedTuple):
 class _Part(NamedTuple):
     """Rows of a part of the log that lie in cells in which several clients wait, sorted by client.
 
-    The part consists of the log's rows from ``begin`` up to ``after``, and ``rows`` are the indices
-    of the selected rows. Pairs of a client and a cell are numbered by client and then by cell:
-    ``first`` is the pair of each row's first cell, and ``reach`` is the pair of the last cell that
-    this row or an earlier row of its client touches.
+    ``rows`` are the indices of the selected rows among the rows ``begin`` to ``after - 1``. Pairs
+    of a client and a cell are numbered by client and then by cell. ``first`` is the first pair that
+    a row touches, and ``reach`` is the last pair that the row or an earlier row touches.
     """
 
     begin: int
@@ -204,20 +192,18 @@ class _Part(NamedTuple):
 
     @classmethod
     def of_part(cls, part: Service, begin: int, cells: Cells, clients: int) -> _Part:
-        """Return the search tables for a part of the log that begins with row ``begin``."""
         own = Stretches.of_log(part)
         final = len(cells) - 1
         first = np.clip(cells.cells_of_starts(own.start_s), 0, final)
         last = np.clip(cells.cells_of_ends(own.end_s), first, final)
-        # ``shared`` counts, for each cell, the earlier cells in which several clients wait.
+        # ``shared`` counts, before each cell, the cells in which several clients wait.
         shared = np.append(0, np.cumsum(cells.waits.sum(axis=1) > 1))
         touching = np.flatnonzero((shared[last + 1] > shared[first])[own.of_row])
         if np.any(own.start_s[1:] < own.start_s[:-1]):
             touching = touching[np.argsort(part.start_s[touching], kind="stable")]
         rows = touching[in_order(part.client[touching], clients)[0]]
         before = part.client[rows] * len(cells)
-        # All parts stay in memory during the search, so they use small integers: the log may be
-        # larger than memory.
+        # Small integers save memory, because the parts of a large log stay in memory together.
         small = np.min_scalar_type(-max(len(part), clients * len(cells)))
         stretch = own.of_row[rows]
         return cls(
@@ -256,7 +242,7 @@ class BookingsByCell:
         return portions(booked, BOOKINGS_AT_ONCE)
 
     def in_places(self, places: Places) -> Bookings:
-        """Return the bookings in the given places, which are pairs of client and cell."""
+        """Return the bookings in the given places (pairs of a client and a cell)."""
         nothing = np.empty(0, dtype=np.int64)
         found = [Bookings(nothing, np.empty(0), nothing, np.empty(0))]
         for part in self._parts:
@@ -267,7 +253,7 @@ class BookingsByCell:
         return Bookings(*map(np.concatenate, zip(*found, strict=True)))
 
     def _of_rows(self, log: Service, place: Ints, cell: Ints) -> Iterator[Bookings]:
-        """Yield the tokens that log rows book in the given cells, at row starts and step ends."""
+        """Yield the bookings of log rows in the given cells, at row starts and at step ends."""
         at_start, _, stepwise = booked_tokens(log, self._view, self._weights)
         own = np.flatnonzero((self._cells.cells_of_starts(log.start_s) == cell) & (at_start > 0))
         yield Bookings(place[own], log.start_s[own], np.full(len(own), START), at_start[own])
@@ -286,14 +272,14 @@ class BookingsByCell:
         )
 
 
-CELLS_AT_ONCE = 2**18  # At most this number of cells of joint backlogs is in memory at a time.
+CELLS_AT_ONCE = 2**18  # At most this number of cells of joint waits is in memory at a time.
 
 
 class Joint(NamedTuple):
     """A table of joint waits; each row is an interval in which two clients both wait.
 
-    ``first`` and ``second`` are the clients, ``start`` and ``end`` are the bounds of the interval
-    in seconds, and ``low`` and ``high`` are its first and last cell.
+    ``first`` and ``second`` are the clients. ``start`` and ``end`` are the bounds of the interval
+    in seconds, and ``low`` and ``high`` are the interval's first and last cells.
     """
 
     first: Ints
@@ -312,7 +298,7 @@ class Pairs:
     """The pairs of clients that wait at the same time, with bounds on each client's lead.
 
     ``promise`` has, for each backlog of a client, an upper bound on the client's lead over any
-    other client.
+    other client in the backlog.
     """
 
     def __init__(self, cells: Cells, backlog: Backlog) -> None:
@@ -320,8 +306,7 @@ class Pairs:
         self._low, self._high = cells.cells_of_ends(backlog.start), cells.cells_of_ends(backlog.end)
         self._clients = np.arange(cells.waits.shape[1])
         client = backlog.client
-        # During a backlog, a client's lead over another client grows at most by the client's own
-        # service.
+        # A client's lead over another client grows at most by the client's own service.
         self.promise = cells.service_at(client, self._high + 1) - cells.service_at(
             client, self._low
         )
@@ -339,7 +324,7 @@ class Pairs:
         return reached
 
     def rivals(self, row: int, above: float) -> Ints:
-        """Return the clients over which the client of ``row`` may lead by more than ``above``."""
+        """Return the clients that the client of backlog ``row`` may lead by more than ``above``."""
         client, cells = self._backlog.client[row], slice(self._low[row], self._high[row] + 1)
         if len(self._clients) <= FEW:
             return np.flatnonzero(self._clients != client)
@@ -352,7 +337,7 @@ class Pairs:
     def joint(self, row: Ints, rival: Ints, above: float) -> Joint:
         """Return the joint waits of each backlog ``row`` with the backlog ``rival``.
 
-        A joint wait is kept only if the client of ``row`` receives more than ``above`` in it.
+        A joint wait is left out if the client of ``row`` receives at most ``above`` tokens in it.
         """
         place, other = self._overlaps.found(self._backlog, row, rival)
         own, backlog = row[place], self._backlog
@@ -387,8 +372,8 @@ class Differences(NamedTuple):
     """Bounds on the service difference of two clients in each cell in which both wait.
 
     Arrays have one element per cell of a joint wait, except ``begin``, the position of the first
-    cell of each joint wait. ``row`` is the number of the joint wait, and ``cell`` is the number of
-    the cell. The difference lies between ``least`` and ``most`` in the cell; ``edge`` is the
+    cell of each joint wait. ``row`` is the index of the joint wait, and ``cell`` is the index of
+    the cell. The difference lies between ``least`` and ``most`` in the cell. ``edge`` is the
     difference at the cell's first edge, or NaN if this edge lies before the joint wait.
     """
 
@@ -401,7 +386,7 @@ class Differences(NamedTuple):
 
     @classmethod
     def of_joint(cls, cells: Cells, joint: Joint) -> Differences:
-        """Return the service differences in the given joint waits."""
+        """Return bounds on the service differences in each cell of the given joint waits."""
         count = joint.high + 1 - joint.low
         row, cell = spread(joint.low, count)
         first, second = joint.first[row], joint.second[row]
@@ -413,19 +398,19 @@ class Differences(NamedTuple):
 
     @property
     def lowest(self) -> Floats:
-        """A lower bound on the service differences in each joint wait."""
+        """The lower bound of the service difference in each joint wait."""
         found: Floats = np.minimum.reduceat(self.least, self.begin)
         return found
 
     @property
     def highest(self) -> Floats:
-        """An upper bound on the service differences in each joint wait."""
+        """The upper bound of the service difference in each joint wait."""
         found: Floats = np.maximum.reduceat(self.most, self.begin)
         return found
 
     @property
     def at_most(self) -> Floats:
-        """An upper bound on the range of the service difference over each joint wait."""
+        """An upper bound on the range of the service difference in each joint wait."""
         return self.highest - self.lowest
 
     @property
@@ -436,9 +421,7 @@ class Differences(NamedTuple):
         return found
 
 
-# ``ROUNDING`` is the relative margin when sums of tokens are compared. Adding equal tokens in
-# another order changes a sum by far less.
-ROUNDING = 1e-9
+ROUNDING = 1e-9  # When sums of tokens are compared, a relative difference below this is rounding.
 
 
 class Inside:
@@ -451,8 +434,7 @@ class Inside:
     def ranges(self, joint: Joint, above: float) -> Floats:
         """Return the range of the clients' service difference over each joint wait.
 
-        The largest returned range is exact, and so is every range above ``above``. All other ranges
-        are upper bounds.
+        Ranges above ``above`` and the largest range are exact. All other ranges are upper bounds.
         """
         parts = portions(joint.high + 1 - joint.low, CELLS_AT_ONCE)
         return np.concatenate([self._ranges(joint.take(some), above) for some in parts])
@@ -471,8 +453,7 @@ class Inside:
     def _wanted(self, joint: Joint, above: float) -> tuple[Ints, Ints]:
         """Return the cells that must be examined to know whether a range exceeds ``above``.
 
-        A cell is left out if the difference in it stays within a range that is known from the
-        edges. The results are the number of the joint wait and the index of each cell.
+        A cell is left out if its bounds lie within a range that is known from the edges.
         """
         states = Differences.of_joint(self._cells, joint)
         above = max(above, float(states.at_least.max(initial=0.0)) * (1 - ROUNDING))
@@ -483,10 +464,7 @@ class Inside:
         return row[wanted], cell[wanted]
 
     def _differences(self, joint: Joint, row: Ints, cell: Ints) -> tuple[Ints, Floats]:
-        """Return two clients' service differences in the given cells, and the joint wait of each.
-
-        Differences are taken at both ends of a joint wait, and after each booking in between.
-        """
+        """Return the service differences at a joint wait's ends and after each booking between."""
         one = self._bookings.in_places(Places(joint.first[row], cell))
         two = self._bookings.in_places(Places(joint.second[row], cell))
         starts = np.flatnonzero(cell == joint.low[row])
@@ -502,8 +480,7 @@ class Inside:
         own = row[place]
         ours = self._service(joint.first[own], cell[place], place, tokens[0, order])
         theirs = self._service(joint.second[own], cell[place], place, tokens[1, order])
-        # ``settled`` marks the last booking of each instant and kind, after which all of the
-        # instant's tokens are booked.
+        # ``settled`` marks the last booking of an instant and kind.
         settled = np.ones(len(order), dtype=np.bool_)
         settled[:-1] = (place[1:] != place[:-1]) | (at_s[1:] != at_s[:-1]) | (kind[1:] != kind[:-1])
         begun = at_s >= joint.start[own]
@@ -512,7 +489,6 @@ class Inside:
         return own[kept], (ours - theirs)[kept]
 
     def _service(self, client: Ints, cell: Ints, place: Ints, tokens: Floats) -> Floats:
-        """Return service over weight after each booking: the edge's value, plus bookings."""
         total = np.cumsum(tokens)
         begin = np.flatnonzero(np.diff(place, prepend=-1))
         before = np.repeat((total - tokens)[begin], np.diff(begin, append=len(place)))
@@ -521,19 +497,18 @@ class Inside:
         return service
 
 
-PAIRS_AT_ONCE = 2**16  # Bounds of at most this number of joint backlogs are computed at once.
-# If more than ``MOST_LISTED`` joint backlogs are listed, they are examined before the search goes
-# on.
+PAIRS_AT_ONCE = 2**16  # Bounds of at most this number of joint waits are computed at once.
 MOST_LISTED = 2**18
-# ``EXAMINED_FIRST`` joint backlogs are examined first, and later ``EXAMINED_AT_ONCE`` at a time.
+# The search first examines 8 joint waits, and then 4,096 joint waits at a time.
 EXAMINED_FIRST, EXAMINED_AT_ONCE = 8, 2**12
 
 
 class Gap(NamedTuple):
     """The largest difference in service over weight between two clients, and the two clients.
 
-    ``first`` and ``second`` are indices of clients, and ``tokens`` is the difference in weighted
-    tokens divided by weight. The two clients waited together from ``start_s`` to ``end_s``.
+    ``first`` and ``second`` are client indices, and ``tokens`` is the difference in weighted tokens
+    divided by weight. The clients ``first`` and ``second`` both waited from ``start_s`` to
+    ``end_s``.
     """
 
     tokens: float
@@ -549,11 +524,11 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
     W_f is the service of client f in weighted tokens, and w_f is its weight. The range over an
     interval is the largest |W_f(t1, t2)/w_f - W_g(t1, t2)/w_g|, for the service of clients f and g
     between two times t1 and t2 in the interval. An interval [a, e) in which a client waits includes
-    the tokens of iterations that end in (a, e] and of iterations that start in [a, e). Tokens at
-    both ends count because the events of one instant have an order: an iteration ends, requests
-    arrive, and a pass admits requests. Service is measured in the ``View`` of the theorem's bound;
-    without a bound, input counts as charged at admission. Precondition: the ``backlog`` is shared,
-    so that in some interval two clients always had a request waiting on every worker.
+    the tokens of iterations that end in (a, e] and of iterations that start in [a, e). The events
+    of one instant have an order: an iteration ends, then requests arrive, and then an iteration
+    admits requests. Service is measured in the ``View`` of the theorem's bound;
+    without a bound, input counts as charged at admission. Precondition: in some interval, two
+    clients always had a request waiting on every worker (``backlog.shared``).
     """
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     return _Search(backlog, log, view, facts).largest()
@@ -562,9 +537,9 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
 class _Search:
     """A branch-and-bound search that starts with the clients that may be furthest ahead.
 
-    Three bounds limit the gap of two clients. It is at most one client's lead over the mean service
-    plus the other's lag behind the mean, at some instant. It is at most the service that the
-    leading client receives while both wait. And it is bounded by the service at the edges of cells.
+    A bound on the gap of two clients is one client's lead over the mean service plus the other
+    client's lag behind the mean. A second bound is the leading client's service while both clients
+    wait. A third bound is the service at the edges of cells.
     """
 
     def __init__(self, backlog: Backlog, log: ServiceRows, view: View, facts: Facts) -> None:
@@ -575,16 +550,15 @@ class _Search:
         # ``_best`` is the largest service gap found so far.
         self._best = Gap(-1.0, 0, 0, 0.0, 0.0)
 
-        # ``_listed`` holds joint backlogs to be examined, with upper bounds on their service gaps.
+        # ``_listed`` holds unexamined joint waits, with upper bounds on their service gaps.
         self._listed: list[tuple[Joint, Floats]] = []
 
     @property
     def _above(self) -> float:
-        """A number of tokens: joint waits with a smaller range cannot have the largest gap."""
+        """The number of tokens that a joint wait must exceed to have the largest gap."""
         return max(self._known, self._best.tokens)
 
     def largest(self) -> Gap:
-        """Return the largest service gap between any two clients."""
         promise, limit = self._pairs.promise, 1
         rows: list[int] = []
         rivals: list[Ints] = []
@@ -602,7 +576,6 @@ class _Search:
         return self._best
 
     def _list_joint_backlogs(self, rows: list[int], rivals: list[Ints]) -> None:
-        """List joint waits of ``rows`` and their ``rivals`` that may have the largest gap."""
         if not rows:
             return
         row = np.repeat(rows, [len(some) for some in rivals])
@@ -616,7 +589,6 @@ class _Search:
             self._examine_listed()
 
     def _examine_listed(self) -> None:
-        """Examine the listed joint waits, starting with the highest upper bounds."""
         if not self._listed:
             return
         tables = [joint for joint, _ in self._listed]
@@ -631,7 +603,6 @@ class _Search:
             done, count = done + count, EXAMINED_AT_ONCE
 
     def _examine(self, joint: Joint) -> None:
-        """Compute the ranges of joint waits, and keep the largest one found so far."""
         ranges = self._inside.ranges(joint, self._above)
         at = int(np.argmax(ranges))
         if ranges[at] > self._best.tokens:

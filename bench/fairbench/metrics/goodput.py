@@ -2,10 +2,10 @@
 
 Rates of goodput count the requests that finished in the window. All other metrics of goodput count
 all requests of the programs that arrived in the window, up to the end of the run. Unfinished
-requests count as late. Requests that an ended program never sent count as late, too, because a
+requests count as late. Requests that an ended program never sent also count as late, because a
 starved client sends fewer requests.
 
-Useful service is service without padding: the tokens that a heavy client requests but does not
+Useful service is service without padding, the tokens that a heavy client requests but does not
 need.
 """
 
@@ -36,17 +36,16 @@ from fairbench.metrics.service import booked_in
 from fairbench.metrics.tables import Tables
 from fairbench.targets import Alone, RequestCosts, Targets, alone
 
-# A request that is late by less than this many seconds, a rounding error, counts as in time.
-TICK_S = 1e-9
+TICK_S = 1e-9  # Lateness below this many seconds is a rounding error and does not count.
 
 
 def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -> Floats:
     """Return the slack in seconds of each request of a client to its tightest target.
 
-    The slack is the time from an event, such as the first token, to its deadline. It is negative if
-    the target was missed, and NaN for unfinished requests. The slack to a ``tpot`` target covers
-    all tokens of the request, and is infinite for a single token. ``costs`` gives the latencies of
-    a request on an idle replica.
+    The slack is the time from an event, such as the first token, to the deadline of the event. The
+    slack is negative if the target was missed, and NaN for unfinished requests. The slack to a
+    ``tpot`` target covers all tokens of the request, and is infinite for a single token. ``costs``
+    gives the latencies of a request on an idle replica.
     """
     ttft_s = requests.first_token_s - requests.arrival_s
     e2el_s = requests.finish_s - requests.arrival_s
@@ -69,7 +68,6 @@ def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -
 
 
 def _alone_s(requests: Requests, costs: RequestCosts | None) -> dict[str, Floats]:
-    """Return the latencies in seconds of each request on an idle replica, by latency name."""
     assert costs is not None, "multiples of the latency alone need a timing profile"
     sizes = zip(requests.input_tokens.tolist(), requests.output_tokens.tolist(), strict=True)
     each = np.array([alone(costs, *size) for size in sizes]).reshape(-1, len(Alone._fields))
@@ -80,13 +78,15 @@ def _alone_s(requests: Requests, costs: RequestCosts | None) -> dict[str, Floats
 class ClientGoodput:
     """The goodput of one client, counted in requests and in tokens.
 
-    - ``in_window`` requests finished in the window within their targets, with ``in_window_tokens``
+    - ``in_window`` is the number of requests that finished in the window within their targets, and
+      ``in_window_tokens`` is their weighted tokens.
+    - ``asked`` is the number of requests that the window's programs demanded, and ``asked_tokens``
+      is their weighted tokens.
+    - ``met`` is the number of demanded requests that met their targets, and ``met_tokens`` is their
       weighted tokens.
-    - ``asked`` requests, with ``asked_tokens`` weighted tokens, were demanded by the programs that
-      arrived in the window. ``met`` of these requests, with ``met_tokens`` weighted tokens, met
-      their targets.
-    - ``computed`` tokens were computed for these programs: uncached prompt tokens, recomputed
-      tokens and output tokens. ``wasted`` of them belong to requests that missed their targets.
+    - ``computed`` is the number of uncached prompt tokens, recomputed tokens and output tokens that
+      were computed for the window's programs. ``wasted`` counts the computed tokens of late
+      requests.
     - ``slack_s`` is the slack in seconds of each finished request whose slack is finite.
     """
 
@@ -142,8 +142,8 @@ def _counted(programs: Programs, own: Requests, targets: Targets, facts: Facts) 
 class Goodput:
     """The goodput of a run: ``counts`` holds the goodput of each client with latency targets.
 
-    ``promised`` holds the indices of these clients, ``weights`` holds their weights, and
-    ``length_s`` is the length of the window in seconds.
+    ``promised`` and ``weights`` hold the indices and the weights of these clients. ``length_s`` is
+    the length of the window in seconds.
     """
 
     counts: list[ClientGoodput]
@@ -153,7 +153,7 @@ class Goodput:
     weights: Floats
 
     def by_client(self, value: Callable[[Sequence[ClientGoodput]], float]) -> list[float | None]:
-        """Return ``value`` for each client, by client index; None for a client without targets."""
+        """Return ``value`` for each client, by client index; None if a client has no targets."""
         found: list[float | None] = [None] * self.clients
         for index, one in zip(self.promised, self.counts, strict=True):
             found[index] = value([one])
@@ -224,9 +224,9 @@ def median(values: Floats) -> float:
 class GroupService(NamedTuple):
     """The useful service that a group of clients received before a given time, in weighted tokens.
 
-    ``served`` is the useful service. ``due`` is the useful demand of the programs that arrived
-    before the given time, ``programs`` is their number, and ``finished`` is the number of programs
-    that ended before that time.
+    ``served`` is the useful service, and ``due`` is the useful demand of the programs that arrived
+    before the given time. ``programs`` is the number of these programs, and ``finished`` is the
+    number of programs that ended before that time.
     """
 
     served: float
@@ -236,20 +236,20 @@ class GroupService(NamedTuple):
 
     @property
     def fraction(self) -> float:
-        """The fraction of due service that was served, or NaN if none was due."""
+        """The fraction of due service that was served; NaN if no service was due."""
         return self.served / self.due if self.due else float("nan")
 
     @property
     def programs_served(self) -> float:
-        """The useful service, expressed as a number of programs of mean size; may be fractional."""
+        """The useful service, expressed as a number of programs of mean size."""
         return self.fraction * self.programs if self.due else 0.0
 
 
 def group_service(tables: Tables, padding: Mapping[int, Padding], end_s: float) -> GroupService:
     """Return the useful service before ``end_s`` of the clients (indices) in ``padding``.
 
-    Each token of a lengthened answer counts as the same fraction of a useful token, because a
-    program can use an answer only when it is complete.
+    Each token of a lengthened answer counts as an equal fraction of a useful token. A program can
+    use an answer only when the answer is complete.
     """
     weights, clients = ServiceWeights(), np.array(sorted(padding), dtype=np.int64)
     waste, output = _prices(padding, len(tables.clients), weights)
@@ -282,10 +282,7 @@ def useful(
 def _served(
     tables: Tables, padding: Mapping[int, Padding], window: Window, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """Return each client's service with useful outputs only, and its padding of inputs.
-
-    Both results are in weighted tokens and have the shape (n_clients,).
-    """
+    """Return each client's service with useful outputs, and its padding of inputs (weighted)."""
     count = len(tables.clients)
     waste, output = _prices(padding, count, weights)
     booked = booked_in(tables.service, window, count)
@@ -297,10 +294,7 @@ def _served(
 def _prices(
     padding: Mapping[int, Padding], count: int, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """Return, for each client, the padding of a request and the price of an output token.
-
-    Both are in weighted tokens.
-    """
+    """Return, in weighted tokens, each client's padding per request and price per output token."""
     waste, output = np.zeros(count), np.full(count, float(weights.output))
     for client, one in padding.items():
         waste[client] = weights.extend * one.input_tokens

@@ -1,7 +1,7 @@
 """The limit of a run: the least GPU time of its requests, and where the rest of the time went.
 
-Every number is a lower bound on GPU time that no scheduler can beat with the same engine and timing
-profile. Docs: docs/reference/metrics.md.
+Each least time is a lower bound that no scheduler can beat with the same engine and timing profile
+(docs/reference/metrics.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairbench.metrics.tables import Tables
 from fairbench.metrics.waiting import merged, waits
 
 WORK, ARRIVALS, PROGRAM = "work", "arrivals", "longest program"
-"""Why a run cannot be shorter than its least makespan."""
+"""The possible causes of a run's least makespan: total work, late arrivals, or one long program."""
 NO_PROMPTS = "unknown, because the records do not say which prompts share a prefix"
 NO_PRICES = "unknown, because no timing profile describes the replicas"
 
@@ -31,7 +31,7 @@ def why_no_limit(tables: Tables, facts: Facts) -> str:
 
 
 def limit_values(tables: Tables, facts: Facts, got: Shares) -> dict[str, Any]:
-    """Return a run's limit and the shares of GPU time by purpose; {} if the limit is unknown."""
+    """Return a run's limit and its GPU time by purpose; {} if the limit is unknown."""
     if facts.prices is None or tables.requests.compulsory_tokens is None:
         return {}
     work = least_work(tables.requests, facts.prices)
@@ -61,15 +61,15 @@ def limit_values(tables: Tables, facts: Facts, got: Shares) -> dict[str, Any]:
     return {**run, "limit_cause": least.cause}
 
 
-# If the bound by work is at least the fraction ``NEARLY`` of the least makespan, the work alone
-# counts as the cause of the makespan (the duration of the run).
+# The total work counts as the cause of the least makespan (duration) if the bound by work alone is
+# at least 90% of the makespan.
 NEARLY = 0.9
 
 
 class LeastWork(NamedTuple):
-    """The least GPU time of each request in seconds; 0 for requests that did not finish.
+    """The least GPU time in seconds of each request, which is 0 for an unfinished request.
 
-    Arrays have the shape (n_requests,).
+    ``prefill_s`` and ``decode_s`` have the shape (n_requests,).
     """
 
     prefill_s: Floats
@@ -77,14 +77,14 @@ class LeastWork(NamedTuple):
 
     @property
     def in_all_s(self) -> Floats:
-        """The least GPU time that each request needs for prompt and answer."""
+        """The least GPU time that each request needs for its prompt and its answer."""
         return self.prefill_s + self.decode_s
 
 
 def least_work(requests: Requests, prices: WorkPrices) -> LeastWork:
     """Return the least GPU time of each request: in full batches, and without avoidable work.
 
-    Raises ValueError if the requests' compulsory tokens, which no cache can avoid, are unknown.
+    Raises ValueError if the compulsory tokens, which no cache can save, are unknown.
     """
     if requests.compulsory_tokens is None:
         raise ValueError("the compulsory tokens are unknown")
@@ -104,8 +104,8 @@ class Makespan(NamedTuple):
 def least_makespan(tables: Tables, facts: Facts, work: LeastWork, alone_s: Floats) -> Makespan:
     """Return the time before which no scheduler could have finished the run's requests.
 
-    The result is the largest of three bounds: the work divided by the replicas, the work that
-    arrives from some time on, and the longest program alone. A program that waits for an earlier
+    The result is the largest of three bounds: all work divided by the replicas, the work that
+    arrives after some time, and the longest program alone. A program that waits for an earlier
     program of its client counts as if it had arrived at the start. ``alone_s`` holds the
     ``alone_times`` of the programs.
     """
@@ -131,10 +131,9 @@ class InMemory(NamedTuple):
 def with_memory(requests: Requests, facts: Facts, work: LeastWork) -> InMemory:
     """Return the highest hit rate of any eviction policy, and the least run time at this rate.
 
-    The prompts are taken in the run's order. Both results are NaN if all prefixes fit in memory.
-
-    For each computed token beyond the compulsory tokens, the bound adds the lowest price of a
-    prompt token, without attention. Precondition: the facts contain prices, and the compulsory
+    The prompts are taken in the run's order. Computed tokens beyond the compulsory tokens are
+    priced at the lowest price of a prompt token, without attention. The hit rate and the time are
+    NaN if all prefixes fit in memory. Precondition: the facts contain prices, and the compulsory
     tokens are known.
     """
     if facts.least_computed is None:
@@ -153,8 +152,8 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
     """Return the least time of each program alone on an idle cluster, in seconds.
 
     The bound assumes that all of a prompt but its last token is cached, and that parallel calls do
-    not delay each other. A call at depth d waits for the calls at smaller depths; at each depth,
-    the bound counts the shortest call.
+    not delay each other. A call waits for the calls at smaller depths, and the bound counts the
+    shortest call of each depth.
 
     Returns:
         Shape (n_programs,); only calls that finished count.
@@ -165,7 +164,7 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
     program, depth = program[served], requests.depth[served]
     order = np.lexsort((calls_s, depth, program))
     program, depth, calls_s = program[order], depth[order], calls_s[order]
-    first = np.ones(len(order), np.bool_)  # the shortest call of each program at each depth
+    first = np.ones(len(order), np.bool_)  # The mask marks the shortest call at each depth.
     first[1:] = (program[1:] != program[:-1]) | (depth[1:] != depth[:-1])
     shortest_s = np.cumsum(np.where(first, calls_s, 0.0))
     level = np.cumsum(first) - 1
@@ -184,7 +183,7 @@ def most_service(tables: Tables, facts: Facts, got: Shares, work: LeastWork, sha
     Every client receives at least ``share`` of its max-min fair share, and at most its demand. The
     remaining GPU time goes to the clients whose service costs least. A client's service is assumed
     to be a uniform mix of all its requests. The result is NaN for a disaggregated cluster, and for
-    a run without a window.
+    an empty window.
     """
     clients, requests = len(facts.clients), tables.requests
     if facts.prefill_workers is not None or not got.window.length_s:
@@ -201,7 +200,7 @@ def most_service(tables: Tables, facts: Facts, got: Shares, work: LeastWork, sha
 
 
 def most_at(price: Floats, demand: Floats, weight: Floats, share: float, time_s: float) -> float:
-    """Return the most tokens that can be served in ``time_s``, found by bisection."""
+    """Return the most tokens that can be served in ``time_s`` seconds, found by bisection."""
     low, high = 0.0, float(demand.sum())
     if not high or cheapest(price, demand, share * max_min(high, demand, weight), high) <= time_s:
         return high
@@ -214,10 +213,7 @@ def most_at(price: Floats, demand: Floats, weight: Floats, share: float, time_s:
 
 
 def cheapest(price: Floats, most: Floats, least: Floats, total: float) -> float:
-    """Return the least cost of ``total`` units, with ``least`` to ``most`` units of each kind.
-
-    Only the sum is constrained, so the cheapest kinds are filled up first.
-    """
+    """Return the least cost of ``total`` units, with ``least`` to ``most`` units of each kind."""
     order = np.argsort(price, kind="stable")
     room = np.cumsum((most - least)[order])
     more = np.diff(np.minimum(room, max(0.0, total - float(least.sum()))), prepend=0.0)
@@ -225,10 +221,7 @@ def cheapest(price: Floats, most: Floats, least: Floats, total: float) -> float:
 
 
 def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
-    """Return the mean, over the well-behaved clients, of the P95 of their least program latencies.
-
-    ``program_s`` holds the ``alone_times`` of the programs.
-    """
+    """Return the mean P95 of the least program latencies, over the well-behaved clients."""
     requests, programs, prices = tables.requests, tables.programs, facts.prices
     assert prices is not None
     if facts.latency == "ttft":
@@ -270,8 +263,8 @@ def time_spent(tables: Tables, facts: Facts, work: LeastWork) -> TimeSpent:
     served = requests.status == FINISHED
     assert requests.compulsory_tokens is not None
     computed_s = prices.prompt_s(requests.input_tokens, requests.extend_tokens)
-    # Requests that share a prefix may finish in another order than that in which they were
-    # computed.
+    # Only the sum over all requests is correct, because requests that share a prefix may finish in
+    # another order than they were computed.
     recomputed_s = float(computed_s[served].sum() - work.prefill_s.sum())
     begun = ~served & ~np.isnan(requests.admitted_s)
     answers_s = prices.answer_s(requests.input_tokens, requests.output_tokens)
@@ -295,10 +288,6 @@ class _Steps(NamedTuple):
 
 
 def _steps(tables: Tables, facts: Facts, prices: WorkPrices) -> _Steps:
-    """Return the busy time, the time lost in small decode batches, and the idle time of waits.
-
-    All times are in seconds.
-    """
     queued = waits(tables.requests, facts.horizon_s)
     union = merged(queued.start, np.minimum(queued.end, facts.horizon_s))
     times = np.stack([union.start, union.end], axis=1).ravel()
@@ -337,13 +326,13 @@ def program_arrivals(programs: Programs, facts: Facts) -> Floats:
 
 
 def _with_arrivals(tables: Tables, facts: Facts, work: LeastWork, arrival_s: Floats) -> float:
-    """Return the maximum of a + T(a) over all times a, in seconds.
+    """Return the maximum, over all times a, of a plus the least time for the work from a on.
 
-    T(a) is the least time that all replicas need for the programs that arrive at or after time a.
+    The work from a on is the work of all programs that arrive at or after time a.
     """
     requests, programs = tables.requests, tables.programs
     at = program_rows(requests, programs)
-    # If a request's program was not recorded, the request may have begun at any time.
+    # A request whose program was not recorded may have begun at any time.
     start_s = np.where(at >= 0, arrival_s[at] if len(programs) else 0.0, 0.0)
     known = np.flatnonzero(at >= 0)
     times_s, *parts = work_from(requests, facts, work, start_s, known)
@@ -363,11 +352,11 @@ def work_from(
 ) -> WorkFrom:
     """Return the work that no scheduler can do before each time, in descending order of time.
 
-    The records charge a shared prefix to the request that ended first, but another scheduler may
+    The records charge a shared prefix to the request that finished first, but another scheduler may
     compute the prefix for any request that contains it. Before a time ``a``, only requests that
-    begin earlier can compute a prefix. If all of these ended before a given request did, then none
-    of their prompts contains the tokens charged to it, and these tokens are work from ``a`` on.
-    Otherwise, the request counts with a single prompt token.
+    begin earlier can compute a prefix. The tokens charged to a request are work after ``a`` if all
+    requests that begin before ``a`` finished earlier, because then none of their prompts contains
+    the tokens. Any other request counts with a single prompt token.
 
     Args:
         requests: All requests of the run.
@@ -388,7 +377,7 @@ def work_from(
 
 
 def _charged_until(requests: Requests, start_s: Floats) -> Floats:
-    """Return the earliest start among each request and all requests that did not end before it."""
+    """Return the earliest start among each request and the requests that ended no earlier."""
     ended_s = np.where(requests.status == FINISHED, requests.finish_s, np.inf)
     order = np.argsort(ended_s, kind="stable")
     earliest_s = np.minimum.accumulate(start_s[order][::-1])[::-1]

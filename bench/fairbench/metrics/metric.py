@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fairbench.metrics.sharing_incentive import RunBeside
 
 
-LAST = 1_000  # A column of a table that has no position of its own comes last.
+LAST = 1_000  # A column without a position of its own comes last in its table.
 
 
 class Better(Enum):
@@ -78,7 +78,7 @@ DIGITS = {Form.SECONDS: 1, Form.INDEX: 3, Form.PERCENT: 3, Form.WHOLE_PERCENT: 3
 
 
 class Presence(Enum):
-    """The stored summaries that must have a metric; older summaries lack newer metrics."""
+    """The stored summaries that must contain a metric; older summaries lack newer metrics."""
 
     ALWAYS = "all"
     IN_REPORTS = "summaries from which a report or a new score is made"
@@ -105,11 +105,10 @@ class Shown(NamedTuple):
     """How a metric appears in one display, as a column, line or headline.
 
     - ``position`` sets the order in the display.
-    - ``heading`` and ``form`` replace those of the metric.
+    - ``heading`` and ``form`` replace the metric's own heading and form.
     - ``dropped`` is the order in which columns are left out of a table that is too wide, the lowest
       number first. A column with None is never left out.
-    - ``note`` explains a headline; ``{latency}`` in a note stands for what the run's latencies
-      measure.
+    - ``note`` explains a headline; ``{latency}`` in a note is replaced by the name of the latency.
     """
 
     display: Display
@@ -123,7 +122,7 @@ class Shown(NamedTuple):
 class Column(NamedTuple):
     """The column of a metric in one display; ``heading`` has one or two lines.
 
-    The other attributes mean the same as in ``Metric`` and ``Shown``.
+    ``Metric`` and ``Shown`` explain the other attributes.
     """
 
     key: str
@@ -140,7 +139,7 @@ class Column(NamedTuple):
         return self.heading.replace("\n", " ")
 
 
-# ``MORE`` and ``LESS`` are short names of the enum's members, for the table of metrics.
+# The table of metrics uses short names for members of the enums.
 MORE, LESS = Better.MORE, Better.LESS
 CLIENT, BOTH = Of.CLIENT, Of.BOTH
 COUNT = Kind.COUNT
@@ -160,24 +159,23 @@ def every_run(run: RunData) -> bool:
 class Metric:
     """The entry of a metric: name, unit, direction, columns, and the function of its values.
 
-    - ``heading`` is the metric's name in words; ``column`` is the title of a narrow column, by
-      default heading and unit.
-    - ``meaning`` is the text of the reference page, by default the heading; ``page`` is a link to a
-      page with more about the metric.
-    - ``digits`` is the number of decimals in lines that show a mean with its interval, by default
-      the number of decimals in ``form``.
+    - ``heading`` is the metric's name in words.
+    - ``column`` is the title of a narrow column; the default is heading and unit.
+    - ``meaning`` is the text on the reference page; the default is the heading.
+    - ``page`` is a link to a page that explains the metric.
+    - ``digits`` is the number of decimals in lines that show a mean with its interval; the default
+      follows from ``form``.
     - ``most`` is the largest possible value; no value is negative.
     - ``undefined`` is the reason why a value may be missing; without a reason, a value always
       exists.
-    - ``when`` says whether a run has the metric. ``compute`` returns its value for the run, and
-      ``by_client`` returns a value for each client, None for a client without the metric. NaN means
-      undefined.
-    - ``beside`` and ``clients_beside`` are the functions of a metric that is computed only when a
-      run is compared with other runs.
-    - ``tail`` is the metric's percentile if it is a high one, else 0; tables show only one high
-      percentile (``shown_percentiles``).
+    - ``when`` says whether a run has the metric.
+    - ``compute`` returns the value for a run, and ``by_client`` returns a value for each client,
+      None for a client without the metric. NaN means undefined.
+    - ``beside`` and ``clients_beside`` compute the values of a metric that compares runs.
+    - ``tail`` is the percentile of a metric that is a high percentile, else 0; tables show only one
+      high percentile (``shown_percentiles``).
     - ``verdict`` is true if a difference between schedulers is called better or worse, and false if
-      it is only called more or less.
+      the difference is only called more or less.
     """
 
     key: str
@@ -199,8 +197,7 @@ class Metric:
     verdict: bool = True
     meaning: str = ""
     page: str = ""
-    # Comparing two metrics ignores the functions, because metrics with equal keys have equal
-    # functions.
+    # Two metrics compare equal without their functions, because the functions follow from the key.
     when: Callable[[RunData], object] = field(default=every_run, compare=False)
     compute: Callable[[RunData], Value] | None = field(default=None, compare=False)
     by_client: Callable[[RunData], Values] | None = field(default=None, compare=False)

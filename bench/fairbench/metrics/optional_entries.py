@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 
 def _goodput(metric: Metric) -> Metric:
-    """Return the metric, limited to runs in which a client has latency targets."""
     page = "[goodput](../guide/goodput.md#how-it-is-judged)"
     return replace(metric, when=lambda run: run.has_targets, page=page)
 
@@ -121,7 +120,7 @@ GOODPUT = tuple(map(_goodput, (
 
 
 def _in_windows(length_s: float, key: str, when: str) -> tuple[Metric, Metric]:
-    """Return two metrics of shares in windows of a length: of the run, and of each client."""
+    """Return two metrics of shares in windows: the lowest share of the run, and each client's."""
     shown = (Shown(Display.CONTRAST, 2), Shown(Display.REPEATS, 14)) if length_s == 60 else ()
     common = Metric(
         key, f"of fair share {when}", better=MORE, of=CLIENT, form=Form.PERCENT, most=1.0,
@@ -151,7 +150,6 @@ WINDOWS = tuple(
 
 
 def _tree(metric: Metric) -> Metric:
-    """Limit a metric of shares in a tree of tenants to runs that have tenants."""
     page = "[tenants](../guide/tenants.md#what-a-run-is-judged-by)"
     return replace(metric, when=lambda run: run.tenants, page=page)
 
@@ -193,7 +191,6 @@ NO_ANSWER = "no answer of the client has two tokens"
 
 
 def _stall(metric: Metric) -> Metric:
-    """Return the metric of stalls, limited to runs whose decode steps or token gaps are known."""
     better = MORE if metric.better is MORE else LESS
     return replace(metric, better=better, when=lambda run: run.stalls is not None)
 
@@ -230,7 +227,6 @@ STALLS = tuple(map(_stall, (
 
 
 def _memory(metric: Metric) -> Metric:
-    """Return the metric of KV memory, limited to runs that record which clients hold KV memory."""
     return replace(metric, of=CLIENT, when=lambda run: run.tables.memory is not None)
 
 
@@ -284,7 +280,6 @@ def _session(name: str, heading: str, percent: int, meaning: str) -> Metric:
 
 
 def _victim_session(name: str, heading: str, percent: int, meaning: str) -> Metric:
-    """Return the metric for a session percentile, averaged over the well-behaved clients."""
     return Metric(
         f"victim_{name}_p{percent}_s", f"P{percent} of well-behaved {heading}", unit="s",
         better=LESS, undefined=NO_VICTIM, when=lambda run: run.facts.sessions,
@@ -294,12 +289,10 @@ def _victim_session(name: str, heading: str, percent: int, meaning: str) -> Metr
 
 
 def _has_gateway(run: RunData) -> bool:
-    """Return whether a run has sessions whose calls a gateway may queue."""
     return run.facts.sessions and run.requests.routed_s is not None
 
 
 def _of_sessions(metric: Metric) -> Metric:
-    """Return the metric of sessions, limited to runs whose programs are sessions."""
     page = "[sessions](#sessions)"
     return replace(metric, page=page, when=lambda run: run.facts.sessions)
 
@@ -403,7 +396,6 @@ SESSIONS = (
 
 
 def _of_side(number: int, side: str) -> tuple[Metric, Metric]:
-    """Return the metrics of the prefill or decode workers of a disaggregated run."""
     return (
         Metric(f"{side}_busy_ratio", f"busy time of {side} workers over the run",
             form=Form.PERCENT, most=1.0, undefined="nothing was simulated",
@@ -416,7 +408,6 @@ def _of_side(number: int, side: str) -> tuple[Metric, Metric]:
 
 
 def _side(metric: Metric) -> Metric:
-    """Return the metric, limited to runs with disaggregated prefill and decode workers."""
     return replace(metric, when=lambda run: run.sides)
 
 
@@ -431,7 +422,7 @@ SIDES = tuple(map(_side, (
 
 
 def _limit(metric: Metric) -> Metric:
-    """Return the metric of the run's limit, whose value ``RunData.limit_values`` computes."""
+    """Give a metric of the run's limit the function that reads ``RunData.limit_values``."""
     return replace(
         metric,
         when=lambda run: metric.key in run.limit_values,
@@ -488,7 +479,6 @@ LIMIT = tuple(map(_limit, (
 
 
 def _lateness(statistic: str) -> Metric:
-    """Return the metric for a statistic of how late a live run sent its requests."""
     return Metric(
         f"lateness_{statistic}_ms", f"{statistic} lateness of the load", unit="ms",
         undefined=NOT_SENT,
@@ -541,7 +531,7 @@ def _incentive(rank: int) -> Metric:
 
 
 def _beside(metric: Metric) -> Metric:
-    """Return the metric, limited to comparisons, which add the metric to the summary of a run."""
+    """Limit a metric to comparisons, which add its value to the summary of a run."""
     page = "[comparisons](../guide/sweep.md#columns-of-a-comparison)"
     return replace(metric, page=page, when=lambda run: False)
 

@@ -40,10 +40,9 @@ class Noted(NamedTuple):
     """The value of a metric, with notes for the reader.
 
     - ``value`` is NaN if the metric is not defined.
-    - ``reason`` says why the value is not finite; if it is "", the reader gets
-      ``Metric.undefined``.
-    - ``bound`` is ">" if the value is a lower bound, which prints as "> x", "<" if it is an upper
-      bound, else "".
+    - ``reason`` says why the value is not finite; the default is ``Metric.undefined``.
+    - ``bound`` is ">" for a lower bound, which prints as "> x", "<" for an upper bound, and "" for
+      an exact value.
     - ``remark`` says how a finite value was found, for example by an estimate.
     """
 

@@ -1,8 +1,8 @@
 """Stalls from recorded gaps between tokens, and the prompts that caused the longest gaps.
 
 A recorded log does not say when the server computed a prompt. The computation is assumed to last
-from the admission to the first token. If the admission is unknown, it is assumed to take at most
-``SLOWER`` times as long as the log's fastest prompts of the same length.
+from the admission to the first token. If the admission is unknown, the computation is assumed to
+take at most ``SLOWER`` times as long as the log's fastest prompts of equal length.
 """
 
 from __future__ import annotations
@@ -27,20 +27,19 @@ from fairbench.metrics.stalls import (
 )
 
 SLOWER = 2.0  # A prompt takes at most this multiple of the least time per prompt token in the log.
-# ``FASTEST`` and ``SHORTEST`` are the percentiles that stand for the least time per prompt token
-# and for the shortest gaps.
+# Percentile 5 of the times per prompt token counts as the least time, and percentile 10 of the gaps
+# counts as the shortest gap.
 FASTEST, SHORTEST = 5, 10
-TOGETHER_S = 1e-3  # Tokens that are at most this time apart arrived together.
-# A stall has a known cause only if prompts are computed for at least this fraction of the stall.
+TOGETHER_S = 1e-3
+# A stall has a known cause only if prompts are computed for at least half of the stall.
 EXPLAINED = 0.5
-# Fewer prompt tokens in a gap than ``LEAST_TOKENS`` are a rounding error.
-LEAST_TOKENS = 1e-3
+LEAST_TOKENS = 1e-3  # Fewer prompt tokens in a gap than this are a rounding error.
 MOST_STALLS = 2_000  # Causes are sought only for the longest stalls.
-MOST_CAUSES = 5  # A message names at most this number of prompts.
+MOST_CAUSES = 5
 
 
 class Prompts(NamedTuple):
-    """When prompts were computed: begin and end (s), computed tokens, and rows of requests."""
+    """The prompts that were computed, with begin, end (s), computed tokens and rows of requests."""
 
     request: Ints
     begin_s: Floats
@@ -90,16 +89,15 @@ class Cause(NamedTuple):
 
 
 def prompts_of(requests: Requests) -> Prompts:
-    """Return when the prompts of answered requests were computed, as far as a log tells."""
+    """Return when the prompts of answered requests were computed, as far as the records tell."""
     rows = np.flatnonzero(np.isfinite(requests.first_token_s) & (requests.extend_tokens > 0))
     first_s, tokens = requests.first_token_s[rows], requests.extend_tokens[rows].astype(np.float64)
     admitted_s = requests.admitted_s[rows]
-    # If an admission time is unknown, the tables contain the time of the first token instead.
+    # Instead of an unknown admission time, the tables contain the time of the first token.
     is_known = admitted_s < first_s
     begin_s = np.where(is_known, admitted_s, requests.arrival_s[rows])
     if len(rows):
-        # The pace is taken from long prompts, on which the fixed time per request has the least
-        # effect.
+        # Long prompts give the pace, because a request's fixed time affects them least.
         longer = tokens >= np.median(tokens)
         each_s = ((first_s - begin_s) / tokens)[longer]
         token_s = float(np.percentile(each_s, FASTEST, method="lower"))
@@ -121,9 +119,9 @@ def recorded_limit_s(gaps: TokenGaps, facts: Facts) -> float:
 def recorded_stalls(requests: Requests, gaps: TokenGaps, facts: Facts) -> Stalls:
     """Return the stalls of a run or a log whose gaps between tokens were recorded.
 
-    If prompts were computed in a gap, the part of the gap beyond the client's usual gap is stall
-    time, up to the time of the prompts. It is booked to the clients of these prompts, in proportion
-    to the tokens computed in the gap.
+    If prompts were computed in a gap, the time beyond the client's usual gap is stall time, but at
+    most the time of the prompts. The stall time is attributed to the clients of these prompts, in
+    proportion to the tokens computed in the gap.
     """
     clients = len(facts.clients)
     prompts, worker = prompts_of(requests), requests.worker[gaps.request]
@@ -166,8 +164,7 @@ def _held_up_s(
 ) -> Floats:
     """Return how much longer (s) than usual each gap was, at most the time to compute its prompts.
 
-    The usual gap is the median of the client's gaps without prompts, or of all such gaps if the
-    client has none.
+    The usual gap is the median of the client's gaps without prompts, or else of all such gaps.
     """
     gap_s, beside_s = end_s - begin_s, prompts.seconds_in(begin_s, end_s)
     alone = beside_s <= 0
@@ -182,8 +179,8 @@ def _held_up_s(
 def causes_of(requests: Requests, gaps: TokenGaps, facts: Facts) -> list[Cause]:
     """Return the prompts that caused the longest stalls, ordered by their longest stall.
 
-    A stall is attributed to the prompt with the most tokens computed in it. Its cause is unknown if
-    prompts were computed for less than half of it.
+    A stall is attributed to the prompt with the most tokens computed during the stall. The cause is
+    unknown if prompts were computed for less than half of the stall.
     """
     long = np.flatnonzero(gaps.gap_s > recorded_limit_s(gaps, facts))
     long = long[np.argsort(-gaps.gap_s[long], kind="stable")][:MOST_STALLS]
@@ -195,7 +192,7 @@ def causes_of(requests: Requests, gaps: TokenGaps, facts: Facts) -> list[Cause]:
 
 
 def _cause_of(prompts: Prompts, requests: Requests, gaps: TokenGaps, gap: int) -> int:
-    """Return the row of the request whose prompt caused a stall, -1 if unknown."""
+    """Return the row of the request whose prompt caused a stall; -1 if the cause is unknown."""
     begin_s = float(gaps.start_s[gap])
     end_s = begin_s + float(gaps.gap_s[gap])
     near = prompts.take(
@@ -213,7 +210,6 @@ def _cause_of(prompts: Prompts, requests: Requests, gaps: TokenGaps, gap: int) -
 
 
 def _as_cause(prompt: int, rows: list[int], requests: Requests, gaps: TokenGaps) -> Cause:
-    """Return a prompt as the cause of the stalls ``rows``; the longest stall is the first."""
     first, clients = rows[0], np.unique(requests.client[gaps.request[rows]])
     return Cause(
         *(prompt, len(rows), len(clients), int(gaps.request[first])),

@@ -33,14 +33,14 @@ _DTYPES: dict[str, Any] = {"Ints": np.int64, "Floats": np.float64, "Codes": np.i
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """A table; its columns are the fields of the subclass, arrays of equal length."""
+    """A table whose columns are the fields of the subclass, as arrays of equal length."""
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> Self:
         """Return a table of the given columns, cast to the types of the fields.
 
         Columns that are not fields of the table are left out. Raises DataError if a column without
-        a default is missing, or if the lengths of columns differ.
+        a default is missing, or if the columns have different lengths.
         """
         made: dict[str, NDArray[Any]] = {}
         for column in fields(cls):
@@ -86,14 +86,14 @@ def _names_of(table: Any) -> tuple[str, ...]:
 class Requests(Table):
     """The requests of a run, one row per request.
 
-    - ``worker`` is -1 before the request is sent to a worker.
+    - ``worker`` is the worker that runs the request, or -1 before the request is sent to a worker.
     - ``admitted_s`` is the first admission, ``retracted_s`` is the last retraction, and
-      ``readmitted_s`` is the admission after it.
+      ``readmitted_s`` is the admission after the last retraction.
     - ``input_tokens`` is ``cached_tokens + extend_tokens`` at the first admission.
     - ``output_tokens`` is the number of output tokens so far.
     - ``recompute_tokens`` is the number of tokens computed again after retractions.
-    - ``routed_s`` is the time at which a gateway released the request to its worker; None if
-      requests were released on arrival.
+    - ``routed_s`` is the time at which a gateway released the request to its worker; None if the
+      run has no gateway.
     - ``swapped_tokens`` is the number of KV tokens copied to host memory or back; None if the
       scheduler does not swap.
     - ``demoted`` is 1 for requests that admission control put behind all other requests; None if
@@ -102,12 +102,12 @@ class Requests(Table):
       ``worker`` then only computes the prompt. ``reserved_s`` is the time at which the decode
       worker reserves memory, and ``computed_s`` is the end of the prompt's computation. ``sent_s``
       and ``received_s`` are the start and the end of the transfer of the KV cache to the decode
-      worker. These columns are None if the same worker computes prompts and answers.
+      worker. The columns are None if one worker computes the prompt and generates the answer.
     - ``estimated`` is 1 if a server did not report the request's tokens; None if all tokens are
       known.
     - ``compulsory_tokens`` is the number of prompt tokens, at least 1, that no earlier prompt or
-      answer of the run contains. It is 0 for an unfinished request, and None if prompts are
-      unknown.
+      answer of the run contains. The number is 0 for an unfinished request. The column is None if
+      the content of prompts is unknown.
     """
 
     request_id: Ints
@@ -166,16 +166,16 @@ class Service(Table):
 
     A stretch consists of ``steps`` iterations of one worker with an unchanged batch. Each step
     lasts ``step_growth_s`` seconds longer than the step before, because contexts grow. A prefill
-    iteration is a stretch of one step. The rows of one worker do not overlap in time, except the
-    rows of one stretch.
+    iteration is a stretch of one step. Rows of one worker overlap in time only if they belong to
+    one stretch.
 
-    - ``input_tokens`` and ``extend_charged_tokens`` count from ``start_s`` on, the time of the
-      admission.
-    - ``extend_tokens``, computed by the iteration, count from ``end_s`` on.
-    - ``output_tokens / steps`` are added at the end of every step.
+    - ``input_tokens`` and ``extend_charged_tokens`` count from ``start_s`` on, when the requests
+      are admitted.
+    - ``extend_tokens`` are the uncached input tokens, which count from ``end_s`` on.
+    - ``output_tokens / steps`` tokens are added at the end of every step.
     - ``recompute_tokens`` are tokens computed again after retractions, which no other column
       counts.
-    - ``gpu_s`` is the client's part of the GPU time in seconds, or None if the composition of
+    - ``gpu_s`` is the client's part of the GPU time in seconds; None if the composition of
       iterations is unknown.
     """
 
@@ -195,7 +195,7 @@ class Service(Table):
     gpu_s: Floats | None = None
 
     def parts(self) -> Iterator[Service]:
-        """Yield the log in several parts if it is long and ordered by time, else as a whole."""
+        """Yield a long log in order of time in several parts, and any other log in one part."""
         if not is_long(len(self)) or np.any(self.start_s[1:] < self.start_s[:-1]):
             yield self
             return
@@ -203,7 +203,7 @@ class Service(Table):
             yield self.between(first, after)
 
     def between(self, first: int, after: int) -> Service:
-        """Return the rows from ``first`` up to, and without, ``after``."""
+        """Return the rows ``first`` to ``after - 1``."""
         columns = self.to_columns()
         return Service(**{name: column[first:after] for name, column in columns.items()})
 
@@ -223,13 +223,13 @@ PLAIN = Padding()
 
 
 class Client(NamedTuple):
-    """A registered client of the run, which may have sent no request.
+    """A registered client of a run, even if the client sent no request.
 
-    - ``weight`` is the client's entitlement relative to that of other clients.
-    - ``targets`` are the latency targets of its requests, and ``service_class`` is the name of the
-      class that sets the targets, or "".
-    - ``owner`` is the name of the client's owner, or "" if the client's own name states the owner.
-    - ``padding`` is the useless part of its requests.
+    - ``weight`` is the client's entitlement relative to other clients.
+    - ``targets`` are the latency targets of the client's requests, and ``service_class`` is the
+      name of the class that sets the targets, or "".
+    - ``owner`` is the client's owner, or "" if the client's own name states the owner.
+    - ``padding`` is the useless part of the client's requests.
     """
 
     name: str
@@ -270,7 +270,7 @@ class FitLimits(NamedTuple):
 
 
 class LoneStep(NamedTuple):
-    """The time of a decode step of a lone request: a constant, plus seconds per context token."""
+    """The time of a decode step of a lone request, with ``context_token_s`` per context token."""
 
     step_s: float
     context_token_s: float
@@ -279,15 +279,15 @@ class LoneStep(NamedTuple):
 class WorkPrices(NamedTuple):
     """Lower bounds on GPU time on one replica, in seconds, from a timing profile and engine limits.
 
-    - ``token_s``: a prompt token in the linear layers of a full prefill batch.
-    - ``request_s``: each request in a prefill batch.
-    - ``attention_s``: attention for one pair of a new prompt token and an earlier token.
-    - ``read_s``: reading a cached prompt token.
-    - ``decode_token_s``: an output token in the largest batch, without attention.
-    - ``context_s``: reading a token of context in a decode step.
-    - ``lone_first_s``: the last prompt token of a lone request, without attention.
-    - ``lone_token_s`` and ``lone_context_s``: an output token, and a token of context, of a lone
-      request.
+    - ``token_s``: the time of a prompt token in the linear layers of a full prefill batch.
+    - ``request_s``: the time of each request in a prefill batch.
+    - ``attention_s``: the attention time for one pair of a new prompt token and an earlier token.
+    - ``read_s``: the time to read a cached prompt token.
+    - ``decode_token_s``: the time of an output token in the largest batch, without attention.
+    - ``context_s``: the time to read a token of context in a decode step.
+    - ``lone_first_s``: the time of the last prompt token of a lone request, without attention.
+    - ``lone_token_s``: the time of an output token of a lone request, without its context.
+    - ``lone_context_s``: the time per context token of that output token.
     """
 
     token_s: float
@@ -324,7 +324,7 @@ class WorkPrices(NamedTuple):
     def alone_s(self, input_tokens: Ints, output_tokens: Ints) -> Floats:
         """Return the least time in seconds that each request takes on an idle replica.
 
-        All prompt tokens but the last are in the cache.
+        The bound assumes that all prompt tokens but the last are in the cache.
         """
         attention_s = np.maximum(self.attention_s * input_tokens, self.read_s * (input_tokens - 1))
         steps = np.maximum(output_tokens - 1, 0)
@@ -339,25 +339,23 @@ class Facts:
     """The facts about a run that its tables, such as ``Requests``, do not contain.
 
     - ``window`` is [end of warm-up, end of arrivals); ``horizon_s`` is the end of the run.
-    - ``workers`` is the number of workers, and ``pool_tokens`` is the size of the KV pool of one
-      worker.
+    - ``workers`` is the number of workers, and ``pool_tokens`` is the size of one worker's KV pool.
     - ``prefill_workers`` is the number of workers that only compute prompts, which have the lowest
       numbers; None if every worker computes both prompts and answers.
     - ``latency`` is the latency that is reported: of whole programs, or of first tokens.
     - ``bound`` has the numbers of the fairness theorem that covers router and local scheduler
-      together. If it is None, ``bound_unavailable`` says why no theorem applies.
+      together. If ``bound`` is None, ``bound_unavailable`` says why no theorem applies.
     - ``fit`` is the range to which the timing profile was fitted, ``lone`` is the profile's decode
-      step of a single request, and ``costs`` are all times of the profile. All three are None on
-      real servers, and if the timing profile is unknown.
-    - ``percentiles`` are the percentiles of latency that the user chose instead of the usual ones;
-      empty if the user chose none.
+      step of one request, and ``costs`` are all times of the profile. ``fit``, ``lone`` and
+      ``costs`` are None on real servers, and if the timing profile is unknown.
+    - ``percentiles`` are the percentiles of latency that the user chose; empty means the defaults.
     - ``tenant_weights`` are the weights of tenants, whose names end in /; the default is 1.
     - ``hit_alone`` has, by client, the cache hit rate of the client alone on a fair share of the
       pool.
-    - ``prices`` are lower bounds on GPU times; None on real servers, and if unknown.
-    - ``least_computed`` is the fewest prompt tokens that any eviction policy must compute with the
-      KV memory of all replicas and the run's order of requests. It is None if all distinct prefixes
-      fit into memory, and if unknown.
+    - ``prices`` are lower bounds on GPU times; None on real servers or without a timing profile.
+    - ``least_computed`` is the fewest prompt tokens that any eviction policy must compute with all
+      replicas' KV memory and the run's order of requests. ``least_computed`` is None if unknown, or
+      if all prefixes fit into memory.
     - ``closed_loop`` are the clients that start a program only after an earlier program has ended.
     - ``failed`` is the number of requests that broke off, which the tables show as refused.
     - ``sessions`` tells whether programs are recorded sessions, with think time between calls.
@@ -396,8 +394,7 @@ class TokenGaps(NamedTuple):
 
     - ``request`` is the row of the gap's request in the table of requests.
     - ``start_s`` is the time of the token before the gap, and ``gap_s`` is the length of the gap.
-    - ``names`` are the requests' names in a log, in the order of the table; "" if a request has no
-      name.
+    - ``names`` are the names of the table's requests in a log, or "" for a nameless request.
     """
 
     request: Ints
@@ -407,7 +404,7 @@ class TokenGaps(NamedTuple):
 
     @classmethod
     def after(cls, first_s: Floats, gaps_s: Sequence[Floats | None], names: Sequence[str]) -> Self:
-        """Return the gaps of requests from their first tokens and the gaps of each request."""
+        """Return the gaps of requests, given each request's first token and list of gaps."""
         answered = np.isfinite(first_s).tolist()
         known = [
             np.empty(0) if one is None or not has_token else one
@@ -421,13 +418,13 @@ class TokenGaps(NamedTuple):
 
 
 class Measurements(NamedTuple):
-    """Measurements beside the tables, made by the driver of a live run or read from a log.
+    """Measurements of a live run's driver or of a log that the tables do not contain.
 
     - ``gaps_s`` are the seconds between consecutive tokens of completed requests; None if unknown.
     - ``late_ms`` is the delay of each request between its planned and its real sending time.
     - ``held_s`` is the time that each request waited for a free slot under a limit on concurrency.
     - ``estimated`` is the number of answers for which the server did not report token counts.
-    - ``token_gaps`` are the gaps before tokens, or pieces of answers, of all requests; None if
+    - ``token_gaps`` are the gaps before tokens (or pieces of answers) of all requests; None if
       unknown.
     - ``sessions`` are the names of sessions in a log, by program id; empty if unknown.
     """
@@ -440,12 +437,12 @@ class Measurements(NamedTuple):
     sessions: Sequence[str] = ()
 
     def session(self, program_id: int) -> str:
-        """Return a session's name, or its number if it has no name."""
+        """Return a session's name, or its program id if the session has no name."""
         return self.sessions[program_id] if self.sessions else f"{program_id}"
 
     @property
     def held(self) -> int:
-        """The number of requests that had to wait for a slot."""
+        """The number of requests that had to wait for a slot under a limit on concurrency."""
         return 0 if self.held_s is None else int(np.count_nonzero(self.held_s > 0))
 
 

@@ -89,15 +89,15 @@ class RunData:
     """A run's tables and facts, and the quantities from which its metrics are computed.
 
     ``window`` is the window of the facts, cut at the end of the run; ``cut`` are the facts with
-    this window. ``measured`` holds measurements by a driver or from a log that the tables do not
-    contain.
+    this window. ``measured`` holds measurements that the tables do not contain, from a live run's
+    driver or from a log.
     """
 
     def __init__(self, tables: Tables, facts: Facts, measured: Measurements = NO_MORE) -> None:
         self.tables, self.facts, self.measured = tables, facts, measured
         self.requests, self.programs, self.log = tables.requests, tables.programs, tables.service
         self.clients = len(facts.clients)
-        # Requests that end together with the run count, too: their last tokens come at the horizon.
+        # Last tokens often come exactly at the horizon, so the window ends just after the horizon.
         horizon_s = nextafter(facts.horizon_s, inf)
         self.window = Window(facts.window.start_s, min(facts.window.end_s, horizon_s))
         self.cut = replace(facts, window=self.window)
@@ -119,7 +119,7 @@ class RunData:
 
     @property
     def lost_word(self) -> str:
-        """The word for unanswered requests in messages: "refused", "failed", or both."""
+        """The word for unanswered requests in messages: "refused", "failed" or both."""
         if not self.facts.failed:
             return "refused"
         return "failed or refused" if self.refused_requests else "failed"
@@ -129,7 +129,7 @@ class RunData:
         return ratio(amount, self.facts.horizon_s)
 
     def window_rate(self, amounts: Floats) -> float:
-        """Return the sum of the clients' amounts in the window, divided by the window's length."""
+        """Return the clients' total amount in the window, divided by the window's length."""
         return ratio(float(amounts.sum()), self.window.length_s)
 
     def window_rates(self, amounts: Floats) -> Floats:
@@ -137,7 +137,7 @@ class RunData:
         return amounts / (self.window.length_s or NAN)
 
     def rows_by_client(self, client: Ints, weights: Ints | None = None) -> Ints:
-        """Return, by client, the number of rows, or the sum of the rows' ``weights``."""
+        """Return, for each client, the number of its rows, or the sum of the rows' ``weights``."""
         return np.bincount(client, weights=weights, minlength=self.clients).astype(np.int64)
 
     @property
@@ -153,8 +153,6 @@ class RunData:
     def hit_rates(self) -> list[float]:
         """The cache hit rates of the clients."""
         return hit_rates(self.requests, self.clients)
-
-    # The latencies of completed requests.
 
     @cached_property
     def latencies(self) -> RequestLatencies:
@@ -177,13 +175,10 @@ class RunData:
 
     @cached_property
     def _tpot_ms(self) -> list[Floats]:
-        """The mean times between tokens of each client's completed requests, in ms."""
         several = self.done & (self.requests.output_tokens > 1)
         order, bounds = in_order(self.requests.client[several], self.clients)
         tpot_ms = self.latencies.ms["tpot"][order]
         return [tpot_ms[low:high] for low, high in pairwise(bounds.tolist())]
-
-    # The latencies of programs, by client.
 
     @cached_property
     def cohorts(self) -> Ranked:
@@ -192,14 +187,12 @@ class RunData:
 
     @cached_property
     def well_behaved(self) -> WellBehaved:
-        """The well-behaved clients whose latencies count."""
+        """The well-behaved clients, with their latencies."""
         return WellBehaved(self.programs, self.cohorts, self.facts, self.lost_word)
 
     def client_latency(self, percent: int) -> list[Noted]:
         """Return a percentile of each client's latency, in seconds."""
         return client_percentiles(self.cohorts, percent, self.lost_word)
-
-    # The fair shares of clients and tenants in the window.
 
     @cached_property
     def seen(self) -> Requests:
@@ -226,7 +219,7 @@ class RunData:
         return self.tenants
 
     def noted_share(self, share: float) -> Noted:
-        """Return a share as a metric's value, with the reason if shares cannot be reported."""
+        """Return a share as a metric's value, with the reason if no share can be reported."""
         return Noted(share, self.fair_shares.not_judged)
 
     @cached_property
@@ -237,7 +230,7 @@ class RunData:
 
     @cached_property
     def service_gap(self) -> float:
-        """The largest service gap in weighted tokens over weight; NaN if no two clients waited."""
+        """The largest service gap in weighted tokens over weight; NaN if clients never queued."""
         backlog = Backlog.of_requests(self.requests, self.facts)
         return max_service_gap(backlog, self.log, self.facts).tokens if backlog.shared else NAN
 
@@ -249,7 +242,7 @@ class RunData:
 
     @property
     def gap_bound_s(self) -> Noted:
-        """The theorem's bound, in seconds of the cluster's service in the window."""
+        """The theorem's bound, divided by the cluster's service per second in the window."""
         bound = self.facts.bound
         if bound is None:
             return Noted(NAN, self.facts.bound_unavailable)
@@ -259,7 +252,7 @@ class RunData:
 
     @cached_property
     def all_active(self) -> Window | None:
-        """The period in which all clients were active together, or None."""
+        """The period in which all clients were active together; None if they never were."""
         return all_active_window(self.programs, self.facts)
 
     @cached_property
@@ -269,8 +262,6 @@ class RunData:
             return np.empty(0)
         booked = booked_in(self.log, self.all_active, self.clients)
         return booked.seen(View.CLIENT, self.facts.weights)
-
-    # Fairness over time.
 
     @cached_property
     def timeline(self) -> Timeline | None:
@@ -283,7 +274,7 @@ class RunData:
     def worst_shares(self) -> dict[float, Floats]:
         """Each client's share in its worst window, by the length of the windows in seconds.
 
-        The key 0 has the client's share during its backlogs instead of a window.
+        The key 0 stands for all periods in which the client was backlogged.
         """
         line = self.timeline
         if line is None:
@@ -292,7 +283,7 @@ class RunData:
         return {**found, 0.0: backlogged_shares(line)}
 
     def share_in_worst_window(self, length_s: float) -> list[Noted]:
-        """Return each client's share in its worst window of this length (see ``worst_shares``)."""
+        """Return each client's lowest share in any window of ``length_s`` seconds."""
         why = self.why_no_window
         return [Noted(share, why) for share in self.worst_shares[length_s].tolist()]
 
@@ -302,10 +293,8 @@ class RunData:
 
     @property
     def why_no_window(self) -> str:
-        """The reason why a client has no share in a worst window."""
+        """The reason why a client has no share in any sliding window."""
         return self.fair_shares.not_judged or TOO_FEW_REQUESTS
-
-    # Quantities of metrics that only some runs have.
 
     @property
     def has_targets(self) -> bool:
@@ -353,16 +342,13 @@ class RunData:
 
     @property
     def known_stalls(self) -> Stalls:
-        """The stalls in the answers of the run.
-
-        Precondition: decode steps or gaps between tokens are known.
-        """
+        """The stalls in the run's answers. Precondition: ``stalls`` is not None."""
         assert self.stalls is not None
         return self.stalls
 
     @property
     def victims_stalled(self) -> float:
-        """The most seconds stalled per minute of answer, over the well-behaved clients."""
+        """The highest time stalled per minute of answer, in seconds, of a well-behaved client."""
         each = zip(self.facts.clients, self.known_stalls.per_minute(), strict=True)
         found = [value for client, value in each if not client.misbehaving and value == value]
         return max(found, default=NAN)
@@ -420,9 +406,9 @@ class RunData:
     def session_shares(self) -> dict[float, Floats]:
         """The fraction of its fair share that each session received, by window length in seconds.
 
-        The key 0 has the share in the whole window, for sessions whose fair share is at least four
-        calls of mean size. Every other key is the length of a window, with the share in the
-        session's worst window.
+        The key 0 stands for the whole window. A session is judged in the window if its fair share
+        is at least four calls of mean size. Every other key is the length of sliding windows, and
+        its value is the share in the session's worst window.
         """
         run = self.of_sessions
         line = None if run is None else run.timeline
@@ -452,7 +438,7 @@ class RunData:
 
     @cached_property
     def sides(self) -> TwoSides | None:
-        """The prefill and the decode workers as two sides; None if workers do both."""
+        """The prefill workers and the decode workers; None if workers are not disaggregated."""
         return sides_of(self.tables, self.facts)
 
     @property
@@ -468,5 +454,5 @@ class RunData:
 
     @cached_property
     def limit_values(self) -> Mapping[str, Any]:
-        """Metrics of the run's limit and of GPU time by purpose, by key; empty if unknown."""
+        """Metrics of the run's limit and of GPU time by purpose; empty if the limit is unknown."""
         return limit_values(self.tables, self.cut, self.fair_shares)

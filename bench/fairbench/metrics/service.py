@@ -1,10 +1,10 @@
 """Service of each client over time, exact to the decode step, and GPU time.
 
 Each token counts from one instant on (it is "booked" then). Tokens charged at admission are booked
-at the start of an iteration, and computed input tokens at its end. An output token is booked at the
-end of the decode step that produced it. A stretch is a period in which the batch does not change.
-If a batch has requests of 64 clients, its stretch has 64 consecutive rows in the log with equal
-times; the times are computed once for all of them.
+at the start of an iteration, and computed input tokens at the iteration's end. An output token is
+booked at the end of its decode step. A stretch is a period in which the batch does not change. A
+stretch with requests of 64 clients has 64 consecutive rows in the log with equal times, which are
+computed only once.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Stretches(NamedTuple):
     def of_log(cls, log: Service) -> Stretches:
         """Return the stretches; neighbouring rows with equal times belong to one stretch.
 
-        The stretches of a log are computed once, and cached while the log exists.
+        The stretches of a log are cached while the log exists.
         """
         known: Stretches | None = _KNOWN.get(log)
         if known is None:
@@ -105,7 +105,7 @@ def steps_before(log: Timed, at_s: float) -> Ints:
 def steps_by(log: Timed, row: Ints, at_s: Floats, inclusive: bool) -> Ints:
     """Return how many steps of each row in ``row`` had ended before the row's instant in ``at_s``.
 
-    With ``inclusive``, a step that ends at the instant counts as well.
+    With ``inclusive``, a step that ends exactly at the instant counts as well.
     """
     steps, growth = log.steps[row], log.step_growth_s[row]
     start, end = log.start_s[row], log.end_s[row]
@@ -120,29 +120,28 @@ def steps_by(log: Timed, row: Ints, at_s: Floats, inclusive: bool) -> Ints:
 
 
 def _step_end(start_s: Floats, first_s: Floats, growth_s: Floats, number: Ints) -> Floats:
-    """Return the end of step ``number``, except the last, if the first step takes ``first_s``."""
+    """Return the end of step ``number`` of a row whose first step takes ``first_s``."""
     end_s: Floats = start_s + number * first_s + growth_s * number * (number - 1) / 2
     return end_s
 
 
-# A client's computed tokens are corrected if more than this fraction of them belongs to prompts
-# that cross an edge of the window.
+# A client's computed tokens are corrected if more than 10% of them belong to prompts that cross an
+# edge of the window.
 MOST_UNDER_WAY = 0.1
 
 
 class View(Enum):
     """Ways to measure service: the first three in weighted tokens, the last two in plain tokens.
 
-    In the formulas, w_e is the price of an input (extend) token, and w_q that of an output token.
+    In the formulas, w_e is the price of an input token, and w_q is the price of an output token.
     """
 
-    # ``CLIENT`` is the service that clients see: w_e * input + w_q * output ([DLPM] §6.1).
+    # The service that clients see is w_e * input + w_q * output ([DLPM] §6.1).
     CLIENT = "client"
-    # ``ACTUAL`` is the computed service: w_e * computed input + w_q * output. It is the work of the
-    # cluster ([DLPM] §3).
+    # Computed service, the work of the cluster, is w_e * computed input + w_q * output ([DLPM] §3).
     ACTUAL = "actual"
-    # ``CHARGED`` is the charged service: w_e * (input to compute, booked at admission) + w_q *
-    # output. The theorems bound this service.
+    # Charged service is w_e * uncached input, booked at admission, + w_q * output. The theorems
+    # bound charged service.
     CHARGED = "charged"
     OUTPUT = "output"
     EXTEND = "extend"
@@ -151,8 +150,8 @@ class View(Enum):
 class Booked(NamedTuple):
     """Unweighted tokens of each client that were booked in a window.
 
-    ``charged`` counts the extend tokens booked at admission, and ``extend`` counts the extend
-    tokens that were computed. Each array has the shape (n_clients,).
+    ``charged`` counts uncached input tokens at their admission, and ``extend`` counts uncached
+    input tokens when they have been computed. Each array has the shape (n_clients,).
     """
 
     input: Floats
@@ -178,11 +177,10 @@ class Booked(NamedTuple):
     def on_one_clock(self) -> Booked:
         """Book computed tokens at admission if prompts at the window's edges distort the numbers.
 
-        If an edge of the window divides a prompt, its input is booked on one side of the edge and
-        its computed tokens on the other. If these prompts are more than ``MOST_UNDER_WAY`` of a
-        client's tokens, the client's computed tokens are replaced by the tokens to compute of the
-        prompts that were admitted in the window. No client then has more computed tokens than input
-        tokens.
+        If an edge of the window divides a prompt, its input is booked before the edge and its
+        computed tokens after the edge. If such prompts are more than ``MOST_UNDER_WAY`` of a
+        client's tokens, the uncached tokens admitted in the window replace the client's computed
+        tokens. No client then has more computed tokens than input tokens.
         """
         apart = np.abs(self.extend - self.charged) > MOST_UNDER_WAY * self.charged
         apart |= self.extend > self.input
@@ -206,7 +204,8 @@ def booked_in(log: ServiceRows, window: Window, clients: int) -> Booked:
             (total[1], part.extend_charged_tokens, started),
             (total[2], part.extend_tokens, ended),
         ):
-            # Only prefill iterations compute prompt tokens, and they have few rows in the log.
+            # Only prefill iterations compute prompt tokens, and few rows of a log are prefill
+            # iterations.
             rows = np.flatnonzero(tokens)
             rows = rows[when[own.of_row[rows]]]
             sums += np.bincount(part.client[rows], weights=tokens[rows], minlength=clients)
@@ -232,9 +231,9 @@ def cumulative(
 ) -> Floats:
     """Return the service of each client booked before each time, shape (clients, times).
 
-    At the same instant, steps end before iterations start. With ``with_ends``, steps that end
-    exactly at a time count as before it. With ``with_starts``, iterations that start exactly at a
-    time count as before it as well.
+    At one instant, steps end before iterations start. With ``with_ends``, steps that end exactly at
+    a time count as before this time. With ``with_starts``, iterations that start exactly at a time
+    count as before this time, too.
     """
     width = len(times) + 1  # The last column holds the bookings after the last time.
     cells = np.zeros(clients * width)
@@ -286,8 +285,8 @@ def _step_bookings(
     additional bookings are appended at the end.
 
     Returns:
-        For each booking, the index of the first time that comes after it (or, if ``inclusive``, at
-        the same instant); its tokens; and the row of each additional booking.
+        For each booking, the index of the first time after the booking (or, if ``inclusive``, at
+        the same instant); the booking's tokens; and the row of each additional booking.
     """
     side: Literal["left", "right"] = "left" if inclusive else "right"
     last = np.searchsorted(times, log.end_s, side)
@@ -296,15 +295,14 @@ def _step_bookings(
     count = np.where(log.steps > 1, np.maximum(0, high - low), 0)
     stretch, place = spread(low, count)
     done = steps_by(log, stretch, times[place], inclusive)
-    # ``since`` counts a stretch's steps between two times, and ``left`` its steps after the last
-    # time.
+    # ``since`` counts a stretch's steps between two times; ``left`` counts those after the last.
     since = np.diff(done, prepend=0)
     begin = np.cumsum(count) - count
     cut = count > 0
     since[begin[cut]] = done[begin[cut]]
     left = log.steps.copy()
     left[cut] -= done[(begin + count - 1)[cut]]
-    # If no time divides a stretch, its rows book all their tokens at its end.
+    # A row whose stretch contains no time books all its tokens at the end of the stretch.
     rows = np.flatnonzero(cut[log.of_row])
     own = log.of_row[rows]
     each = stepwise[rows] / log.steps[own]
@@ -330,8 +328,7 @@ def one_per_stretch(log: Service) -> Service:
 def gpu_time(log: ServiceRows) -> float:
     """Return the seconds in which workers computed, summed over workers and the run.
 
-    The result is NaN if the composition of iterations is unknown: on real servers, and in old
-    records.
+    The result is NaN if the composition of iterations is unknown, as on real servers.
     """
     times = [part.gpu_s for part in log.parts()]
     return sum(float("nan") if one is None else float(one.sum()) for one in times)
@@ -352,16 +349,14 @@ def gpu_time_of_clients(log: ServiceRows, clients: int) -> Floats:
     return total
 
 
-# If more than the fraction ``WARN_ABOVE`` of the busy time is outside the profile's fit, the run
-# gets a warning.
-WARN_ABOVE = 0.1
+WARN_ABOVE = 0.1  # A run with more busy time outside the profile's fit than this gets a warning.
 
 
 def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:
     """Return the fraction of busy time in decode steps beyond the timing profile's fitted range.
 
     The fraction is NaN if no worker was busy, or if the fitted range is unknown. If the context
-    grows beyond this range during a stretch, only the steps beyond it count.
+    grows beyond the fitted range during a stretch, only the later steps of the stretch count.
     """
     if fit is None:
         return float("nan")
@@ -390,15 +385,15 @@ DECODE_STEPS = 16
 def service_of(requests: Requests, last_token_s: Floats) -> Service:
     """Return the service log of a live run, estimated from what the clients of the server see.
 
-    Each request with output gets two rows. The prefill row lasts from admission to the first token:
-    the input counts at its start, and the computed part of the input and the first token count at
-    its end. The decode row lasts from the first token to the last. Its tokens are divided evenly
-    among at most ``DECODE_STEPS`` steps; one step per token would take gigabytes, because metrics
-    expand each step. The rows are sorted by start time and worker.
+    Each request with output gets two rows. The prefill row lasts from admission to the first token.
+    The input counts at the row's start. The computed input and the first token count at the row's
+    end. The decode row lasts from the first token to the last. The tokens of a decode row are
+    divided evenly among at most ``DECODE_STEPS`` steps. One step per token would take gigabytes,
+    because metrics expand each step. The rows are sorted by start time and worker.
 
-    A simulated log has a row for each change of the batch, and rows of one worker do not overlap.
-    Here, rows overlap, ``context_tokens`` is 0, and ``batch_size`` is always 1. The difference in
-    service between two clients at an instant is exact to one step of each request in progress.
+    Unlike in a simulated log, rows of one worker overlap, ``context_tokens`` is 0, and
+    ``batch_size`` is always 1. The difference in service between two clients at an instant is exact
+    to one step of each request in progress.
 
     ``last_token_s`` has the time of each request's last received token in seconds; NaN for requests
     that received no token.

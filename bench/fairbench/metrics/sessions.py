@@ -31,9 +31,9 @@ from fairbench.metrics.records import (
 from fairbench.metrics.service import service_of
 from fairbench.metrics.tables import Tables
 
-MOST_SESSIONS = 1_000  # If a run has more sessions than this, their shares are not computed.
+MOST_SESSIONS = 1_000  # Shares of sessions are not computed for a run with more sessions.
 SESSION_WINDOW_S = 60.0  # Sessions are judged in windows of this length in seconds.
-# A session is judged in a window if its fair share is at least ``LEAST_CALLS`` calls of mean size.
+# A session is judged in a window if its fair share is at least one call of mean size.
 LEAST_CALLS = 1.0
 WORST_SESSIONS = 10  # The summary of a run lists this number of sessions.
 
@@ -78,7 +78,7 @@ class RecordedSessions:
 
     @cached_property
     def slowdown(self) -> Floats:
-        """Each session's busy time divided by its calls' time alone: 1 or more, or NaN."""
+        """Each session's busy time divided by its busy time alone (1 or more); NaN if unknown."""
         calls = self.calls
         ends_s = np.minimum(calls.end_s, calls.requests.arrival_s + calls.alone_s)
         alone_s = _union_s(calls, ends_s, len(self._programs))
@@ -113,7 +113,7 @@ class RecordedSessions:
         return active_s
 
     def busy_times(self) -> list[Sample]:
-        """Return each client's session latencies, without think time."""
+        """Return, for each client, the seconds in which its sessions had a call in progress."""
         status = self._programs.status
         done, open_ended = status == FINISHED, status == UNFINISHED
         return self._samples(self._client, self.busy_s, done, open_ended, self._arrived)
@@ -140,7 +140,7 @@ class RecordedSessions:
     def gate_waits(self) -> list[Sample]:
         """Return, for each client, the seconds that its calls spent in the gateway.
 
-        Precondition: a gateway.
+        Precondition: the run has a gateway.
         """
         requests = self.calls.requests
         assert requests.routed_s is not None
@@ -168,10 +168,9 @@ class RecordedSessions:
         return [values[order][low:high] for low, high in pairwise(bounds.tolist())]
 
     def hit_rates(self) -> list[float]:
-        """Return each client's cache hit rate: the median over its sessions.
+        """Return the median cache hit rate of each client's sessions; NaN without admitted calls.
 
-        A session's rate is the cached fraction of its input. The median is NaN if a client has no
-        admitted request.
+        The cache hit rate of a session is the cached fraction of its input.
         """
         admitted = ~np.isnan(self.calls.requests.admitted_s)
         tokens = self._sums(np.where(admitted, self.calls.requests.input_tokens, 0))
@@ -190,7 +189,7 @@ class RecordedSessions:
         return [60 * ratio(count, time_s) for count, time_s in zip(turns, active_s, strict=True)]
 
     def least_by_client(self, shares: Floats) -> list[float]:
-        """Return each client's lowest share of a session; NaN if all its sessions have NaN."""
+        """Return the lowest share of each client's sessions; NaN if no share is known."""
         rows = np.flatnonzero(self._arrived & np.isfinite(shares))
         lowest = np.full(self._clients, np.inf)
         np.minimum.at(lowest, self._client[rows], shares[rows])
@@ -198,7 +197,7 @@ class RecordedSessions:
         return found
 
     def worst(self) -> list[int]:
-        """Return the rows of the sessions whose calls waited longest, the longest wait first."""
+        """Return the rows of the sessions whose calls waited longest, in descending order."""
         rows = np.flatnonzero(self._arrived)
         order = np.argsort(-self.longest_wait_s[rows], kind="stable")[:WORST_SESSIONS]
         worst: list[int] = rows[order].tolist()
@@ -225,9 +224,8 @@ def _alone_s(calls: Requests, session: Ints) -> Floats:
     """Return the seconds that each call takes alone, with only the session's own prefix cached.
 
     A call alone computes the tokens beyond the longest earlier prompt and answer of its session,
-    but no more tokens than in the run. Its time to first token is the shortest of any call in the
-    run that computed at least as many tokens. Its time per output token is that of one of the run's
-    fastest answers.
+    but no more tokens than in the run. The first token takes as long as the fastest call that
+    computed as many tokens. Later tokens come at the pace of one of the run's fastest answers.
     """
     context = calls.input_tokens + calls.output_tokens
     before = np.zeros(len(context), np.int64)
@@ -249,11 +247,9 @@ def _longest_so_far(values: Ints, session: Ints) -> Ints:
 
 
 def _union_s(calls: Calls, end_s: Floats, sessions: int) -> Floats:
-    """Return the seconds in which each session had a call in progress, given the calls' ends.
-
-    The times of each session are shifted by more than the length of the run, so that intervals of
-    different sessions never overlap and one merge handles all of them.
-    """
+    """Return the seconds in which each session had a call in progress, given the calls' ends."""
+    # The times of each session are shifted by more than the run's length, so that one merge of
+    # intervals handles all sessions.
     begin_s = calls.requests.arrival_s
     period_s = 1.0 + max(begin_s.max(initial=0.0), end_s.max(initial=0.0))
     shift_s = calls.session * period_s
@@ -268,8 +264,8 @@ def _union_s(calls: Calls, end_s: Floats, sessions: int) -> Floats:
 def as_clients(sessions: RecordedSessions, tables: Tables, facts: Facts) -> tuple[Tables, Facts]:
     """Return the tables and facts of a run in which every session is a client of its own.
 
-    The input of a call counts at its admission. Its output counts at the first token, and then
-    evenly.
+    The input of a call counts at its admission. One output token counts at the first token, and the
+    rest of the output counts evenly up to the end of the call.
     """
     calls, owners = sessions.calls, tables.programs.client.tolist()
     requests = replace(calls.requests, client=calls.session)

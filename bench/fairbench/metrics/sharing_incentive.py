@@ -1,4 +1,4 @@
-"""Metrics that compare a run with others: shares of the best total, and the sharing incentive."""
+"""Metrics that compare a run with other runs: shares of the best total, and sharing incentives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TWO_BOUNDS = "both latencies are only lower bounds"
 
 
 class RunBeside:
-    """The summary of a run, with results of other runs of the same configuration and seed.
+    """The summary of a run, with results of other runs of this configuration and seed.
 
     - ``best_tok_s`` is the highest service rate of any scheduler, in weighted tokens/s.
     - ``alone`` has a row for each client that was simulated alone on its part of the cluster.
@@ -60,7 +60,7 @@ class RunBeside:
 
     @property
     def least_share(self) -> Noted:
-        """The lowest value, over all clients, of ``best_shares``."""
+        """The lowest of all clients' ``best_shares``."""
         found = least(np.array([share.value for share in self.best_shares]))
         return Noted(found, "" if self._contended else NOT_CONTENDED)
 
@@ -84,9 +84,9 @@ class RunBeside:
 
 
 def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censored: bool) -> Noted:
-    """Return a client's latency on the shared cluster divided by its latency alone on a part of it.
+    """Return a client's latency on the shared cluster, divided by its latency alone on a part.
 
-    With a value of at most 1, the client has no reason to leave the shared cluster. If one of the
+    If the value is at most 1, the client has no reason to leave the shared cluster. If one of the
     latencies is a bound, the ratio is a bound, too.
 
     Args:
@@ -110,10 +110,7 @@ def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censo
 
 
 def worst(ratios: Sequence[Noted]) -> Noted:
-    """Return the largest ratio of any client; undefined if any ratio is undefined.
-
-    The returned ratio may be a lower bound or an upper bound.
-    """
+    """Return the largest ratio, which may be a bound; undefined if any ratio is undefined."""
     undefined = next((one for one in ratios if not isfinite(one.value)), None)
     if undefined or not ratios:
         return undefined or Noted(NAN, NO_VICTIM)

@@ -1,9 +1,9 @@
 """The percentiles of latency in tables: chosen by the user, or supported by enough latencies.
 
-A high percentile is mostly chance unless several latencies lie above it. At least three must do so,
-which takes 300 latencies for a P99 and 60 for a P95. The summary of a single run always shows the
-P99; if there are too few latencies, the P99 is marked and the P95 follows. All other tables show
-either the P99 or the P95.
+A high percentile is mostly chance unless at least three latencies lie above it. A P99 needs 300
+latencies, and a P95 needs 60. The summary of a single run always shows the P99; if there are too
+few latencies, the P99 is marked and the P95 follows. All other tables show either the P99 or the
+P95.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def parse_percentiles(text: str) -> tuple[int, ...]:
 
     Raises UsageError for a text that is no list of percentiles.
     """
-    # In an experiment file that a user has edited, this may be a number.
+    # An experiment file that a user has edited may contain a number instead of a text.
     if not isinstance(text, str):
         raise UsageError(f"{KEY} = {text!r}: {ALLOWED}")
     words = [word.strip() for word in text.split(",")] if text.strip() else []
@@ -52,23 +52,23 @@ def common_percentiles(summaries: Iterable[Mapping[str, Any]]) -> tuple[int, ...
 
 P95, P99 = 95, 99
 TAILS = (P95, P99)  # These percentiles count as high.
-# The least number of latencies with which a high percentile is shown.
+# A table shows a P95 only with at least 60 latencies, and a P99 only with at least 300.
 ENOUGH = {P95: 60, P99: 300}
 
 
 def shown_tail(summaries: Iterable[Mapping[str, Any]]) -> int:
-    """Return P99 if each well-behaved client has enough latencies in every run, else P95."""
+    """Return P99 if each well-behaved client has enough latencies in every run, otherwise P95."""
     return _tail((one.get("victim_n"), "victim_p95_s" in one) for one in summaries)
 
 
 def shown_client_tail(summaries: Iterable[Mapping[str, Any]]) -> int:
-    """Return P99 if each client has enough latencies in every run, else P95."""
+    """Return P99 if each client has enough latencies in every run, otherwise P95."""
     rows = (row for one in summaries for row in one["clients"])
     return _tail((row.get("latency_n") or None, "p95_s" in row) for row in rows)
 
 
 def is_carried(n: int | None, tail: int) -> bool:
-    """Return whether ``n`` latencies suffice for a high percentile; True if ``n`` is None."""
+    """Return whether ``n`` latencies suffice for a high percentile; an unknown ``n`` suffices."""
     return n is None or n >= ENOUGH[tail]
 
 
@@ -78,7 +78,7 @@ def is_few(n: int | None, rank: int) -> bool:
 
 
 def _tail(known: Iterable[tuple[int | None, bool]]) -> int:
-    """Return P99 if every sample has enough latencies for a P99, else P95.
+    """Return P99 if every sample has enough latencies for a P99, or if some sample has no P95.
 
     ``known`` has, for each sample, its number of latencies, and whether the summary has a P95.
     """

@@ -17,17 +17,16 @@ from fairbench.metrics.records import Facts, Flags, Floats, Ints, Requests, Serv
 from fairbench.metrics.tables import ServiceRows
 from fairbench.targets import RequestCosts
 
-MOST_CLIENTS = 30  # If a run has more clients than this, ``Stalls.matrix_s`` is not computed.
+MOST_CLIENTS = 30  # ``Stalls.matrix_s`` is not computed for a run with more clients.
 STALL_S = 0.5  # A gap of at least this many seconds between two tokens of an answer is a stall.
-# A stall lasts at least ``STALL_STEPS`` times the decode step of a request that runs alone.
-STALL_STEPS = 4.0
+STALL_STEPS = 4.0  # A stall lasts at least this multiple of a decode step of a lone request.
 _MARGIN_S = 1e-6  # Times that differ by less than this many seconds count as equal.
 # Gaps between tokens are counted in bins from 1 us to 10 days, each 1% wider than the one before.
 _SHORTEST_S, _GROWTH, _BINS = 1e-6, 1.01, 2_800
 
 
 class Answers(NamedTuple):
-    """When requests decode: one interval (row) per request, or two if it was retracted."""
+    """The periods in which requests decode: one row per request, or two if it was retracted."""
 
     worker: Ints
     client: Ints
@@ -60,10 +59,10 @@ class Rows(NamedTuple):
 class Steps(NamedTuple):
     """The stretches (periods of an unchanged batch) of one worker's log, shape (stretches,).
 
-    - ``first_s`` is the end of the stretch's first step, ``later`` is the number of later steps,
-      and ``rest_s`` is their mean duration.
+    - ``first_s`` is the end of the stretch's first step.
+    - ``later`` is the number of later steps, and ``rest_s`` is the mean duration of these steps.
     - ``last_s`` is the end of the last decode step before the stretch.
-    - ``decodes`` says whether sequences decode in the stretch.
+    - ``decodes`` tells whether sequences decode in the stretch.
     """
 
     start_s: Floats
@@ -82,9 +81,8 @@ class Gaps:
         self._limit_s = limit_s
         self._bins = np.zeros((clients, _BINS))
         self.largest_s = np.full(clients, nan)
-        self.above = np.zeros(clients)  # number of gaps above the limit, by client
-        # Index 1 is for gaps in which prompts of other clients were computed, and index 0 for all
-        # others.
+        self.above = np.zeros(clients)
+        # Index 1 is for gaps in which prompts of other clients were computed, 0 for other gaps.
         self._tokens, self._time_s = np.zeros((2, clients)), np.zeros((2, clients))
 
     def add(
@@ -110,7 +108,7 @@ class Gaps:
         self._time_s += np.bincount(cells, time_s, 2 * clients).reshape(2, clients)
 
     def pace_ratios(self) -> list[float]:
-        """Return each client's token rate during others' prompts, divided by its rate otherwise."""
+        """Return each client's token rate during others' prompts, divided by its usual rate."""
         pairs = zip(self._tokens.T.tolist(), self._time_s.T.tolist(), strict=True)
         return [
             ratio(ratio(tokens[1], time_s[1]), ratio(tokens[0], time_s[0]))
@@ -118,12 +116,12 @@ class Gaps:
         ]
 
     def tokens(self) -> list[float]:
-        """Return each client's number of tokens with known gaps."""
+        """Return each client's number of tokens whose gaps are known."""
         counts: list[float] = self._bins.sum(axis=1).tolist()
         return counts
 
     def percentile_s(self, percent: float) -> list[float]:
-        """Return a percentile of each client's gaps in seconds, at most 1% too large."""
+        """Return a percentile of each client's gaps in seconds, which is at most 1% too large."""
         upto = np.cumsum(self._bins, axis=1)
         needed = percent / 100 * upto[:, -1:] - _MARGIN_S
         at = np.argmax(upto >= needed, axis=1)
@@ -138,8 +136,8 @@ class Stalls:
 
     - ``by_others_s`` and ``by_own_s`` are the seconds for which each client's answers were held up
       by prompts of other clients, and by its own prompts.
-    - ``matrix_s`` has the seconds by waiting client (row) and client of the prompts (column); None
-      for more than ``MOST_CLIENTS`` clients.
+    - ``matrix_s`` has the seconds by waiting client (row) and by client whose prompts caused the
+      wait (column); None for more than ``MOST_CLIENTS`` clients.
     - ``answer_s`` is the sum of the durations of a client's answers.
     - ``gaps`` holds the gaps between tokens, by client.
     """
@@ -165,8 +163,8 @@ def stalls_of(requests: Requests, log: ServiceRows, facts: Facts) -> Stalls | No
     gaps = Gaps(clients, stall_limit_s(facts))
     total_s, own_s = np.zeros(clients), np.zeros(clients)
     matrix_s = np.zeros((clients, clients)) if clients <= MOST_CLIENTS else None
-    ends_s: dict[int, float] = {}  # the end of each worker's last decode step
-    # ``asked`` maps each worker to the requests whose answers it generates.
+    ends_s: dict[int, float] = {}  # ``ends_s`` maps each worker to its last decode step's end.
+    # ``asked`` maps each worker to the requests whose answers the worker generates.
     asked: dict[int, Requests] = {}
     for part in log.parts():
         if part.gpu_s is None:
@@ -203,7 +201,7 @@ def stall_limit_s(facts: Facts) -> float:
 
 
 def answers_of(requests: Requests, horizon_s: float) -> Answers:
-    """Return when requests decode, from their first token to their end.
+    """Return when requests decode, from the first token to the end of each request.
 
     The time from a request's last retraction to its next admission is left out.
     """
@@ -226,7 +224,6 @@ def answers_of(requests: Requests, horizon_s: float) -> Answers:
 
 
 def _decode_worker(requests: Requests) -> Ints:
-    """Return the worker that generates each request's answer."""
     return requests.worker if requests.decode_worker is None else requests.decode_worker
 
 
@@ -253,7 +250,7 @@ def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps
         costs.decode_step_s(max(1, int(outputs[at])), int(context[at])) for at in mixed
     ]
     prompt_s = np.where(every > 0, np.maximum(0.0, length_s - decode_s), 0.0)
-    # In a stretch, each decode step is ``step_growth_s`` longer than the one before.
+    # Each decode step of a stretch is ``step_growth_s`` longer than the step before.
     step_s = length_s / count - log.step_growth_s[first] * (count - 1) / 2
     rest_s = (length_s - step_s) / np.maximum(count - 1, 1)
     decodes = context > 0
@@ -284,8 +281,8 @@ def _held_up_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
 def _held_up_by_own_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
     """Return the seconds for which the client's own prompts held up each answer.
 
-    The times of each client are shifted by more than the length of the run, so that one
-    interpolation serves all clients.
+    Shifting each client's times by more than the run's length lets one interpolation serve all
+    clients.
     """
     if not len(prompts.client):
         return np.zeros(len(answers.client))
@@ -303,7 +300,7 @@ def _held_up_by_own_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
 
 
 def growth(times_s: Floats, sums: Floats, begin_s: Floats, end_s: Floats) -> Floats:
-    """Return how much a sum, linear between ``times_s``, grows from begin to end."""
+    """Return the growth of a sum, which is linear between ``times_s``, from each begin to end."""
     grown: Floats = np.interp(end_s, times_s, sums) - np.interp(begin_s, times_s, sums)
     return grown
 
@@ -311,9 +308,8 @@ def growth(times_s: Floats, sums: Floats, begin_s: Floats, end_s: Floats) -> Flo
 def _add_gaps(gaps: Gaps, requests: Requests, steps: Steps, rows: Rows) -> None:
     """Add the gaps between tokens that one worker generated in a part of the log.
 
-    The records hold the time of each request's first token and the steps of each worker. The gap of
-    a token is the time since the last decode step; for a second token, it is the time since the
-    first.
+    The gap of a token is the time since the last decode step; for a second token, it is the time
+    since the first token.
     """
     made = _first_tokens(requests, steps, rows)
     here = made >= 0
@@ -367,8 +363,7 @@ class OtherPrompts:
 def _first_tokens(requests: Requests, steps: Steps, rows: Rows) -> Ints:
     """Return the stretch that ended with each request's first token, or -1 if unknown.
 
-    This is the last stretch with prompts of the client before the token. For some requests, it lies
-    in another part of the log.
+    The token comes from the last stretch before it that computed prompts of the client.
     """
     prompts = np.flatnonzero(rows.computed_tokens > 0)
     first_s = np.where(np.isfinite(requests.first_token_s), requests.first_token_s, -1.0)
@@ -385,12 +380,11 @@ def _first_tokens(requests: Requests, steps: Steps, rows: Rows) -> Ints:
 
 
 def _keys(client: Ints, stretch: Ints) -> Ints:
-    """Encode each pair of a client and a stretch as one number, in the order of stretches."""
     return (stretch << 32) + client
 
 
 def _counts(rows: Rows, client: Ints, stretch: Ints) -> Floats:
-    """Return how many of the given pairs of client and stretch belong to each row, (rows,)."""
+    """Return, for each row, how many of the given pairs of client and stretch equal the row's."""
     keys, asked = _keys(rows.client, rows.stretch), _keys(client, stretch)
     found = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
     same = keys[found] == asked

@@ -27,9 +27,9 @@ def summarize(tables: Tables, facts: Facts, measured: Measurements = NO_MORE) ->
     """Return every metric of a run by JSON key; undefined numbers are null.
 
     If a run stopped early, the window ends when the run stopped. ``clients`` has a row for each
-    client. ``notes`` has the reason for each null, by key (``clients.NAME.key`` inside
-    ``clients``). ``censored`` lists the latencies that are lower bounds, which are printed as "> x
-    s" and never rounded up.
+    client. ``notes`` gives the reason for each null, by key; the key of a client's metric is
+    ``clients.NAME.key``. ``censored`` lists the keys of latencies that are lower bounds, which are
+    printed as "> x s".
     """
     run = RunData(tables, facts, measured)
     chosen = (one for one in chosen_metrics(facts.percentiles) if one.key not in CATALOGUE)
@@ -61,8 +61,6 @@ def stall_summary(tables: Tables, facts: Facts, measured: Measurements) -> dict[
 
 
 class _Values:
-    """The values of a run's metrics and of its clients, with notes by JSON key."""
-
     def __init__(self, run: RunData) -> None:
         self._run = run
         self._prefixes = [f"{CLIENTS}{client.name}." for client in run.facts.clients]
@@ -78,7 +76,6 @@ class _Values:
             self.notes["stalls"] = NO_GAPS
 
     def add_metric(self, metric: Metric) -> None:
-        """Compute a metric of the run, and of its clients."""
         if metric.compute:
             self.run[metric.key] = self._noted_value(metric.key, metric, metric.compute(self._run))
         if metric.by_client is None:
@@ -93,7 +90,7 @@ class _Values:
     def _noted_value(
         self, key: str, metric: Metric, value: Value, *, inside: bool = False
     ) -> float:
-        """Return a value, and note why it is missing, or that it is a bound or an estimate."""
+        """Return a value; note why the value is missing, or that it is a bound or an estimate."""
         found = value if isinstance(value, Noted) else Noted(value)
         if inside and (found.bound or found.remark or not isfinite(found.value)):
             key += metric.key
@@ -130,7 +127,6 @@ def _descriptions(run: RunData) -> dict[str, Any]:
 
 
 def _worst_sessions(run: RunData) -> list[dict[str, Any]]:
-    """Return rows for the sessions whose calls waited longest."""
     own, shares, names = run.own_sessions, run.session_shares, run.facts.clients
     return [
         {
@@ -147,12 +143,12 @@ def _worst_sessions(run: RunData) -> list[dict[str, Any]]:
     ]
 
 
-# The window of each kind of share, in seconds; 0 stands for the whole window of the run.
+# The length of the windows of each kind of share, in seconds; 0 stands for the whole window.
 SHARES = {"share": 0.0, "share_60s": SESSION_WINDOW_S}
 
 
 def _stalls_of(run: RunData) -> dict[str, Any]:
-    """Return which clients stall which others, and whose prompts caused the longest stalls."""
+    """Return how long clients stall each other, and whose prompts caused the longest stalls."""
     found: dict[str, Any] = {}
     names = [client.name for client in run.facts.clients]
     if run.stalls is not None and run.stalls.matrix_s is not None:
@@ -167,7 +163,6 @@ def _stalls_of(run: RunData) -> dict[str, Any]:
 
 
 def _client_rows(run: RunData, values: _Values) -> list[dict[str, Any]]:
-    """Return a row for each client, with its name, metrics and settings."""
     owners = run.tenants.owners if run.tenants else [""] * run.clients
     rows = []
     for client, metrics, owner in zip(run.facts.clients, values.clients, owners, strict=True):
@@ -183,7 +178,7 @@ def _client_rows(run: RunData, values: _Values) -> list[dict[str, Any]]:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value with null for every number that JSON cannot represent."""
+    """Return a value with null for each infinite number or NaN, which JSON cannot represent."""
     if isinstance(value, dict):
         return {key: _as_json(one) for key, one in value.items()}
     if isinstance(value, list):

@@ -48,7 +48,7 @@ class ServiceRows(Protocol):
 class FiledService:
     """A service log of ``rows`` rows in order of time, with a file for each column in ``folder``.
 
-    The files are mapped into memory, not copied; the memory is freed when no array uses a file.
+    The files are mapped into memory instead of read, so that unused parts need no memory.
     """
 
     folder: Path
@@ -95,7 +95,7 @@ class FiledService:
 def to_arrow(values: NDArray[Any]) -> pa.Array:
     """Return numbers as an Arrow array without nulls; a contiguous array is not copied.
 
-    This avoids pyarrow's own conversions, which import pandas, if installed, and take 45 MiB.
+    pyarrow's own conversions would import pandas, if installed, and take 45 MiB.
     """
     import pyarrow as pa
 
@@ -110,7 +110,7 @@ def to_numpy(numbers: pa.Array) -> NDArray[np.int64]:
 
 
 def named(codes: NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
-    """Return indices into ``names`` as an Arrow column of names."""
+    """Return indices into ``names`` as an Arrow column of the names."""
     import pyarrow as pa
 
     texts = [name.encode() for name in names]
@@ -121,18 +121,18 @@ def named(codes: NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(to_arrow(codes.astype(np.int32)), dictionary)
 
 
-NOBODY = -1  # value of ``by`` if no client's requests caused the change
+NOBODY = -1  # ``Memory.by`` has this value if no client's requests caused the change.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory(Table):
-    """A table of KV memory, with a row for each change in how many tokens a client holds.
+    """A table of KV memory, with a row for each change in the number of tokens a client holds.
 
     - ``at_s`` is the time of the change in seconds, and ``worker`` is the worker.
-    - ``client`` holds ``change`` more tokens, or fewer if negative.
+    - ``client`` holds ``change`` more tokens, or fewer tokens if ``change`` is negative.
     - ``holders`` is the number of clients that hold these tokens; a token counts as 1 / ``holders``
-      for each of them.
-    - ``by`` is the client whose requests evicted the tokens, or ``NOBODY`` if none did.
+      for each of these clients.
+    - ``by`` is the client whose requests evicted the tokens, or ``NOBODY``.
     """
 
     at_s: Floats
@@ -144,7 +144,7 @@ class Memory(Table):
 
 
 class SavedColumns(NamedTuple):
-    """The columns of each table as files store them, with names instead of indices."""
+    """The columns of each table as files store them, with names instead of client indices."""
 
     requests: dict[str, Any]
     programs: dict[str, Any]
@@ -204,7 +204,7 @@ class Tables:
         )
 
     def _saved(self, table: Table) -> dict[str, Any]:
-        """Return the columns of a table with names in place of indices."""
+        """Return the columns of a table with names instead of indices."""
         columns: dict[str, Any] = dict(table.to_columns())
         columns["client"] = named(columns["client"], self.clients)
         if "status" in columns:
@@ -219,7 +219,7 @@ class RunResult:
     """The result of a run: its tables, as columns by name, and its summary.
 
     - ``complete`` is false if the run was interrupted.
-    - ``memory`` is the table of the clients that hold KV memory; None if it was not recorded.
+    - ``memory`` is the table of the clients that hold KV memory; None if the run did not record it.
     - ``about`` holds further facts that the manifest stores.
     """
 

@@ -43,8 +43,8 @@ def hit_rates(requests: Requests, clients: int) -> list[float]:
 def time_to_finish(programs: Programs, window: Window, percent: int) -> float:
     """Return the time in seconds at which ``percent`` of the programs had finished.
 
-    Only programs that arrived before the end of the window count, because they arrive under every
-    scheduler. The result is NaN if there are no programs, or if too few of them finished.
+    Only programs that arrived before the end of the window count, because these programs arrive
+    under every scheduler. The result is NaN if too few programs finished, or if there are none.
     """
     fixed = programs.take(programs.arrival_s < window.end_s)
     finishes = np.sort(fixed.finish_s[fixed.status == FINISHED])
@@ -55,9 +55,9 @@ def time_to_finish(programs: Programs, window: Window, percent: int) -> float:
 class RequestLatencies(NamedTuple):
     """Latencies of completed requests in ms, by name, and decode times.
 
-    ``ms`` holds ``ttft`` and ``e2el`` of every completed request, and ``tpot``, the mean gap
-    between tokens, of the requests with two tokens or more. For these requests, ``decode_s`` is the
-    time between the first and the last token, and ``gaps`` is the number of gaps between tokens.
+    ``ms`` holds ``ttft`` and ``e2el`` of every completed request. Requests with two tokens or more
+    also have ``tpot``, the mean gap between tokens. ``decode_s`` is the total time between first
+    and last tokens of requests with two tokens or more, and ``gaps`` is their number of gaps.
     """
 
     ms: dict[str, Floats]
@@ -79,7 +79,7 @@ def request_latencies(requests: Requests) -> RequestLatencies:
     return RequestLatencies(ms, float(decode.sum()), float(gaps.sum()))
 
 
-RANKS = {"median": 50, "max": 100}  # statistics that are percentiles
+RANKS = {"median": 50, "max": 100}
 
 
 def statistic_of(name: str, values: Floats | None) -> float:
@@ -94,7 +94,7 @@ def statistic_of(name: str, values: Floats | None) -> float:
 def held_token_s(memory: Memory, clients: int, window: Window) -> Floats:
     """Return the token-seconds of KV memory that each client held in the window.
 
-    A token that k clients hold counts 1/k for each of them. The result has the shape (n_clients,).
+    A token that k clients hold counts 1/k for each client. The result has the shape (n_clients,).
     """
     left_s = np.clip(window.end_s - np.maximum(memory.at_s, window.start_s), 0, None)
     weights = memory.change / memory.holders * left_s
@@ -106,7 +106,7 @@ def evicted_tokens(memory: Memory, clients: int, window: Window) -> Floats:
     """Return the tokens that clients lost to evictions in the window, shape (clients, clients).
 
     Row i and column j hold the tokens that client i lost to requests of client j. A token that k
-    clients held counts 1/k for each of them.
+    clients held counts 1/k for each client.
     """
     rows = window.holds(memory.at_s) & (memory.by != NOBODY) & (memory.change < 0)
     cells = memory.client[rows] * clients + memory.by[rows]
@@ -118,8 +118,8 @@ def evicted_tokens(memory: Memory, clients: int, window: Window) -> Floats:
 class TwoSides(NamedTuple):
     """Busy time and workers of the prefill side and the decode side, and the KV transfers.
 
-    ``busy_s`` and ``workers`` have two elements, prefill first; busy time is that of the whole run.
-    ``transfer_s`` has the seconds of each KV transfer, from the first byte until its arrival.
+    ``busy_s`` and ``workers`` have two elements, prefill first. Busy time covers the whole run.
+    ``transfer_s`` has the seconds of each KV transfer, from the first byte until the last arrives.
     """
 
     busy_s: Floats

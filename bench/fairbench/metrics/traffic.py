@@ -20,8 +20,8 @@ class Traffic(NamedTuple):
     - ``tokens`` is the size in weighted tokens (input + 2 x output).
     - ``wait_s`` is the time to first token in seconds: infinite for a request without an answer,
       and NaN if the time was not recorded.
-    - ``clock`` converts times to the timestamps of a log; None if times are known relative to the
-      start only.
+    - ``clock`` converts times to the timestamps of a log; None if times are only known relative to
+      the start.
     """
 
     clients: tuple[str, ...]
@@ -49,7 +49,7 @@ def weighted_tokens(input_tokens: Ints, output_tokens: Ints) -> Floats:
 
 
 class EventStretch(NamedTuple):
-    """The events ``first`` to ``last`` (indices) of a sequence, and the sum of their gains."""
+    """The consecutive events ``first`` to ``last`` (indices), and the sum of their gains."""
 
     first: int
     last: int
@@ -79,8 +79,8 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
 
     Args:
         gains: The gain of each event, shape (n_events,), with at least one event.
-        cost: The cumulative cost at each event, in ascending order. A series of consecutive events
-            costs the element for its last event minus the element for its first.
+        cost: The cumulative cost at each event, in ascending order. Consecutive events cost the
+            element of the last event minus the element of the first event.
     """
     after = np.cumsum(gains) - cost
     before = np.concatenate([[0.0], np.cumsum(gains)[:-1]]) - cost
@@ -90,12 +90,11 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
     return EventStretch(first, last, float(after[last] - before[first]))
 
 
-# A wait is long if it exceeds LONG_S seconds, and also LONGER times the shortest waits, because
-# long prompts take long even without a queue. ``SHORTEST`` is the percentile of all waits that
-# stands for the shortest.
+# A wait is long if it exceeds ``LONG_S`` seconds and ``LONGER`` times percentile ``SHORTEST`` of
+# all waits. The percentile allows for long prompts, which take long even without a queue.
 LONG_S, LONGER, SHORTEST = 2.0, 3.0, 5
-# In an overload, at least ``LEAST_LATE`` requests wait long, and at least the fraction ``MOSTLY``
-# of the clients has at least that fraction of its requests waiting long.
+# In an overload, at least ``LEAST_LATE`` requests wait long. At least the fraction ``MOSTLY`` of
+# the clients has at least the fraction ``MOSTLY`` of its requests waiting long.
 LEAST_LATE, MOSTLY = 20, 0.5
 
 
@@ -113,7 +112,7 @@ class Overload(NamedTuple):
 
 
 def overload_of(traffic: Traffic) -> Overload | None:
-    """Return the longest time in which most requests of most clients wait long, or None.
+    """Return the longest time in which most requests of most clients wait long, or None if none.
 
     Precondition: the waits of ``traffic`` are times to first token.
     """

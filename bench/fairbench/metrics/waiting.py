@@ -17,8 +17,7 @@ class Intervals(NamedTuple):
     end: Floats
 
 
-# A wait in a gateway has this worker number, because the request waits for any worker.
-EVERYWHERE = -1
+EVERYWHERE = -1  # A wait in a gateway has this worker number, because any worker may serve it.
 
 
 class Waits(NamedTuple):
@@ -38,8 +37,8 @@ def waits(requests: Requests, horizon_s: float) -> Waits:
 
     With disaggregated workers, a computed prompt also waits until the decode worker's memory is
     reserved. A request that was not admitted or readmitted waits until the end of the run; a
-    refused request never waits. A request that waits in a gateway's queue waits ``EVERYWHERE``, and
-    also at the worker to which it goes later.
+    refused request never waits. A request that waits in a gateway's queue has a wait with worker
+    ``EVERYWHERE``, and also a wait at its later worker.
     """
     queued = (requests.status != REFUSED) & (requests.worker >= 0)
     again = queued & ~np.isnan(requests.retracted_s)
@@ -67,9 +66,8 @@ def waits(requests: Requests, horizon_s: float) -> Waits:
 def merged(start: Floats, end: Floats) -> Intervals:
     """Return the union of intervals; intervals that only touch are not joined.
 
-    If one wait ends at the instant at which the next begins, the queue was empty in between, during
-    an admission pass. The client was then not backlogged for an instant, and the theorems require a
-    backlog at every instant.
+    If one wait ends at the instant at which the next begins, the queue was empty for an instant.
+    The theorems require a backlog at every instant.
     """
     return merged_each(np.zeros(len(start), dtype=np.int64), start, end)[1]
 
@@ -78,13 +76,13 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
     """Merge the intervals of each queue; return the queues and the merged intervals.
 
     Queues are given by numbers from 0. Arguments have the shape (n_intervals,). Results have the
-    shape (n_unions,) and are ordered by queue and start.
+    shape (n_unions,), and are ordered by queue and start.
     """
     if len(start) == 0:
         return queue, Intervals(start, end)
     order = np.lexsort((start, queue))
     queue, start, end = queue[order], start[order], end[order]
-    # ``latest`` is the rank of the latest end so far in the same queue, among all ends.
+    # ``latest`` is the rank, among all ends, of the latest end so far in the queue.
     ends = np.sort(end)
     before = queue * len(ends)
     latest = np.maximum.accumulate(before + np.searchsorted(ends, end)) - before
@@ -94,7 +92,7 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
     return queue[first], Intervals(start[first], reach[last])
 
 
-# A run is below saturation if no request waits for more than this fraction of the window.
+# A run is below saturation if no request waits for more than 5% of the window.
 DEMAND_LIMITED_ABOVE = 0.05
 
 
@@ -124,8 +122,9 @@ class Backlog(NamedTuple):
     def of_requests(cls, requests: Requests, facts: Facts) -> Backlog:
         """Return the intervals in which each client had a request waiting at every worker.
 
-        The proof of [DLPM] Theorem 5.1 assumes such a backlog. A request that waits in a gateway
-        waits at every worker. Workers that compute no prompts have no queue and do not count.
+        The proof of [DLPM] Theorem 5.1 assumes a backlog at every worker. A request that waits in a
+        gateway waits at every worker. Workers that compute no prompts have no queue, and are
+        ignored.
         """
         table = waits(requests, facts.horizon_s)
         everywhere = table.worker == EVERYWHERE
@@ -156,7 +155,7 @@ class Backlog(NamedTuple):
         return begun - over
 
     def together(self, others: Backlog) -> Backlog:
-        """Return the intervals in which each client was backlogged in both tables."""
+        """Return the intervals in which each client was backlogged in this and another table."""
         every = np.arange(len(others.client))
         other, own = Overlaps(self).found(others, every, others.client)
         return Backlog(
@@ -170,7 +169,7 @@ class Overlaps:
     """A search structure for the rows of a table that overlap with given intervals."""
 
     def __init__(self, table: Backlog) -> None:
-        # Times are replaced by their ranks, so that one number can encode a client and a time.
+        # Times are replaced by their ranks, so that one integer can encode a client and a time.
         self._times = np.unique(np.concatenate([table.start, table.end]))
         self._starts = self._keys(table.client, np.searchsorted(self._times, table.start))
         self._ends = self._keys(table.client, np.searchsorted(self._times, table.end))
@@ -178,14 +177,14 @@ class Overlaps:
     def found(self, others: Backlog, row: Ints, client: Ints) -> tuple[Ints, Ints]:
         """Return the rows of this table that overlap with rows of another table.
 
-        Each element of ``row`` is a row of ``others``; for each of them, the rows of the matching
-        client in ``client`` are searched. The result is a list of pairs in ascending order: an
-        index into ``row``, and a row of this table.
+        For each element of ``row``, a row of ``others``, the intervals of the client in ``client``
+        are searched. The two results are the pairs found, in ascending order: indices into ``row``,
+        and rows of this table.
         """
         begun = np.searchsorted(self._times, others.start, "right")
         over = np.searchsorted(self._times, others.end, "left")
-        # The rows that overlap an interval are consecutive: the first one ends after the interval's
-        # start, and the row after the last one starts at or after the interval's end.
+        # The overlapping rows are consecutive: they end after the interval's start, and start
+        # before the interval's end.
         low = np.searchsorted(self._ends, self._keys(client, begun[row]))
         high = np.searchsorted(self._starts, self._keys(client, over[row]))
         return spread(low, np.maximum(0, high - low))

@@ -1,9 +1,9 @@
 """Records of requests: logs, traces and exports of any tool, read into columns by field.
 
-Module ``source`` yields the records of a file, ``layouts`` lists the known formats,
-``column_names`` lists the usual names of columns, and ``log_reader`` reads a file into
-``FileColumns``. Module ``requests`` removes records that are not requests and counts tokens of
-prompts; ``times`` converts times and finds their units.
+Module ``source`` yields the records of a file, and ``log_reader`` reads a file into
+``FileColumns``. ``layouts`` lists the known formats, and ``column_names`` lists the usual names of
+columns. Module ``requests`` removes records that are not requests and counts the tokens of prompts;
+``times`` converts times and finds their units.
 """
 
 from typing import TYPE_CHECKING

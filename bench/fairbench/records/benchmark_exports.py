@@ -1,11 +1,11 @@
 """The formats of files that benchmark tools export.
 
-To add a tool, write a layout (a description of its format) here and add it to ``TOOLS``. All
-layouts convert times to seconds. The tools' files, and the sources that document their fields:
+To add a tool, write a layout (a description of its format) here and add the layout to ``TOOLS``.
+All layouts convert times to seconds. The known files, and the documents that define their fields:
 
-- aiperf (0.3 to 0.13): ``profile_export.jsonl``. Each line of the file has ``metadata`` (epoch
-  nanoseconds, client and times), ``metrics`` (each a value with its unit) and ``error``, as
-  aiperf's "Working with Profile Export Files" and "Metrics Reference" describe.
+- aiperf (0.3 to 0.13): ``profile_export.jsonl``. Each line of the file has ``metadata`` (client and
+  times in epoch nanoseconds), ``metrics`` (each a value with its unit) and ``error``. Sources:
+  aiperf's "Working with Profile Export Files" and "Metrics Reference".
 - genai-perf and Perf Analyzer: ``profile_export.json``, in nanoseconds. Each entry of the list
   ``experiments`` is a run. Each request has the times of its responses and, if stored, the texts of
   prompt and answer. The token counts are taken from the server's answers. If the server reports no
@@ -55,10 +55,7 @@ OPTIONAL = ("cached_tokens", "status", "error", "gaps", "request_id")
 def layout(
     name: str, fits: Callable[[Record], bool], runs: Callable[[list[Object], str], list[Run]]
 ) -> Layout:
-    """Return the layout of a benchmark's export.
-
-    ``runs`` must create its requests with ``request``.
-    """
+    """Return the layout of an export; ``runs`` must create requests with ``request``."""
     own = {field: field for field in (*FIELDS, *OPTIONAL)}
     units = dict.fromkeys(("start", "ttft", "latency", "gaps"), "s")
     return Layout(name, fits, own, units, runs=runs, own_units=True, exact=True)
@@ -67,7 +64,7 @@ def layout(
 def request(more: Mapping[str, Any], **fields: Any) -> Object:
     """Return a request with fairbench's field names, and with times in seconds.
 
-    Without a time to the first token, all tokens of an answer arrive at its end. Lists and objects
+    An answer without a time to the first token arrives all at once, at its end. Lists and objects
     in ``more`` are dropped; missing fields are None.
     """
     kept = {key: value for key, value in more.items() if not isinstance(value, list | dict)}
@@ -76,7 +73,7 @@ def request(more: Mapping[str, Any], **fields: Any) -> Object:
 
 
 def first_of(value: Any, *keys: str) -> Any:
-    """Return the value of the first key whose value is not None, or else None."""
+    """Return the value of the first key whose value is not None; None without such a key."""
     return next((value[key] for key in keys if inner(value, key) is not None), None)
 
 
@@ -87,7 +84,7 @@ def numbers_in(value: Any) -> list[float]:
 
 
 def time_difference(later: Any, earlier: Any) -> Any:
-    """Return ``later`` minus ``earlier``, or None if one of them is unknown."""
+    """Return ``later`` minus ``earlier``, or None if either value is not a number."""
     one, other = number_of(later), number_of(earlier)
     return None if one is None or other is None else one - other
 
@@ -103,8 +100,8 @@ def scaled(value: Any, factor: float) -> Any:
 
 UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0}
 START = "request_start_ns"
-TIMES = ("time_to_first_token", "request_latency")  # metrics of aiperf that are times
-# metrics that may contain each token count, the best first
+TIMES = ("time_to_first_token", "request_latency")
+# A token count may be in one of several metrics, of which the best is listed first.
 COUNTS = {
     "input_sequence_length": ("input_sequence_length", "error_isl"),
     "output_sequence_length": ("output_sequence_length", "output_token_count"),
@@ -145,18 +142,18 @@ def _flat_record(item: Record, where: str) -> Object:
         "gaps": _gaps(metrics, where),
         "error": item.get("error") or ("cancelled" if metadata.get("was_cancelled") else None),
     }
-    # aiperf omits the time to first token because the answer was not streamed.
+    # aiperf omits the time to first token of an answer that was not streamed.
     if flat["time_to_first_token"] is None:
         flat["time_to_first_token"] = flat["request_latency"]
     read, cached = flat["input_sequence_length"], flat["cached_tokens"]
-    # aiperf counts the input tokens but the server the cached tokens, which may therefore be more.
+    # aiperf counts input tokens, but the server counts cached tokens, which may therefore be more.
     if isinstance(read, int) and isinstance(cached, int):
         flat["cached_tokens"] = min(cached, read)
     return flat
 
 
 def _gaps(metrics: Object, where: str) -> list[float] | None:
-    """Return the gaps between tokens in seconds, or None if chunks contain several tokens."""
+    """Return the gaps between tokens in seconds; None if a chunk may contain several tokens."""
     values, unit = _measured(metrics, "inter_chunk_latency")
     tokens = _metric_value(metrics, COUNTS["output_sequence_length"])
     if not isinstance(values, list) or unit not in UNITS_S or len(values) + 1 != tokens:
@@ -183,7 +180,6 @@ def _metric_value(metrics: Object, names: tuple[str, ...]) -> Any:
 
 
 def _measured(metrics: Object, name: str) -> tuple[Any, str]:
-    """Return a metric's value and unit. The unit is "" if the metric is a plain number."""
     metric = metrics.get(name)
     if not isinstance(metric, dict):
         return metric, ""
@@ -222,7 +218,7 @@ def _genai_perf_request(row: Object) -> Object:
     moments = numbers_in(row.get("response_timestamps"))
     outputs = row.get("response_outputs")
     answers = [_answer_object(one) for one in outputs] if isinstance(outputs, list) else []
-    if len(answers) == len(moments):  # the last response of a stream may have no text
+    if len(answers) == len(moments):  # The last response of a stream may have no text.
         kept = [moment for moment, one in zip(moments, answers, strict=True) if _has_text(one)]
         moments = kept or moments
     usage = next((one for answer in answers if (one := inner(answer, "usage"))), None)
@@ -244,7 +240,7 @@ def _genai_perf_request(row: Object) -> Object:
 
 
 def _answer_object(output: Any) -> Any:
-    """Return a response as an object: a chunk of OpenAI's API or an answer of Triton."""
+    """Return a response as an object: a chunk of OpenAI's API, or an answer of Triton."""
     text = inner(output, "response")
     if not isinstance(text, str):
         return output
@@ -259,7 +255,6 @@ def _json_or_empty(text: str) -> Any:
 
 
 def _has_text(answer: Any) -> bool:
-    """Return whether a response contains text of the answer."""
     choices = objects_in(inner(answer, "choices"))
     texts = [inner(answer, "text_output"), *(inner(choice, "text") for choice in choices)]
     for choice in choices:
@@ -269,7 +264,6 @@ def _has_text(answer: Any) -> bool:
 
 
 def _stored_prompt(inputs: Any) -> str:
-    """Return the text of the prompt, or "" if the prompt was not stored."""
     payload = inner(inputs, "payload")
     found = _json_or_empty(payload) if isinstance(payload, str) else inputs
     for name in ("messages", "prompt", "text_input"):
@@ -347,7 +341,7 @@ def _inference_perf_request(row: Object) -> Object:
     read = inner(info, "request_metrics", "text", "input_tokens")
     start = row.get("start_time")
     known = info if isinstance(info, dict) else {}
-    texts = {"request", "response"}  # fields with long texts, which are dropped
+    texts = {"request", "response"}
     return request(
         {**known, **{key: value for key, value in row.items() if key not in texts}},
         start=start,
@@ -372,10 +366,7 @@ MOST_USERS = 100_000
 
 
 def _untimed_request(row: Object, ttft: str, latency: str, count: str) -> Object:
-    """Return a request of LLMPerf or genai-bench.
-
-    ``ttft``, ``latency`` and ``count`` name the fields that hold its values.
-    """
+    """Return a request of LLMPerf or genai-bench, with its values in the named fields."""
     return request(
         row,
         start=first_of(row, "start_time", "request_start_time", "sample_time"),
@@ -406,10 +397,10 @@ def _genai_bench(item: Object) -> Run:
 def _with_closed_loop_starts(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
     """Guess missing start times, in place: users send requests in closed loops.
 
-    Each of the ``users`` sends a request as soon as its previous request has been answered; the
+    Each of the ``users`` sends a request as soon as its previous request has been answered. The
     user who is free first sends the file's next request. A request of unknown duration takes no
-    time. Return a remark for the user, or () if some request has a start, so that nothing is
-    guessed.
+    time. The function returns a remark for the user, or () if nothing is guessed because some
+    request has a start.
     """
     if any(one["start"] is not None for one in requests):
         return ()

@@ -25,10 +25,10 @@ COUNTS = (
     *("reasoning_tokens", "total_tokens", "block_size"),
 )
 LABELS = ("client", "session", "request_id")
-FIRST = ("first_token", "ttft")  # fields that tell when the first token of an answer arrived
-LAST = ("end", "latency", "itls")  # fields that tell when the last token of an answer arrived
+FIRST = ("first_token", "ttft")  # These fields tell when the first token of an answer arrived.
+LAST = ("end", "latency", "itls")  # These fields tell when the last token of an answer arrived.
 
-# usual column names of each field, the best first, in the form that ``plain`` returns
+# A field's usual column names are listed best first, in the form that ``plain`` returns.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "start": (
         *("start", "time", "timestamp", "t", "ts", "arrival", "arrivaltime", "arrivaltimestamp"),
@@ -126,40 +126,37 @@ FLAT = (
     *("delay", "gaps", "admitted", "worker", "status", "error", "hash_ids", "text", "block_size"),
     *("branch", "synthetic"),
 )
-"""Fields that are not sought in nested objects, because their usual names are too common."""
+"""Fields that are not sought in nested objects, because their usual names are too common there."""
 
 SYNONYMS = {"time": "start", "program": "session", "id": "request_id"}
 """Further field names that ``--map`` accepts."""
 TIMES = (*MOMENTS, *LENGTHS, "itls", "gaps")
 
-LONGEST = 200  # longer column names are not compared with the usual names
+LONGEST = 200
 _NAMED_UNITS = {**{unit: unit for unit in cells.UNITS}, "sec": "s", "secs": "s", "seconds": "s"}
 _NAMED_UNITS |= {"millis": "ms", "msec": "ms", "milliseconds": "ms", "microseconds": "us"}
 _NAMED_UNITS |= {"micros": "us", "nanoseconds": "ns", "nanos": "ns", "nano": "ns"}
 _NAMED_UNITS |= {"minutes": "min", "minute": "min", "mins": "min", "hours": "h", "hour": "h"}
 _MARKS = re.compile(r"[^A-Za-z0-9]")
 _HUMP = re.compile(r"(?<=[^\WA-Z_])(?=[A-Z])", re.ASCII)
-# last words in names of columns that contain neither times nor durations
+# A column whose name ends in a word of ``_NO_TIME`` contains neither times nor durations.
 _NO_TIME = {"id", "ids", "idx", "index", "reason", "type", "name", "count", "number", "no", "model"}
 _NO_TIME |= {"tokens", "status", "code", "version", "url", "path", "size", "bytes", "cost"}
 _NO_TIME |= {"min", "max", "mean", "avg", "median", "p50", "p90", "p95", "p99"}
 
 
 class FieldColumn(NamedTuple):
-    """The column that holds a field: its name, and the unit of time if the name contains one."""
+    """The column that holds a field: its name, and the unit of time that its name contains."""
 
     name: str
     unit: str | None = None
 
 
 def split_unit(name: str) -> tuple[str, str | None]:
-    """Split ``ttft_ms`` into ``ttft`` and ``ms``.
-
-    If the name contains no unit, the unit is None.
-    """
+    """Split ``ttft_ms`` into ``ttft`` and ``ms``; the unit is None if the name contains none."""
     words = _words_of(name)
     last = words[-1].lower()
-    # In a column's name, the word ``min`` stands for a minimum, not for minutes.
+    # In a column's name, the word ``min`` means a minimum, not minutes.
     unit = _NAMED_UNITS.get(last) if len(words) > 1 and last != "min" else None
     return (name, None) if unit is None else (" ".join(words[:-1]), unit)
 
@@ -233,20 +230,19 @@ def _without_durations(
 
 
 def _is_dated(column: FieldColumn, values: Mapping[str, list[Any]]) -> bool:
-    """Return whether the first value of a column is a date."""
     first = next(iter(values.get(column.name, ())), "")
     number = cells.number_of(first)
     return cells.is_moment(first) if number is None else number >= cells.FIRST_DATE_S
 
 
 def _mostly_fit(field: str, values: list[Any], *, empty: bool = False) -> bool:
-    """Return whether at least half of the values fit a field. Without values, return ``empty``."""
+    """Return whether at least half of the values fit a field; ``empty`` without values."""
     right = sum(can_hold(field, value) for value in values)
     return 2 * right >= len(values) if values else empty
 
 
 def nearest(field: str, values: Mapping[str, list[Any]], taken: Iterable[str]) -> str:
-    """Return the column whose name is closest to a field's usual names, or "" if none is close.
+    """Return the column whose name is closest to a field's usual names; "" if none is close.
 
     Args:
         field: The field to look for, a key of ``NAMES``.
@@ -273,8 +269,8 @@ def nearest(field: str, values: Mapping[str, list[Any]], taken: Iterable[str]) -
 def parse_map(texts: Iterable[str], needed: Iterable[str] = ()) -> dict[str, str]:
     """Parse the texts ``FIELD=COLUMN`` of ``--map``.
 
-    Raises UsageError for a text of a wrong form or for an unknown field. ``FIELD=`` without a
-    column states that the file lacks the field, an error for ``needed`` fields.
+    Raises UsageError for a text of another form or for an unknown field. ``FIELD=`` without a
+    column states that the file lacks the field, which is an error for ``needed`` fields.
     """
     names = {}
     for text in texts:
@@ -332,8 +328,8 @@ def first_columns(names: Iterable[str]) -> str:
 def no_such_column(name: str, record: Mapping[str, Any], where: str) -> DataError:
     """Return the error that the file lacks a column that the user named.
 
-    The message lists existing columns or, if ``name`` has a dot and leads into an object of
-    ``record``, the keys of this object.
+    The message lists existing columns. If ``name`` has a dot and leads into an object of
+    ``record``, the message lists the keys of this object instead.
     """
     outer = name.partition(".")[0]
     inside = outer != name and isinstance(record.get(outer), Mapping)
@@ -342,7 +338,7 @@ def no_such_column(name: str, record: Mapping[str, Any], where: str) -> DataErro
     return DataError(f"{where}: {printable(str(missing))}")
 
 
-MAX_LEAVES = 500  # most names that are collected from a nested object
+MAX_LEAVES = 500
 
 
 def leaves(value: Mapping[str, Any], before: str = "") -> Iterator[str]:
@@ -361,8 +357,8 @@ def _leaves(value: Mapping[str, Any], before: str) -> Iterator[str]:
 def cell_of(record: Mapping[str, Any], name: str) -> Any:
     """Return the value under ``name`` in a record.
 
-    The name ``a.b`` stands for ``b`` in a nested object ``a``. At every level, a key may contain
-    dots.
+    The name ``a.b`` stands for ``b`` in a nested object ``a``. At every level, a key itself may
+    contain dots.
     """
     if name in record or "." not in name:
         return record.get(name)

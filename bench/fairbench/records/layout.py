@@ -21,7 +21,7 @@ Spread = Callable[[Record, str], Iterable[Object]]
 
 
 class Run(NamedTuple):
-    """The requests of one run of a benchmark, and what the file says about the run.
+    """The requests of one run of a benchmark, and facts about the run from the file.
 
     ``completed`` is the file's own count of successful requests, or None. ``remarks`` tell the user
     which information the file lacks.
@@ -37,21 +37,21 @@ class Layout:
     """A format of request records, with the columns that the format has.
 
     Attributes:
-        name: Name of the format that commands show and accept.
-        fits: Function that tests whether a record, usually the first of a file, has this format.
-        fields: Names of columns by field, best first; a dot in a name leads into a nested object.
-            Fields that ``fields`` does not list are found by the usual names of columns, unless
+        name: The name of the format, which commands show and accept.
+        fits: A function that tests whether a record, usually the first of a file, has this format.
+        fields: The names of columns by field, best first; a dot in a name leads into a nested
+            object. Fields without an entry are found by the usual names of columns, unless
             ``exact`` is True.
-        units: Units of times by field, for columns whose names contain no unit.
-        unit: Unit of all other times whose column's name contains no unit.
-        spread: Function that returns a ``Spread`` for a file with nested records.
-        runs: Function that returns the runs of a file whose records are runs or parts of runs. The
-            list may contain functions that make a run, instead of runs.
-        keep: Function that returns whether a record is a request that reached a server.
+        units: The units of times by field, for columns whose names contain no unit.
+        unit: The unit of times that ``units`` and the column's name leave open.
+        spread: A function that returns a ``Spread`` for a file with nested records.
+        runs: A function that returns the runs of a file whose records are runs or parts of runs.
+            The list may contain functions that make a run, instead of runs.
+        keep: A function that returns whether a record is a request that reached a server.
         exact: Whether the file has only the fields in ``fields``.
         events: Whether records without token counts are skipped, because they are events and not
             requests.
-        block_size: Number of tokens in a block of ``hash_ids``.
+        block_size: The number of tokens in a block of ``hash_ids``.
         own_units: Whether the file states all units, so that a unit given by the user is refused.
         at_once: Whether all requests start at time 0, because the file has no start times.
         uncached: Whether the server has no prefix cache.
@@ -83,8 +83,8 @@ def columns(*texts: str) -> dict[str, tuple[str, ...]]:
     """Return a table of columns by field.
 
     The texts have the form ``"start=startTime client={user,team}_id|org"``. A bar separates the
-    possible columns of a field, best first. Braces contain alternatives; for example,
-    ``{user,team}_id`` stands for ``user_id|team_id``.
+    possible columns of a field, best first. Braces contain alternatives: ``{user,team}_id``, for
+    example, stands for ``user_id|team_id``.
     """
     pairs = (word.split("=", 1) for word in " ".join(texts).replace(" |", "|").split())
     return {

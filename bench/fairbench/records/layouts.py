@@ -1,7 +1,7 @@
 """The known formats of request records, in the order in which files are compared with them.
 
-This module also defines the formats that have one record per request, and the formats of runs that
-have one list per field.
+This module also defines the formats with one record per request, and the formats of runs with one
+list per field.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ from fairbench.records.layout import (
 )
 from fairbench.records.service_logs import EXPORTS
 
-# Columns of measured runs by field: ``VTC`` for VTC-artifact's ``run_exp.py``
-# (Ying1123/VTC-artifact
-# at 192c2e2), ``VLLM`` for ``vllm bench serve --save-result --save-detailed``
-# (vllm/benchmarks/serve.py) and for sglang.bench_serving, which exports no start times, and
-# ``SERVING`` for ``fairbench validate``.
+# ``VTC`` maps fields to the columns of VTC-artifact's ``run_exp.py`` (Ying1123/VTC-artifact at
+# 192c2e2), and ``SERVING`` maps them to the columns of ``fairbench validate``. ``VLLM`` has the
+# columns of ``vllm bench serve --save-result --save-detailed`` (vllm/benchmarks/serve.py) and of
+# sglang.bench_serving, which exports no start times.
 VTC = {"client": "client", "start": "req_time", "ttft": "first_token_latency"}
 VTC |= {"latency": "request_latency", "input_tokens": "prompt_len", "output_tokens": "output_len"}
 VLLM = {"start": "start_times", "input_tokens": "input_lens", "output_tokens": "output_lens"}
 VLLM |= {"ttft": "ttfts", "itls": "itls", "cached_tokens": "cached_tokens", "error": "errors"}
-# used for answers that were not streamed, which have no gaps between tokens
+# Answers that were not streamed have no gaps between tokens, but a latency.
 WHOLE = {"latency": "latencies"}
 SERVING = {"start": "submit_s", "client": "client", "input_tokens": "prompt_tokens"}
 SERVING |= {"output_tokens": "output_tokens", "ttft": "ttft_s", "latency": "latency_s"}
@@ -67,10 +66,7 @@ def _run_of_lists(item: Object, where: str, columns: Mapping[str, str], *, at_on
 def _columnwise(
     name: str, columns: Mapping[str, str], inside: str = "", *, at_once: bool = False, **more: Any
 ) -> Layout:
-    """Return the format of files with one run per object.
-
-    The lists of values are under the key ``inside``.
-    """
+    """Return the format of files with one run per object, with lists of values under ``inside``."""
 
     def lists_of(item: Record) -> Object:
         found = item.get(inside) if inside else item
@@ -91,7 +87,7 @@ def _columnwise(
 
 
 def _with_session(first: dict[str, str], record: Record, where: str) -> Iterator[Object]:
-    """Yield a turn of a chat, with the id of the chat's first turn as its session.
+    """Yield a turn of a chat, with the id of the chat's first turn as the session.
 
     If the file lacks the first turn, the session is named after the earliest known ``chat_id``.
     """
@@ -103,8 +99,8 @@ def _with_session(first: dict[str, str], record: Record, where: str) -> Iterator
     yield {**record, f"{OWN}session": first[chat]}
 
 
-# Traces of Alibaba Cloud's Bailian (alibaba-edu/qwen-bailian-usagetraces-anon). Each turn of a chat
-# has its own ``chat_id``, times are in seconds, and blocks have 16 tokens. A turn without a parent
+# Traces of Alibaba Cloud's Bailian (alibaba-edu/qwen-bailian-usagetraces-anon) have times in
+# seconds, blocks of 16 tokens, and a ``chat_id`` for each turn of a chat. A turn without a parent
 # (-1) and all turns that continue it form a program. The traces name no clients; with
 # ``--clients-from type``, the types of requests count as clients.
 BAILIAN = Layout(
@@ -133,27 +129,25 @@ def _is_mooncake(first: Record) -> bool:
 
 # Mooncake's traces (FAST25-release/traces of kvcache-ai/Mooncake at 3b5a594) have blocks of 512
 # tokens; each number in ``hash_ids`` identifies a block and all blocks before it. Many requests
-# have
-# equal times, which ``--trace-spread`` spreads out. The traces name no clients.
+# have equal times, which ``--trace-spread`` spreads out. The traces name no clients.
 MOONCAKE = Layout("mooncake", _is_mooncake, unit="ms", block_size=512)
 
-# Sessions of agents in the form of LMCache/lmcache-agent-trace (at 16a14ad) and of Exgentic
-# (inference-sim/inference-sim at c358946). Block ids have the same meaning in all sessions of a
-# file. ``src`` names a session's collection, which counts as its client. Sessions were recorded on
-# different days, so the sessions of a collection are replayed one after another.
+# Format ``agent`` has sessions of agents in the form of LMCache/lmcache-agent-trace (at 16a14ad)
+# and of Exgentic (inference-sim/inference-sim at c358946). Block ids have one meaning in all
+# sessions of a file. ``src`` names a session's collection, which counts as the client. Sessions
+# of a collection were recorded on different days and are replayed one after another.
 AGENT = Layout(
     "agent",
     has_all("t", "session", "step", "input_length", "output_length", "hash_ids"),
     {"client": "src"},
     block_size=16,
 )
-# The trace of Chatbot Arena that VTC-artifact samples ([VTC] §5.3), in which each model is a
-# client. Arrivals of kind ``trace`` use the same trace.
+# Format ``arena`` has the trace of Chatbot Arena that VTC-artifact samples ([VTC] §5.3), in which
+# each model is a client. Arrivals of kind ``trace`` use this trace of Chatbot Arena, too.
 ARENA = Layout("arena", has_all("t", "client", "prompt_len", "output_len"), unit="s")
 
 
 def _is_message(value: Any) -> bool:
-    """Return whether a value is a message of a chat; a failed answer has the content None."""
     known = isinstance(value, Mapping) and isinstance(value.get("role"), str)
     return known and isinstance(value.get("content"), str | None)
 
@@ -162,8 +156,7 @@ def _answers(record: Record, where: str) -> Iterator[Object]:
     """Yield a request for each answer in the one or two conversations of a row.
 
     All requests of a row have the time of the row, and the requests of a conversation form a
-    session. The name of the model is put before each prompt, because different models share no KV
-    cache.
+    session. Each prompt begins with the model's name, because different models share no KV cache.
     """
     facts = {key: one for key, one in record.items() if not isinstance(one, list | Mapping)}
     name = first_given(record.get("question_id"), record.get("conversation_id"), where)
@@ -174,7 +167,7 @@ def _answers(record: Record, where: str) -> Iterator[Object]:
         texts = [one.get("content") or "" for one in messages]
         answers = [n for n, one in enumerate(messages) if one["role"] == "assistant"]
         if not messages or answers[-1:] != [len(messages) - 1]:
-            answers.append(len(messages))  # the last message has no answer
+            answers.append(len(messages))  # The last message has no answer.
         for at in answers:
             yield {
                 **facts,
@@ -192,9 +185,9 @@ def _tokens(text: str) -> int:
 
 SIDES = {"conversation": "model", "conversation_a": "model_a", "conversation_b": "model_b"}
 ROW_FIELDS = ("client", "session", "input_tokens", "output_tokens", "text")
-# Rows of lmsys/chatbot_arena_conversations, and of the log of single conversations, as written by
-# FastChat's clean_battle_data.py and clean_chat_data.py (lm-sys/FastChat, fastchat/serve/monitor).
-# ``tstamp`` is the time of a vote, or of the end of the last answer.
+# Rows of ``arena`` come from lmsys/chatbot_arena_conversations, or from logs of conversations that
+# FastChat's clean_battle_data.py and clean_chat_data.py write (lm-sys/FastChat,
+# fastchat/serve/monitor). ``tstamp`` is the time of a vote, or of the end of the last answer.
 ARENA_ROWS = Layout(
     "arena",
     lambda first: (
@@ -209,24 +202,23 @@ ARENA_ROWS = Layout(
 
 
 def _has_text_columns(needs: tuple[str, ...]) -> Callable[[Record], bool]:
-    """Return a function that tests whether a row of CSV has the columns ``needs``."""
     has_needed = has_all(*needs)
     return lambda first: has_needed(first) and all(isinstance(one, str) for one in first.values())
 
 
 # Azure's LLM inference traces of 2023 and 2024 (Azure/AzurePublicDataset at b469a11,
-# AzureLLMInferenceDataset2023.md), which name no clients.
+# AzureLLMInferenceDataset2023.md) name no clients.
 AZURE = Layout("azure", _has_text_columns(("TIMESTAMP", "ContextTokens", "GeneratedTokens")))
-# Traces of HPMLL/BurstGPT (releases 1.1 and 2.0). The later release has conversations and
-# durations. Failed requests have no response tokens. With ``--clients-from Model``, the two models
-# count as clients.
+# Release 2.0 of the traces of HPMLL/BurstGPT has conversations and durations; release 1.1 lacks
+# them. Failed requests have no response tokens. With ``--clients-from Model``, the two models count
+# as clients.
 BURSTGPT = Layout(
     "burstgpt",
     _has_text_columns(("Timestamp", "Request tokens", "Response tokens", "Log Type")),
     {"latency": "Elapsed time"},
     unit="s",
 )
-# Runs measured by VTC-artifact, in files ``all_results*.jsonl``; requests without an answer were
+# VTC-artifact writes measured runs to files ``all_results*.jsonl``; requests without an answer were
 # refused.
 VTC_COLUMNS = _columnwise("vtc-columns", VTC, uncached=True, refuses=True)
 
@@ -255,7 +247,7 @@ VTC_RESPONSES = Layout(
 )
 
 
-# Runs measured on real servers, one per line, which ``fairbench validate`` reads, too.
+# ``fairbench validate`` also reads runs that were measured on real servers, one run per line.
 SERVING_RUNS = _columnwise("serving", SERVING, "columns")
 VLLM_RUNS = _columnwise("vllm", VLLM | WHOLE)
 SGLANG_RUNS = _columnwise("sglang", VLLM | WHOLE, at_once=True)
@@ -264,7 +256,7 @@ _OWN = {"start": "arrival_s", "first_token": "first_token_s", "end": "finish_s"}
 _OWN |= {"admitted": "admitted_s", "session": "program_id", "client": "client"}
 _OWN |= {name: name for name in ("input_tokens", "output_tokens", "worker", "cached_tokens")}
 _OWN |= {"status": "status", "error": "error"}
-# Requests of a run that fairbench has stored.
+# A run that fairbench has stored contains requests of the format ``fairbench``.
 FAIRBENCH = Layout(
     "fairbench",
     has_all("client", "arrival_s", "first_token_s", "finish_s", "input_tokens", "output_tokens"),
@@ -276,7 +268,6 @@ FAIRBENCH = Layout(
 
 PLAIN = Layout("lines")
 """The format of records whose columns all have usual names."""
-# first records of a file that are tested for a format of programs
 LOOKED_AT = 100
 
 LAYOUTS: tuple[Layout, ...] = (
@@ -304,7 +295,7 @@ def _is_ours(record: Record) -> bool:
 def layout_of(
     name: str | None, records: Iterable[Record], calls: Mapping[str, str] | None = None
 ) -> Layout:
-    """Return the named format or, without a name, the first that fits one of the records.
+    """Return the named format or, without a name, the first format that fits one of the records.
 
     ``calls`` maps format names that a command accepts to names in this module. Raises UsageError if
     the name of the format is unknown.

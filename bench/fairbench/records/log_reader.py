@@ -23,25 +23,25 @@ from fairbench.records.source import records_of, separator_of
 
 Floats = npt.NDArray[np.float64]
 
-BATCH = 16_384  # records that are Python objects at the same time
-# upper estimates of memory in bytes for each row, and for each distinct text
+BATCH = 16_384  # This number of records are Python objects at one time.
+# Estimates of memory assume 200 bytes for each row and 200 bytes for each distinct text.
 ROW_BYTES, NAME_BYTES = 200, 200
-SAMPLE = 50  # values of a column from which its meaning is inferred
-MAX_COLUMNS = 2_000  # most columns of a file whose names are read
-SHOWN_ROWS = 100  # rows whose keys are kept for error messages
+SAMPLE = 50  # The meaning of a column is inferred from this number of its values.
+MAX_COLUMNS = 2_000
+SHOWN_ROWS = 100  # The keys of this number of rows are kept for error messages.
 NUMERIC = frozenset({*naming.COUNTS, *naming.MOMENTS, *naming.LENGTHS})
 WRAPPERS = ("data", "items", "result", "results", "observations", "runs", "logs", "records", "rows")
 """Keys under which a file that is a single object, such as an API's answer, has its records."""
 CONTAINER = {"log", "stream", "time"}
-"""The keys of a line in a container log that Docker writes."""
+"""The keys of a line that Docker writes to the log of a container."""
 
 
 class ColumnValues(NamedTuple):
     """The values of the column that holds a field.
 
-    Values are an array of numbers, or a list as in the file. ``name`` is the column's name in the
-    file, ``unit`` the unit of its times (None if unknown), and ``first`` its first value that is
-    not missing.
+    The values are an array of numbers, or a list as in the file. ``name`` is the column's name in
+    the file, and ``unit`` is the unit of its times, or None if unknown. ``first`` is the column's
+    first value that is not missing.
     """
 
     field: str
@@ -56,16 +56,16 @@ class ReadOptions:
     """Options for reading a file of records.
 
     Attributes:
-        fields: Fields to read.
-        names: Columns that the user named, by field; an empty name means that the file lacks the
-            field.
-        layout: Name of the file's format (layout), or None to detect the format.
-        calls: Names of layouts, by the format names that the command accepts.
-        line: Number, from 1, of the run in a file with several runs; 0 for the only run.
+        fields: The fields to read.
+        names: The columns that the user named, by field; an empty name means that the file lacks
+            the field.
+        layout: The name of the file's format (layout), or None to detect the format.
+        calls: The names of layouts, by the format names that the command accepts.
+        line: The number, from 1, of the run in a file with several runs; 0 for the only run.
         line_flag: The flag that sets ``line``, which error messages name.
-        signs: Names of columns that state how a request ended, written as ``column_names.plain``
-            does.
-        convert: Functions that convert a value, given the value and its location, by field.
+        signs: The names of columns that state how a request ended, in the form that
+            ``column_names.plain`` returns.
+        convert: By field, functions that convert a value, given the value and its location.
     """
 
     fields: Collection[str]
@@ -83,20 +83,20 @@ class FileColumns:
     """The columns of a file by field; row i of every column is request i.
 
     Attributes:
-        file: Name of the file.
+        file: The name of the file.
         layout: The format (layout) of the file.
-        length: Number of requests in the file.
+        length: The number of requests in the file.
         fields: The columns of each field, the best first.
-        signs: Columns that state how requests ended, in the order of the file.
-        places: Location of each request in the file, which is a line number or a text.
+        signs: The columns that state how requests ended, in the order of the file.
+        places: The location of each request in the file, which is a line number or a text.
         samples: Some values of every column in the file.
         record: A record of the file, which error messages quote.
         first_where: The location of the first record in the file.
         odd: By row, the keys of records that have no column for the time of the last token.
-        unseen: Columns that the user named, but no record has.
-        answered: Number of requests that a gateway answered from its cache.
-        chosen: Columns that the user named, by field.
-        completed: Number of successful requests that the file states, or None.
+        unseen: The columns that the user named, but no record has.
+        answered: The number of requests that a gateway answered from its cache.
+        chosen: The columns that the user named, by field.
+        completed: The number of successful requests that the file states, or None.
         remarks: Remarks about information that the file lacks.
         run: The record of the run, if the file has one record per run.
         text: Whether all values of the file are texts, as in CSV.
@@ -153,11 +153,11 @@ class FileColumns:
         return None if found is None or all(map(is_missing, found)) else found
 
     def is_named(self, name: str) -> bool:
-        """Return whether the user named a column for a field."""
+        """Return whether the user named the column of a field."""
         return name in self.chosen
 
     def chosen_name(self, name: str) -> str:
-        """Return the column that the user named for a field, or "" if the user named none."""
+        """Return the column that the user named for a field; "" if the user named no column."""
         return self.chosen[name].name if name in self.chosen else ""
 
     @property
@@ -181,7 +181,7 @@ class FileColumns:
 
 
 class RecordError(DataError):
-    """A record has an impossible value; raised once the columns are known."""
+    """A record has an impossible value; this error is raised once the columns are known."""
 
 
 def _column_of_rows(
@@ -252,7 +252,6 @@ def _records_inside(place: FilePlace) -> list[FilePlace]:
 
 
 def _objects_in_texts(rows: Sequence[Record]) -> tuple[str, ...]:
-    """Return the names of CSV columns whose values are JSON objects or lists of objects."""
     samples = {name: _sample_values(rows, name)[:1] for name in rows[0]}
     return tuple(
         name
@@ -262,7 +261,6 @@ def _objects_in_texts(rows: Sequence[Record]) -> tuple[str, ...]:
 
 
 def _with_objects(place: FilePlace, names: tuple[str, ...]) -> FilePlace:
-    """Parse the JSON texts in the columns ``names`` of a record."""
     if not names:
         return place
     record = {**place.value, **{n: naming.object_of(place.value[n]) for n in names}}
@@ -324,7 +322,6 @@ class _Reader:
             self._add(part, [f"{where}, request {begin + n}" for n in range(1, len(part) + 1)])
 
     def add_records(self, batch: list[FilePlace]) -> None:
-        """Add the requests of a batch of records to the columns."""
         keep, begin = self._layout.keep, f"{self._file}, line "
         rows: list[Any] = []
         places: list[str | int] = []
@@ -403,7 +400,6 @@ class _Reader:
     def _note_odd(
         self, rows: Sequence[Record], chosen: Mapping[str, list[naming.FieldColumn]], begin: int
     ) -> None:
-        """Remember the keys of records without a column for the time of the last token."""
         ends = [column.name for name in naming.LAST for column in chosen.get(name, ())]
         if not ends or any("." in one for one in ends):
             return
@@ -416,7 +412,6 @@ class _Reader:
     def _chosen_columns(
         self, keys: tuple[str, ...], rows: Sequence[Record]
     ) -> dict[str, list[naming.FieldColumn]]:
-        """Return the columns of each wanted field for records with the given keys."""
         if keys in self._known:
             return self._known[keys]
         samples = {name: _sample_values(rows, name) for name in keys}
@@ -454,10 +449,7 @@ class _Reader:
         nested: Mapping[str, list[Any]],
         rows: Sequence[Record],
     ) -> list[naming.FieldColumn]:
-        """Return the columns of a field.
-
-        A column belongs to a field if the user or the format says so, or if its name is usual.
-        """
+        """Return the columns of a field: the user's, the format's, or columns with usual names."""
         named, layout = self._asked.names, self._layout
         if name in named:
             return [named[name]] if named[name].name else []
@@ -481,18 +473,16 @@ class _Reader:
             if not any(samples[one.name] for one in found):
                 found = _only_nested_column(name, nested) or found
             elif any(row.keys().isdisjoint(one.name for one in found) for row in rows):
-                # Some records of the file lack the columns that were found first.
+                # Records that lack the recognised columns may have the field in an object.
                 found = [*found, *_only_nested_column(name, nested)]
         return [one._replace(unit=self._unit_of_column(name, one.name, one.unit)) for one in found]
 
     def _unit_of_column(self, name: str, column: str, own: str | None = None) -> str | None:
-        """Return the unit of a column's times, from its name or the format, or None."""
         if name in naming.MOMENTS or name in naming.LENGTHS or name in ("itls", "gaps"):
             return own or naming.split_unit(column)[1] or self._layout.units.get(name)
         return None
 
     def columns(self, first: FilePlace) -> FileColumns:
-        """Return all columns. Raises DataError if the file contains no requests."""
         length = len(self._places)
         if not length:
             raise DataError(f"{self._file}: {self._layout.nothing}")
@@ -519,10 +509,7 @@ class _Reader:
 
 
 class _Values:
-    """The values of a column, collected batch by batch.
-
-    A batch without the column adds missing values.
-    """
+    """The values of a column, collected batch by batch; a batch without the column adds None."""
 
     def __init__(self, unit: str | None) -> None:
         self.unit = unit
@@ -547,13 +534,12 @@ class _Values:
 
 
 def _sample_values(rows: Sequence[Record], name: str) -> list[Any]:
-    """Return a few values of a column that are not missing."""
     values = (row.get(name) if name in row else naming.cell_of(row, name) for row in rows)
     return list(islice((one for one in values if not is_missing(one)), SAMPLE))
 
 
 def _only_nested_column(name: str, nested: Mapping[str, list[Any]]) -> list[naming.FieldColumn]:
-    """Return the nested column with a field's usual name, or [] if several objects have one."""
+    """Return the nested column with a field's usual name; [] if several objects have such one."""
     ends: dict[str, str] = {}
     # A name such as ``user.id`` is recognised in any nested object of a record.
     for parts in (2, 1):
@@ -566,7 +552,7 @@ def _only_nested_column(name: str, nested: Mapping[str, list[Any]]) -> list[nami
 
 
 def as_numbers(values: list[Any]) -> Floats | None:
-    """Return values as an array of numbers, or None if a value or text is not a number."""
+    """Return values as an array of numbers, or None if a value is not a number."""
     kinds = set(map(type, values))
     try:
         if kinds <= {int, float, type(None)}:

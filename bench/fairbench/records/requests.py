@@ -1,9 +1,9 @@
 """Reading a file of records as a list in which each request occurs exactly once.
 
-This module evens out three differences between logs. Tracing tools also record spans that are
-not requests: the span of an agent or a chain repeats the sum of the calls inside it. Several
-lines of a log may describe the same request. Some services count cached tokens as part of the
-input, and some count them separately.
+This module evens out three differences between logs. Tracing tools also record spans that are not
+requests. The span of an agent or a chain repeats the sum of the calls inside the span. Several
+lines of a log may describe one request. Some services count cached tokens as part of the input, and
+some services count cached tokens separately.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ NO_CALLS = frozenset(
 CALLS = frozenset({"llm", "chat", "generation", "completion", "text_completion", "chat_model"})
 NOBODY = frozenset({"default_user_id"})
 """Texts in the column of clients that mean a missing client."""
-# lines with equal ids describe one request if their starts differ by less than this (s)
-SAME_S = 1e-3
+SAME_S = 1e-3  # Lines with equal ids and closer starts describe one request.
 BESIDE = ("cacheread", "cachecreation", "cachewrite")
 WHOLE_INPUT = ("inputtokens", "inputtokencount", "inputtokenscount", "input")
 
@@ -60,7 +59,7 @@ class FileRequests:
         return len(self.columns)
 
     def labels(self, field: str) -> list[str]:
-        """Return a field's values as texts, with "" for missing values. Numbers become texts."""
+        """Return a field's values as texts; a missing value becomes ""."""
         return labels_of(self.columns, field)
 
 
@@ -83,9 +82,9 @@ def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> Fi
     """Return the requests in a file of records.
 
     Args:
-        path: File to read.
-        asked: Fields to read, and the user's options, such as the names of columns.
-        unit: Unit of times for which the file states no unit, or None if unknown.
+        path: The file to read.
+        asked: The fields to read, and the user's options, such as the names of columns.
+        unit: The unit of times for which the file states no unit, or None if unknown.
 
     Raises:
         DataError: If the file contains no requests, or if a value is impossible.
@@ -180,7 +179,7 @@ NOBODY_AT_ALL: tuple[Any, ...] = ([], {})
 
 
 def _model_calls(columns: FileColumns, counts: Mapping[str, Floats]) -> Flags:
-    """Return whether each record is a call of a model rather than a sum of calls."""
+    """Return whether each record is a single call of a model, not a sum of calls."""
     kept = np.ones(len(columns), dtype=np.bool_)
     counted = ~(np.isnan(counts["input_tokens"]) & np.isnan(counts["output_tokens"]))
     kinds = [str(one).lower() for one in columns.field_values("span_kind") or ()]
@@ -198,7 +197,6 @@ def _model_calls(columns: FileColumns, counts: Mapping[str, Floats]) -> Flags:
 
 
 def _ancestors(row_of: Mapping[str, int], parents: list[Any], rows: list[int]) -> Flags:
-    """Return the rows of all ancestors, in the tree of spans, of the given rows."""
     above = np.zeros(len(parents), dtype=np.bool_)
     for row in rows:
         at = row_of.get(str(parents[row]))
@@ -227,9 +225,9 @@ def _whole_prompts(columns: FileColumns, counts: Mapping[str, Floats]) -> tuple[
 def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floats) -> bool:
     """Return whether cached tokens are counted separately from the input tokens.
 
-    They are if a column's name suggests so and some request has more cached tokens than input
-    tokens. Otherwise, the total tokens decide or, if these are missing or unclear, the columns'
-    names.
+    Cached tokens are separate if a column's name suggests so and some request has more cached
+    tokens than input tokens. In other files, the total tokens decide or, without clear totals, the
+    names of the columns.
     """
     names = [one.name for one in columns.of_fields("cached_tokens", "written_tokens")]
     leaves = [plain(name.rpartition(".")[2]) for name in names]
@@ -299,6 +297,6 @@ def _without_repetitions(made: FileRequests) -> FileRequests:
 
 
 def _are_ids(columns: FileColumns, ids: list[Any]) -> bool:
-    """Return whether the values identify requests rather than, for example, users."""
+    """Return whether the values identify requests and not, for example, users."""
     name = plain(columns.of_fields("request_id")[0].name.rpartition(".")[2])
     return name != "id" or any(isinstance(one, str) and not one.isdigit() for one in ids)

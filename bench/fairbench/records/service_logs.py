@@ -1,7 +1,7 @@
 """Logs and exports of gateways, tracing tools and servers.
 
-Each layout describes the format of one tool by its columns. Fields that a layout does not list are
-found by the usual names of columns.
+Each layout describes the format of one tool by the tool's columns. Fields that a layout does not
+list are found by the usual names of columns.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ def _first_value(record: Mapping[str, Any], *names: str) -> Any:
 
 
 def _uncached(record: Record) -> bool:
-    """Return whether an answer came from a server, and not from the gateway's cache."""
+    """Return whether an answer came from a server, not from the gateway's cache."""
     hit = _first_value(record, "cache_hit", "cached", "cacheHit")
-    # Helicone's id of the request whose stored answer was sent again
+    # In Helicone's logs, ``cache_reference_id`` is the request whose stored answer was sent again.
     copied = record.get("cache_reference_id")
     return str(hit).strip().lower() not in ("true", "hit", "1", "yes") and cells.is_missing(copied)
 
 
 # LiteLLM's standard payload (docs.litellm.ai, "StandardLoggingPayload Specification") and its table
-# LiteLLM_SpendLogs. The client is the end user if known, or else the user, the team or the key. The
-# user ``default_user_id`` means an unknown client.
+# LiteLLM_SpendLogs name the client in several columns: end user, user, team or key, the best first.
+# The user ``default_user_id`` means an unknown client.
 LITELLM = Layout(
     "litellm",
     has_all("startTime", "endTime", "prompt_tokens", "completion_tokens", "call_type"),
@@ -64,7 +64,7 @@ LITELLM = Layout(
     keep=_uncached,
 )
 
-# Runs of LangSmith. A run's ``session_id`` identifies a project, not a conversation.
+# In runs of LangSmith, ``session_id`` identifies a project, not a conversation.
 LANGSMITH = Layout(
     "langsmith",
     lambda first: "run_type" in first and {"start_time", "end_time"} <= first.keys(),
@@ -91,18 +91,15 @@ def _is_langfuse(first: Record) -> bool:
 
 
 def _observations(record: Record, where: str) -> Iterator[Object]:
-    """Yield an observation, or all observations of a trace.
-
-    An observation of a trace gets the trace's user and session.
-    """
+    """Yield an observation, or all observations of a trace with the trace's user and session."""
     if "observations" not in record:
         yield dict(record)
     for one in objects_in(record.get("observations")):
         yield {**one, "trace": record}
 
 
-# Observations of the tracing service Langfuse, exported alone or inside traces. Observations of
-# type GENERATION are requests.
+# The tracing service Langfuse exports observations alone or inside traces. Observations of type
+# GENERATION are requests.
 LANGFUSE = Layout(
     "langfuse",
     _is_langfuse,
@@ -148,8 +145,8 @@ HELICONE = Layout(
 )
 
 _GENERATION = frozenset({"generation_time", "generation_time_ms"})
-# OpenRouter's activity log. Token counts by the model's own tokenizer are preferred to normalized
-# counts.
+# In OpenRouter's activity log, token counts by the model's own tokenizer are preferred to
+# normalized counts.
 OPENROUTER = Layout(
     "openrouter",
     lambda first: (
@@ -170,8 +167,8 @@ OPENROUTER = Layout(
     {"latency": "ms"},
 )
 
-# Logs of Cloudflare's AI Gateway. Requests that the gateway answered from its own cache did not
-# reach a server.
+# In logs of Cloudflare's AI Gateway, requests that the gateway answered from its own cache are left
+# out, because they did not reach a server.
 CLOUDFLARE = Layout(
     "cloudflare",
     has_all("created_at", "duration", "tokens_in", "tokens_out"),
@@ -186,7 +183,7 @@ CLOUDFLARE = Layout(
 
 
 def _with_start(record: Record, end: Any, length: Any) -> Object:
-    """Add the start and end to a record that was logged at the end of its request.
+    """Add start and end to a record that was logged at the end of its request.
 
     ``length`` is the duration of the request: seconds, or a text with units.
     """
@@ -197,7 +194,7 @@ def _with_start(record: Record, end: Any, length: Any) -> Object:
 def _start_and_end(end: Any, length: Any) -> tuple[Any, Any]:
     """Return the start and the end of a request, given its end and its duration.
 
-    An unreadable end is returned as both, so that a later check reports it.
+    An unreadable end is returned as start and end, so that a later check reports the value.
     """
     told_s, number = cells.duration_s(length), cells.number_of(length)
     length_s = told_s if told_s is not None else number
@@ -225,8 +222,6 @@ def _is_nginx(first: Record) -> bool:
 
 
 def _logged_at_end(times: tuple[str, ...], length: str) -> Callable[[], Spread]:
-    """Return a ``Spread`` for requests that are logged at their end with a duration in seconds."""
-
     def spread_one(record: Record, where: str) -> Iterator[Object]:
         yield _with_start(record, _first_value(record, *times), record.get(length))
 
@@ -237,7 +232,7 @@ NGINX = Layout(
     "nginx", _is_nginx, _known("start", "end"), spread=_logged_at_end(_NGINX_TIMES, "request_time")
 )
 
-# The access log of the proxy Envoy, with %START_TIME% and %DURATION% (milliseconds).
+# The access log of the proxy Envoy has %START_TIME%, and %DURATION% in milliseconds.
 ENVOY = Layout(
     "envoy",
     lambda first: (
@@ -275,7 +270,7 @@ AGENTGATEWAY = Layout(
 def _vidur_runs(objects: list[Object], where: str) -> list[Run]:
     """Return the requests of Vidur, whose arrivals are sums of the delays between requests.
 
-    Vidur writes the requests in the order of their ends.
+    Vidur writes requests in the order of their ends, so the requests are first sorted by id.
     """
     ids = [cells.number_of(one.get("Request Id")) for one in objects]
     order = sorted(range(len(objects)), key=lambda row: (ids[row] or 0, row))
@@ -287,7 +282,7 @@ def _vidur_runs(objects: list[Object], where: str) -> list[Run]:
     return [Run(rows)]
 
 
-# The file request_metrics.csv of the simulator Vidur, with times in seconds.
+# The simulator Vidur writes the file request_metrics.csv, with times in seconds.
 VIDUR = Layout(
     "vidur",
     has_all("request_e2e_time", "request_num_prefill_tokens", "request_num_decode_tokens"),
@@ -301,7 +296,7 @@ VIDUR = Layout(
     runs=_vidur_runs,
 )
 
-# Amazon Bedrock's log of model invocations.
+# Amazon Bedrock writes a log of model invocations.
 BEDROCK = Layout(
     "bedrock",
     has_all("timestamp", "requestId", "modelId", "input", "output"),
@@ -315,8 +310,8 @@ BEDROCK = Layout(
     {"latency": "ms"},
 )
 
-# Transcripts of coding agents. Each line is a part of an answer and repeats the token counts of the
-# whole answer.
+# In transcripts of coding agents, each line is a part of an answer and repeats the token counts of
+# the whole answer.
 TRANSCRIPT = Layout(
     "transcript",
     lambda first: (
@@ -334,10 +329,6 @@ TRANSCRIPT = Layout(
 
 
 def _attributes(value: Any) -> Object:
-    """Return a span's attributes as a dictionary.
-
-    They are stored as an object, or as OTLP's list of typed values.
-    """
     if isinstance(value, Mapping):
         return {str(key): one for key, one in value.items()}
     found = {}
@@ -394,7 +385,7 @@ _OTEL_TTFT = (
 
 
 def _unix_ns(span: Mapping[str, Any], which: str) -> Any:
-    """Return an OTLP time as ``Nanoseconds``, or unchanged if it is not a number."""
+    """Return an OTLP time as ``Nanoseconds``, or unchanged if the time is not a number."""
     value = span.get(f"{which}TimeUnixNano")
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         return cells.Nanoseconds(value)
@@ -402,13 +393,11 @@ def _unix_ns(span: Mapping[str, Any], which: str) -> Any:
 
 
 def _usage(attributes: Mapping[str, Any], *names: str) -> Any:
-    """Return a token count under its name in OpenTelemetry or else in OpenInference."""
     known = (f"gen_ai.usage.{name}_tokens" for name in names)
     return _first_value(attributes, *known, f"llm.token_count.{names[-1]}")
 
 
 def _spans(record: Record) -> Iterator[tuple[Object, Mapping[str, Any]]]:
-    """Yield each span with its attributes and the attributes of its resource."""
     if "resourceSpans" not in record:
         yield _attributes(record.get("attributes")), record
         return
@@ -437,7 +426,7 @@ OTEL = Layout(
 )
 
 _PHOENIX = ("attributes.openinference.span.kind", "attributes.llm.token_count.prompt")
-# Spans of OpenInference as Phoenix exports them, with nested attributes or dotted names.
+# Phoenix exports spans of OpenInference with nested attributes or with dotted names.
 OPENINFERENCE = Layout(
     "openinference",
     lambda first: any(cell_of(first, name) is not None for name in _PHOENIX),
@@ -460,7 +449,7 @@ def _sglang_requests(record: Record, where: str) -> Iterator[Object]:
 
     Lines with the event ``request.finished`` (srt/utils/request_logger.py of sgl-project/sglang,
     01bb912) are requests. A request started ``out.meta_info.e2e_latency`` seconds before the time
-    of its line. From log level 2 on, lines contain prompt texts, but level 2 shortens them, so only
+    of its line. Log levels from 2 on write prompt texts, but level 2 shortens the texts, so only
     level 3 shows shared prefixes. ``--clients-from`` names the field with the client, such as
     ``obj.custom_labels.tenant``.
     """
@@ -485,7 +474,7 @@ SGLANG = Layout(
     exact=True,
 )
 
-# Conversations of WildChat. The hash identifies a conversation, whose turns ``conversation`` lists.
+# In conversations of WildChat, the hash identifies a conversation with its turns ``conversation``.
 WILDCHAT = Layout(
     "wildchat",
     lambda first: "conversation_hash" in first and isinstance(first.get("conversation"), list),

@@ -15,7 +15,7 @@ from fairbench.files import formats
 from fairbench.files.reader import ReadMemory, opened
 from fairbench.files.times import FIRST_DATE_S, is_moment, is_number, number_of
 
-PEEKED = 4096  # bytes at the beginning of a file from which its format is inferred
+PEEKED = 4096  # The format of a file is inferred from this number of bytes at its beginning.
 NO_TEXT = {
     b"\x1f\x8b": "is compressed with gzip; rename it so that it ends in .gz",
     b"PK\x03\x04": "is a spreadsheet or a zip archive: save it as CSV",
@@ -25,8 +25,8 @@ NO_TEXT = {
 }
 """First bytes of files that users mistake for CSV, each with advice for the user."""
 
-MAX_KEYS = 10_000  # most keys of a record
-# upper estimates of memory in bytes for each row and for each value
+MAX_KEYS = 10_000
+# Estimates of memory assume 200 bytes for each row and 100 bytes for each value.
 OBJECT_BYTES, VALUE_BYTES = 200, 100
 
 
@@ -78,7 +78,7 @@ def records_of(
     no records, and later for a record that is not an object.
 
     Args:
-        path: File to read. A pipe must contain JSON objects, because a pipe can be read only once.
+        path: The file to read. A pipe must contain JSON objects, because it can be read only once.
         streamed: Whether the caller keeps no content, so that the file's size is not limited (see
             ``reader.lines``).
         stripped: Whether blanks around texts of CSV are removed.
@@ -142,7 +142,6 @@ def _json_list_records(path: Path) -> Iterator[formats.FilePlace]:
 
 
 def _parquet_rows(path: Path) -> Iterator[formats.FilePlace]:
-    """Yield the rows of a Parquet file. Equal texts share one object in memory."""
     table = formats.read_parquet(path, any_type=True)
     ReadMemory(f"{path}").take_bytes(len(table) * (OBJECT_BYTES + VALUE_BYTES * table.num_columns))
     names, number = table.column_names, 0

@@ -23,20 +23,19 @@ NEVER_NS = -(2**63)
 """The value in nanoseconds that stands for a missing time."""
 LARGEST_NS = 2**62
 
-# larger times in seconds are dates (after March 1973), because no run lasts so long
+# Times above 1e8 seconds are dates (after March 1973), because no run lasts three years.
 DATED_S = 1e8
-APART = 100  # two times with at least this ratio are in different units
+APART = 100  # Two times with at least this ratio are in different units.
 
-SLOWEST_TOKEN_S = 2.0  # on every server, fast answers take fewer seconds per token than this
-# on every server, fast answers of one token take fewer seconds than this
-SLOWEST_ANSWER_S = 20.0
-FASTEST_TOKEN_S = 2e-5  # on every server, slow answers take more seconds per token than this
-# percentiles of the durations in a file that stand for a fast answer and for a slow answer
+SLOWEST_TOKEN_S = 2.0  # On every server, fast answers take fewer seconds per token than this.
+SLOWEST_ANSWER_S = 20.0  # On every server, fast answers of one token take fewer seconds than this.
+FASTEST_TOKEN_S = 2e-5  # On every server, slow answers take more seconds per token than this.
+# The 10th and the 90th percentile of a file's durations stand for a fast and a slow answer.
 FAST_PERCENT, SLOW_PERCENT = 10, 90
 # Whole numbers without a unit may be milliseconds if their 10th percentile is at least ``LEAST_MS``
 # and their median is at least ``WHOLE_FROM``.
 LEAST_MS, WHOLE_FROM = 20.0, 50.0
-NEVER = -1  # the number that VTC-artifact writes if the event to be timed did not happen
+NEVER = -1  # VTC-artifact writes this number if the event to be timed did not happen.
 
 
 class Moments(NamedTuple):
@@ -52,17 +51,17 @@ class Moments(NamedTuple):
 class Times:
     """A reader for the times in a file of records.
 
-    A Unix time too large for seconds is read as ms, us or ns by its size, unless the user states a
-    unit other than seconds. A duration without a unit has the unit named by the column of start
-    times, or else seconds. Raises DataError if an inferred unit implies implausible times per
+    A Unix time that is too large for seconds is read as ms, us or ns, unless the user states
+    another unit than seconds. A duration without a unit has the unit that the column of start times
+    names, or else seconds. Raises DataError if an inferred unit implies implausible times per
     output token.
     """
 
     def __init__(self, columns: FileColumns, unit: str | None, output_tokens: Floats) -> None:
         self._columns, self._asked, self._output = columns, unit, output_tokens
-        # unit of start times that the name of their column states, if any
+        # ``_stated`` is the unit in the name of the column of start times, if any.
         self._stated: str | None = None
-        # unit of start times that was inferred from their size, if any
+        # ``_guessed`` is the unit that was inferred from the size of start times, if any.
         self._guessed: str | None = None
         self.said, self.zone = "", "UTC"
         self._comma = _has_decimal_comma(columns)
@@ -109,7 +108,6 @@ class Times:
         return [row * scale for row in rows]
 
     def _column_part(self, column: ColumnValues, rows: Flags) -> ColumnValues | None:
-        """Return the column with the values of ``rows`` only, or None if all are missing."""
         values = column.values
         if isinstance(values, np.ndarray):
             values = values if rows.all() else np.where(rows, values, np.nan)
@@ -151,7 +149,6 @@ class Times:
                 )
 
     def _mixed_moments(self, column: ColumnValues) -> Moments:
-        """Return the times of a column in which at least some values are texts of dates."""
         ns = np.full(len(column.values), NEVER_NS)
         numbers = [cells.number_of(one) for one in column.values]
         known = np.array([one for one in numbers if one is not None], np.float64)
@@ -233,10 +230,6 @@ class Times:
         return numbers(self._columns, column._replace(values=texts)), False
 
     def _unit_of_length(self, column: ColumnValues, found: Floats) -> str:
-        """Return the unit of the durations in a column.
-
-        Raises DataError if several units are possible.
-        """
         if column.unit is not None:
             return column.unit
         if column.field == "delay":
@@ -257,7 +250,7 @@ class Times:
 
         Args:
             lengths: The durations of the field, in seconds.
-            before_s: Time to the first token in seconds, or NaN if unknown.
+            before_s: The time to the first token in seconds, or NaN if unknown.
             field: ``latency`` or ``ttft``.
         """
         known = self._asked or self._columns.layout.unit
@@ -306,7 +299,7 @@ class Times:
     def _unknown_unit(
         self, column: ColumnValues, why: str, other: str = "ms", *, said: bool = False
     ) -> DataError:
-        """Return the error that a column's unit is unknown, which names the flags for units."""
+        """Return the error that a column's unit is unknown, with the flags that set a unit."""
         field, name = column.field, column.name
         field = "itls" if field == "gaps" else field
         other = "ms" if other == "s" else other
@@ -329,7 +322,7 @@ def _with_missing(found: Moments, more: Moments) -> Moments:
 
 
 def _in_ns(values: Floats, unit: str) -> Ints:
-    """Return times in nanoseconds, converted from whole numbers without rounding."""
+    """Return times in nanoseconds; whole numbers are converted without rounding."""
     factor = cells.UNITS[unit]
     known = np.isfinite(values) & (np.abs(values) < LARGEST_NS / factor)
     safe = np.where(known, values, 0.0)
@@ -339,7 +332,7 @@ def _in_ns(values: Floats, unit: str) -> Ints:
 
 
 def _are_exact(values: Sequence[Any], found: Floats) -> bool:
-    """Return whether times are integers too large to be exact as floats."""
+    """Return whether times are integers that are too large to be exact as floats."""
     if any(isinstance(one, cells.Nanoseconds) for one in values):
         return True
     large = np.flatnonzero(np.abs(found) > 2**53).tolist()
@@ -377,7 +370,6 @@ def _calendar(values: Sequence[str]) -> Moments | None:
 
 
 def _numbers_or_none(values: Sequence[Any]) -> Floats | None:
-    """Return numbers, with NaN for missing values, or None if a value is not a number."""
     found = []
     try:
         for value in values:
@@ -409,8 +401,8 @@ def numbers(columns: FileColumns, column: ColumnValues) -> Floats:
 def _has_decimal_comma(columns: FileColumns) -> bool:
     """Return whether a comma in the file's times is the decimal separator.
 
-    A comma before three digits may also separate thousands. It counts as decimal if the file
-    contains another comma that is certainly decimal, or if semicolons separate the columns.
+    A comma before three digits may separate thousands. Such a comma counts as decimal if another
+    comma in the file is certainly decimal, or if semicolons separate the columns.
     """
     timed = columns.of_fields(*LENGTHS, *MOMENTS)
     texts = [
@@ -425,7 +417,7 @@ def _has_decimal_comma(columns: FileColumns) -> bool:
 
 
 def check_one_clock(columns: FileColumns, start: Floats, column: ColumnValues) -> None:
-    """Raise DataError if start times mix dates with numbers, or several units."""
+    """Raise DataError if start times mix dates with numbers, or mix several units."""
     known = np.flatnonzero(np.isfinite(start))
     if not len(known):
         return
@@ -445,9 +437,9 @@ def check_one_clock(columns: FileColumns, start: Floats, column: ColumnValues) -
 def check_moments(
     columns: FileColumns, column: ColumnValues, moments: Floats, start: Floats
 ) -> None:
-    """Raise DataError for times that are not on the same clock as their request's start.
+    """Raise DataError for times that are not on the clock of their request's start.
 
-    Usually, a column of durations was read as points in time.
+    The usual cause is a column of durations that was read as points in time.
     """
     way = {"end": "latency", "first_token": "ttft"}.get(column.field)
     wrong = (of_other_clock(moments, start) & (moments <= cells.MAX_TIME_S)) | (moments < start)

@@ -1,7 +1,4 @@
-"""Reports: tables and pages of stored results.
-
-This package neither runs experiments nor stores results.
-"""
+"""Reports: tables and pages of stored results. This package runs no experiments."""
 
 from typing import TYPE_CHECKING
 

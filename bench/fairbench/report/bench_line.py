@@ -1,6 +1,6 @@
 """A run's summary as one JSON line, for tools that read the output of sglang.bench_serving.
 
-The keys of sglang.bench_serving come first, then all keys of the summary; missing values are null.
+The keys of sglang.bench_serving come first, followed by all keys of the summary.
 """
 
 from __future__ import annotations
@@ -82,10 +82,7 @@ def _per_second(amount: float | None, duration_s: float) -> float | None:
 
 
 def check_appendable(path: Path) -> None:
-    """Raise UsageError unless lines can be appended to a file.
-
-    The check does not create the file.
-    """
+    """Raise UsageError unless lines can be appended to a file; do not create the file."""
     is_new = not path.exists()
     with writing(path, "--output-file"):
         path.open("a").close()

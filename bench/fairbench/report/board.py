@@ -35,8 +35,7 @@ LAYOUTS = tuple((label, ends) for ends in (True, False) for label in (34, 27, 20
 MARKS = {Decision.BETTER: "+", Decision.WORSE: "!", None: " "}
 NOISE = "="
 STYLES = {"+": "green", "!": "red", NOISE: "dim"}
-# most undefined values or missing runs that a message names
-MOST_NAMED = 12
+MOST_NAMED = 12  # A message names at most this number of undefined values or missing runs.
 SHARING = (
     "Sharing incentive: latency of the worst-off well-behaved client, divided by its "
     "latency alone on 1/n of the cluster. At most 1 means that sharing pays off for "
@@ -51,7 +50,7 @@ SHARE = (
 def board_text(board: Board, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
     """Return the leaderboard as text whose lines have at most ``width`` characters.
 
-    Numbers are never shortened.
+    Names are shortened to fit, but numbers are not.
     """
     _, body = first_fitting(LAYOUTS, lambda one: _rank_table(board, one[0], ends=one[1]), width)
     legend = [Text(line) for line in board_legend(board)]
@@ -60,7 +59,7 @@ def board_text(board: Board, *, colour: bool = False, width: int = MAX_WIDTH) ->
 
 
 def board_markdown(board: Board) -> str:
-    """Return the leaderboard as a GitHub Markdown table, with the legend below."""
+    """Return the leaderboard as a GitHub Markdown table, followed by the legend."""
     headings = [
         "rank",
         "scheduler",
@@ -89,7 +88,7 @@ def ranks_text(row: BoardRow, board: Board) -> str:
 
 
 def board_heading(board: Board) -> str:
-    """Return a line with the leaderboard's hardware, configurations, seeds and intervals."""
+    """Return one line with the leaderboard's hardware, configurations, seeds and intervals."""
     count = len(board.places)
     where = board.places[0] if count == 1 else f"{count} configurations"
     seeds = seed_text(board.seeds)
@@ -98,9 +97,9 @@ def board_heading(board: Board) -> str:
 
 
 def _rank_table(board: Board, label: int, *, ends: bool) -> Table:
-    """Return the leaderboard's table of ranks and values.
+    """Return the table of ranks and values, with names of at most ``label`` characters.
 
-    Names are cut to ``label`` characters; ``ends`` adds the ends of intervals.
+    ``ends`` adds the ends of intervals to all metrics.
     """
     found = plain_table(gap=1)
     found.add_column("rank", no_wrap=True)
@@ -122,7 +121,7 @@ def _rank_table(board: Board, label: int, *, ends: bool) -> Table:
 
 
 def column_title(board: Board, metric: BoardMetric) -> str:
-    """Return the title of a metric's column, with the unit or the baseline below."""
+    """Return the title of a metric's column, with the unit or the baseline on a second line."""
     entry = CATALOGUE[metric.key]
     words = (entry.column or entry.heading).removesuffix(f"\n{entry.unit}")
     unit = f"/ {board.baseline}" if metric.fold is Fold.RATIO else entry.unit
@@ -136,9 +135,9 @@ def _metric_cell(row: BoardRow, metric: BoardMetric, board: Board) -> str:
 
 
 def mark_of(one: Score, row: BoardRow, board: Board) -> str:
-    """Return the mark of a significant difference from the baseline, or "".
+    """Return the mark of a significant difference from the baseline; "=" if not significant.
 
-    The baseline itself has no mark.
+    The row of the baseline has no mark.
     """
     return " " if row.name == board.baseline else MARKS.get(one.against, NOISE)
 
@@ -155,7 +154,7 @@ def value_text(one: Score, metric: BoardMetric) -> str:
 
 
 def ends_text(one: Score, metric: BoardMetric) -> str:
-    """Return an interval as ``low-high``, or as ``> low`` or ``< high`` if an end is unknown."""
+    """Return an interval as ``low-high``, or as ``> low`` or ``< high`` if one end is unknown."""
     if one.low is None and one.high is None:
         return ""
     if one.low is not None and one.high is not None:
@@ -210,7 +209,7 @@ def _folds(board: Board) -> Iterator[str]:
 
 
 def _holes(board: Board) -> Iterator[str]:
-    """Yield sentences on undefined numbers, with their reasons, and on missing runs."""
+    """Yield sentences on undefined numbers, with the reasons, and on missing runs."""
     undefined: dict[tuple[str, str], list[str]] = {}
     for row in board.rows:
         for key, one in row.scores.items():
@@ -230,22 +229,19 @@ def _holes(board: Board) -> Iterator[str]:
 
 
 def _some(lines: list[str]) -> Iterator[str]:
-    """Yield the first ``MOST_NAMED`` lines, then a line that counts the omitted lines."""
     yield from lines[:MOST_NAMED]
     if len(lines) > MOST_NAMED:
         yield f"{lines[0].partition(':')[0]}: {len(lines) - MOST_NAMED} more."
 
 
-# number of metrics in the table of ranks; more columns do not fit on a phone's screen
-SHOWN = 3
-# most schedulers with a card on the page, besides the baseline
-MOST_CARDS = 5
-MOST_LEADERS = 3  # most schedulers in the title of a leaderboard's page
+SHOWN = 3  # The table of ranks has this number of metrics; more do not fit on a phone's screen.
+MOST_CARDS = 5  # Besides the baseline, at most this number of schedulers has a card.
+MOST_LEADERS = 3  # The title of a leaderboard's page names at most this number of schedulers.
 # A picture with at most ``MOST_LABELLED`` schedulers shows their names, each of at most
-# ``LABEL_CHARACTERS`` characters; a picture with more shows their numbers.
+# ``LABEL_CHARACTERS`` characters; a picture with more schedulers shows their numbers.
 MOST_LABELLED, LABEL_CHARACTERS = 8, 16
 FEWEST_FOR_QUARTILES = 8
-# A picture omits values that lie more than this many interquartile ranges outside the quartiles.
+# A picture omits values that lie more than three interquartile ranges outside the quartiles.
 FAR = 3.0
 MARKED_AS = {"+": "best", "!": "worst"}
 
@@ -290,7 +286,7 @@ def board_title(board: Board) -> str:
 
 
 def _board_cards(board: Board) -> Iterator[page.Headline]:
-    """Yield a card with name and main values for each of the best rows, and for the baseline."""
+    """Yield a card with name and main values for each of the best rows and for the baseline."""
     shown = list(enumerate(board.rows, 1))
     cards = [one for one in shown if one[0] <= MOST_CARDS or one[1].name == board.baseline]
     for number, row in cards:
@@ -309,7 +305,6 @@ def _also(row: BoardRow, metric: BoardMetric, board: Board) -> str:
 
 
 def _value(row: BoardRow, metric: BoardMetric, board: Board) -> str:
-    """Return a value with its unit, or as a multiple of the baseline's value."""
     value = value_text(row.scores[metric.key], metric)
     if metric.fold is Fold.RATIO:
         return f"{value} x {board.baseline}"
@@ -358,7 +353,7 @@ def _grid_cell(row: BoardRow, metric: BoardMetric, board: Board) -> page.Cell:
 class _Row(NamedTuple):
     """A row of the leaderboard as a mark in a picture.
 
-    ``strong`` is True if no other row is better in both metrics.
+    ``strong`` is true if no other row is better in both metrics.
     """
 
     number: int
@@ -369,10 +364,7 @@ class _Row(NamedTuple):
 
 
 def _pictures(board: Board) -> Iterator[page.Figure]:
-    """Yield two pictures in which each row of the leaderboard is a mark.
-
-    They show the first metric against the second and against the third.
-    """
+    """Yield pictures of the first metric against the second and against the third."""
     first = board.metrics[0]
     for other in board.metrics[1:SHOWN]:
         rows, left_out = _picture_rows(board, first, other)
@@ -387,7 +379,6 @@ def _pictures(board: Board) -> Iterator[page.Figure]:
 
 
 def _row_label(row: _Row, rows: int) -> str:
-    """Return a row's name, or its number if the picture has too many rows for names."""
     return cut_middle(row.name, LABEL_CHARACTERS) if rows <= MOST_LABELLED else f"{row.number}"
 
 
@@ -402,7 +393,7 @@ def _axis(board: Board, metric: BoardMetric) -> PlotAxis:
 def _picture_rows(
     board: Board, first: BoardMetric, other: BoardMetric
 ) -> tuple[list[_Row], list[str]]:
-    """Return the rows of a picture, and the names of rows that the picture leaves out."""
+    """Return the rows of a picture, and the names of the rows that the picture leaves out."""
     by_x, by_y = [CATALOGUE[one.key] for one in (other, first)]
     across, up = by_x.form.factor, by_y.form.factor
     known = []
@@ -420,7 +411,7 @@ def _picture_rows(
 
 
 def _far(values: Sequence[float]) -> set[int]:
-    """Return the indices of outliers, far outside the quartiles (see ``FAR``)."""
+    """Return the indices of outliers, which lie far outside the quartiles (see ``FAR``)."""
     if len(values) < FEWEST_FOR_QUARTILES:
         return set()
     low, _, high = quantiles(values)
@@ -448,17 +439,16 @@ def _caption(
 
 TOP, PLOT_PX, BELOW_PX = 24, 330, 44
 RADIUS = 3.0
-MARGIN = 0.06  # extension of an axis beyond the values, at both ends, as a fraction of their range
-# largest width and height in pixels of a label's letters on a phone
+MARGIN = 0.06  # An axis extends beyond the values by this fraction of their range at both ends.
+# On a phone, a letter of a label is at most 8.8 pixels wide and 13 pixels high.
 LETTER_PX, TEXT_PX = 8.8, 13.0
-# A label moves away from its mark in steps of this size in pixels, up to this number of times.
+# A label moves away from its mark in steps of 4 pixels, at most 15 times.
 STEP_PX, MOST_STEPS = 4.0, 16
-# steps between a label and its mark from which on a line joins them
-LEADER_FROM = 2
+LEADER_FROM = 2  # A line joins a label with its mark if the label is at least this many steps away.
 
 
 class Labelled(NamedTuple):
-    """A mark of the chart with a label. A ``strong`` mark is coloured."""
+    """A mark of the chart with a label; a ``strong`` mark is coloured."""
 
     label: str
     x: float
@@ -467,10 +457,7 @@ class Labelled(NamedTuple):
 
 
 class PlotAxis(NamedTuple):
-    """An axis of the chart, with its values.
-
-    A ``log`` axis is logarithmic and has positive values.
-    """
+    """An axis of the chart; a ``log`` axis is logarithmic and has positive values."""
 
     label: str
     log: bool = False
@@ -491,10 +478,7 @@ class Box(NamedTuple):
 
 
 def rank_chart(title: str, marks: Sequence[Labelled], x_axis: PlotAxis, y_axis: PlotAxis) -> str:
-    """Draw a chart of marks, and move their labels until none overlap.
-
-    There must be at least one mark.
-    """
+    """Draw a chart of at least one mark, and move the labels until none overlap."""
     bottom = TOP + PLOT_PX
     across = chart.Scale(
         *_axis_range([one.x for one in marks], x_axis), chart.LEFT, chart.END, x_axis.log
@@ -539,7 +523,7 @@ def free_box(x: float, y: float, wide: float, taken: Sequence[Box], frame: Box) 
 
 
 def _boxes(x: float, y: float, wide: float) -> Iterator[tuple[int, Box]]:
-    """Yield rectangles around a mark (right, left, above, below, at the corners), nearest first."""
+    """Yield rectangles beside, above, below and at the corners of a mark, nearest first."""
     sides = sorted(product((1, -1, 0), (0, -1, 1)), key=lambda side: abs(side[0]) + abs(side[1]))
     for steps in range(1, MOST_STEPS):
         far = RADIUS + STEP_PX * (steps - 1) + 1

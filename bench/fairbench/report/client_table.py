@@ -23,18 +23,17 @@ from fairbench.report.numbers import latency, number, written
 from fairbench.report.table import cut_apart, plain_table, stacked
 from fairbench.results.store import Summary
 
-# most characters of a name in the table of clients; files contain the whole name
+# The table of clients cuts names after 16 characters; files contain the whole name.
 NAME_WIDTH = 16
-# clients from which on the table shows distributions instead of one row per client
-CROWD = 30
-FEW = "?"  # mark of a percentile that was computed from too few latencies
+CROWD = 30  # With at least this many clients, a table shows distributions instead of clients.
+FEW = "?"  # This mark follows a percentile that was computed from too few latencies.
 
 
 def client_columns(summary: Summary, beside: int = 0) -> list[Column]:
     """Return the columns of the table of clients.
 
-    The high percentile is P99 or, with too few latencies, P95. ``beside`` is a second one to show,
-    or 0.
+    The high percentile is P99, or P95 if there are too few latencies for a P99. ``beside`` is a
+    second high percentile to show; 0 means none.
     """
     tail, chosen = shown_client_tail([summary]), chosen_percentiles(summary)
     columns = columns_of(Display.CLIENTS, tail, chosen, beside=beside)
@@ -76,8 +75,8 @@ def client_tables(
 ) -> RenderableType:
     """Return tables of at most ``width`` characters (at least 50), with a row per client.
 
-    The tables contain only the given ``clients`` (default: all clients). Metrics that do not fit
-    into the width form a second table below.
+    The tables contain only the given ``clients``; None means all clients. Metrics that do not fit
+    into the width form another table below.
     """
     rows = summary["clients"] if clients is None else clients
     columns = client_columns(summary, P99)
@@ -102,7 +101,6 @@ def _client_table(
 
 
 def _mark(row: Mapping[str, Any], column: Column) -> str:
-    """Return the mark of a percentile that was computed from too few latencies, or else ""."""
     metric = CATALOGUE.get(column.key)
     tail = metric.tail if metric else 0
     few = tail and row.get("latency_n") and not is_carried(row["latency_n"], tail)
@@ -112,10 +110,7 @@ def _mark(row: Mapping[str, Any], column: Column) -> str:
 WORST = 10
 PARTS = (0.1, 0.25, 0.5, 0.75, 0.9)
 STEPS = (0.25, 0.5, 0.75, 0.9, 0.99)
-"""Upper ends of the histogram's ranges of service divided by fair share.
-
-The last range has no end.
-"""
+"""The upper ends of the histogram's ranges of service divided by fair share, except the last."""
 
 
 class Lorenz(NamedTuple):
@@ -126,9 +121,9 @@ class Lorenz(NamedTuple):
 
     @property
     def gini(self) -> float:
-        """The Gini index of the service, from 0 (service proportional to weight) to 1.
+        """The Gini index of the service: 0 if service is proportional to weight.
 
-        Near 1, a single client gets all service.
+        The index is close to 1 if a single client gets all service.
         """
         clients, service = np.asarray(self.clients), np.asarray(self.service)
         return 1 - float(np.sum(np.diff(clients) * (service[1:] + service[:-1])))
@@ -161,16 +156,13 @@ def lorenz_of_service(summary: Summary) -> Lorenz | None:
 
 
 def share_ratios(summary: Summary) -> list[float]:
-    """Return the clients' ratios of service to fair share, smallest first.
-
-    Undefined ratios are left out.
-    """
+    """Return the clients' defined ratios of service to fair share, smallest first."""
     found = (row["entitlement_ratio"] for row in summary["clients"])
     return sorted(one for one in found if one is not None)
 
 
 def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
-    """Yield each range of ``STEPS`` as text, with the number of ratios in it."""
+    """Yield each range of the histogram as text, with the number of ratios in the range."""
     numbers = np.searchsorted(np.asarray(STEPS), np.asarray(ratios), side="right")
     counts = np.bincount(numbers, minlength=len(STEPS) + 1).tolist()
     low = 0.0
@@ -183,10 +175,9 @@ def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
 def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
     """Return the worst-off well-behaved clients.
 
-    The client with the smallest fair share comes first; equal or undefined shares (below
-    saturation) are ordered by the highest P99 latency, an unknown P99 (unfinished programs) first.
-    Values are means if several runs are combined. If the workload has no heavy client, clients that
-    flood come last.
+    The client with the smallest fair share comes first. Equal or undefined shares are ordered by
+    the P99 latency, the highest or unknown P99 first. Values are means if several runs are
+    combined. If the workload has no heavy client, clients that flood come last.
     """
     rows = summary["clients"]
     good = [row for row in rows if not row["misbehaving"] and row["programs"]]
@@ -254,7 +245,7 @@ def ratio_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def many_keys(keys: Sequence[str], summary: Summary) -> list[str]:
-    """Merge the keys ``CLIENT.KEY`` of several clients in a list of a summary's keys."""
+    """Replace the keys ``CLIENT.KEY`` of several clients by one text with their number."""
     names = {row["client"] for row in summary["clients"]}
     clients: dict[str, int] = {}
     for key in keys:

@@ -24,11 +24,10 @@ from fairbench.results.comparison import SchedulerResults, by_place
 from fairbench.results.intervals import METHOD, Decision, difference, log_ratio, mean_value
 from fairbench.results.summary import Value, bases, value_of
 
-# most characters of a scheduler's name with its parameters in the table
-LABEL_WIDTH = 30
+LABEL_WIDTH = 30  # A scheduler's name with its parameters is folded at this number of characters.
 LIMITED = "~"
 RATE = "service_rate_tok_s"
-MAX_NAMED = 4  # most schedulers that a remark below the table names
+MAX_NAMED = 4
 BEST, WORST, NEITHER = "*", "!", " "
 STYLES = {BEST: "green", WORST: "red"}
 SHARING = (
@@ -49,7 +48,7 @@ DEMAND_LIMITED = (
 
 
 def comparison_columns(cells: Iterable[SchedulerResults] = ()) -> list[Column]:
-    """Return the metrics by which these schedulers are compared."""
+    """Return the columns of the metrics by which schedulers are compared."""
     listed = list(cells)
     keys = {key for cell in listed for key in cell.combined}
     columns = columns_of(Display.COMPARISON, tail_of(listed), percentiles_of(listed))
@@ -57,10 +56,7 @@ def comparison_columns(cells: Iterable[SchedulerResults] = ()) -> list[Column]:
 
 
 def percentiles_of(cells: Iterable[SchedulerResults]) -> tuple[int, ...]:
-    """Return the latency percentiles that the user chose.
-
-    Without a choice, or if choices differ, return ().
-    """
+    """Return the latency percentiles that the user chose; () if the choices differ."""
     return common_percentiles(cell.combined for cell in cells)
 
 
@@ -74,16 +70,13 @@ def comparison_text(
 ) -> str:
     """Return the comparison as text whose lines have at most ``width`` characters.
 
-    If the table is too wide, columns move to a second table; numbers are never shortened.
+    If the table is too wide, some columns move to a second table; numbers are not shortened.
     """
     return printed(render(cells, width), colour=colour, width=width)
 
 
 def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> RenderableType:
-    """Build the table of a comparison.
-
-    For several seeds, confidence intervals stand below means.
-    """
+    """Build the table of a comparison, with confidence intervals below means of several seeds."""
     # Only simulated runs have a sharing incentive.
     sharing = any(cell.combined["simulated"] for cell in cells)
     columns = comparison_columns(cells)
@@ -115,7 +108,7 @@ def _hidden(cells: Iterable[SchedulerResults]) -> Iterator[str]:
 
 
 def any_limited(cells: Iterable[SchedulerResults]) -> bool:
-    """Return whether some run's throughput reflects the clients' demand instead of the capacity."""
+    """Return whether some run's throughput reflects the clients' demand, not the capacity."""
     return any(cell.demand_limited for cell in cells)
 
 
@@ -137,7 +130,7 @@ class ShownValue(NamedTuple):
 
 
 def shown(interval: Interval | None, column: Column, runs: int, mark: str = "") -> ShownValue:
-    """Return how a metric that combines ``runs`` runs is shown: text, mark and interval."""
+    """Return the text, the mark and the interval of a metric that combines ``runs`` runs."""
     if interval is None:
         return ShownValue(UNDEFINED, mark, "")
     return ShownValue(bounded(interval, column), mark, ends_of(interval, column, runs))
@@ -179,10 +172,9 @@ def _value_cell(value: ShownValue) -> Text:
 
 
 def ends_of(interval: Interval, column: Column, runs: int) -> str:
-    """Return an interval as ``low-high``.
+    """Return an interval as ``low-high``, or "" for an interval of length 0, as in trace replays.
 
-    The number of runs with a value is added if some of ``runs`` have none. The result is "" for an
-    interval of length 0, as in replays of a trace.
+    If some of the ``runs`` runs have no value, the text ends with the number of runs with a value.
     """
     ends = ""
     if interval["low"] is not None:
@@ -192,12 +184,12 @@ def ends_of(interval: Interval, column: Column, runs: int) -> str:
 
 
 def bounded(interval: Interval, column: Column) -> str:
-    """Return the mean in the column's format, as ``> x`` or ``< x`` if the mean is only a bound."""
+    """Return the mean in the column's format, as ``> x`` or ``< x`` if the mean is a bound."""
     return numbers.bounded(interval["mean"], bound_of(interval), column.form)
 
 
 class Compared(NamedTuple):
-    """The schedulers of one configuration, and the best of them (None if undecided)."""
+    """The schedulers of one configuration, and the best scheduler; None if none is best."""
 
     place: str
     cells: tuple[SchedulerResults, ...]
@@ -207,8 +199,8 @@ class Compared(NamedTuple):
 def compared(cells: Sequence[SchedulerResults]) -> list[Compared]:
     """Return the configurations, each with its best scheduler.
 
-    The best scheduler has the lowest latency: significantly over several seeds, or by any amount in
-    an exact replay.
+    The best scheduler has a significantly lower latency than all others over several seeds, or a
+    lower latency in an exact replay.
     """
     column = latency_column(cells)
     found = []
@@ -226,7 +218,7 @@ def latency_column(cells: Sequence[SchedulerResults]) -> Column:
 
 
 def sweep_title(cells: Sequence[SchedulerResults]) -> str:
-    """Return a line that names the scheduler with the lowest latency in a sweep."""
+    """Return a sentence that names the scheduler with the lowest latency in a sweep."""
     places, column = compared(cells), latency_column(cells)
     what = f"{column.heading} of the well-behaved clients"
     schedulers = list(dict.fromkeys(cell.scheduler for cell in cells))
@@ -246,7 +238,6 @@ def sweep_title(cells: Sequence[SchedulerResults]) -> str:
 
 
 def _most_wins(what: str, winners: Sequence[str], places: int) -> str:
-    """Return a sentence on the schedulers that are best in most configurations."""
     wins = Counter(winners)
     most = max(wins.values())
     names = ", ".join(name for name, count in wins.items() if count == most)
@@ -254,7 +245,6 @@ def _most_wins(what: str, winners: Sequence[str], places: int) -> str:
 
 
 def _of_one(cells: Sequence[SchedulerResults], places: int, what: str) -> str:
-    """Return a sentence on the lowest and highest latency of a sweep's only scheduler."""
     column, name = latency_column(cells), cells[0].scheduler
     known = [cell for cell in cells if mean_of(cell, column.key) is not None]
     where = "1 configuration" if places == 1 else f"{places} configurations"
@@ -266,7 +256,6 @@ def _of_one(cells: Sequence[SchedulerResults], places: int, what: str) -> str:
 
 
 def _lowest(places: Sequence[Compared], what: str) -> str:
-    """Return a sentence that names the scheduler with the lowest mean in most configurations."""
     column = latency_column([cell for one in places for cell in one.cells])
     known = [[c for c in one.cells if mean_of(c, column.key) is not None] for one in places]
     best = [min(one, key=lambda cell: mean_of(cell, column.key) or 0.0) for one in known if one]
@@ -288,13 +277,13 @@ def mean_of(cell: SchedulerResults, key: str) -> float | None:
 
 
 def written_of(cell: SchedulerResults, column: Column) -> str:
-    """Return the mean of a metric as text, as ``> x`` or ``< x`` if the mean is only a bound."""
+    """Return the mean of a metric as text, as ``> x`` or ``< x`` if the mean is a bound."""
     interval: Interval | None = cell.combined.get(column.key)
     return UNDEFINED if interval is None else bounded(interval, column)
 
 
 Interval = Mapping[str, Any]
-"""A metric over several runs, as the dictionary that ``intervals.combine`` returns."""
+"""A metric over several runs, as the dictionary that ``combine_summaries`` returns."""
 
 Sample = Mapping[int, Value]
 """The values of a metric over several runs, by seed."""
@@ -305,8 +294,8 @@ def cell_marks(
 ) -> list[tuple[str, ...]]:
     """Return the mark of each scheduler in each column: best, worst, or ``NEITHER``.
 
-    Only significant differences are marked. A single seed shows none, unless it replays a trace,
-    which is exact. A metric without a better direction gets no marks.
+    Only significant differences are marked. A single seed can show a significant difference only
+    if it replays a trace, which is exact. A metric without a better direction gets no marks.
     """
     if not can_tell(cells):
         return [(NEITHER,) * len(columns)] * len(cells)
@@ -336,10 +325,10 @@ def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = Fa
     """Mark each sample (a scheduler's values) as ``BEST``, ``WORST`` or ``NEITHER``.
 
     A sample is best or worst if all others are significantly worse or better. With several seeds,
-    the confidence interval of paired differences decides; with one seed, the values do. Times
+    the confidence interval of paired differences decides; with one seed, the values decide. Times
     (``in_seconds``) are compared by their logarithms, as in ``compare``. Values that agree in three
-    digits count as equal, and nothing is marked if all samples are equal. A scheduler whose value
-    may be arbitrarily bad is worst.
+    digits count as equal. If all samples are equal, none is marked. A scheduler whose value may be
+    arbitrarily bad is worst.
     """
     if better is Better.NEITHER:
         return [NEITHER] * len(samples)
@@ -386,5 +375,4 @@ def _badness(sample: Sample, better: Better) -> tuple[float, float]:
 
 
 def _unlimited(sample: Sample) -> bool:
-    """Return whether a sample contains a value that is only a lower bound."""
     return any(value.bound == ">" for value in sample.values())

@@ -14,10 +14,8 @@ from fairbench.report.numbers import latency, number, percent, whole, written
 from fairbench.report.result_lines import ALL_SERVED, is_mostly_empty, is_of_failures, time_to
 from fairbench.results.store import Summary
 
-# largest difference of Jain's index between two allocations that count as equally even
-EQUAL = 0.01
-# fraction of its fair share above which a client counts as fairly served
-CLEAR = 0.95
+EQUAL = 0.01  # Allocations whose Jain's indices differ by at most this count as equally even.
+CLEAR = 0.95  # A client is fairly served if it received more than this fraction of its fair share.
 
 
 def explained_text(summary: Summary, width: int) -> str:
@@ -49,10 +47,7 @@ def explanations(summary: Summary) -> Iterator[tuple[str, list[str]]]:
 
 
 def _explain_clients(summary: Summary) -> Iterator[str]:
-    """Yield sentences on the table's columns, with one client's values as examples.
-
-    The example is the well-behaved client that is worst off.
-    """
+    """Yield sentences on the table's columns, with the worst-off client's values as examples."""
     yield (
         "Service is input tokens plus two times output tokens; computed service leaves out input "
         "tokens that the KV cache supplied."
@@ -77,7 +72,6 @@ def _explain_clients(summary: Summary) -> Iterator[str]:
 
 
 def _worst_off(summary: Summary) -> Mapping[str, Any] | None:
-    """Return the well-behaved client with the lowest share or, without shares, highest P95."""
     rows: list[Mapping[str, Any]] = [row for row in summary["clients"] if not row["misbehaving"]]
     judged = [row for row in rows if row.get("entitlement_ratio") is not None]
     if judged:

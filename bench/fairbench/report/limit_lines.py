@@ -1,4 +1,4 @@
-"""Sentences on a run's limit (the highest possible service) and on causes of lost GPU time."""
+"""Sentences on a run's limit (the highest possible service), and on causes of lost GPU time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LOSSES = {
     "idle_waiting": "idle while others waited",
     "idle": "idle",
 }
-"""Words for the kinds of lost GPU time in a sentence about the limit, by key."""
-LEAST_LOSS = 0.005  # smallest loss that is named, as a fraction of the GPU time
+"""The words for kinds of lost GPU time in a sentence about the limit, by key."""
+LEAST_LOSS = 0.005  # A smaller loss, as a fraction of the GPU time, is not named.
 
 
 NEEDED = (
@@ -26,7 +26,7 @@ NEEDED = (
     *(f"time_{key}_ratio" for key in ("prefill", "decode", "small_prefill", "small_decode")),
     *(f"time_{key}_ratio" for key in LOSSES if key != "small_batches"),
 )
-"""The metrics that a line about the limit needs."""
+"""The metrics from which a line about the limit is made."""
 
 
 def has_limit(summary: Summary) -> bool:
@@ -35,7 +35,7 @@ def has_limit(summary: Summary) -> bool:
 
 
 def mean_limit(summaries: Sequence[Summary]) -> Summary | None:
-    """Return means over seeds of the metrics about the limit, or None if a run lacks them."""
+    """Return means over seeds of the metrics about the limit; None if a run lacks a metric."""
     if not summaries or not all(map(has_limit, summaries)):
         return None
     first = {key: summaries[0].get(key) for key in ("dp", "limit_cause")}
@@ -55,7 +55,7 @@ def limit_line(summary: Summary) -> str:
     """Return a line on how close a run came to the limit, and why GPU time was lost."""
     replicas = f"{number(summary['dp'])} replica" + "s" * (summary["dp"] != 1)
     least = f"{number(summary['least_makespan_s'])} s"
-    if not has_limit(summary):  # the GPU time is unknown on real servers
+    if not has_limit(summary):  # On real servers, the GPU time is unknown.
         return f"{percent(summary['limit_ratio'])} of the least time, {least} on {replicas}"
     lost = _named_losses(list(losses(summary).items()))
     if summary.get("limit_cause", WORK) != WORK:
@@ -66,10 +66,7 @@ def limit_line(summary: Summary) -> str:
 
 
 def limit_lines(summary: Summary) -> Iterator[str]:
-    """Yield lines on a run's limit, or on why it is unknown.
-
-    Runs of old versions yield nothing.
-    """
+    """Yield lines on a run's limit, or on why the limit is unknown."""
     if summary.get("complete") is False and "limit_cause" in summary:
         yield "unknown, because the run is incomplete"
     elif summary.get("limit_ratio") is not None and "least_makespan_s" in summary:
@@ -81,7 +78,7 @@ def limit_lines(summary: Summary) -> Iterator[str]:
 
 
 def replay_line(scheduler: str, summary: Summary) -> Iterator[str]:
-    """Yield a line on how close the replay of a log came to the limit, if known."""
+    """Yield a line on how close the replay of a log came to the limit, if the limit is known."""
     if not has_limit(summary):
         return
     line = limit_line(summary)
@@ -91,7 +88,7 @@ def replay_line(scheduler: str, summary: Summary) -> Iterator[str]:
 
 
 def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: list[str]) -> str:
-    """Return a text on which of two schedulers loses more GPU time and why, or "" if neither.
+    """Return a text on which of two schedulers loses more GPU time and why; "" without a loss.
 
     ``first`` and ``second`` have one summary per seed, of runs with equal loads. Numbers are means
     over the seeds, in percent of the GPU time; the causes add up to the whole loss.
@@ -117,7 +114,6 @@ def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: lis
 
 
 def _memory_line(summary: Summary) -> str:
-    """Return a text on how much of the limit the KV memory allows in this order of requests."""
     hits = " and ".join(
         f"{percent(summary[key])} {words}"
         for key, words in (("limit_hit_rate", "at most"), ("cache_hit_rate", "here"))
@@ -174,7 +170,6 @@ def limit_sentences(summary: Summary) -> Iterator[str]:
 
 
 def _part_of(summary: Summary, key: str, limit: str) -> float | None:
-    """Return a metric divided by its limit, or None if one of the two is unknown."""
     if summary.get(key) is None or not summary.get(limit):
         return None
     return float(summary[key]) / float(summary[limit])

@@ -32,7 +32,7 @@ def whole(value: float | None) -> str:
 def more_than(value: float, digits: int | None = None) -> str:
     """Format a lower bound as ``> x``, rounded down so that the text stays true.
 
-    ``digits`` is the number of decimals; by default, ``number`` decides.
+    ``digits`` is the number of decimals; None means as many as ``number`` gives.
     """
     digits = _decimals(value) if digits is None else digits
     return f"> {floor(value * 10**digits) / 10**digits:,.{digits}f}"
@@ -82,7 +82,7 @@ def bounded(value: float | None, bound: str, form: Form, digits: int | None = No
 
 
 def bound_of(interval: Mapping[str, Any]) -> str:
-    """Return ``>`` or ``<`` if the mean of a combined metric is only a bound, or else ""."""
+    """Return ``>`` or ``<`` if the mean of a combined metric is only a bound, else ""."""
     return ">" if interval.get("lower_bound") else "<" if interval.get("upper_bound") else ""
 
 
@@ -92,7 +92,7 @@ def written(row: Mapping[str, Any], key: str, form: Form | None = None) -> str:
 
 
 def latency(row: Mapping[str, Any], key: str, censored: Collection[str], prefix: str = "") -> str:
-    """Format a latency in seconds, as the lower bound ``> x`` if its key is in ``censored``."""
+    """Format a latency in seconds, as a lower bound ``> x`` if its key is in ``censored``."""
     value = row[key]
     if value is not None and prefix + key in censored:
         return more_than(float(value))

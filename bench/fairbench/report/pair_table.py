@@ -1,4 +1,4 @@
-"""A table of two schedulers' differences: both means, the difference, the verdict."""
+"""A table of two schedulers' differences: both means, the difference and the verdict."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ STYLES: dict[str, str] = {
     Decision.WORSE: "red",
     Decision.INCONCLUSIVE: "yellow",
 }
-NAME_WIDTH = 12  # most characters of a scheduler's name in a column's heading
-MOST_ROWS = 8  # most metrics of a comparison without the flag --all
+NAME_WIDTH = 12  # A column's heading folds a scheduler's name at this number of characters.
+MOST_ROWS = 8  # Without the flag --all, a comparison shows at most this number of metrics.
 LIMIT = "limit_ratio"
-# a metric that is shown beside Jain's index of service
-REFERENCE = "jain_index_maxmin"
+REFERENCE = "jain_index_maxmin"  # This metric is shown beside Jain's index of service.
 LEGEND = (
     "Differences are paired by seed, with 95% confidence intervals (Student's t); times "
     "are compared by their ratio (x). About 1 in 20 equal metrics is called better or "
@@ -63,7 +62,7 @@ LAYOUTS = (
 
 
 def main_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
-    """Return the metrics (at most ``MOST_ROWS``) that are shown without ``--all``."""
+    """Return the metrics, at most ``MOST_ROWS``, that are shown without ``--all``."""
     summaries = [run.summary for side in sides for run in side.runs]
     columns = columns_of(Display.CONTRAST, shown_tail(summaries), common_percentiles(summaries))
     columns = columns_with_values(columns, {key for summary in summaries for key in summary})
@@ -72,7 +71,7 @@ def main_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
 
 
 def _limits_differ(summaries: Iterable[Summary]) -> bool:
-    """Return whether two schedulers come clearly differently close to the limit for some seed."""
+    """Return whether the shares of the limit of two schedulers differ clearly for some seed."""
     found: dict[int, list[float]] = {}
     for summary in summaries:
         if summary.get(LIMIT) is not None:
@@ -81,10 +80,7 @@ def _limits_differ(summaries: Iterable[Summary]) -> bool:
 
 
 def shown_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
-    """Return the metrics that ``--all`` shows.
-
-    First come metrics of comparisons, then metrics of repeated runs.
-    """
+    """Return the metrics that ``--all`` shows: metrics of comparisons, then of repeated runs."""
     summaries = [run.summary for side in sides for run in side.runs]
     tail = shown_tail(summaries)
     ranks = common_percentiles(summaries)
@@ -102,7 +98,7 @@ def contrast_text(
 ) -> str:
     """Return the differences as text whose lines have at most ``width`` characters.
 
-    If the table is too wide, columns are left out; numbers are never shortened.
+    If the table is too wide, columns are left out; numbers are not shortened.
     """
     return printed(render_pairs(contrasts, width), colour=colour, width=width)
 
@@ -129,7 +125,7 @@ def answers(contrasts: Sequence[Contrast]) -> Iterator[str]:
 
 
 def _contrast_answer(one: Contrast) -> str:
-    """Return a sentence on two schedulers: which metrics are better, worse, and neither."""
+    """Return a sentence on two schedulers: which metrics are better, worse and neither."""
     name, against, total = one.other.scheduler, one.baseline.scheduler, len(one.metrics)
     metrics = "1 metric" if total == 1 else f"{total} metrics"
     found: dict[str, list[str]] = {}
@@ -185,8 +181,7 @@ def _changed(row: MetricContrast) -> str:
     return f"{f'{client}: ' if client else ''}{entry.heading} is {least}{much}{way}"
 
 
-# ratio of two means above which it is written as a multiple instead of a percentage
-TIMES = 2.0
+TIMES = 2.0  # A larger ratio of two means is written as a multiple instead of a percentage.
 
 
 def _heading(contrasts: Sequence[Contrast]) -> str:
@@ -217,10 +212,7 @@ def _remarks(one: Contrast) -> Iterator[str]:
 
 
 def lost_between(first: SchedulerResults, second: SchedulerResults) -> str:
-    """Return a text on which of two schedulers loses more GPU time and why.
-
-    The text is "" if neither does.
-    """
+    """Return a text on which of two schedulers loses more GPU time and why; "" if neither does."""
     if not (seeds := first.by_seed.keys() & second.by_seed.keys()):
         return ""
     ours, others = ([side.by_seed[seed].summary for seed in seeds] for side in (first, second))
@@ -228,7 +220,7 @@ def lost_between(first: SchedulerResults, second: SchedulerResults) -> str:
 
 
 def _is_drawn(side: SchedulerResults) -> bool:
-    """Return whether runs depend on the seed, unlike the replay of a trace."""
+    """Return whether the runs depend on the seed, unlike runs that replay a trace."""
     found = [
         {key: one.raw for key, one in values_of(run.summary).items() if key != "seed"}
         for run in side.runs
@@ -281,7 +273,7 @@ def _metric_row(row: MetricContrast, layout: PairLayout) -> Iterator[Text]:
 
 
 def _verdict(row: MetricContrast) -> str:
-    """Return the verdict as text: "more" or "less" for a metric without a better direction."""
+    """Return the verdict as text, "more" or "less" for a metric without a better direction."""
     entry, decision = _entry(row.metric), row.decision
     judged = entry.verdict and entry.better is not Better.NEITHER
     if judged or decision not in (Decision.BETTER, Decision.WORSE):
@@ -290,10 +282,7 @@ def _verdict(row: MetricContrast) -> str:
 
 
 def _deciding_interval(row: MetricContrast, form: Form) -> str:
-    """Return the interval on which the verdict rests.
-
-    For times, it is the interval of their ratios.
-    """
+    """Return the interval on which the verdict rests, for times an interval of ratios."""
     found = row.ratios
     if row.difference.exact:
         return "exact"
@@ -309,7 +298,6 @@ def _entry(metric: str) -> Metric:
 
 
 def _metric_label(metric: str) -> str:
-    """Return the metric's label; for a single client's metric, it begins with the client's name."""
     client = _client(metric)
     label = _entry(metric).label
     return f"{client}: {label}" if client else label
@@ -320,7 +308,7 @@ def _client(metric: str) -> str:
 
 
 def _more(row: MetricContrast) -> str:
-    """Return how many more seeds a verdict needs, or "" if more seeds would change nothing."""
+    """Return how many more seeds a verdict needs; "" if more seeds would change nothing."""
     if row.decision is not Decision.INCONCLUSIVE or row.difference.obstacle:
         return ""
     if row.difference.deviation is None:
@@ -343,7 +331,7 @@ def signed(found: Difference, form: Form) -> str:
 
 
 def signed_interval(found: Difference, form: Form) -> str:
-    """Return an interval as ``[low, high]``, in which an unknown end is left out."""
+    """Return an interval as ``[low, high]``, or as ``> low`` or ``< high`` with an unknown end."""
     if found.decisive == 0:
         return ""
     low, high = (
@@ -357,7 +345,6 @@ def signed_interval(found: Difference, form: Form) -> str:
 
 
 def _signed_number(value: float, found: Difference, form: Form) -> str:
-    """Return a number as text, with as many decimals as suit the mean and the interval."""
     if form.is_share:
         return f"{100 * value:+.1f}"
     if form is Form.INDEX:

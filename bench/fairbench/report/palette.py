@@ -1,6 +1,6 @@
 """Colours, marks and dashes of schedulers in all figures and pages.
 
-Colours are distinct for colour-blind readers (after Okabe and Ito), marks and dashes in grey print.
+Colours are distinct for colour-blind readers (after Okabe and Ito), as are marks in grey print.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ SCHEDULERS = {
 def scheduler_series(names: Sequence[str]) -> list[int]:
     """Return each name's index in ``SERIES``.
 
-    For example, ``dlpm dlpm.quantum=5000`` has the series of DLPM. The first name of a scheduler
-    gets the scheduler's own series; its other names get the remaining series.
+    The first name of a scheduler gets the scheduler's own series; ``dlpm dlpm.quantum=5000``, for
+    example, gets the series of DLPM. Other names get the remaining series.
     """
     found: dict[str, int] = {}
     for name in names:
@@ -77,7 +77,7 @@ def scheduler_series(names: Sequence[str]) -> list[int]:
 
 
 def style_sheet() -> str:
-    """Return the colours as CSS variables ``--c0`` and up, for light and dark mode."""
+    """Return the colours as CSS variables ``--c0``, ``--c1`` and so on, for both colour modes."""
     light, dark = (
         " ".join(f"--c{number}: {colour};" for number, colour in enumerate(colours))
         for colours in ([one.colour for one in SERIES], [one.on_dark for one in SERIES])

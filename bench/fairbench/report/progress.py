@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SHOWN_CLIENTS = 4
 LINE_WIDTH = 80
-# limits that a run must have passed before its remaining time is estimated
+# The remaining time is estimated only after 5 seconds and 0.1% of the run.
 SETTLED_S = 5.0
 SETTLED_PART = 0.001
 
@@ -46,7 +46,6 @@ def progress_line(state: Any, elapsed_s: float = 0.0) -> str:
 
 
 def _time_left(progress: Simulated, elapsed_s: float) -> str:
-    """Return the estimated time until all requests have arrived, or "" if it is unknown."""
     now_s, end_s = progress.sim_time_s, progress.end_s
     if elapsed_s < SETTLED_S or end_s is None or not SETTLED_PART * end_s < now_s <= end_s:
         return ""
@@ -55,10 +54,6 @@ def _time_left(progress: Simulated, elapsed_s: float) -> str:
 
 
 def _simulated(progress: Simulated, elapsed_s: float) -> str:
-    """Return a line on a simulation's progress.
-
-    It has the time, the finished programs and, if they fit, the clients' shares of the service.
-    """
     if progress.measuring:
         return f"computing metrics of {progress.programs_started:,} programs"
     now_s, end_s = f"{progress.sim_time_s:,.0f}", progress.end_s
@@ -82,10 +77,7 @@ def _shares(shares: list[float]) -> str:
 
 
 def _live(progress: Any) -> str:
-    """Return a line on the progress of a run on real servers.
-
-    At first it counts the ready servers, later finished programs and throughput.
-    """
+    """Return a line on a run on real servers: ready servers, later programs and throughput."""
     # The import is local, because the module needs the packages of the extra "live".
     from fairbench.live.processes.servers import ServersProgress
 

@@ -35,8 +35,7 @@ from fairbench.report.numbers import (
 from fairbench.report.traffic_lines import Shortfall, window
 from fairbench.results.store import Summary
 
-# most tenants to print, one per line, those with the smallest shares first
-MOST_TENANTS = 10
+MOST_TENANTS = 10  # At most this number of tenants is printed, the smallest shares first.
 
 
 def tenant_lines(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -87,15 +86,14 @@ def goodput_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 ALL_SERVED = "every client that had to wait received at least its max-min fair share"
 HEADLINE = "min_share_60s"
-# fraction of its fair share above which a client counts as fairly served
-NEAR_ALL = 0.9
+NEAR_ALL = 0.9  # A client is fairly served with more than this fraction of its fair share.
 
 
 def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield a line on the worst time window, and a warning if the whole run hides it.
+    """Yield a line on the worst time window, and a warning if the whole run hides this window.
 
     The longest window length is used, because in shorter windows some client looks bad under every
-    scheduler. Summaries of older versions contain no windows.
+    scheduler.
     """
     clock = read_clock(summary.get("began"), summary.get("window_end_s") or 0.0)
     for row in summary["worst_windows"][:1]:
@@ -114,7 +112,7 @@ def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _hidden(summary: Summary) -> str:
-    """Return a warning if a fair share over the whole run hides a low share in a window."""
+    """Return a warning that the share over the whole run hides a low share in a window."""
     worst, rows = summary["worst_windows"][0], summary["clients"]
     own: Summary = next((row for row in rows if row["client"] == worst["client"]), {})
     return (
@@ -130,7 +128,7 @@ def is_hidden_burst(summary: Summary) -> bool:
 
 
 def shortfall_of(summary: Summary) -> Shortfall | None:
-    """Return the worst window if a client received less than its fair share in it."""
+    """Return the worst window if a client received less than its fair share in this window."""
     heavy = {row["client"] for row in summary["clients"] if row["misbehaving"]}
     rows = summary["worst_windows"][:1]
     if not rows or rows[0]["share"] >= NEAR_ALL or is_of_failures(summary):
@@ -139,12 +137,11 @@ def shortfall_of(summary: Summary) -> Shortfall | None:
     return Shortfall(f"{client} (heavy)" if client in heavy else client, *rest)
 
 
-# fraction of time with empty queues from which on no client delayed another
-IDLE = 0.99
+IDLE = 0.99  # If queues are empty for this fraction of the time, no client delayed another.
 
 
 def is_of_failures(summary: Summary) -> bool:
-    """Return whether failed requests, rather than waiting, lowered the shares of clients."""
+    """Return whether failed requests, instead of waits, lowered the shares of clients."""
     lost = summary.get("failed", 0) + summary.get("refused", 0)
     return bool(lost) and (summary.get("queue_empty_share") or 0) >= IDLE
 
@@ -156,14 +153,13 @@ def _cause(row: dict[str, object], summary: Summary) -> str:
     return f"; {heavy} had the most above its own share" if heavy else ""
 
 
-# most pairs of clients to print, one per line, those with the most tokens first
-MOST_PAIRS = 6
+MOST_PAIRS = 6  # At most this number of pairs of clients is printed, the largest pairs first.
 
 
 def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield lines (label, text) on the cached tokens that clients lost to other clients.
 
-    The first line names the measured window, because evictions outside it do not count.
+    The first line names the measured window, because evictions outside the window do not count.
     """
     rows = summary["evictions"]
     label, within = "evictions", ""
@@ -182,7 +178,6 @@ def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _pins(audit: Mapping[str, float]) -> str:
-    """Return a sentence on whether the assumption of guaranteed memory shares held."""
     allocations = int(audit["allocations"])
     if not audit["beyond"]:
         return (
@@ -201,7 +196,7 @@ NO_ORDER = "the scheduler has nothing to order, so limit the number of running r
 
 
 def stall_line(summary: Summary) -> str:
-    """Return a text on the well-behaved client that was stalled longest, and who stalled it."""
+    """Return a text on the well-behaved client that was stalled longest, and by which client."""
     rows = [row for row in summary["clients"] if not row["misbehaving"]]
     known = [row for row in rows or summary["clients"] if row.get("stalled_s_per_min")]
     if not known:
@@ -218,7 +213,7 @@ def stall_line(summary: Summary) -> str:
     )
 
 
-MOST_CAUSES = 3  # most prompts that caused stalls to print, one per line
+MOST_CAUSES = 3
 
 
 def cause_lines(summary: Summary, clock: ClockTime | None) -> Iterator[str]:
@@ -299,7 +294,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         f"{written(summary, 'jain_index')} of service{by_weight} "
         f"(max-min fair allocation: {written(summary, 'jain_index_maxmin')})",
     )
-    # Summaries of older versions contain no worst windows.
+    # Summaries that older versions wrote contain no worst windows.
     if summary.get("worst_windows"):
         yield from window_lines(summary)
     yield "whole run", _worst(summary)
@@ -347,7 +342,6 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _slots(summary: Summary) -> str:
-    """Return how long requests waited for one of the ``--max-concurrency`` slots of the driver."""
     p50, p99, most = (written(summary, f"held_{one}_s") for one in ("p50", "p99", "max"))
     return (
         f"{number(summary['held'])} requests waited for a slot of --max-concurrency: P50 {p50} s, "
@@ -356,7 +350,7 @@ def _slots(summary: Summary) -> str:
 
 
 def hidden_backlog(summary: Summary) -> str:
-    """Return a warning, with a remedy, if demand exceeds capacity although queues are empty."""
+    """Return a warning, with a remedy, that demand exceeds capacity although queues are empty."""
     empty, slow = written(summary, "queue_empty_share"), number(summary["lone_tpot_ratio"])
     return (
         f"hidden: queues were empty {empty} of the time, but a token took {slow} times as long "
@@ -402,8 +396,7 @@ def empty_queues(summary: Summary) -> str:
     return f"no request waited for {percent(empty)} of the window; shares {partly}reflect demand"
 
 
-# fraction of time with empty queues from which on the load limits the throughput
-MOSTLY = 0.5
+MOSTLY = 0.5  # If queues are empty for this fraction of the time, the load limits throughput.
 
 
 def is_mostly_empty(summary: Summary) -> bool:
@@ -422,10 +415,7 @@ def _moment(value: float | None) -> str:
 
 
 def _victims(summary: Summary) -> str:
-    """Return the well-behaved clients' latency percentiles.
-
-    A percentile from too few latencies has a mark.
-    """
+    """Return the well-behaved clients' latency percentiles; too few latencies get a mark."""
     censored, n = set(summary.get("censored", ())), summary.get("victim_n")
     ranks = chosen_percentiles(summary) or (50, P95, P99)
     keys = {rank: f"victim_p{rank}_s" for rank in ranks}
@@ -443,8 +433,7 @@ def _victims(summary: Summary) -> str:
     return f"{text} (n = {n:,}{f'; {FEW} needs {needed}' if few else ''})"
 
 
-# factor from which on a multiple is written instead of a percentage
-TWICE = 1.5
+TWICE = 1.5  # A factor of at least this number is written as a multiple instead of a percentage.
 
 
 def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -454,10 +443,10 @@ def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
         return
     if summary.get("trace") or chosen_percentiles(summary) or summary.get("complete") is False:
         return
-    # All programs fit into the window, so a longer duration would add no latencies.
+    # If all programs fit into the window, a longer duration would add no latencies.
     if isclose(end_s, summary.get("duration") or 0.0):
         return
-    # If the arrivals end between two whole seconds, --num-programs ended the arrivals.
+    # Arrivals end between two whole seconds only if --num-programs ended them.
     if not float(end_s).is_integer():
         return
     times = 1.1 * ENOUGH[P99] / n
@@ -467,7 +456,6 @@ def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _of_requests(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield lines on the latency percentiles of requests if the user chose percentiles."""
     ranks = chosen_percentiles(summary)
     for name in REQUEST_LATENCIES if ranks else ():
         keys = {rank: f"p{rank}_{name}_ms" for rank in ranks}
@@ -526,27 +514,23 @@ def _work(tokens: float, time_s: float | None, of: str = "") -> str:
 
 
 def time_to(summary: Summary, part: int) -> str:
-    """Return when ``part`` percent of the programs had finished.
-
-    If fewer finished, the result is ``> x``.
-    """
+    """Return when ``part`` percent of the programs had finished; ``> x`` if fewer finished."""
     time_s: float | None = summary.get(f"time_to_{part}pct_s")
     return more_than(float(summary["duration"])) if time_s is None else number(time_s)
 
 
 NUMBER = re.compile(r"\d[\d,.]*")
 SUCH = ", for example"
-# keys whose lines print themselves why their values are undefined
+# Lines about the limit and about stalls themselves print why their values are undefined.
 WITH_LINES = ("limit", "limit_memory_ratio", "limit_hit_rate", "stalls")
-# keys of a summary that the line "service gap" prints
+# The line "service gap" prints the bound, so notes about the bound need no line of their own.
 OF_THE_BOUND = ("service_gap_bound", "service_gap_bound_s", "bound_source")
 
 
 def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield lines (label, text) with the reason why values of the summary are undefined.
 
-    Values with the same reason share a line. Reasons for values that the text does not show are
-    left out.
+    Values with one reason share a line. Values that the text does not show are left out.
     """
     by_reason: dict[str, list[str]] = {}
     for key, reason in summary.get("notes", {}).items():
@@ -571,7 +555,7 @@ def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _alike(by_reason: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Merge reasons that differ only in numbers; their keys get the first of them."""
+    """Merge reasons that differ only in numbers; the first reason stands for all."""
     found: dict[str, tuple[str, list[str]]] = {}
     for reason, keys in by_reason.items():
         first, others = found.setdefault(NUMBER.sub("#", reason), (reason, []))

@@ -42,7 +42,7 @@ def summary_text(
     width: int = MAX_WIDTH,
     reference: Reference | None = None,
 ) -> str:
-    """Return a run's summary as text, with or without ANSI colours (see ``render``)."""
+    """Return a run's summary as text, with or without ANSI colours."""
     made = build_run_summary(
         summary, path=path, complete=complete, width=width, reference=reference
     )
@@ -88,7 +88,6 @@ def scored_text(
 
 
 def _verdict_lines(summary: Summary, reference: Reference | None = None) -> list[Text]:
-    """Return the verdict and an empty line, or no lines for an incomplete run."""
     text = verdict(summary, reference)
     return [Text(text, style="bold"), Text()] if text else []
 
@@ -115,7 +114,7 @@ def _client_blocks(summary: Summary, width: int) -> Iterator[RenderableType]:
 
 
 SHARE_DIGITS = 1
-MAX_LABEL = 48  # most characters of a label in a table of runs
+MAX_LABEL = 48
 
 
 def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:

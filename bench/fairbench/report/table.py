@@ -17,7 +17,7 @@ MAX_WIDTH = 100
 
 
 def printed(renderable: RenderableType, *, colour: bool, width: int) -> str:
-    """Return a renderable of the library rich as text of at most ``width`` characters per line."""
+    """Return an object of the library rich as text of at most ``width`` characters per line."""
     console = Console(
         width=width, force_terminal=colour, color_system="standard" if colour else None
     )
@@ -29,8 +29,8 @@ def printed(renderable: RenderableType, *, colour: bool, width: int) -> str:
 def plain_table(*headings: str, gap: int = 2) -> Table:
     """Return a table without rows and borders.
 
-    The first column is left-aligned, the others right-aligned, with ``gap`` spaces between columns.
-    Without ``headings``, the table has no columns.
+    The first column is left-aligned, and further columns are right-aligned. ``gap`` is the number
+    of spaces between columns. Without ``headings``, the table has no columns.
     """
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for number, heading in enumerate(headings):
@@ -40,7 +40,7 @@ def plain_table(*headings: str, gap: int = 2) -> Table:
 
 
 def pairs_table(rows: Iterable[tuple[str, str]]) -> Table:
-    """Return a table of labels and texts that has no headings."""
+    """Return a table of labels and texts, without headings."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -54,8 +54,8 @@ def stacked(
 ) -> RenderableType:
     """Return all columns as one table or several tables of at most ``width`` characters each.
 
-    ``make`` builds a table of the given columns with row labels. If it is too wide, columns with
-    the lowest ``Column.dropped`` move to the next table.
+    ``make`` builds a table of the given columns with row labels. If the table is too wide, columns
+    with the lowest ``Column.dropped`` move to the next table.
     """
 
     def fits(shown: Sequence[Column]) -> bool:
@@ -89,7 +89,6 @@ def _is_within(table: Table, width: int) -> bool:
 def _fitting_columns(
     columns: list[Column], fits: Callable[[Sequence[Column]], bool]
 ) -> list[Column]:
-    """Return the columns that fit into one table, at least one."""
     for shown in fitting(columns):
         if shown and fits(shown):
             return shown
@@ -103,10 +102,10 @@ CUT = "…"
 
 
 def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
-    """Shorten each name to at most ``width`` characters, in the middle.
+    """Shorten each name to at most ``width`` characters by cutting its middle.
 
-    If shortened names coincide, all names are cut at the start instead or, if that fails too, at
-    the end. Names that differ only in the middle may still coincide.
+    If shortened names coincide, all names are cut at the start instead or, if they still coincide,
+    at the end. Names that differ only in the middle may still coincide.
     """
     given = tuple(dict.fromkeys(names))
     tried = [
@@ -116,7 +115,6 @@ def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
 
 
 def _cut(name: str, head: int, width: int) -> str:
-    """Return the first ``head`` characters of a name, and as many of the last as fit."""
     if len(name) <= width:
         return name
     return f"{name[:head]}{CUT}{name[len(name) - (width - 1 - head) :]}"
@@ -128,7 +126,7 @@ def cut_middle(name: str, width: int) -> str:
 
 
 def folded_name(name: str, width: int) -> str:
-    """Fold a name into lines of at most ``width`` characters, after a space, + or slash.
+    """Fold a name into lines of at most ``width`` characters, after a space, a + or a slash.
 
     A word that is longer than a line is broken at the end of the line.
     """

@@ -11,20 +11,19 @@ from fairbench.metrics.floods import Flood, Harm, floods, harm_of
 from fairbench.metrics.traffic import Overload, Traffic
 from fairbench.report.numbers import number, percent
 
-MANY = 1000.0  # largest ratio that is printed; larger ones are "over 1,000"
-# least change of a client's share of the load for which a sentence mentions larger floods
+MANY = 1000.0  # A larger ratio is printed as "over 1,000".
+# A sentence mentions larger floods only if they change a client's share of the load by 0.5%.
 LEAST_REST = 0.005
-NAMED = 3  # most delayed clients that a sentence names
+NAMED = 3  # A sentence names at most this number of delayed clients.
 TTFT = "time to first token"
 
 
 def flood_line(traffic: Traffic, flood: Flood, verb: str = "floods") -> str:
-    """Return a sentence on a flood of a client.
+    """Return a sentence on a client's flood: the client, ``verb``, the time and the size.
 
-    It has the client, ``verb`` ("floods" or "bursts"), the time and the size. The size is the
-    flood's
-    share of all load in that time, so that shares of simultaneous floods add up. During larger
-    floods, the sentence also gives the share of the load that remains without them.
+    ``verb`` is "floods" or "bursts". The size is the flood's share of all load in that time, so
+    that shares of simultaneous floods add up. During larger floods, the sentence instead gives the
+    share of the load that remains without the larger floods.
     """
     name = printable(traffic.clients[flood.client])
     when = "throughout"
@@ -39,12 +38,9 @@ def flood_line(traffic: Traffic, flood: Flood, verb: str = "floods") -> str:
 
 
 def harm_line(traffic: Traffic, harm: Harm, heavy: int, measured: str, basis: str) -> str:
-    """Return a sentence on the delayed clients.
+    """Return a sentence on the delayed clients: their number, the period, and their waits.
 
-    It has the number of delayed clients, the period, and their median and usual waits.
-
-    Args:
-        heavy: The number of clients that flood.
+    ``heavy`` is the number of clients that flood.
     """
     others = len(traffic.clients) - heavy
     worst = listed([printable(traffic.clients[one.client]) for one in harm.victims[:NAMED]])
@@ -64,10 +60,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 class Shortfall(NamedTuple):
-    """The period in which a client received the smallest fraction of its fair share.
-
-    ``share`` is the fraction of its fair share that the client received.
-    """
+    """The period in which a client received the smallest fraction (``share``) of its fair share."""
 
     client: str
     share: float
@@ -79,7 +72,7 @@ class JudgedTraffic(NamedTuple):
     """Traffic with its floods, the delays that they cause, and the names of ``heavy`` clients.
 
     ``bursts`` are floods of clients that the workload declares to be well-behaved. ``shortfall`` is
-    the worst minute of a run, if a client received much less than its fair share in it.
+    the worst minute of a run, if a client received much less than its fair share in this minute.
     """
 
     traffic: Traffic
@@ -93,7 +86,7 @@ class JudgedTraffic(NamedTuple):
 def judged(
     traffic: Traffic, well_behaved: Collection[str] = (), shortfall: Shortfall | None = None
 ) -> JudgedTraffic:
-    """Find the floods in traffic, and the delays that they cause.
+    """Find the floods in traffic, and the delays that the floods cause.
 
     A flood of a client in ``well_behaved`` is called a burst.
     """

@@ -1,4 +1,4 @@
-"""The verdict on a run in one line: the lowest share that a client got of its fair share."""
+"""The verdict on a run in one line: the lowest part that a client got of its fair share."""
 
 from __future__ import annotations
 
@@ -33,10 +33,7 @@ def repeats_verdict(combined: Summary) -> str:
 
 
 class _Shares(NamedTuple):
-    """The lowest shares of any client, over the run and in the worst window.
-
-    Undefined shares are None.
-    """
+    """The lowest shares of any client over the run and in the worst window; None if undefined."""
 
     whole_run: float | None
     client: str
@@ -102,7 +99,6 @@ def _every(shown: _Shares) -> str:
 
 
 def _window(shown: _Shares) -> str:
-    """Return a sentence on the worst time window, or "" if no window was judged."""
     if shown.worst is None:
         return ""
     if shown.worst >= NEAR_ALL:
@@ -112,7 +108,6 @@ def _window(shown: _Shares) -> str:
 
 
 def _under(reference: Reference | None, shown: _Shares) -> str:
-    """Return a sentence with the lowest defined shares under the reference scheduler."""
     if reference is None:
         return ""
     length = shown.length or "60 s"

@@ -70,18 +70,15 @@ def _groups(facts: Mapping[str, Any]) -> Table:
 
 
 def _rate_range(row: Mapping[str, Any], duration_s: float | None) -> str:
-    """Return the request rates (programs/s) of a group's smallest and largest client."""
     if duration_s is None:
         return UNDEFINED
     low, high = (f"{row[f'{end}_programs'] / duration_s:.3g}" for end in ("smallest", "largest"))
     return low if low == high else f"{low}-{high}"
 
 
-LEAST = 1e-9  # smaller values are rounding errors of a sum that should be 0
-# fraction of requests with equal times above which this is no coincidence
-BATCHED = 0.05
-NAME_WIDTH = 24  # most characters of a client's name in the table of a workload
-# most clients in the table, those with the most requests first
+LEAST = 1e-9  # Smaller values are rounding errors of a sum that should be 0.
+BATCHED = 0.05  # If more than this fraction of requests have equal times, that is no coincidence.
+NAME_WIDTH = 24  # Longer names of clients are cut in the table of a workload.
 SHOWN = 20
 
 

@@ -108,14 +108,14 @@ def _score_of_interval(
     bound: str,
     against: intervals.Decision | None,
 ) -> Score:
-    """Convert an interval to a score in the metric's unit; a bound's interval has only one end."""
+    """Convert an interval to a score in the metric's unit; a bound's interval has one end."""
     low = None if interval.low is None or bound == "<" else back(interval.low)
     high = None if interval.high is None or bound == ">" else back(interval.high)
     return Score(back(interval.mean), low, high, bound, against)
 
 
 Sample = Sequence[Value]
-"""The values of a row of the leaderboard, one per seed; all rows have the same order of seeds."""
+"""The values of a row of the leaderboard, one per seed; all rows list seeds in one order."""
 
 
 class Ranks(NamedTuple):
@@ -129,9 +129,9 @@ class Ranks(NamedTuple):
 def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
     """Return the rank range of each row; rows must be ordered from best to worst.
 
-    ``first`` counts only significantly better rows as ahead, and ``last`` only significantly worse
-    rows as behind. Pairs of rows are compared at 95% confidence, without a correction for their
-    number, so about one of 20 pairs of equal schedulers is reported as different.
+    ``first`` counts only significantly better rows as ahead, and ``last`` counts only significantly
+    worse rows as behind. Pairs are compared at 95% confidence without correction, so about one of
+    20 pairs of equal schedulers is reported as different.
     """
     ahead, behind = [0] * len(samples), [0] * len(samples)
     for one in range(len(samples)):
@@ -148,7 +148,7 @@ def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
     ]
 
 
-# first columns of a sweep's metrics.csv: ``place`` is the configuration, ``cell`` the scheduler
+# A sweep's metrics.csv begins with the columns configuration, scheduler and seed.
 LABELS = ("place", "cell", "seed")
 KEPT = (
     *("timing_profile", "timing_error_pct", "engine", "served", "emulated", "simulated", "dp"),
@@ -238,7 +238,6 @@ def _line(row: Mapping[str | None, Any], where: str) -> BoardLine:
 
 
 def _value(key: str, text: str, where: str) -> Any:
-    """Parse a value of a summary; an empty text means an undefined value."""
     if not text or key in TEXTS:
         return text or None
     if text in FLAGS:
@@ -270,11 +269,11 @@ class Stored(NamedTuple):
 
 
 def read_stored(paths: Sequence[Path]) -> Stored:
-    """Read the runs of sweep directories or CSV files, to compare them all together.
+    """Read the runs of sweep directories or CSV files for a comparison of all runs.
 
-    Raises DataError for a path that is unreadable or neither a sweep nor a CSV file, for different
-    runs of the same experiment and seed in two directories, and for the same seed of a
-    configuration in two files.
+    Raises DataError for a path that is unreadable or neither a sweep nor a CSV file. Two
+    directories with different runs of one experiment and seed also raise DataError, and so do two
+    files with one seed of a configuration.
     """
     files = [path for path in paths if path.suffix == ".csv"]
     if files and len(files) < len(paths):
@@ -312,7 +311,7 @@ def read_stored(paths: Sequence[Path]) -> Stored:
 
 
 def _lines(files: Sequence[Path]) -> list[BoardLine]:
-    """Read CSV files with different seeds; each file computed its own best total."""
+    """Read CSV files with different seeds, each with the best totals of its own seeds."""
     lines: list[BoardLine] = []
     seen: dict[tuple[str, int], Path] = {}
     for file in files:
@@ -336,9 +335,9 @@ def _missing(store: SweepStore, finished: Collection[str]) -> Iterator[Missing]:
             yield Missing(point["name"], reason)
 
 
-MOST_PLACES = 3  # most missing runs of a scheduler that a message names
+MOST_PLACES = 3
 MIN_SHARE = "min_entitlement_best_ratio"
-LIMIT = "limit_ratio"  # a metric that CSV files of older versions lack
+LIMIT = "limit_ratio"  # CSV files of older versions lack this metric.
 
 Table = Mapping[str, Mapping[tuple[str, int], BoardLine]]
 """The runs of the leaderboard by scheduler, and then by (configuration, seed)."""
@@ -358,7 +357,7 @@ class BoardMetric:
 class BoardRow:
     """A scheduler's row of the leaderboard.
 
-    ``ranks`` is None if the scheduler's value of the sort metric is undefined.
+    ``ranks`` is None if the scheduler has no value of the metric by which rows are sorted.
     """
 
     name: str
@@ -368,7 +367,7 @@ class BoardRow:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A leaderboard with the best row first. ``incomplete`` names schedulers that lack runs."""
+    """A leaderboard with the best row first; ``incomplete`` names schedulers that lack runs."""
 
     metrics: tuple[BoardMetric, ...]
     baseline: str
@@ -378,18 +377,18 @@ class Board:
     incomplete: Mapping[str, str]
     missing: tuple[Missing, ...]
     demand_limited: tuple[str, ...]
-    # fewest latencies of a well-behaved client in any run, None if unknown
+    # ``fewest`` is the fewest latencies of a well-behaved client in any run, or None if unknown.
     fewest: int | None
-    summary: Mapping[str, Any]  # a run's summary, which describes the hardware
+    summary: Mapping[str, Any]  # The summary of one run describes the hardware.
 
 
 def chosen(
     lines: Sequence[BoardLine], places: Collection[str], rows: Collection[str]
 ) -> list[BoardLine]:
-    """Return the runs of the named configurations and schedulers. Without names, return all runs.
+    """Return the runs of the named configurations and schedulers, or all runs without names.
 
-    The first words of a configuration's name, such as ``tot s1``, stand for all configurations that
-    begin with them. Raises UsageError if a name matches no run.
+    The first words of a configuration's name, such as ``tot s1``, select all configurations that
+    begin with these words. Raises UsageError if a name matches no run.
     """
     known = dict.fromkeys(line.place for line in lines)
     names = dict.fromkeys(line.scheduler for line in lines)
@@ -467,7 +466,6 @@ def _lines_by_row(lines: Iterable[BoardLine]) -> Table:
 
 
 def _lacks(runs: Collection[tuple[str, int]], places: Iterable[str], seeds: Sequence[int]) -> str:
-    """Return a text that lists configurations and seeds without a run, or ""."""
     gaps = {place: [seed for seed in seeds if (place, seed) not in runs] for place in places}
     texts = [f"{place} {seed_text(gap)}" for place, gap in gaps.items() if gap]
     more = f"; and {len(texts) - MOST_PLACES} more" if len(texts) > MOST_PLACES else ""
@@ -489,7 +487,6 @@ def _baseline(table: Table, incomplete: Mapping[str, str], wanted: str | None) -
 
 
 def _metric(key: str, table: Table, places: Iterable[str], seeds: Sequence[int]) -> BoardMetric:
-    """Return a metric, combined over the configurations in which any row has a value."""
     left_out = {}
     for place in places:
         values = [
@@ -504,7 +501,7 @@ def _metric(key: str, table: Table, places: Iterable[str], seeds: Sequence[int])
 def _ranked_rows(
     table: Table, base: str, metrics: Sequence[BoardMetric], seeds: Sequence[int]
 ) -> list[BoardRow]:
-    """Return the rows, the best first and those without a value of the first metric last."""
+    """Return the rows, the best first and rows without a value of the first metric last."""
     samples = {
         metric.key: {name: _sample(runs, metric, seeds) for name, runs in table.items()}
         for metric in metrics

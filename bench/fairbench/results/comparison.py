@@ -60,9 +60,9 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class SchedulerResults:
-    """The runs of one scheduler in one configuration, and the names of both.
+    """The runs of one scheduler in one configuration, and the names of scheduler and configuration.
 
-    ``known`` is their combined summary, used if the runs are no longer stored.
+    ``known`` is the combined summary of the runs, for runs that are no longer stored.
     """
 
     place: str
@@ -101,8 +101,8 @@ def compare_sweep(path: Path) -> list[SchedulerResults]:
 def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[SchedulerResults]:
     """Group finished runs by configuration and scheduler, in order of first appearance.
 
-    ``alone`` holds the latencies of clients that were simulated alone, by ``alone_key``; other
-    clients have no sharing incentive. Raises DataError if a run's experiment cannot be read, or if
+    ``alone`` holds the latencies of clients that were simulated alone, by ``alone_key``; only these
+    clients have a sharing incentive. Raises DataError if a run's experiment cannot be read, or if
     runs with the same Python environment used different code of an engine.
     """
     read = [(run, experiment_of(run)) for run in runs]
@@ -153,10 +153,7 @@ def experiment_of(run: StoredRun) -> Experiment:
 
 
 def alone_key(experiment: Experiment) -> str:
-    """Return the key under which the latencies of clients alone are stored.
-
-    The key depends on the configuration and the seed.
-    """
+    """Return the key of the latencies of clients that run alone, for a configuration and seed."""
     return key_of(place_of(experiment))
 
 
@@ -167,17 +164,13 @@ def compared_summary(
 
     ``best_service_rate_tok_s`` is ``best``: the largest service rate (tokens/s) of any scheduler in
     the same configuration and with the same seed. ``min_entitlement_best_ratio`` is the lowest
-    ratio
-    of a client's service to its max-min fair share of ``best``; it is undefined unless some
-    scheduler
-    saturated the configuration (``contended``). ``sharing_incentive_p50``, ``_p95`` and ``_p99``
-    are
-    the sharing incentives of the worst-off well-behaved client.
+    ratio of a client's service to its max-min fair share of ``best``; it is undefined unless some
+    scheduler saturated the configuration (``contended``). ``sharing_incentive_p50``, ``_p95`` and
+    ``_p99`` are the sharing incentives of the worst-off well-behaved client.
 
     Rows of clients get ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and their sharing
-    incentives. ``upper_bounds`` lists incentives that are only upper bounds, ``censored`` those
-    that
-    are only lower bounds, and ``notes`` has the reasons for null values.
+    incentives. ``upper_bounds`` lists incentives that are only upper bounds, ``censored`` lists
+    incentives that are only lower bounds, and ``notes`` has the reasons for null values.
     """
     beside = RunBeside(summary, best, alone, contended=contended)
     notes, censored = dict(summary["notes"]), list(summary["censored"])
@@ -227,7 +220,7 @@ def runs_below(path: Path) -> Iterator[ComparedRun]:
 
 
 def checked_runs(runs: Iterable[ComparedRun]) -> Iterator[ComparedRun]:
-    """Yield the given runs, and check each before.
+    """Check each of the given runs, and then yield it.
 
     Raises DataError if a run is incomplete or cannot be read.
     """
@@ -246,7 +239,7 @@ def checked_runs(runs: Iterable[ComparedRun]) -> Iterator[ComparedRun]:
         yield run
 
 
-# a smaller change, as a fraction of the baseline, counts as neither better nor worse
+# A change of less than 0.05% of the baseline counts as neither better nor worse.
 LEAST_CHANGE = 0.0005
 
 
@@ -254,9 +247,9 @@ LEAST_CHANGE = 0.0005
 class MetricContrast:
     """The means of a metric under two schedulers over their common seeds, and the difference.
 
-    ``more_seeds`` estimates how many more seeds would make the difference significant; it is None
-    if none are needed, too many are needed, or more would not help. ``ratios`` is the difference of
-    logarithms, which decides about times if it is defined.
+    ``more_seeds`` estimates how many more seeds would make the difference significant.
+    ``more_seeds`` is None if no more seeds or too many are needed, or if more seeds would not help.
+    ``ratios`` is the difference of logarithms, which decides about times if it is defined.
     """
 
     metric: str
@@ -271,8 +264,8 @@ class MetricContrast:
     def ratio(self) -> float | None:
         """The compared scheduler's mean divided by the baseline's mean.
 
-        None for bounds and for means of 0. For times, this is the geometric mean of the seeds'
-        ratios.
+        The ratio is None for bounds and for means of 0. The ratio of times is the geometric mean of
+        the seeds' ratios.
         """
         if self.ratios is not None and self.ratios.mean is not None:
             return exp(self.ratios.mean)
@@ -300,8 +293,8 @@ class Contrast:
 def sides_of(runs: Iterable[ComparedRun]) -> list[SchedulerResults]:
     """Group runs by experiment, so that experiments can be compared seed by seed.
 
-    Raises DataError for two runs of one experiment with the same seed, and for runs of one
-    experiment with different engine code.
+    Raises DataError for two runs of one experiment and seed, and for runs of one experiment with
+    different engine code.
     """
     sides = cells_of(list(runs))
     for side in sides:
@@ -392,7 +385,7 @@ def _metric(
 
 
 def known_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
-    """Return the runs' metrics that have a better direction, without those of single clients."""
+    """Return the runs' metrics that have a better direction, without metrics of single clients."""
     keys = dict.fromkeys(key for side in sides for key in values_of(side.first.summary))
     entries = {key: metric_of(key) for key in keys if not key.startswith(CLIENTS)}
     return [key for key, entry in entries.items() if entry and entry.better is not Better.NEITHER]

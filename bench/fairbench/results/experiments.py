@@ -1,10 +1,10 @@
 """Stored experiments: the names of a sweep's experiments, and differences between them.
 
 A stored experiment contains every value, chosen or default. If a default changes between two
-versions, runs of the same command differ in that default but still count as one experiment; the
-changed default then explains different numbers. A manifest lists under ``chosen`` the values that
-the user chose (the table ``given`` of the experiment). Without this list, a value counts as
-chosen unless it equals the workload's value, a present default or a default in ``FORMER``.
+versions, runs of one command still count as one experiment, and the changed default explains
+different numbers. A manifest lists under ``chosen`` the values that the user chose (the table
+``given`` of the experiment). In a manifest without ``chosen``, a value counts as chosen unless it
+equals the workload's value, a present default or a default in ``FORMER``.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ SCHEDULER_KEYS = frozenset(
     {"scheduler", "router", "local", "gateway", "saturation", "routers"}
     | {"eviction", "memory_records", "engine_code", "charge_pass"}
 )
-OWN_POLICY = "schedule_policy"  # key of ``backend`` with the engine's scheduling policy
-OF_THE_PLACE = frozenset(
-    {"engine", "vllm", "lightllm", DISAGGREGATION}
-)  # settings tables that belong to an experiment's configuration, not to its scheduler
-# keys that change only how an experiment is reported
+OWN_POLICY = "schedule_policy"  # This key of ``backend`` holds the engine's scheduling policy.
+# Settings of the engine belong to an experiment's configuration, not to its scheduler.
+OF_THE_PLACE = frozenset({"engine", "vllm", "lightllm", DISAGGREGATION})
+# The keys ``OF_THE_REPORT`` only change how an experiment is reported.
 OF_THE_REPORT = frozenset({"tag", "percentiles", "preset", GIVEN})
 
-DEFAULT = "default"  # shown for a value that an experiment omits
+DEFAULT = "default"  # This text is shown for a value that an experiment omits.
 
 Experiment = Mapping[str, Any]
 """The tables of a file ``experiment.toml``."""
@@ -54,10 +53,9 @@ def place_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def scheduler_of(experiment: Experiment) -> dict[str, Any]:
-    """Return the values of an experiment that belong to its scheduler.
+    """Return an experiment's scheduler, router and local scheduler, with all their parameters.
 
-    These are the scheduler, router and local scheduler with their parameters, and the engine's
-    policy.
+    The scheduling policy of the experiment's engine is included.
     """
     kept = {k: v for k, v in experiment.items() if k in SCHEDULER_KEYS}
     policy = experiment.get("backend", {}).get(OWN_POLICY)
@@ -81,8 +79,8 @@ class Label(NamedTuple):
 def grid_labels(experiments: Sequence[Experiment]) -> list[Label]:
     """Return the names of each experiment's configuration and scheduler.
 
-    Configurations have names like ``tot s1 dp 4``, without the seed. Equal names of configurations
-    or schedulers are extended by the keys in which they differ.
+    Configurations have names like ``tot s1 dp 4``, without the seed. If two configurations or
+    schedulers would have equal names, the keys in which they differ are added.
     """
     names = [f"{e['workload']['name']} {e['scenario']} {cluster_name(e)}" for e in experiments]
     places = _told_apart(names, [{**place_of(e), "seed": None} for e in experiments])
@@ -132,18 +130,18 @@ def differences(one: Experiment, other: Experiment) -> list[str]:
     ]
 
 
-CHOSEN = "chosen"  # the manifest's key for the values that the user chose
+CHOSEN = "chosen"  # The manifest lists under this key the values that the user chose.
 WHERE = "CHANGELOG.md"
 WORKLOAD = "workload."
 GIVEN_AGAIN = {*OF_THE_WORKLOAD, "client_weights", "settings"}
-# ``--set`` can change workload values whose keys contain one of these
+# ``--set`` can change values of a workload whose keys contain one of the texts ``SET_BY_FLAG``.
 SET_BY_FLAG = (".params.", ".misbehaving")
 
 FORMER: Mapping[str, Collection[str]] = {
     PROFILE: {"tp1/sglang-0.5.10"},
     "engine.max_running_requests": {"2048"},
 }
-"""Defaults, as TOML text by key, of versions whose manifests did not list chosen values."""
+"""Former defaults, as TOML text by key, from versions without the list of chosen values."""
 
 
 class SpecChanges(NamedTuple):
@@ -154,7 +152,7 @@ class SpecChanges(NamedTuple):
 
 
 def chosen_of(spec: ExperimentSpec) -> list[str]:
-    """Return the keys of ``used_values`` that have a default and that the user set."""
+    """Return the keys of ``used_values`` that have a default but were set by the user."""
     return chosen_keys(file_tables(spec))
 
 
@@ -203,7 +201,8 @@ def spec_changes(
         if old == new or (key.endswith(".rate") and replaced):
             continue
         if DEFAULT in (old, new) and key.partition(".")[0] in apart:
-            # only one of the experiments uses the scheduler with this parameter
+            # A parameter of a scheduler that only one of the experiments uses is no difference by
+            # itself.
             continue
         whole = key.startswith(WORKLOAD) and "workload" in chosen
         if _has_default(key) and key not in chosen and not whole:
@@ -241,7 +240,7 @@ def used_values(experiment: Experiment) -> dict[str, str]:
 def _chosen(experiment: Experiment, told: Any) -> set[str]:
     """Return the keys that the user chose; ``told`` is the manifest's list, if any.
 
-    Without a list, as in older runs, they are guessed from the values.
+    Without the list, as in older runs, the keys are guessed from the values.
     """
     if isinstance(told, list):
         return {str(key) for key in told}
@@ -269,7 +268,6 @@ def _chosen_of_workload(experiment: Experiment) -> list[str]:
 
 
 def _has_default(key: str) -> bool:
-    """Return whether the workload or the timing profile can provide a default for a key."""
     if key.startswith(("backend.", "workload.name", "workload.program")):
         return False
     return "." in key or key == PROFILE or key in OF_THE_WORKLOAD

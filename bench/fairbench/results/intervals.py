@@ -15,8 +15,7 @@ from fairbench.metrics.metric import Better
 from fairbench.results.store import Summary
 from fairbench.results.summary import Value
 
-# bisection steps from 90 degrees that are enough for all digits of a float
-HALVINGS = 60
+HALVINGS = 60  # This many bisection steps from 90 degrees give all digits of a float.
 
 
 def central(t: float, degrees: int) -> float:
@@ -29,8 +28,8 @@ def central(t: float, degrees: int) -> float:
 def two_sided_p(t: float, degrees: int) -> float:
     """Return the probability that a Student t variable is at least as far from 0 as ``t``.
 
-    For whole degrees of freedom, it is a finite sum (Abramowitz and Stegun 26.7.3-4). numpy has no
-    t distribution, and scipy would be fairbench's largest dependency.
+    For whole degrees of freedom, the probability is a finite sum (Abramowitz and Stegun 26.7.3-4).
+    Numpy has no t distribution, and scipy would be fairbench's largest dependency.
     """
     return max(0.0, 1.0 - central(t, degrees))
 
@@ -45,7 +44,7 @@ def quantile(probability: float, degrees: int) -> float:
         raise ValueError(f"probability {probability}: must be at least 0.5 and less than 1")
     wanted = 2 * probability - 1
     low, high = 0.0, pi / 2
-    central(0.0, degrees)  # raises ValueError for less than one degree of freedom
+    central(0.0, degrees)  # This call raises ValueError for less than one degree of freedom.
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         if _central(middle, degrees) < wanted:
@@ -67,9 +66,8 @@ def _central(angle: float, degrees: int) -> float:
     return (angle + sin(angle) * total) * 2 / pi if odd else sin(angle) * total
 
 
-INTERVALS_FILE = "intervals.json"  # a file in the directory of repeated runs
+INTERVALS_FILE = "intervals.json"  # The directory of repeated runs contains this file.
 LEVEL = 0.95
-# how means and intervals are computed, for captions
 METHOD = "mean and 95% interval (Student's t)"
 
 
@@ -108,9 +106,9 @@ def deviation(values: Sequence[float]) -> float:
 def combine_summaries(summaries: Sequence[Summary]) -> dict[str, Any]:
     """Combine the summaries of runs: each metric becomes ``{mean, low, high, runs}`` or null.
 
-    ``runs`` is the number of runs that define the metric; for a single run ``low`` and ``high`` are
-    null. ``lower_bound`` or ``upper_bound`` is True if some values are only bounds; with lower
-    bounds, the true mean may exceed ``high``. A metric with both kinds of bounds becomes null.
+    ``runs`` is the number of runs that define the metric; for a single run, ``low`` and ``high``
+    are null. ``lower_bound`` or ``upper_bound`` is True if some values are only bounds; with lower
+    bounds, the true mean may exceed ``high``. A metric with lower and upper bounds becomes null.
     Values that are equal in all runs, such as the scheduler's name, are kept.
     """
     bounds = {
@@ -159,17 +157,15 @@ def _metric_interval(
     return interval | {"runs": len(defined)} | dict.fromkeys(bounds, True)
 
 
-# smaller relative differences are ignored, because processors add numbers in different orders
+# Relative differences below 1e-12 are ignored, because processors add in different orders.
 ROUNDING = 1e-12
-# probability with which the estimated number of further seeds gives a significant difference
-POWER = 0.8
+POWER = 0.8  # The estimated number of further seeds gives significance with this probability.
 MIXED = "some values are only lower bounds, others only upper bounds"
-# a difference that needs more seeds to become significant is too small to matter
-MOST_SEEDS = 1000
+MOST_SEEDS = 1000  # A difference that needs more seeds to be significant is too small to matter.
 
 
 class Decision(StrEnum):
-    """The conclusion on the second of two schedulers: better, worse, the same, or inconclusive."""
+    """The conclusion on the second of two schedulers: better, worse, the same or inconclusive."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -179,13 +175,13 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The paired difference of two schedulers: the second's values minus the first's.
+    """The second scheduler's values minus the first scheduler's values, paired by seed.
 
-    ``runs`` is the number of seeds in which both schedulers have a value; ``undefined`` is the
-    number of seeds in which a value is missing. ``low`` and ``high`` are the ends of the confidence
-    interval of ``mean``, or None if unknown. ``deviation`` is the standard deviation over seeds;
-    ``p`` is the two-sided p-value of no difference. Both are None for fewer than two seeds, and
-    ``p`` also for bounds.
+    ``runs`` is the number of seeds in which both schedulers have a value, and ``undefined`` is the
+    number of other seeds. ``low`` and ``high`` are the ends of the confidence interval of ``mean``,
+    or None if unknown. ``deviation`` is the standard deviation over seeds, and ``p`` is the
+    two-sided p-value of no difference. ``deviation`` and ``p`` are None for fewer than two seeds,
+    and ``p`` is also None for bounds.
     """
 
     runs: int
@@ -213,7 +209,7 @@ class Difference:
 
     @property
     def exact(self) -> bool:
-        """Return whether all seeds have the same difference, up to rounding, and it is not 0."""
+        """Return whether all seeds have the same nonzero difference, up to rounding."""
         if not self.mean or self.deviation is None:
             return False
         return self.deviation <= ROUNDING * abs(self.mean)
@@ -229,17 +225,16 @@ class Difference:
 
     @property
     def obstacle(self) -> str:
-        """The reason why more seeds would not give significance, or "" if they might."""
+        """The reason why more seeds would not give significance, or "" if more seeds might."""
         if self.undefined:
             return f"undefined in {self.undefined} of {self.runs + self.undefined} seeds"
         known = self.high if self.mean is not None and self.mean < 0 else self.low
         return "only bounds are known" if self.bounded and known is None and self.runs else ""
 
     def more_seeds(self, level: float = LEVEL) -> int | None:
-        """Estimate how many more seeds are needed for a significant difference.
+        """Estimate how many more seeds are needed for a significant difference; None if too many.
 
-        Return None if too many are needed. The estimate is only a rough guide, because it rests on
-        the mean and spread of a few seeds.
+        The estimate is only a rough guide, because it rests on the mean and spread of a few seeds.
         """
         if self.deviation is None or self.mean is None or self.obstacle:
             return None
@@ -252,8 +247,8 @@ def difference(
 ) -> Difference:
     """Return the paired difference of two schedulers' values, given in the same order of seeds.
 
-    Values must be between 0 and ``most``. Raises DataError for a value that is not a number, and
-    ValueError for unequal numbers of values.
+    The metric's values must be between 0 and ``most``. Raises DataError for a value that is not a
+    number, and ValueError for unequal numbers of values.
     """
     pairs = list(zip(first, second, strict=True))
     defined = [pair for pair in pairs if pair[0].raw is not None and pair[1].raw is not None]
@@ -281,9 +276,9 @@ def difference(
 def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | None:
     """Return the paired difference of logarithms, for metrics that differ by factors.
 
-    Logarithms make relative changes comparable: if a wait falls to a tenth in every seed, the
-    differences in seconds still vary and may be inconclusive. The result is None if a value is
-    unknown.
+    Logarithms make relative changes comparable. If a wait falls to a tenth in every seed, for
+    example, the differences in seconds still vary and may be inconclusive. The result is None if a
+    value is unknown.
     """
     both = [*first, *second]
     if any(one.raw is None or one.bound or not _finite_number(one) > 0 for one in both):
@@ -296,7 +291,7 @@ def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | No
     """Return how many seeds are needed to detect a mean difference with the power ``POWER``.
 
     ``spread`` is the standard deviation of the differences of single seeds. The number follows from
-    quantiles of Student's t distribution; it is None above ``MOST_SEEDS``.
+    quantiles of Student's t distribution; it is None if more than ``MOST_SEEDS`` are needed.
     """
 
     def enough(seeds: int) -> bool:

@@ -86,7 +86,7 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
 
 
 def _router(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return an external router's command, without secrets, and its version."""
+    """Return the command of an external router, without secrets, and the router's version."""
     command = None if spec.backend is None else spec.backend.external_router
     if command is None:
         return {}
@@ -95,7 +95,6 @@ def _router(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def _own_files(key: str, paths: Iterable[Path]) -> dict[str, dict[str, str]]:
-    """Return ``{key: {path: SHA-256}}`` for the user's files, or ``{}`` if there are none."""
     digests = {str(path): sha256(path.read_bytes()).hexdigest() for path in paths}
     return {key: digests} if digests else {}
 
@@ -103,7 +102,7 @@ def _own_files(key: str, paths: Iterable[Path]) -> dict[str, dict[str, str]]:
 def git_state(package: Path) -> dict[str, Any] | None:
     """Return the commit of fairbench's git checkout, and whether files were changed since.
 
-    Outside a checkout, return None.
+    The result is None outside a checkout.
     """
     root = package.parent.parent
     if not ((root / ".git").exists() and package == root / "bench" / "fairbench"):
@@ -116,7 +115,6 @@ def git_state(package: Path) -> dict[str, Any] | None:
 
 
 def _output(*command: str) -> str | None:
-    """Return the output of a command, or None if the command failed."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True, errors="replace"
@@ -135,8 +133,9 @@ def library_version(library: str) -> str | None:
 
 
 TIMEOUT_S = 20.0
-MAX_VERSION = 200  # most characters of a package's version
-# a program for the Python beside a script, which prints the distribution that installed it
+MAX_VERSION = 200
+# The Python beside a script runs the program ``OWNER``, which prints the distribution that
+# installed the script.
 OWNER = """
 import sys
 from importlib.metadata import entry_points
@@ -146,9 +145,9 @@ for point in entry_points(group="console_scripts", name=sys.argv[1]):
 
 
 def program_version(program: str) -> str | None:
-    """Return the version of a program, or None.
+    """Return the first line of ``PROGRAM --version``, or the version of the Python package.
 
-    The version is the first line of ``PROGRAM --version``, or that of the Python package.
+    The result is None if neither is known.
     """
     found = shutil.which(program)
     if found is None:
@@ -159,8 +158,7 @@ def program_version(program: str) -> str | None:
     return said.splitlines()[0][:MAX_VERSION] if said else None
 
 
-# suffixes of fairbench's files that can change results
-OWN_CODE = (".py", ".json", ".toml")
+OWN_CODE = (".py", ".json", ".toml")  # Files of fairbench with these suffixes can change results.
 
 
 @cache

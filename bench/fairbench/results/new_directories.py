@@ -15,7 +15,7 @@ from fairbench.errors import UsageError, writing
 def check_writable(parent: Path, named: str = "result_dir") -> None:
     """Raise UsageError if no directory can be created in ``parent``.
 
-    ``named`` is what error messages call the directory.
+    Error messages call the directory ``named``.
     """
     with writing(parent, named):
         existing = next(path for path in (parent, *parent.parents) if _exists(path))
@@ -27,7 +27,6 @@ def check_writable(parent: Path, named: str = "result_dir") -> None:
 
 
 def _exists(path: Path) -> bool:
-    """Return whether a path exists. Raises OSError if the path cannot be examined."""
     try:
         path.stat()
     except FileNotFoundError:
@@ -37,7 +36,7 @@ def _exists(path: Path) -> bool:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add a file name to an OSError without one, such as the error of a full disk."""
+    """Add a file name to an OSError without a file name, such as the error of a full disk."""
     try:
         yield
     except OSError as error:
@@ -62,7 +61,7 @@ def removing_new_folders(parent: Path) -> Iterator[None]:
         yield
     except BaseException:
         for path in reversed(new):
-            # Another run may have written into the folder in the meantime.
+            # Another run may have written into the new folder.
             with suppress(OSError):
                 path.rmdir()
         raise
@@ -76,7 +75,7 @@ def making_parents(parent: Path) -> Iterator[None]:
 
 
 def fresh_directory(parent: Path, name: str) -> Path:
-    """Create an empty directory in ``parent`` named ``name``, or ``name.2`` and so on if taken.
+    """Create an empty directory in ``parent`` with the first free name of ``name``, ``name.2`` etc.
 
     Raises UsageError if the directory cannot be created; then no new folder remains.
     """
@@ -89,35 +88,34 @@ def fresh_directory(parent: Path, name: str) -> Path:
 
 
 def _names(wanted: Path) -> Iterator[Path]:
-    """Yield the names ``wanted``, ``wanted.2`` and so on, without end."""
     yield wanted
     for number in count(2):
         yield wanted.with_name(f"{wanted.name}.{number}")
 
 
 def renamed_to_fresh(hidden: Path, wanted: Path) -> Path:
-    """Rename a directory to ``wanted``, or to the first free name of ``wanted.2`` and so on."""
+    """Rename a directory to the first free name of ``wanted``, ``wanted.2`` and so on."""
     for target in _names(wanted):
         if not target.exists():
             try:
                 return hidden.rename(target)
             except OSError:
-                # Another run may have taken the name in the meantime.
+                # Another run may have taken the name.
                 if not target.exists():
                     raise
     raise AssertionError("names never end")
 
 
-FOLDER = "live"  # subdirectory for the records of a live run in progress
+FOLDER = "live"
 LOCK_FILE = ".lock"
 
 
 @contextmanager
 def run_folder(directory: Path, name: str = FOLDER) -> Iterator[Path]:
-    """Lock the folder of a run in progress for this process; create it if missing.
+    """Lock the folder of a run in progress for this process; create the folder if it is missing.
 
-    Raises UsageError if another process has locked the folder. When the process that locked the
-    folder dies, the system releases the lock.
+    Raises UsageError if another process has locked the folder. The system releases the lock when
+    the process that locked the folder dies.
     """
     folder = directory / name
     folder.mkdir(exist_ok=True)

@@ -14,17 +14,14 @@ from fairbench.errors import DataError, UsageError
 from fairbench.results.experiments import Experiment, key_of, place_of
 from fairbench.results.store import StoredRun
 
-FILE = "references.csv"  # written by `python studies references`
+FILE = "references.csv"
 SCHEDULER = "fcfs"
 SHARES = ("min_entitlement_ratio", "min_share_60s", "min_share_10s")
-KEY_LENGTH = 16  # characters that are kept of a configuration's hash
+KEY_LENGTH = 16  # This number of characters of a configuration's hash is kept.
 
 
 class Reference(NamedTuple):
-    """A scheduler, and the lowest fair shares of a run with it, by metric.
-
-    An undefined share is None.
-    """
+    """A scheduler, and the lowest fair shares of a run with it, by metric; None if undefined."""
 
     scheduler: str
     shares: Mapping[str, float | None]
@@ -40,8 +37,8 @@ def reference_spec(
 ) -> ExperimentSpec:
     """Return the experiment under another scheduler, with the given ``settings``.
 
-    Raises UsageError for an unknown scheduler, for an experiment on real servers, and unless the
-    command is a ``single`` run that prints a verdict.
+    Raises UsageError for an unknown scheduler, for an experiment on real servers, and if the
+    command is not a ``single`` run that prints a verdict.
     """
     if spec.backend is not None or not single:
         raise UsageError(
@@ -67,9 +64,9 @@ def reference_for(run: StoredRun) -> Reference | None:
 
 
 def stored_reference(experiment: Experiment) -> Reference | None:
-    """Return the stored shares under FCFS.
+    """Return the stored shares of an experiment under FCFS.
 
-    The result is None for FCFS itself, and for experiments without stored shares.
+    The result is None for FCFS itself, and for an experiment without stored shares.
     """
     if experiment.get("scheduler") == SCHEDULER or "backend" in experiment:
         return None

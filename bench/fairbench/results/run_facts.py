@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fairbench.engine.contract import EngineContract
 
 
-SESSION = "session"  # program kind of recorded sessions
+SESSION = "session"  # Recorded sessions are programs of this kind.
 
 
 def run_facts(
@@ -140,7 +140,7 @@ def padding_of(plan: ClientPlan) -> records.Padding:
 
 
 def fit_limits(profile_id: str | None) -> records.FitLimits | None:
-    """Return the range of measurements to which a timing profile was fitted, or None if unknown."""
+    """Return the range of measurements to which a timing profile was fitted; None if unknown."""
     if profile_id is None or not is_known(profile_id):
         return None
     profile = load_profile(profile_id)
@@ -153,7 +153,7 @@ def fit_limits(profile_id: str | None) -> records.FitLimits | None:
 
 
 def lone_step(profile_id: str) -> records.LoneStep | None:
-    """Return a profile's time of a decode step with a single request, or None if unknown."""
+    """Return a profile's time of a decode step with a single request; None if unknown."""
     if not is_known(profile_id):
         return None
     profile = load_profile(profile_id)
@@ -167,8 +167,8 @@ def work_prices(
 
     Args:
         profile: The iteration times of the GPU and model.
-        pass_tokens: Largest number of tokens in a prefill pass, or in a mixed step.
-        batch: Largest number of requests that decode together.
+        pass_tokens: The largest number of tokens in a prefill pass, or in a mixed step.
+        batch: The largest number of requests that decode together.
         mixed: Whether a step of the engine can contain both prompt tokens and decoded tokens.
     """
     c = profile.coefficients_ms
@@ -213,11 +213,9 @@ def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> rec
     """Return the window of the metrics: from the end of the warm-up to the end of arrivals.
 
     The window is the whole run if the experiment says so, or if hardly any window would remain.
-    This
-    happens if a fixed number of programs ends within the warm-up, if all programs of a trace arrive
-    at once, or if the run is interrupted early. The whole run includes its end ``now_s``, because
-    the
-    last tokens come at exactly this time.
+    Hardly any window remains if a fixed number of programs ends within the warm-up. The window is
+    also short if all programs of a trace arrive at once, or if the run is interrupted. The whole
+    run includes its end ``now_s``, because the last tokens come at exactly this time.
     """
     whole = records.Window(0.0, nextafter(now_s, inf))
     end_s = spec.duration_s
@@ -267,9 +265,9 @@ def cluster_bound(
 
 SomeTable = TypeVar("SomeTable", bound=records.Table)
 MAX_COUNT = 2**53
-# limit on worker numbers, because metrics have an entry for every worker up to the largest number
+# Worker numbers are limited, because metrics have an entry for every number up to the largest.
 MAX_WORKER = 2**16 - 1
-RANGES = {  # allowed range of integer columns
+RANGES = {  # Integer columns may only contain values in these ranges.
     "worker": (-1, MAX_WORKER),
     "by": (NOBODY, MAX_COUNT),
     "change": (-MAX_COUNT, MAX_COUNT),
@@ -295,10 +293,7 @@ def read_tables(run: StoredRun) -> Tables:
 
 
 def read_service(run: StoredRun) -> records.Service:
-    """Return the service log of the run, without reading other tables.
-
-    Raises the errors that ``read_tables`` raises.
-    """
+    """Return the service log of a run. Raises the errors that ``read_tables`` raises."""
     return _read_table(run, "service", records.Service)
 
 
@@ -376,7 +371,7 @@ def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], optio
     Args:
         keys: The metrics, by their keys or other names.
         specs: Experiments that will run; a metric is refused if none of the experiments can have
-            it.
+            the metric.
         option: The flag by which the user named the metrics, for the message.
     """
     for name in keys:
@@ -392,7 +387,7 @@ def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], optio
 
 
 def why_missing(key: str, spec: ExperimentSpec) -> str:
-    """Return why an experiment cannot have a value of a metric, or "" if it can.
+    """Return why an experiment cannot have a value of a metric, or "" if a value is possible.
 
     A value that depends on how the run goes counts as possible.
     """
@@ -446,7 +441,7 @@ def _has_tenants(plans: Sequence[ClientPlan]) -> bool:
 
 
 def _instead_of(name: str, spec: ExperimentSpec) -> str:
-    """Return a hint at a time-to-first-token metric that needs no sessions, or ""."""
+    """Return a hint at a metric of the time to first token that needs no sessions, or ""."""
     plain = name.replace("_ttft_", "_").replace("ttft_", "")
     same = "ttft_" in name and spec.workload.latency == "ttft" and plain in catalogue.CATALOGUE
     return f"; {catalogue.short_of(plain)} is the time to first token here" if same else ""

@@ -61,15 +61,15 @@ def check_manifest(manifest: Mapping[str, Any], path: Path) -> None:
         _Manifest.model_validate(manifest)
 
 
-# version of the schema of stored runs; readers refuse an unknown version. Version 1 has the tables
-# requests, programs and service, the summary, the spec and the manifest.
+# Readers refuse stored runs whose schema has another version. Version 1 has the tables requests,
+# programs and service, the summary, the spec and the manifest.
 SCHEMA_VERSION = 1
 
 TABLES = ("requests", "programs", "service")
-MEMORY_TABLE = "memory"  # present if the run recorded which clients hold KV memory
+MEMORY_TABLE = "memory"  # This table exists if the run recorded which clients hold KV memory.
 LOG = ".log"
 EXPERIMENT, SUMMARY = "experiment.toml", "summary.json"
-MANIFEST = "manifest.json"  # file in the directory of a run
+MANIFEST = "manifest.json"  # This file is the last that is written into a run's directory.
 ROWS_PER_GROUP = 65_536
 # File systems limit names to 255 bytes, and fairbench may add an ending such as ".2".
 MAX_RUN_NAME = 200
@@ -159,7 +159,7 @@ def has_begun(path: Path) -> bool:
 def without_logs(path: Path) -> Path | None:
     """Remove the directory of a run without records, but keep its logs elsewhere.
 
-    Return the new folder of the logs, or None without logs.
+    Return the new folder of the logs, or None if there are no logs.
     """
     logs = sorted(path.glob(f"*/[!.]*{LOG}"))
     kept = Path(mkdtemp(prefix="fairbench-logs-")) if logs else None
@@ -188,9 +188,8 @@ def write_run(
 ) -> None:
     """Write the files of a run into its directory.
 
-    The manifest is written last, so a directory with a manifest contains all files.
-
-    Raises RunFailed if the files cannot be written.
+    The manifest is written last, so that a directory with a manifest contains all files. Raises
+    RunFailed if the files cannot be written.
     """
     try:
         _write_tables(path, tables)
@@ -217,7 +216,6 @@ def _write_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _row_groups(table: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield a table in groups of rows if it is on disk, or else as a whole."""
     return table.parts(ROWS_PER_GROUP) if isinstance(table, FiledColumns) else iter([table])
 
 
@@ -253,10 +251,7 @@ def read_run(path: Path) -> StoredRun:
 
 
 def _in_present_terms(summary: dict[str, Any]) -> dict[str, Any]:
-    """Convert a stored summary of an older version to present keys.
-
-    Older versions counted unfinished requests as failed.
-    """
+    """Rename the count of unfinished requests, which older versions counted as failed."""
     if "unfinished" in summary or "failed" not in summary:
         return summary
     return summary | {"failed": 0, "unfinished": summary["failed"]}
@@ -308,7 +303,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file completely or not at all; an old file stays until then."""
+    """Write a file completely or not at all; an old file is replaced only at the end."""
     hidden = path.with_name(f".{path.name}.part")
     try:
         with new_directories.naming(path):
@@ -320,7 +315,7 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
-SWEEP_FILE = "sweep.toml"  # file in the directory of a sweep
+SWEEP_FILE = "sweep.toml"
 
 AloneRows = Sequence[Mapping[str, Any]]
 """The latencies of clients that were simulated alone, one row per client."""
@@ -334,7 +329,7 @@ class SweepStore:
 
     @classmethod
     def create(cls, parent: Path, sweep: Sweep, points: Sequence[ExperimentSpec]) -> SweepStore:
-        """Create in ``parent`` a directory for a sweep.
+        """Create a directory for a sweep in ``parent``.
 
         Raises UsageError if ``parent`` cannot be written.
         """
@@ -384,10 +379,6 @@ class SweepStore:
         return {one: runs[one] for one in order if one in runs}
 
     def _identities(self) -> list[str]:
-        """Return the identities of the sweep's experiments, in order.
-
-        Raises DataError if the index is unreadable.
-        """
         index = read_json(self.path / "index.json")
         return [point["identity"] for point in index["points"]]
 

@@ -42,8 +42,8 @@ def run_header(
 ) -> dict[str, Any]:
     """Return the first part of a run's summary, which describes the experiment.
 
-    ``served`` describes real or emulated servers (keys ``emulated``, ``backend``, ``served``); for
-    the simulator, it is None. Sizes are in tokens, or None if unknown.
+    ``served`` describes real or emulated servers (keys ``emulated``, ``backend``, ``served``) and
+    is None for the simulator. Sizes are in tokens, or None if unknown.
     """
     several = {"routers": spec.routers, "routers_form": spec.settings.get(f"{ROUTERS}.form")}
     return {
@@ -85,7 +85,7 @@ def cluster_name(described: Mapping[str, Any]) -> str:
 
 
 def scheduler_name(described: Mapping[str, Any], *, detector: bool = False) -> str:
-    """Return the scheduler's name in an experiment or summary, with that of any gateway.
+    """Return the scheduler's name in an experiment or summary, with the gateway's name, if any.
 
     If ``detector`` is true, the name of the gateway's saturation detector is added.
     """
@@ -116,7 +116,7 @@ def basis(summary: Mapping[str, Any]) -> str:
 
 
 def decided_by(summary: Mapping[str, Any]) -> str:
-    """Return ", decided by ENGINE" if an installed engine's code scheduled, or else ""."""
+    """Return ", decided by ENGINE" if an installed engine's code scheduled the run, or else ""."""
     code = summary.get(ENGINE_CODE)
     if not code:
         return ""
@@ -159,7 +159,7 @@ def is_nobody_named(summary: Mapping[str, Any]) -> bool:
 
 
 def trace_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return lines on the recorded traffic that was replayed, and on its made-up fields."""
+    """Return lines on the recorded traffic that was replayed, and on the made-up parts of it."""
     lines = [f"trace {summary['trace']}"] if summary.get("trace") else []
     return lines + ([f"SYNTHETIC: {summary['synthetic']}"] if summary.get("synthetic") else [])
 
@@ -185,8 +185,8 @@ def details_line(summary: Mapping[str, Any]) -> str:
 class Value(NamedTuple):
     """The value of a metric in a summary.
 
-    ``bound`` is ``>`` or ``<`` if ``raw`` is only a lower or upper bound of the true value, or else
-    empty. If ``raw`` is None, ``reason`` says why.
+    ``bound`` is ``>`` or ``<`` if ``raw`` is only a lower or upper bound of the true value, and ""
+    if ``raw`` is exact. If ``raw`` is None, ``reason`` says why.
     """
 
     raw: Any
@@ -221,10 +221,7 @@ ABSENT = Value(None, reason="not in the summary")
 
 
 def values_of(summary: Mapping[str, Any]) -> dict[str, Value]:
-    """Return every plain value of a summary by key.
-
-    A client's values have keys ``clients.NAME.KEY``.
-    """
+    """Return every plain value of a summary by key; a client's keys are ``clients.NAME.KEY``."""
     bounds = dict.fromkeys(summary["censored"], ">")
     bounds |= dict.fromkeys(summary.get("upper_bounds", ()), "<")
     flat = {key: value for key, value in summary.items() if not isinstance(value, list | dict)}
@@ -238,9 +235,9 @@ def values_of(summary: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def value_of(summary: Mapping[str, Any], key: str) -> Value:
-    """Return the value of a summary under a key of ``values_of``, or ``ABSENT`` if it is missing.
+    """Return the value of a summary under a key of ``values_of``; ``ABSENT`` if it is missing.
 
-    A summary may lack values that a comparison adds, and values of clients that are not in the run.
+    Values that a comparison adds, and values of clients outside the run, may be missing.
     """
     row: Mapping[str, Any] | None = summary
     if key.startswith(CLIENTS):

@@ -13,9 +13,8 @@ from fairbench.results.comparison import SchedulerResults, by_place
 
 KEY = re.compile(r" (?:(\S+)=(\S+)|(dp|prefill|decode) (\d+))(?= |$)")
 NUMBER = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?")
-MOST_TICKS = 12  # most labelled ticks of an axis with evenly spaced values
-# ratio of the largest to the smallest value above which an axis is logarithmic
-LOG_FROM = 8.0
+MOST_TICKS = 12  # An axis with evenly spaced values has at most this number of labelled ticks.
+LOG_FROM = 8.0  # An axis is logarithmic if its values differ by at least this factor.
 LABELS = {"dp": "replicas (dp)", "request_rate": "programs/s per client"}
 
 
@@ -74,7 +73,7 @@ class SweepAxis(NamedTuple):
 
 
 class _Named(NamedTuple):
-    """A scheduler's results in a configuration, with the keys and values in the names of both."""
+    """A scheduler's results in a configuration, with the parameters in the names of both."""
 
     cell: SchedulerResults
     keys: Mapping[str, str]
@@ -90,8 +89,8 @@ class _Named(NamedTuple):
 def axes_of(cells: Sequence[SchedulerResults]) -> list[SweepAxis]:
     """Return every numeric parameter (axis) that a sweep varies.
 
-    Parameters that always vary together form one axis. A scheduler that does not have the parameter
-    has a single result, which is drawn as a horizontal line.
+    Parameters that always vary together form one axis. A scheduler without the parameter has a
+    single result, which is drawn as a horizontal line.
     """
     named = [_Named(cell, _keys(f"{cell.place}{_padded(cell.scheduler)}")) for cell in cells]
     found: list[SweepAxis] = []
@@ -110,7 +109,7 @@ def _keys(name: str) -> dict[str, str]:
 
 
 def _padded(scheduler: str) -> str:
-    """Add the leading space to a scheduler's name that the pattern ``KEY`` needs."""
+    """Add the leading space that the pattern ``KEY`` needs to a scheduler's name."""
     return f" {scheduler}"
 
 
@@ -148,7 +147,7 @@ def _lines(key: str, together: Iterable[str], named: Sequence[_Named]) -> list[S
 
 
 def _constant(key: str, lines: Sequence[SweepLine], named: Sequence[_Named]) -> list[SweepLine]:
-    """Return constant lines for schedulers that lack the parameter, in each configuration."""
+    """Return constant lines for schedulers without the parameter, in each configuration."""
     places = by_place(one.cell for one in named)
     found = []
     for place in dict.fromkeys(line.place for line in lines):
@@ -176,7 +175,7 @@ def write_metrics(folder: Path, cells: Sequence[SchedulerResults]) -> None:
 
     for name, rows in (("metrics", metric_rows(cells)), ("clients", client_rows(cells))):
         listed = list(rows)
-        # summaries of live runs have more keys than those of simulations
+        # Summaries of live runs have more keys than summaries of simulations.
         nothing = dict.fromkeys(key for row in listed for key in row)
         table = pa.Table.from_pylist([{**nothing, **row} for row in listed])
         with (folder / f"{name}.csv").open("wb") as file:

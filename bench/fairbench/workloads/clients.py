@@ -47,18 +47,18 @@ def plan_clients(
 ) -> tuple[ClientPlan, ...]:
     """Plan the clients of a run; an argument of None means the value in the workload file.
 
-    A client with twice the usual rate or size sends twice ``num_programs`` programs. If
-    ``request_rate`` changes, rates of clients with another kind of program change in proportion.
+    A client with twice the usual rate or size sends twice ``num_programs`` programs. A changed
+    ``request_rate`` changes the rates of clients with another kind of program in proportion.
 
     Args:
         spec: The workload.
         scenario: The name of the scenario.
-        dp: Number of replicas, with which rates from the workload file are multiplied.
+        dp: The number of replicas; rates in the workload file are per replica.
         gpu: Id of a timing profile; a workload may define a different rate for some profiles.
         clients: The number of clients.
         request_rate: Programs/s of each well-behaved client over the whole cluster.
         num_programs: Programs of each well-behaved client; replaces the workload's duration.
-        burstiness: Shape of the gaps' Gamma distribution.
+        burstiness: The shape of the Gamma distribution of gaps between programs.
         duration_s: The seconds during which programs arrive.
         weights: The weights of clients by name (default 1).
         goodput: Latency targets that override the workload's (see ``client_targets``).
@@ -105,7 +105,7 @@ def plan_clients(
     run = _Run(spec, chosen, load, shared)
     for index, changes in (*run.sized(len(names)), *run.misbehaving_arrivals(), *run.others()):
         plans[index] = replace(plans[index], **changes)
-    # Disguises come last, because a disguised client may copy the prompts of any client.
+    # Disguises are added last, because a disguised client may copy the prompts of any client.
     for wrong in chosen.misbehaving:
         for index in wrong.numbers:
             plans[index] = _with_disguise(plans[index], wrong, plans)
@@ -117,7 +117,7 @@ Changed = Iterator[tuple[int, dict[str, Any]]]
 
 
 class _Run(NamedTuple):
-    """The values that all clients of a run share; ``params`` are for well-behaved clients."""
+    """The values that all clients of a run share; ``params`` is for well-behaved clients."""
 
     spec: WorkloadSpec
     scenario: Scenario
@@ -125,7 +125,6 @@ class _Run(NamedTuple):
     params: dict[str, Value]
 
     def sized(self, count: int) -> Changed:
-        """Yield the arrivals of each client whose rate the scenario's ``sizes`` scale."""
         traffic = self.spec.traffic()
         for index, multiple in _sizes_of_plain_clients(self.scenario, count):
             load = _load_of_size(self.load._replace(client=index), multiple)
@@ -145,7 +144,6 @@ class _Run(NamedTuple):
                 yield index, changes | {"arrivals": arrivals}
 
     def others(self) -> Changed:
-        """Yield the program and the arrivals of each client in the scenario's ``others``."""
         for other in self.scenario.others or ():
             traffic = self.spec.traffic(other.arrivals)
             changes = self._group(other) | {
@@ -164,7 +162,7 @@ class _Run(NamedTuple):
 
 
 def _sizes_of_plain_clients(scenario: Scenario, count: int) -> list[tuple[int, float]]:
-    """Return each well-behaved client's number and relative size; [] without sizes."""
+    """Return each well-behaved client's number and relative size; [] if all sizes are equal."""
     if scenario.sizes is None:
         return []
     groups: tuple[Group, ...] = (*scenario.misbehaving, *(scenario.others or ()))
@@ -177,10 +175,7 @@ def _sizes_of_plain_clients(scenario: Scenario, count: int) -> list[tuple[int, f
 
 
 def _load_of_size(load: TrafficLoad, multiple: float) -> TrafficLoad:
-    """Return the load of a client with ``multiple`` times the average load.
-
-    ``load`` is the average client's; its request rate and number of programs are multiplied.
-    """
+    """Return the load of a client that sends ``multiple`` times as much as the average client."""
     if multiple == 1:
         return load
     wanted = load.num_programs

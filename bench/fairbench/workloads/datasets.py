@@ -1,8 +1,7 @@
 """Real input for programs: token lengths of the records of files and Hugging Face data sets.
 
-Each ``Schema`` describes one layout of records, in local files and on the hub alike. Its function
-``read`` returns the texts of a decoded JSON record, or raises ValueError, which names the wrong
-field.
+Each ``Schema`` describes one layout of records, in local files and on the hub alike. The function
+``Schema.read`` returns the texts of a record, or raises ValueError with the name of a wrong field.
 """
 
 from __future__ import annotations
@@ -38,13 +37,9 @@ from fairbench.workloads.programs.tool_use import ToolUse
 from fairbench.workloads.programs.tree_of_thought import TreeOfThought
 from fairbench.workloads.tokens import TokenCounter, load_counter
 
-MAX_LITERAL = (
-    2**20
-    # limit on the characters of a Python literal, because its parsed tree takes 100 times the
-    # memory
-)
-INPUT = "input"  # field with the input of an instruction
-# fields that may hold the answer to a prompt
+# Longer Python literals are cut, because a parsed tree takes 100 times the memory of its text.
+MAX_LITERAL = 2**20
+INPUT = "input"
 OUTPUTS = ("output", "response", "completion", "answer")
 
 
@@ -52,8 +47,8 @@ OUTPUTS = ("output", "response", "completion", "answer")
 class Texts:
     """The texts of a record: a main text (see ``Item``), and (question, answer) pairs.
 
-    ``text_tokens`` is the token count of content other than text, such as a video, or None. If it
-    is given, ``text`` only identifies the content.
+    If ``text_tokens`` is given, the content is not a text, but a video, for example. Then ``text``
+    only identifies the content, and ``text_tokens`` is its length in tokens.
     """
 
     text: str
@@ -65,8 +60,8 @@ class Texts:
 class Schema:
     """A layout of records that give input for programs of one ``kind``.
 
-    A record has this layout if it has all fields in ``marks``; ``read`` then returns its texts.
-    ``shape`` describes the layout in messages.
+    A record has this layout if it has all fields in ``marks``. The function ``read`` returns the
+    record's texts, and ``shape`` describes the layout in messages.
     """
 
     kind: str
@@ -76,16 +71,16 @@ class Schema:
 
 
 def schema_of(record: Mapping[str, Any], kind: str) -> Schema | None:
-    """Return the first layout that fits a record, or None.
+    """Return the first layout that fits a record, or None if no layout fits.
 
-    For programs of kind ``single``, the layouts of this kind are tried before all other layouts.
+    For programs of kind ``single``, the layouts for this kind are tried first.
     """
     known = schemas_for(kind) + list(SCHEMAS) if kind == Single.kind else SCHEMAS
     return next((s for s in known if all(mark in record for mark in s.marks)), None)
 
 
 def nearest_schema(record: Mapping[str, Any], kind: str) -> Schema:
-    """Return the layout of a program kind that fits a record best."""
+    """Return the layout for a program kind that shares the most fields with a record."""
     return max(schemas_for(kind), key=lambda s: sum(mark in record for mark in s.marks))
 
 
@@ -105,7 +100,7 @@ def renamed(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
     """Return a copy of a record with new fields; ``names`` maps new fields to source fields.
 
     A name with dots, such as ``a.b``, selects a field of a nested object. Raises ValueError if a
-    field is missing.
+    source field is missing.
     """
     found = dict(record)
     for field, name in names.items():
@@ -119,7 +114,7 @@ def renamed(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
 def merged(texts: Iterable[Texts]) -> list[Texts]:
     """Merge entries with equal texts into one entry, with the exchanges of all merged entries.
 
-    In LooGLE, for example, the row of each question repeats the document.
+    In LooGLE, for example, each question has a record of its own, which repeats the document.
     """
     first: dict[str, Texts] = {}
     exchanges: dict[str, list[tuple[str, str]]] = {}
@@ -139,7 +134,6 @@ def _string_field(record: Mapping[str, Any], field: str, where: str = "") -> str
 
 
 def _text_field(record: Mapping[str, Any], field: str) -> str:
-    """Return the main text in a record. Raises ValueError if the text is empty."""
     text = _string_field(record, field)
     if not text:
         raise ValueError(f"field {field!r}: must not be empty")
@@ -156,7 +150,6 @@ def _records(record: Mapping[str, Any], field: str) -> Sequence[Mapping[str, Any
 
 
 def _pairs(record: Mapping[str, Any], field: str, ask: str, reply: str) -> Texts:
-    """Return the values of the fields ``ask`` and ``reply`` of a list's objects, as exchanges."""
     pairs = [
         (_string_field(entry, ask, f"{field}[{i}]."), _string_field(entry, reply, f"{field}[{i}]."))
         for i, entry in enumerate(_records(record, field))
@@ -165,12 +158,10 @@ def _pairs(record: Mapping[str, Any], field: str, ask: str, reply: str) -> Texts
 
 
 def _only(field: str) -> Callable[[Mapping[str, Any]], Texts]:
-    """Return a ``Schema.read`` function for records with a single text, in ``field``."""
     return lambda record: Texts(_text_field(record, field))
 
 
 def _instruction(record: Mapping[str, Any]) -> Texts:
-    """Return an instruction as a prompt, followed by the input of the instruction, if any."""
     given = record.get(INPUT) or ""
     if not isinstance(given, str):
         raise ValueError(f"field {INPUT!r}: must be a string")
@@ -180,7 +171,6 @@ def _instruction(record: Mapping[str, Any]) -> Texts:
 
 
 def _answer_pair(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the record's answer as an exchange with an empty question, or () without an answer."""
     field = next((name for name in OUTPUTS if record.get(name)), None)
     return () if field is None else (("", _string_field(record, field)),)
 
@@ -198,7 +188,6 @@ def _document_qa_pairs(record: Mapping[str, Any]) -> Texts:
 
 
 def _arena(record: Mapping[str, Any]) -> Texts:
-    """Return the pairs of a user message and the assistant message that follows it."""
     field = "conversation_a"
     messages = [
         (
@@ -234,7 +223,7 @@ def _video(record: Mapping[str, Any]) -> Texts:
 
 
 def _trajectory(record: Mapping[str, Any]) -> Texts:
-    """Return each assistant message, paired with all messages since the last assistant message."""
+    """Pair each assistant message with all messages since the previous assistant message."""
     root, before, exchanges = "", "", []
     for number, entry in enumerate(_records(record, "traj")):
         said = entry.get("content") or json.dumps(entry.get("tool_calls") or "")
@@ -253,7 +242,7 @@ def _trajectory(record: Mapping[str, Any]) -> Texts:
 
 
 def _react(record: Mapping[str, Any]) -> Texts:
-    """Return the exchanges of a ReAct trajectory, whose lines by the agent begin with ``>``."""
+    """Return the exchanges of a ReAct trajectory, in which lines by the agent begin with ``>``."""
     task, *acts = ("\n" + _text_field(record, "text")).split("\n>")
     if not acts or not task.strip():
         raise ValueError("field 'text': must hold a task, followed by lines that begin with >")
@@ -265,8 +254,8 @@ def _react(record: Mapping[str, Any]) -> Texts:
     return Texts(task.strip(), tuple(exchanges))
 
 
-# ``schema_of`` chooses the first layout whose fields (``marks``) a record contains, so layouts with
-# more fields come first.
+# ``schema_of`` chooses the first layout whose fields (``marks``) all occur in a record, so layouts
+# with more fields come first.
 SCHEMAS: tuple[Schema, ...] = (
     Schema(
         *(LongQA.kind, "{video, frame_count, question, answer, a0, ..., a4}"),
@@ -314,12 +303,12 @@ SCHEMAS: tuple[Schema, ...] = (
 
 
 MERGED = (LongQA.kind, ToolUse.kind)
-"""Program kinds whose data sets repeat a text for each question, so equal texts are merged."""
+"""Program kinds whose data sets repeat a text for each question, so that equal texts are merged."""
 
 NAMED = "; --dataset-map FIELD=NAME names another field of the file"
 
 JUDGE_ARTICLE_TOKENS = 2677
-"""Length in tokens to which articles are joined as one input of the judge workload.
+"""The length in tokens to which articles are joined as one input of the judge workload.
 
 Articles of the data set have 705 tokens on average, but the paper's inputs have 2,701.
 """
@@ -345,9 +334,9 @@ class Source:
     def item(self, seed: int, number: int) -> Item:
         """Return item ``number`` in the random order that ``seed`` determines.
 
-        A run may need more items than the data set has; it then passes over the data set again, in
-        a new order. Items of later passes get new content keys, so that they do not hit KV cache
-        entries of earlier passes.
+        A run may need more items than the data set has; it then reads the data set again, in a new
+        order. Later passes get new content keys, so that they do not hit the KV cache entries of
+        earlier passes.
         """
         turn, position = divmod(number, len(self._texts))
         item = self._item(_order(seed, turn, len(self._texts))[position])
@@ -376,7 +365,7 @@ class Source:
         return self._counter.count(text) if text else 0
 
     def _joined_tokens(self, index: int) -> int:
-        """Return the total tokens of successive articles that comes closest to the target.
+        """Return the tokens of successive articles whose total comes closest to the target.
 
         Each joined text begins with a different article, so no two joined texts share a prefix.
         """
@@ -405,8 +394,8 @@ def load_source(
     """Load the real input of a program kind from a local file or ``hf:OWNER/NAME``.
 
     ``names`` maps fields of the layout to the field names in the file. Raises UsageError for a
-    missing tokenizer or package and for an unknown field. Raises DataError (file, line, field) for
-    a file that is unreadable or does not fit the kind.
+    missing tokenizer or package, and for an unknown field. Raises DataError (file, line, field) for
+    a file that is unreadable or does not fit the program kind.
     """
     if not schemas_for(kind):
         raise UsageError(
@@ -430,7 +419,6 @@ def load_source(
 def _texts_of_records(
     kind: str, path: str, records: Iterable[tuple[str, Any]], names: Mapping[str, str]
 ) -> Iterator[Texts]:
-    """Yield the texts of each record; all records must have the layout of the first record."""
     schema: Schema | None = None
     for place, record in records:
         try:
@@ -448,12 +436,9 @@ def _texts_of_records(
 
 
 def _fitting(record: dict[str, Any], kind: str) -> Schema:
-    """Return the layout that the first record has.
-
-    Raises ValueError if the record fits no layout of ``kind``.
-    """
+    """Return the layout of the first record. Raises ValueError if no layout of ``kind`` fits."""
     schema = schema_of(record, kind)
-    # A record with only a text fits several program kinds.
+    # A record with a single text fits several program kinds, so the run's kind decides.
     if list(record) == ["text"]:
         schema = next((s for s in schemas_for(kind) if s.marks == ("text",)), schema)
     if schema is not None and schema.kind == kind:
@@ -471,7 +456,6 @@ def _fitting(record: dict[str, Any], kind: str) -> Schema:
 
 
 def _file_records(path: str) -> Iterator[tuple[str, Any]]:
-    """Yield (location, record) for each non-blank line, or for each value of a JSON object."""
     plain, shown = path.removesuffix(".gz"), f"dataset {path}"
     if plain.endswith(".csv"):
         for number, row in csv_rows(Path(path), shown):
@@ -498,7 +482,7 @@ def _file_records(path: str) -> Iterator[tuple[str, Any]]:
 HUB_PREFIX = "hf:"
 INSTALL = 'pip install ".[hub]"'
 
-# configuration and split to read of each known data set on the Hugging Face hub
+# Each known data set on the Hugging Face hub has a configuration and a split that are read.
 HUB_DATASETS: dict[str, tuple[str | None, str]] = {
     "bigai-nlco/LooGLE": ("longdep_qa", "test"),
     "openai/gsm8k": ("main", "train"),
@@ -510,10 +494,9 @@ def _needs_package(ref: str) -> str:
     return f"{ref} needs the package datasets: in a clone of fairbench, {INSTALL}"
 
 
-# If this environment variable is not 1, the hub's library retries for half a minute before an
-# error.
+# Unless HF_HUB_OFFLINE is 1, the hub's library retries for half a minute before it raises an error.
 HUB_OFFLINE = "HF_HUB_OFFLINE"
-# longer than a second, after which a lost packet is sent again
+# The limit is longer than a second, because a lost packet is sent again after a second.
 HUB_PATIENCE_S = 1.5
 
 
@@ -545,7 +528,7 @@ def reaches_hub() -> bool:
 
 
 def has_copy(name: str) -> bool:
-    """Return whether the cache of the hub's client library has files of a data set."""
+    """Return whether the local cache of the hub's library has files of a data set."""
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
     prepared = Path(os.environ.get("HF_DATASETS_CACHE") or home / "datasets")
@@ -582,7 +565,7 @@ def hub_records(ref: str) -> Iterator[tuple[str, Any]]:
     configuration, split = HUB_DATASETS[name]
     try:
         rows = load_dataset(name, configuration, split=split)
-    # The hub's library raises many types of errors if the network or the hub fails.
+    # If the network or the hub fails, the hub's library may raise many types of errors.
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         raise UsageError(

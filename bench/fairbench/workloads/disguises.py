@@ -1,9 +1,9 @@
 """Disguises of heavy clients (changed calls), and reactions to the ends of their requests.
 
-A disguise keeps a program's useful text and number of calls. The honest twin of a disguised
-client sends the unchanged programs. A reaction uses only facts that clients of a server observe:
-when a request starts and ends, and how many prompt tokens were cached, which servers report with
-the answer.
+A disguise keeps a program's useful text and number of calls. The honest twin of a disguised client
+sends the programs without the disguise. A reaction uses only facts that a client of a server
+observes: the start and end of a request, and the number of cached prompt tokens, which servers
+report.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from fairbench.core import LLM, Demand, Prompt, Segment
 from fairbench.workloads.programs.base import Job, Program
 
-# seconds before each request that only keeps a program's padding in the KV cache
-KEEP_ALIVE_S = 60.0
+KEEP_ALIVE_S = 60.0  # A disguised program pauses for this many seconds, then repeats its padding.
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +24,14 @@ class Disguise:
     """The changes to a heavy client's calls: padding, longer answers and false claims.
 
     The padding is ``padding_tokens`` tokens of useless text in front of each prompt. If the
-    disguise
-    copies a client, the padding begins with the first prompt of that client's latest program. The
-    rest is text that no other client sends; with ``fresh``, it is new for each call. After a
-    program's last call, the padding is sent alone ``keep_alive`` times, with an answer of one
-    token,
-    so that it stays in the KV cache.
+    disguise copies a client, the padding begins with the first prompt of that client's latest
+    program. The remaining padding is text that no other client sends; with ``fresh``, it is new for
+    each call. After a program's last call, the padding is sent alone ``keep_alive`` times, to keep
+    the padding in the KV cache. The answer to the padding has one token.
 
-    Answers are ``output_multiple`` times as long as honest ones; later prompts contain only the
-    honest part. ``max_new_multiple`` multiplies the output limit that a request claims, which is at
-    least the real output length.
+    Answers are ``output_multiple`` times as long as honest answers, and later prompts contain only
+    the honest part. ``max_new_multiple`` multiplies the output limit that a request claims, which
+    is at least the real output length.
     """
 
     owner: str
@@ -66,7 +63,7 @@ def first_tokens(prompt: Prompt, tokens: int) -> Prompt:
 
 
 def latest_program(arrivals: Iterable[tuple[float, Program]]) -> _Latest:
-    """Return an object whose ``program_at`` finds the latest program that had arrived at a time."""
+    """Return an object whose ``program_at`` returns the latest program before a given time."""
     return _Latest(iter(arrivals))
 
 
@@ -81,7 +78,7 @@ def first_prompt(program: Job) -> Prompt:
 
 
 class _Latest:
-    """A search for the latest program at a time; successive times must not decrease."""
+    """A search for the latest program before a time; successive times must not decrease."""
 
     def __init__(self, arrivals: Iterator[tuple[float, Program]]) -> None:
         self._arrivals = arrivals
@@ -89,7 +86,7 @@ class _Latest:
         self._following = next(arrivals, None)
 
     def program_at(self, now_s: float) -> Program | None:
-        """Return the last program that arrived by ``now_s``, or None before the first arrival."""
+        """Return the last program that arrived by ``now_s``, or None if no program had arrived."""
         while self._following is not None and self._following[0] <= now_s:
             self._program = self._following[1]
             self._following = next(self._arrivals, None)
@@ -97,8 +94,6 @@ class _Latest:
 
 
 class _Disguised(Job):
-    """A program whose calls have padding and claim a higher output limit than necessary."""
-
     def __init__(self, program: Program, disguise: Disguise, copied: Prompt) -> None:
         wanted = program.demand
         turns = disguise.keep_alive * (wanted.requests if disguise.fresh else 1)
@@ -147,7 +142,7 @@ class _PaddedLLM:
         return Segment(answer.key, min(answer.length, output_tokens))
 
     async def send_padding(self, name: str, turn: int) -> None:
-        """Send the padding alone once more, as a prompt with an answer of one token."""
+        """Send the padding alone, as a prompt with an answer of one token."""
         padding, name = self.paddings[name], f"keep-alive-{turn}{name}"
         await self._llm.generate(padding, name=name, output_tokens=1, max_new_tokens=1, depth=0)
 
@@ -165,7 +160,7 @@ class _PaddedLLM:
 
 
 class _FirstCallMadeError(Exception):
-    """The first prompt of a program is known, so the program can end."""
+    """The exception that ends a program once its first prompt is known."""
 
 
 class _Probe:
@@ -190,10 +185,9 @@ class _Probe:
         return [await first]
 
 
-# TTFT in seconds above which a client assumes that its request waited in a queue
-LONG_S = 1.0
-# A client assumes an eviction if the cached part of a prompt falls below this fraction of its
-# highest value so far.
+LONG_S = 1.0  # With at least this TTFT in seconds, a client assumes that its request was queued.
+# A client assumes an eviction if the cached part of a prompt falls below half of the highest cached
+# part so far.
 LOST = 0.5
 
 
@@ -208,12 +202,12 @@ class EndedRequest(NamedTuple):
 Reaction: TypeAlias = Callable[[EndedRequest], bool]
 """A function that is called when a client's request ends; it may keep state.
 
-If it returns True, all waiting programs of the client start.
+If the function returns True, all waiting programs of the client start.
 """
 
 
 class AtRefill:
-    """A reaction that starts programs once a request waited: the client may have new credit."""
+    """A reaction that starts programs after a queued request: the client may have new credit."""
 
     def __call__(self, ended: EndedRequest) -> bool:
         return ended.ttft_s >= LONG_S

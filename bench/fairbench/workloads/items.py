@@ -13,10 +13,10 @@ from fairbench.core import Prompt
 class Item:
     """The token lengths of one item of a data set.
 
-    ``text_tokens`` is the length in tokens of a question, article or document (0 if there is no
-    text); ``exchanges`` are the lengths of the (question, answer) pairs in order. Equal ``key``
-    means equal content, and equal ``text_key`` means equal text, such as a system prompt. ``turn``
-    is the position of the program in the trace file, or None (see ``Job``).
+    ``text_tokens`` is the length of a question, article or document, or 0 if the item has no text.
+    ``exchanges`` are the lengths of the (question, answer) pairs in order. Items with equal ``key``
+    have equal content, and items with equal ``text_key`` have equal texts, such as a system prompt.
+    ``turn`` is the position of the program in a trace file, or None (see ``Job``).
     """
 
     key: str
@@ -30,8 +30,8 @@ class RecordedCall(NamedTuple):
     """A call of a program as a trace recorded it.
 
     The next call begins ``think_s`` seconds after the answer to this call, and at least ``gap_s``
-    seconds after its start. ``branches`` are the sub-agents that start when this call has ended.
-    The first ``shared_tokens`` tokens of the prompt may also occur in other sessions.
+    seconds after the start of this call. ``branches`` are the sub-agents that start when this call
+    has ended. Only the first ``shared_tokens`` tokens of the prompt may occur in other sessions.
     """
 
     prompt: Prompt
@@ -46,8 +46,8 @@ class RecordedCall(NamedTuple):
 class Branch(NamedTuple):
     """A sub-agent: calls that run in parallel with the program that started it.
 
-    The sub-agent begins ``delay_s`` seconds after the answer to the call that started it. The
-    program's call number ``until`` waits for its end, and so does the end of the program.
+    The sub-agent begins ``delay_s`` seconds after the answer to the call that started it. Call
+    number ``until`` of the program and the end of the program wait for the end of the sub-agent.
     """
 
     delay_s: float

@@ -1,7 +1,7 @@
 """The model of a workload file: its tables, inheritance between files, and checks.
 
 A file with ``workload = "judge"`` inherits all keys of workload ``judge`` that it does not set
-itself. Inherited keys are copied, so a stored experiment depends on no other workload file.
+itself. Inherited keys are copied, so that a stored experiment needs no other workload file.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ from fairbench.workloads.traffic import DEFAULT, traffic_kind
 from fairbench.workloads.traffic.source import Arrival, ArrivalSource, TrafficKind
 
 INHERITED = "workload"
-# longest chain of inheriting workload files; a longer chain counts as a cycle
-MAX_DEPTH = 8
+MAX_DEPTH = 8  # A longer chain of files that inherit from each other counts as a cycle.
 NOT_INHERITED = ("name", "description")
 _PACKED, _CHECKOUT = files(__package__) / "specs", Path(__file__).parents[3] / "workloads"
-# only an installed wheel contains a copy of the folder with workloads
+# Only an installed wheel contains a copy of the workloads' folder.
 SPECS = _PACKED if _PACKED.is_dir() else _CHECKOUT
 
 
@@ -51,10 +50,10 @@ def rebased(data: Any, folder: Path) -> Any:
 def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
     """Return a workload's tables, merged key by key with the inherited tables.
 
-    Keys inside ``params`` and ``settings`` are merged, too; parameters are inherited only for the
-    same program kind. A scenario replaces the inherited one of that name; a workload without
-    scenarios inherits all. Raises UsageError if a key ``workload`` has no valid name, or if files
-    inherit in a circle.
+    Keys inside ``params`` and ``settings`` are merged, too, but parameters are only inherited by
+    the same program kind. A scenario replaces the inherited scenario of its name; a workload
+    without scenarios inherits all of them. Raises UsageError if the key ``workload`` is invalid, or
+    if files inherit in a circle.
     """
     own = dict(data)
     base = _inherited_tables(own.pop(INHERITED), depth)
@@ -72,9 +71,9 @@ def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
 def whole_client(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return an entry of ``others``, completed from the workload that the entry names.
 
-    An entry of ``others`` describes clients that run another kind of program. It inherits program,
-    rate, parameters and arrivals from the named workload's well-behaved clients in scenario ``s1``
-    or, without it, the first scenario. Raises UsageError if the entry names no workload.
+    An entry of ``others`` describes clients that run another kind of program. The entry inherits
+    program, rate, parameters and arrivals of the named workload's well-behaved clients in scenario
+    ``s1``, or in the first scenario. Raises UsageError for an invalid name.
     """
     own = dict(data)
     base = _inherited_tables(own.pop(INHERITED), 0)
@@ -113,7 +112,7 @@ def _subtable(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-MAX_CLIENTS = 1000  # limit on the number of clients in a workload file
+MAX_CLIENTS = 1000
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -129,7 +128,7 @@ class Group(FileTable):
     """A group of ``count`` consecutive clients, starting with client number ``client``."""
 
     client: Annotated[int, Field(ge=0, lt=MAX_CLIENTS)]
-    # None: one client
+    # Without ``count``, the group is one client.
     count: Annotated[int, Field(ge=1, le=MAX_CLIENTS)] | None = None
 
     @property
@@ -142,8 +141,8 @@ class Sizes(FileTable):
     """The relative rates of clients, by Zipf's law or by a share of the load for some clients.
 
     With ``zipf``, the rate of the client in position r is proportional to r to the power of
-    -``zipf``; 0 gives equal rates. Otherwise, the first ``heavy`` clients together send the
-    fraction ``heavy_share`` of all programs.
+    -``zipf``. An exponent of 0 gives equal rates. Without ``zipf``, the first ``heavy`` clients
+    together send the fraction ``heavy_share`` of all programs.
     """
 
     zipf: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -178,7 +177,7 @@ def multiples(sizes: Sizes | None, count: int) -> list[float]:
     return [1.0] * count if sizes is None else sizes.multiples(count)
 
 
-# The limit of 1 ms prevents millions of intervals.
+# A limit of 1 ms on mean times prevents runs with millions of intervals.
 Mean = Annotated[Positive, Field(ge=0.001)]
 Interval = Annotated[tuple[NotNegative, Positive], Field(strict=False)]
 
@@ -212,8 +211,8 @@ class ClientPresence(FileTable):
     def intervals(self, rng: random.Random) -> Iterator[tuple[float, float]]:
         """Yield the intervals of a client's presence in order, without end if they are random.
 
-        ``rng`` is the random stream for this client's presence, new for each call, so that equal
-        seeds give equal intervals.
+        ``rng`` is the random stream for this client's presence, which is new for each call, so that
+        equal seeds give equal intervals.
         """
         if self.stay_s is None or self.away_s is None:
             yield from self.windows or ()
@@ -227,7 +226,7 @@ class ClientPresence(FileTable):
             now_s = end_s + rng.expovariate(1 / self.away_s)
 
     def kept(self, arrivals: Iterable[Arrival], rng: random.Random) -> Iterator[Arrival]:
-        """Yield only those arrivals at which the client is present."""
+        """Yield the arrivals at which the client is present."""
         intervals = self.intervals(rng)
         start_s, end_s = next(intervals)
         for arrival in arrivals:
@@ -248,7 +247,6 @@ class ClientPresence(FileTable):
 
     @property
     def _share(self) -> float:
-        """The expected fraction of time during which a client with random intervals is present."""
         stay_s, away_s = self.stay_s or 1.0, self.away_s or 0.0
         return stay_s / (stay_s + away_s)
 
@@ -268,13 +266,13 @@ def names_in(word: str) -> list[str]:
 
 
 def each_name(words: Iterable[Any]) -> Iterator[Any]:
-    """Yield the words of a list; for a range such as ``client-3..5``, yield each name in it."""
+    """Yield the names in a list of names and ranges, such as ``client-3..5``."""
     for word in words:
         yield from names_in(word) if isinstance(word, str) else (word,)
 
 
 def by_name(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Expand ranges among the keys of a table; an entry for one client overrides a range."""
+    """Expand ranges among the keys of a table; an entry for a single client overrides a range."""
     ranges = {word: names_in(word) for word in table}
     many = {name: table[word] for word, names in ranges.items() for name in names}
     return many | {word: value for word, value in table.items() if ranges[word] == [word]}
@@ -283,10 +281,8 @@ def by_name(table: Mapping[str, Any]) -> dict[str, Any]:
 CALM = "none"
 """The scenario in which every client is well-behaved; every workload has this scenario."""
 
-MAX_NAME = (
-    # most characters of a workload's name, which becomes part of a directory's name
-    64
-)
+# A workload's name becomes part of a directory's name.
+MAX_NAME = 64
 
 
 def _checked_name(name: str) -> str:
@@ -298,7 +294,7 @@ def _checked_name(name: str) -> str:
 
 
 def _client_name(name: str) -> str:
-    """Return a client name, which must be plain or contain tenants (``org/team/user``)."""
+    """Return a client name if it is plain or contains tenants (``org/team/user``)."""
     if re.fullmatch(r"client-\d+", name):
         raise ValueError(
             "the name must not have the form client-N, which is reserved for clients without a name"
@@ -312,7 +308,7 @@ def _client_name(name: str) -> str:
 
 
 Weight = Annotated[float, Field(ge=LIGHTEST, le=HEAVIEST)]
-"""The weight of a client: its fair share relative to other clients."""
+"""The weight of a client, to which its fair share is proportional."""
 ClientName = Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_client_name)]
 
 
@@ -327,9 +323,9 @@ Owners = Annotated[dict[str, Annotated[str, AfterValidator(_checked_name)]], _By
 
 
 def _with_inherited(data: Any, inherit: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Any:
-    """Return the table, completed by ``inherit`` if the table has the key ``INHERITED``.
+    """Return a table, completed by ``inherit`` if it names another workload.
 
-    Raises ValueError if the inherited workload is unknown or invalid.
+    Raises ValueError if the other workload is unknown or invalid.
     """
     try:
         return inherit(data) if isinstance(data, Mapping) and INHERITED in data else data
@@ -363,19 +359,19 @@ class Misbehaving(Group):
     """A group of heavy clients, and how they differ from well-behaved clients.
 
     ``rate_multiple`` multiplies the program rate, during the first fraction ``until_fraction`` of
-    the run or, by default, the whole run. ``arrivals`` and ``presence`` replace those of the
-    workload and the scenario.
+    the run or, by default, the whole run. ``arrivals`` and ``presence`` replace the workload's
+    arrivals and the scenario's presence.
 
     Each prompt begins with ``padding_tokens`` tokens of padding. If ``padding_of`` is the number of
     another client, the padding begins like the first prompt of that client's latest program. The
-    rest is text that no other client sends; with ``padding_fresh``, it is new for each call. After
-    its last call, a program sends the padding alone ``keep_alive`` times.
+    remaining padding is text that no other client sends; with ``padding_fresh``, it is new for each
+    call. After its last call, a program sends the padding alone ``keep_alive`` times.
 
     ``max_new_multiple`` multiplies the output limit that requests claim. ``output_multiple``
     multiplies the real output length; the additional tokens are not useful. At most ``in_flight``
-    programs of the client run at once. With ``reaction``, waiting programs start when this reaction
-    to the end of one of the client's requests says so. ``targets`` and ``weight`` are the latency
-    targets and the weight that the client claims.
+    programs of the client run at once. With ``reaction``, waiting programs start when the end of
+    one of the client's requests meets the reaction's condition. ``targets`` and ``weight`` are the
+    latency targets and the weight that the client claims.
     """
 
     params: dict[str, Value] = Field(default_factory=dict)
@@ -399,8 +395,8 @@ class Other(Group):
     """Well-behaved clients that run another kind of program, with all ``params`` of that kind.
 
     ``rate`` is in programs/s per client and GPU; with ``sizes``, ``rate`` is the mean over the
-    clients. ``arrivals`` and ``presence`` replace those of the workload and the scenario. Values
-    inherited from another ``workload`` are copied when the table is read.
+    clients. ``arrivals`` and ``presence`` replace the workload's arrivals and the scenario's
+    presence. Values inherited from another ``workload`` are copied when the table is read.
     """
 
     workload: str | None = None
@@ -422,8 +418,8 @@ class Scenario(FileTable):
 
     ``rate`` is in programs/s per well-behaved client and GPU. ``rates`` replaces ``rate`` on some
     machines; its keys are prefixes of timing profile ids. ``params`` and ``settings`` override the
-    values of the workload. ``clients`` is the number of clients that send programs (None: all
-    clients of the workload). ``others`` are clients that run another kind of program; a changed
+    values of the workload. ``clients`` is the number of clients that send programs; None means all
+    clients of the workload. ``others`` are clients that run another kind of program; a changed
     ``rate`` changes their rates in proportion. ``sizes`` sets the relative rates of the remaining
     well-behaved clients. ``presence`` says when clients are present.
     """
@@ -441,7 +437,7 @@ class Scenario(FileTable):
     presence: ClientPresence | None = None
 
     def rate_on(self, profile_id: str) -> float:
-        """Return the rate of the profile's longest prefix in ``rates``, or else ``rate``."""
+        """Return the rate for the longest prefix of the profile id in ``rates``, or ``rate``."""
         own = self.rates or {}
         beginnings = [start for start in own if profile_id.startswith(start)]
         return own[max(beginnings, key=len)] if beginnings else self.rate
@@ -451,19 +447,16 @@ class WorkloadSpec(FileTable):
     """The content of a workload file, after all checks; times are in seconds.
 
     ``params`` are the parameters of well-behaved clients. ``settings`` are scheduler parameters
-    that
-    suit the workload (``"dlpm.quantum" = 10000``). ``arrivals`` is the arrival process (default:
-    Gamma). ``machine`` is the default GPU, model and engine. ``latency`` selects the latency that
-    tables show: the duration of a program, or the TTFT of a request. Values inherited from another
-    ``workload`` are copied when the file is read.
+    that suit the workload (``"dlpm.quantum" = 10000``). ``arrivals`` is the arrival process, by
+    default ``gamma``. ``machine`` is the default GPU, model and engine. ``latency`` selects the
+    latency that tables show: the duration of a program, or the TTFT of a request. Values inherited
+    from another ``workload`` are copied when the file is read.
 
-    ``client_names`` names the first clients, optionally below tenants (``org/team/user``); the
-    other
+    ``client_names`` names the first clients, optionally below tenants (``org/team/user``); other
     clients are called ``client-N``. ``client_weights`` maps names to weights (default 1); the name
     of a tenant ends in ``/``. ``client_owners`` maps clients to owners, which may be clients
     themselves. ``targets`` are the latencies promised to every client, and ``classes`` are groups
-    of
-    clients with targets of their own.
+    of clients with targets of their own.
     """
 
     name: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_checked_name)]
@@ -527,11 +520,10 @@ class WorkloadSpec(FileTable):
         return sorted({CALM, *self.scenarios})
 
     def scenario(self, name: str) -> Scenario:
-        """Return the scenario with this name.
+        """Return a scenario by name.
 
-        In scenario ``none``, every client is well-behaved; otherwise it equals ``s1`` or, without
-        it,
-        the first scenario.
+        In scenario ``none``, every client is well-behaved. Unless a workload defines ``none``, its
+        other values are those of ``s1`` or, without ``s1``, of the first scenario.
 
         Raises UsageError for an unknown name.
         """
@@ -670,10 +662,6 @@ def _check_padding(where: str, wrong: Misbehaving, count: int) -> None:
 
 
 def _numbers_of_clients(where: str, groups: Sequence[Group], count: int) -> set[int]:
-    """Return the numbers of all clients in the given groups.
-
-    Raises ValueError if a client is listed twice.
-    """
     found: set[int] = set()
     for group in groups:
         if not found.isdisjoint(group.numbers):

@@ -21,7 +21,7 @@ from fairbench.workloads.traffic.source import Arrival, ArrivalSource, ClosedArr
 
 PROGRAMS_PER_CLIENT = 10**7
 """The maximum number of programs of a client; ids of client i begin at i x this number."""
-MADE_AHEAD = 8  # programs that ``made_ahead`` creates in advance
+MADE_AHEAD = 8
 
 
 class ItemSource(Protocol):
@@ -34,16 +34,16 @@ class ItemSource(Protocol):
 class ClientPlan:
     """The plan of a client: the ``kind`` and ``params`` of its programs, and its arrival times.
 
-    ``client`` is the client's name, and ``index`` its position among the ``clients`` clients of the
-    run. ``weight`` is its fair share relative to other clients. ``targets`` are the latencies
-    promised to each of its requests, and ``service_class`` names the class that defines them ("":
-    no class). ``owner`` is by default the outermost tenant in the client's name, or the client
-    itself. ``presence`` defines when the client is present (None: always).
+    ``index`` is the position of ``client`` among the ``clients`` clients of the run. ``weight`` is
+    the client's fair share relative to other clients. ``targets`` are the latencies promised to
+    each of the client's requests, and ``service_class`` names the class that defines the targets,
+    or is "". ``owner`` is by default the outermost tenant in the client's name, or the client
+    itself. ``presence`` defines when the client is present; None means always.
 
-    ``disguise`` changes the client's programs; its padding begins like the latest program of client
-    number ``copied``, unless that is None. ``in_flight`` limits the client's running programs. With
-    ``reaction``, waiting programs start when this function returns True for an ended request of the
-    client.
+    ``disguise`` changes the client's programs. If ``copied`` is a client's plan, the padding of the
+    disguise begins like that client's latest program. ``in_flight`` limits the client's running
+    programs. ``reaction`` names a function that starts waiting programs if it returns True for an
+    ended request of the client.
     """
 
     index: int
@@ -77,13 +77,13 @@ def weights_of(plans: Iterable[ClientPlan]) -> dict[str, float]:
 
 
 def tenant_paths_of(plans: Iterable[ClientPlan]) -> dict[str, str]:
-    """Return the tenant paths of clients whose names do not contain them, by client name."""
+    """Return the tenant path of each client whose name does not contain the path, by name."""
     places = named_below({plan.client: plan.owner for plan in plans})
     return {client: place for client, place in places.items() if place != client}
 
 
 def expected_programs(plan: ClientPlan, before_s: float = inf) -> float:
-    """Return the expected number of programs of a client before a time, averaged over seeds."""
+    """Return a client's expected number of programs before a time, averaged over seeds."""
     if plan.presence is None:
         return plan.arrivals.expected_programs(before_s)
     return plan.presence.expected_programs(plan.arrivals, before_s)
@@ -94,7 +94,7 @@ def program_stream(
 ) -> Iterator[ProgramArrival]:
     """Yield a client's programs in order of time, created on demand.
 
-    Each program has its own random stream, so its content does not depend on the scheduler.
+    Each program has a random stream of its own, so its content does not depend on the scheduler.
     """
     if plan.disguise is None:
         for at_s, program in _undisguised_programs(plan, seed, source):
@@ -106,9 +106,9 @@ def program_stream(
 
 
 def made_ahead(programs: Iterator[ProgramArrival]) -> Iterator[ProgramArrival]:
-    """Yield programs in order, but create ``MADE_AHEAD`` of them at a time.
+    """Yield programs in order, but create ``MADE_AHEAD`` programs at a time.
 
-    This keeps code and data in the processor's caches.
+    Batches keep code and data in the processor's caches.
     """
     while some := list(islice(programs, MADE_AHEAD)):
         yield from some
@@ -117,7 +117,6 @@ def made_ahead(programs: Iterator[ProgramArrival]) -> Iterator[ProgramArrival]:
 def _undisguised_programs(
     plan: ClientPlan, seed: int, source: ItemSource | None
 ) -> Iterator[tuple[float, Program]]:
-    """Yield the client's programs without disguise, each with its arrival time in seconds."""
     for number, (at_s, item) in enumerate(_arrivals(plan, seed)):
         yield at_s, nth_program(plan, seed, number, source, item)
 
@@ -125,7 +124,7 @@ def _undisguised_programs(
 def nth_program(
     plan: ClientPlan, seed: int, number: int, source: ItemSource | None, item: Item | None = None
 ) -> Program:
-    """Return program ``number`` of a client; its input is ``item``, or else from ``source``."""
+    """Return program ``number`` of a client; its input is ``item``, or is taken from ``source``."""
     program = program_class(plan.kind)
     rng = stream(seed, f"{plan.client}/program-{number}")
     if item is None and source is not None:
@@ -139,7 +138,7 @@ def nth_program(
 
 
 def last_arrival_s(plans: Iterable[ClientPlan], seed: int) -> float:
-    """Return the arrival time of the last program in seconds, or 0 if there are no programs."""
+    """Return the arrival time of the last program in seconds; 0 if there are no programs."""
     return max((_last_arrival_of_plan(plan, seed) for plan in plans), default=0.0)
 
 
@@ -160,8 +159,8 @@ def _arrival_stream(plan: ClientPlan, seed: int) -> random.Random:
     return stream(seed, f"{plan.client}/arrivals")
 
 
-# least seconds between two programs of a user; without it, a user whose programs are refused would
-# start programs without end
+# A user waits at least 10 ms between two programs. Otherwise, a user whose programs are refused
+# would start programs without end.
 LEAST_GAP_S = 0.01
 
 
@@ -205,7 +204,7 @@ class User:
             self._present = next(self._later)
 
     def next(self, now_s: float) -> ProgramArrival | None:
-        """Return the user's next program with its start time, or None if the user has ended."""
+        """Return the user's next program and its start time, or None after the last program."""
         ready_s = now_s + sample_gap(self._rng, self._loop.think_s)
         at_s = self._presence_after(max(ready_s, self._last_s + LEAST_GAP_S))
         if at_s >= self._loop.until_s:

@@ -23,7 +23,7 @@ def workload_names() -> list[str]:
 
 
 def load_workload(ref: str) -> WorkloadSpec:
-    """Load a workload: ``ref`` is a bundled name, or a path (with a slash, or ending in .toml).
+    """Load a workload from a bundled name, or from a path (with a slash, or ending in .toml).
 
     Raises UsageError for an unknown name, and DataError (file, line or key) for an invalid file.
     """
@@ -49,9 +49,9 @@ def settable_params(spec: WorkloadSpec) -> list[str]:
 def with_settings(spec: WorkloadSpec, overrides: Mapping[str, Any]) -> WorkloadSpec:
     """Return a copy of the workload with changed parameters, as for ``--set tot.branches=3``.
 
-    ``PARAM`` changes a parameter of all clients, except heavy clients that set this parameter
+    ``PARAM`` changes a parameter of all clients, except heavy clients that set the parameter
     themselves. ``misbehaving.PARAM`` changes a parameter of heavy clients only. Raises UsageError
-    with the name of the parameter.
+    with the name of an invalid parameter.
     """
     allowed = settable_params(spec)
     for name in overrides:
@@ -75,7 +75,6 @@ def with_settings(spec: WorkloadSpec, overrides: Mapping[str, Any]) -> WorkloadS
 
 
 def _override(scenario: dict[str, Any], plain: Mapping[str, Any], wrong: Mapping[str, Any]) -> None:
-    """Set parameters of a scenario: ``plain`` for all clients, ``wrong`` for heavy clients."""
     scenario["params"] = {k: v for k, v in scenario["params"].items() if k not in plain}
     params = dict(wrong)
     multiple = params.pop("rate_multiple", None)
@@ -88,8 +87,7 @@ def _override(scenario: dict[str, Any], plain: Mapping[str, Any], wrong: Mapping
 def _check_keys(data: Any, model: type[BaseModel], where: str = "") -> None:
     """Raise UsageError for an unknown key in any table, with the nearest known key.
 
-    Wrong types are left to pydantic. ``where`` is the path of the table in the file, or "" for the
-    whole file.
+    Pydantic checks the types. ``where`` is the path of the table in the file.
     """
     for one in data if isinstance(data, list) else ():
         _check_keys(one, model, where)

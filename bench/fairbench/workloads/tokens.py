@@ -11,18 +11,18 @@ from fairbench.errors import DataError, UsageError
 from fairbench.files.reader import MissingFile, decoded, read_whole
 from fairbench.records.layout import estimated_tokens
 
-PANIC = "PanicException"  # an exception class that Rust packages raise but do not export
-TRIED = "A word, and 3 more."  # a text that every tokenizer must be able to split
+PANIC = "PanicException"  # Rust packages raise this exception class, but do not export it.
+TRIED = "A word, and 3 more."  # Every tokenizer must be able to split this text.
 
 
 class TokenCounter(Protocol):
-    """A token counter; ``method`` describes it in the summary of a run."""
+    """A token counter, which ``method`` describes in the summary of a run."""
 
     @property
     def method(self) -> str: ...
 
     def count(self, text: str) -> int:
-        """Return a text's tokens, at least 1, because an engine cannot serve an empty prompt."""
+        """Return a text's tokens, but at least 1, because an engine refuses an empty prompt."""
         ...
 
 
@@ -77,7 +77,7 @@ def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
         ) from None
     with tokenizer_errors(tokenizer_path, "not a tokenizer.json"):
         tokenizer = Tokenizer.from_str(text)
-    # A tokenizer file may ask for a billion padding tokens.
+    # Padding is switched off, because a tokenizer file may ask for a billion padding tokens.
     tokenizer.no_padding()
     tokenizer.no_truncation()
     with tokenizer_errors(tokenizer_path):
@@ -89,7 +89,7 @@ def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
 def tokenizer_errors(name: str, problem: str = "cannot split a text") -> Iterator[None]:
     """Re-raise every error of the package ``tokenizers`` as a DataError with a message of one line.
 
-    The package raises plain ``Exception`` objects, and panics whose class is not derived from
+    Besides plain ``Exception`` objects, the package raises panics, whose class is not derived from
     Exception.
     """
     try:
@@ -102,7 +102,6 @@ def tokenizer_errors(name: str, problem: str = "cannot split a text") -> Iterato
 
 
 def _tokenizer_text(tokenizer_path: str) -> tuple[Path, str]:
-    """Return the path of the tokenizer file and its text."""
     path, shown = Path(tokenizer_path), f"tokenizer {tokenizer_path}"
     try:
         path = path / "tokenizer.json" if path.is_dir() else path

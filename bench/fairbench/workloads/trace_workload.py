@@ -14,7 +14,7 @@ from fairbench.workloads.traces.programs import FileTraffic
 from fairbench.workloads.traces.read import MAX_CLIENTS, TraceParams, check_params, read_trace
 from fairbench.workloads.traffic.recorded import ReplayTraffic
 
-KIND = "replay"  # the kind of arrivals and of programs that replay a trace
+KIND = "replay"  # Arrivals and programs of this kind replay a trace.
 SCENARIO = "recorded"
 SYNTHETIC = "synthetic"
 MAX_DRAIN_S = 600.0
@@ -24,7 +24,7 @@ WARMUP_SHARE, LONGEST_WARMUP_S = 0.1, 60.0
 def trace_workload(params: TraceParams) -> WorkloadSpec:
     """Return the workload that replays a trace, with the SHA-256 digest of the trace file.
 
-    If any of the traffic is synthetic, the workload's name ends in ``-synthetic``.
+    If a part of the traffic is synthetic, the workload's name ends in ``-synthetic``.
     """
     check_params(params)
     read = read_trace(params)
@@ -59,8 +59,8 @@ def trace_workload(params: TraceParams) -> WorkloadSpec:
 def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
     """Mark the named clients of a trace's workload as heavy.
 
-    They still replay the trace unchanged, but metrics of well-behaved clients omit them. Raises
-    UsageError for an unknown client.
+    Heavy clients replay the trace unchanged, but metrics of well-behaved clients omit heavy
+    clients. Raises UsageError for an unknown client.
     """
     if not names:
         return workload
@@ -74,7 +74,7 @@ def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
 
 
 def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
-    """Return ``trace`` and ``synthetic``, facts about a workload's trace; {} without a trace."""
+    """Return the facts ``trace`` and ``synthetic`` about a workload's trace; {} without a trace."""
     params = params_of(workload)
     if params is None:
         return {}
@@ -90,7 +90,7 @@ def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
 
 
 def trace_manifest(workload: WorkloadSpec) -> dict[str, str]:
-    """Return facts on the trace for the manifest, such as ``trace_sha256`` and renamed clients."""
+    """Return facts about the trace for the manifest, such as ``trace_sha256``."""
     params = params_of(workload)
     if params is None:
         return {}
@@ -117,8 +117,7 @@ def params_of(workload: WorkloadSpec) -> TraceParams | None:
 def plain_names(names: Iterable[str]) -> tuple[str, ...]:
     """Change names so that a workload file allows them, without duplicates.
 
-    Names of letters, digits, - and _ stay. Other characters become _, and a repeated name gets a
-    number.
+    Letters, digits, - and _ are kept. Other characters become _. Repeated names get a number.
     """
     given = tuple(names)
     kept = {name for name in given if _plain_name(name) == name}
@@ -142,7 +141,7 @@ def _plain_name(name: str) -> str:
 
 
 def synthetic_parts(params: TraceParams, trace: FileTraffic) -> list[str]:
-    """Return descriptions of the parts of the traffic that were made up rather than recorded."""
+    """Return descriptions of the parts of the traffic that were made up instead of recorded."""
     found = [printable(part) for part in trace.synthetic]
     if params.clients:
         found.append(f"the {params.clients} clients are made up, by Zipf's law")

@@ -19,9 +19,9 @@ WIDTH = 520
 LEFT, RIGHT = 58, 14
 END = WIDTH - RIGHT
 PLOT_PX = 200
-LINE_PX = 1.8  # width in pixels of a series' line, as in the style sheet
-BELOW_PX = 44  # height in pixels of a horizontal axis with its label
-# height in pixels of a row in a legend, and its number of entries
+LINE_PX = 1.8  # A series' line has this width in pixels, as in the style sheet.
+BELOW_PX = 44  # A horizontal axis with its label has this height in pixels.
+# A row of a legend is 18 pixels high and has three entries.
 LEGEND_PX, PER_ROW = 18, 3
 
 
@@ -32,7 +32,7 @@ Ticks = Sequence[tuple[float, str]]
 class Scale(NamedTuple):
     """A linear or logarithmic mapping from values in ``[low, high]`` to pixels.
 
-    ``given`` are ticks with labels; if empty, ticks are at round values.
+    Ticks with labels in ``given`` are drawn instead of ticks at round values.
     """
 
     low: float
@@ -56,7 +56,7 @@ class Scale(NamedTuple):
         low, high = self.low, self.high
         if self.log:
             decades = range(floor(log10(low)), ceil(log10(high)) + 1)
-            width = log10(high / low)  # width of the axis in powers of ten
+            width = log10(high / low)  # The axis spans this many powers of ten.
             factors = (1,) if width >= 3 else (1, 2, 5) if width >= 1 else (1, 1.5, 2, 3, 5, 7)
             ticks = [factor * 10.0**power for power in decades for factor in factors]
             return [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
@@ -66,15 +66,12 @@ class Scale(NamedTuple):
         return [round(n * step, 10) for n in range(ceil(low / step), floor(high / step + 1e-9) + 1)]
 
     def labelled(self) -> Ticks:
-        """Return the ticks with labels, given or at round values."""
+        """Return the ticks with labels: the given ticks, or ticks at round values."""
         return self.given or [(tick, tick_text(tick)) for tick in self.ticks()]
 
 
 def log_range(values: Sequence[float]) -> tuple[float, float]:
-    """Return limits of a logarithmic scale around positive values.
-
-    The upper limit is at least twice the lower.
-    """
+    """Return limits of a logarithmic scale around positive values, at least a factor 2 apart."""
     low, high = min(values) * 0.9, max(values) * 1.1
     return (low, high) if high >= 2 * low else (low / 1.5, high * 1.5)
 
@@ -93,10 +90,7 @@ def text(x: float, y: float, words: str, anchor: str = "start") -> str:
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str, look: str = "") -> str:
-    """Return an SVG line.
-
-    ``kind`` is a class of the style sheet, and ``look`` are SVG attributes.
-    """
+    """Return an SVG line with a class ``kind`` of the style sheet and SVG attributes ``look``."""
     return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" class="{kind}"{look}/>'
 
 
@@ -129,8 +123,8 @@ def legend_height(entries: int, per_row: int = PER_ROW) -> int:
 class Key(NamedTuple):
     """The layout of a legend: entries per row, and position and length of labels.
 
-    In pixels, ``left`` is the start of the first entry and ``label_px`` the distance from an
-    entry's start to its label; ``most`` is the largest number of characters in a label.
+    ``left`` is the pixel at which the first entry starts, and ``label_px`` is the distance from an
+    entry's start to its label. A label has at most ``most`` characters.
     """
 
     label_px: float
@@ -209,15 +203,12 @@ def axes(
     return beside + horizontal_axis(across, up.end_px, up.start_px, x_label)
 
 
-# legends for short and for long labels
+# ``LINE_KEY`` is a legend for short labels, and ``LONG_LINE_KEY`` is a legend for long labels.
 LINE_KEY, LONG_LINE_KEY = Key(27, 14), Key(27, 22, 2)
 
 
 class Series(NamedTuple):
-    """A line through points in ascending x.
-
-    ``swatch`` is the index of the line's colour in ``SERIES``.
-    """
+    """A line through points in ascending x, with the colour number ``swatch`` in ``SERIES``."""
 
     label: str
     x: Sequence[float]
@@ -235,7 +226,7 @@ def line_chart(
     percent: bool = False,
     shaded: tuple[float, float] | None = None,
 ) -> str:
-    """Draw lines over a common x axis. The y axis begins at 0.
+    """Draw lines over a common x axis, with a y axis that begins at 0.
 
     If ``percent`` is true, y values are written as percentages. ``shaded`` is a range of x that is
     drawn in grey. At least one series must have a point; with ``log_x``, all x must be positive.
@@ -265,7 +256,7 @@ AREA_KEY = Key(KEY_PX + 5, 15)
 
 
 class Area(NamedTuple):
-    """A layer of a stacked chart: a value per bin, and a series number (None: grey)."""
+    """A layer of a stacked chart: a value per bin, and a series number; None means grey."""
 
     label: str
     values: Floats
@@ -300,7 +291,7 @@ def area_chart(
     ]
     for one, look in zip(areas, looks, strict=True):
         above = below + one.values
-        # outline of a layer: its upper edge, then its lower edge from right to left
+        # The outline of a layer is its upper edge, then its lower edge from right to left.
         top = zip(x, np.repeat(above, 2).tolist(), strict=True)
         back = zip(reversed(x), reversed(np.repeat(below, 2).tolist()), strict=True)
         parts.append(f'<polygon points="{point_coordinates(across, up, (*top, *back))}" {look}/>')
@@ -313,12 +304,10 @@ def area_chart(
 
 POINT_KEY = Key(17, 15)
 POINTS_PX = 220
-# extension of the x axis beyond the values, at both ends, as a fraction of their range
-MARGIN = 0.06
-# least range of the x axis, as a fraction of the largest x, so that small differences look small
+MARGIN = 0.06  # The x axis extends beyond the values by this fraction of their range.
+# The x axis covers at least a fifth of the largest x, so that small differences look small.
 LEAST_RANGE = 0.2
-# least range of an axis of whole numbers; a narrower axis would have fractional ticks
-LEAST_WHOLE = 3.0
+LEAST_WHOLE = 3.0  # An axis of whole numbers has at least this range, to avoid fractional ticks.
 Ends = tuple[float, float] | None
 
 
@@ -422,14 +411,11 @@ def series_mark(x: float, y: float, series: int, *, hollow: bool = False, arrow:
 CELL_PX, TOP_PX = 17, 24
 CELLS_PX, CELL_CHARACTERS = 128, 14
 KEYS, KEY_STEP_PX = 4, 94
-LEAST = 0.06  # opacity of the lowest value in a heat map
+LEAST = 0.06  # The lowest value in a heat map has this opacity.
 
 
 class HeatRow(NamedTuple):
-    """A row of a heat map: the CSS colour of its cells, and a value per bin.
-
-    A bin with the value NaN has no cell.
-    """
+    """A row of a heat map: the CSS colour of its cells, and a value per bin; NaN draws no cell."""
 
     label: str
     values: Floats
@@ -477,7 +463,6 @@ def opacity(value: float, limits: tuple[float, float]) -> float:
 
 
 def _legend_keys(limits: tuple[float, float], unit: str) -> list[str]:
-    """Return the legend of a heat map, with a few values from the lightest to the darkest."""
     low, high = limits
     parts = []
     for number in range(KEYS):
@@ -500,7 +485,7 @@ ARROWS = {">": '<path d="M6 0H13M10-3L13 0L10 3"/>', "<": '<path d="M-6 0H-13M-1
 class Dot(NamedTuple):
     """A mark in the dot chart: a positive value, and the number of its series.
 
-    If the value is a bound, ``sign`` is > or <.
+    ``sign`` is > or < if the value is a bound, else "".
     """
 
     series: int
@@ -520,10 +505,8 @@ def dot_chart(
 ) -> str:
     """Draw rows of marks, and a vertical line at the value ``reference``.
 
-    A value that is only a bound is drawn as an open mark with an arrow.
-
-    ``series`` maps the labels of the legend to numbers in ``palette.SERIES``. The chart must have
-    at least one dot.
+    A value that is only a bound is drawn as an open mark with an arrow. ``series`` maps the labels
+    of the legend to numbers in ``palette.SERIES``. The chart must have at least one dot.
     """
     top = legend_height(len(series)) + 14
     bottom = top + ROW_PX * len(rows)
@@ -585,7 +568,7 @@ STEPS_S = (
 
 
 class TimeAxis(NamedTuple):
-    """The label and the ticks of a time axis; without ticks, it shows round seconds."""
+    """The label and the ticks of a time axis; without ticks, the axis shows round seconds."""
 
     label: str
     ticks: Ticks = ()
@@ -605,7 +588,7 @@ def time_axis(
     zone = f" {clock.zone}" if clock.zone else ""
     began = datetime.fromisoformat(clock.iso.removesuffix("Z")).replace(tzinfo=None)
     midnight = began.replace(hour=0, minute=0, second=0, microsecond=0)
-    since_s = (began - midnight).total_seconds()  # seconds from midnight to time 0 of the chart
+    since_s = (began - midnight).total_seconds()  # Time 0 of the chart is this long after midnight.
     numbers = range(ceil((start_s + since_s) / step_s), floor((end_s + since_s) / step_s) + 1)
     if len(numbers) < 2:
         return TimeAxis(f"{name}, s since {clock.at(0.0)}")
@@ -621,7 +604,6 @@ def time_axis(
 
 
 def _text(moment: datetime, step_s: int) -> str:
-    """Return the time of day of a moment, or the date at midnight."""
     if step_s >= DAY_S or (moment.hour, moment.minute, moment.second) == (0, 0, 0):
         return f"{moment:%m-%d}"
     return f"{moment:%H:%M}" if step_s >= MINUTE_S else f"{moment:%H:%M:%S}"

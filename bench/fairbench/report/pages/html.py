@@ -25,7 +25,7 @@ from fairbench.report.pages.page import (
 from fairbench.report.palette import style_sheet
 from fairbench.results.store import write_text
 
-# most columns of a table on a phone; rows of wider tables become lists
+# A table with more than four columns becomes a list on a phone.
 MOST_COLUMNS = 4
 
 
@@ -119,10 +119,6 @@ def _block(block: Block) -> Iterator[str]:
 
 
 def _html_name(row: Sequence[Cell], columns: int) -> str:
-    """Return the first cell of a row as HTML.
-
-    A row's only cell spans the whole table.
-    """
     kind = 'scope="row"' if len(row) > 1 else f'scope="rowgroup" colspan="{columns}"'
     return f"<th {kind}>{escape(row[0].text)}{_detail(row[0])}</th>"
 

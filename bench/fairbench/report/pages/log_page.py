@@ -15,7 +15,7 @@ from fairbench.report.pages import page
 from fairbench.report.pages.traffic_figures import flood_headlines, traffic_figures
 from fairbench.report.traffic_lines import TTFT, JudgedTraffic, overload_line, traffic_lines
 
-MOST_ROWS = 30  # most clients in the table of clients
+MOST_ROWS = 30
 NOBODY = "There is no flood: no client sends much more than other clients."
 PEAK_S = 60.0
 
@@ -83,14 +83,12 @@ def _log_cards(found: JudgedTraffic, measured: str) -> Iterator[page.Headline]:
 
 
 def _peak(traffic: Traffic) -> float:
-    """Return the load (weighted tokens/s) of the busiest minute, or the mean of a shorter log."""
     since_s = traffic.arrival_s - traffic.arrival_s[0]
     tokens = np.bincount((since_s // PEAK_S).astype(np.int64), traffic.tokens)
     return float(tokens.max()) / min(PEAK_S, traffic.span_s)
 
 
 def _client_rows(traffic: Traffic, measured: str) -> Iterator[page.Grid | page.Paragraph]:
-    """Yield a table row per client, in the order of decreasing load."""
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     order = np.argsort(-tokens, kind="stable").tolist()
     rows = []
@@ -115,12 +113,11 @@ def _client_rows(traffic: Traffic, measured: str) -> Iterator[page.Grid | page.P
 
 
 def _wait(wait_s: float | None, unit: str = "") -> str:
-    """Return a wait in seconds as text; an infinite wait means a failed request."""
+    """Return a wait in seconds as text; an infinite wait means that the request failed."""
     return "failed" if wait_s == inf else f"{seconds(wait_s)}{unit}"
 
 
 def _observed_percentile(waits: Floats, rank: int) -> float | None:
-    """Return the observed wait at a percentile, or None without waits."""
     if not len(waits):
         return None
     return float(np.percentile(waits, rank, method="inverted_cdf"))

@@ -54,7 +54,7 @@ def _markdown_row(cells: Iterable[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape a text with any characters for one line of Markdown."""
+    """Escape any text for one line of Markdown."""
     plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`*_\[\]|~#>])", r"\\\1", plain)
 

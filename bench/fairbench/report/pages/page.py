@@ -31,10 +31,7 @@ class Bullets(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A cell of a table.
-
-    ``mark`` is "best", "worst" or ""; ``detail`` is written below the text.
-    """
+    """A cell of a table: ``mark`` is "best", "worst" or "", and ``detail`` is the text below."""
 
     text: str
     mark: str = ""
@@ -91,7 +88,7 @@ class Headline(NamedTuple):
 class Page(NamedTuple):
     """A report page: the origin of the numbers, the main results, then the details.
 
-    ``answer`` is a sentence that answers the page's question, or "" if the title does.
+    ``answer`` is a sentence that answers the page's question, or "" if the title answers it.
     """
 
     title: str

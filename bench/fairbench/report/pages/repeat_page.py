@@ -137,7 +137,7 @@ def repeat_lines(seeds: Sequence[JudgedTraffic]) -> Iterator[str]:
 
 
 def _floods(seeds: Sequence[JudgedTraffic]) -> dict[str, list[Flood]]:
-    """Return, for each client and each seed in which it floods, the client's largest flood."""
+    """Return, for each client, its largest flood in each seed in which the client floods."""
     found: dict[str, list[Flood]] = {}
     for one in seeds:
         largest: dict[int, Flood] = {}

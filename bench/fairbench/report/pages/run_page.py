@@ -120,19 +120,16 @@ def _ratios(ratios: Sequence[float]) -> page.Figure:
 
 
 BINS = 60
-POINTS = 150  # approximate limit on the points of a distribution
+POINTS = 150  # The curve of a distribution has about this number of points at most.
 BAR_PX = 22
-# colours of the lines for heavy and well-behaved clients, as numbers in ``palette.SERIES``
+# Lines for heavy and well-behaved clients have fixed colours, numbered as in ``palette.SERIES``.
 OF_GROUPS = {"misbehaving": 0, "well-behaved": 1}
 
 
 def run_figures(
     summary: Summary, tables: Tables, facts: Facts, found: JudgedTraffic
 ) -> Iterator[page.Figure]:
-    """Yield the run's figures, as far as it has the numbers.
-
-    A client has the same colour in all figures.
-    """
+    """Yield the figures for which the run has numbers; a client's colour is always the same."""
     shown, rest = _shown(summary, facts, found)
     names = [facts.clients[n].name for n in shown]
     swatches = client_series(names, found.heavy)
@@ -170,10 +167,7 @@ PURPOSES_PX = 200
 
 
 def time_spent_figure(summary: Summary) -> page.Figure:
-    """Return a waterfall chart of GPU time.
-
-    It begins with the least time that the work needs, and adds each loss.
-    """
+    """Return a waterfall chart of GPU time: the least time of the work, then each loss."""
     bars, low = [], 0.0
     for key, label in PURPOSES.items():
         part = summary[f"time_{key}_ratio"]
@@ -206,7 +200,6 @@ def _shown(summary: Summary, facts: Facts, found: JudgedTraffic) -> tuple[list[i
 
 
 def _by_behaviour(each: Sequence[Sample], facts: Facts) -> dict[str, Sample]:
-    """Merge latencies into two samples: well-behaved clients and heavy clients."""
     found: dict[str, Sample] = {}
     for name, wrong in (("well-behaved", False), ("misbehaving", True)):
         own = [
@@ -222,7 +215,6 @@ def _by_behaviour(each: Sequence[Sample], facts: Facts) -> dict[str, Sample]:
 def _service_over_time(
     tables: Tables, facts: Facts, shown: Sequence[str], rest: str, swatches: Mapping[str, int]
 ) -> page.Figure:
-    """Draw the service over time: a line for each client in ``shown``, and one for all others."""
     width_s = facts.horizon_s / BINS
     edges = np.linspace(0.0, facts.horizon_s, BINS + 1)
     total = cumulative(tables.service, View.CLIENT, edges, len(facts.clients), facts.weights)
@@ -271,7 +263,6 @@ def _latencies(
 
 
 def _distribution(sample: Sample) -> tuple[list[float], list[float]]:
-    """Return the known latencies in ascending order, and each one's fraction of requests so far."""
     known: Floats = np.sort(sample.known_s)
     picked = np.unique(np.linspace(0, len(known) - 1, min(POINTS, len(known))).astype(np.int64))
     return np.maximum(known[picked], 1e-6).tolist(), ((picked + 1) / sample.n).tolist()
@@ -334,7 +325,7 @@ def run_page(run: StoredRun) -> page.Page:
 
 
 def judged_traffic(summary: Summary, traffic: Traffic) -> JudgedTraffic:
-    """Find all floods in a run's traffic; those of well-behaved clients are called bursts."""
+    """Find all floods in a run's traffic; floods of well-behaved clients are called bursts."""
     clients = [] if is_nobody_named(summary) else summary["clients"]
     good = {row["client"] for row in clients if not row["misbehaving"]}
     return judged(traffic, good, shortfall_of(summary))
@@ -409,14 +400,14 @@ def session_section(summary: Summary) -> list[page.Section]:
 
 
 def stall_section(summary: Summary) -> list[page.Section]:
-    """Return a section on which client stalled (paused answers of) which, or [] without stalls."""
+    """Return a section on which client's prompts paused whose answers; [] without such stalls."""
     shown = summary.get("stalled") and not is_crowd(summary)
     title = "Who stalls whom: time for which prompts held up answers"
     return page.filled(title, [stall_grid(summary)] if shown else [])
 
 
 def stall_grid(summary: Summary) -> page.Grid:
-    """Return a table of how long clients' prompts (columns) stalled answers (rows), in seconds."""
+    """Return a table of the seconds for which prompts (columns) stalled answers (rows)."""
     seconds = {(row["client"], row["by"]): row["s"] for row in summary.get("stalled", ())}
     names = [row["client"] for row in summary["clients"]]
     rows = [[page.Cell(own), *(page.Cell(number(seconds.get((own, by), 0.0))) for by in names)]

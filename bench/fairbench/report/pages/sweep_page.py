@@ -62,16 +62,14 @@ from fairbench.results.comparison import SchedulerResults, by_place, compare_swe
 from fairbench.results.store import SWEEP_FILE, SweepStore
 from fairbench.results.sweeps import SweepAxis, SweepLine, axes_of
 
-# most configurations for which latency is drawn against throughput
-MOST_FIGURES = 6
-# ratio of the highest to the lowest latency above which the scale is logarithmic
-LOG_ABOVE = 8.0
+MOST_FIGURES = 6  # Latency is drawn against throughput for at most this number of configurations.
+LOG_ABOVE = 8.0  # The scale is logarithmic if latencies differ by more than this factor.
 
 
 def tradeoff_headlines(cells: Sequence[SchedulerResults]) -> Iterator[Headline]:
     """Yield a card per scheduler, with latency and throughput.
 
-    With several configurations, it says in how many the scheduler is best.
+    With several configurations, a card instead says in how many of them the scheduler is best.
     """
     places, column = compared(cells), latency_column(cells)
     tail = tail_of(cells)
@@ -138,14 +136,12 @@ def _point_with_ends(x: float, y: Interval, factor: float = 1.0) -> ChartPoint:
 
 
 def _ends(interval: Interval, factor: float = 1.0) -> Ends:
-    """Return the ends of an interval times ``factor``, or None for a single value."""
     low, high = interval.get("low"), interval.get("high")
     return None if low is None or high is None else (low * factor, high * factor)
 
 
 SHARE = "min_entitlement_best_ratio"
-# most axes with figures, and most configurations per axis
-MOST_ROWS = 4
+MOST_ROWS = 4  # At most this number of axes, and of configurations per axis, gets figures.
 
 
 class _Metric(NamedTuple):
@@ -273,11 +269,11 @@ def _figure(cells: Sequence[SchedulerResults], tail: int) -> Iterator[Figure]:
         )
 
 
-MOST_LOST = 8  # most sentences about lost GPU time on the page
+MOST_LOST = 8
 
 
 def lost_paragraphs(cells: Sequence[SchedulerResults]) -> Iterator[Paragraph]:
-    """Yield sentences that compare each scheduler's lost GPU time with the first one's."""
+    """Yield sentences that compare each scheduler's lost GPU time with the first scheduler's."""
     lines = [
         f"{place}: {lost}."
         for place, (first, *others) in by_place(cells).items()
@@ -314,7 +310,7 @@ def plain_row(name: str, values: Interval, columns: Sequence[Column], runs: int)
 
 
 def place_sections(cells: Sequence[SchedulerResults]) -> Iterator[Section]:
-    """Yield a folded section for each configuration: the clients under each scheduler."""
+    """Yield a folded section for each configuration, with the clients under each scheduler."""
     for place, here in by_place(cells).items():
         rows: list[list[Cell]] = []
         tail = shown_client_tail(one.summary for cell in here for one in cell.runs)

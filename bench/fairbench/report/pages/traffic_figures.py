@@ -18,16 +18,15 @@ from fairbench.report.palette import SERIES
 from fairbench.report.traffic_lines import TTFT, JudgedTraffic, window, window_list
 
 BINS = 60
-# fraction of all load above which a client's area in a chart can be seen
-VISIBLE = 0.02
-ROWS = 10  # most clients with a row in a heat map
-SHORT_S = LONG_S / 2  # longest time to first token that no user notices, in seconds
-# least ratio of the waits with the darkest and the lightest colour
+VISIBLE = 0.02  # A client's area can be seen if it is at least this fraction of all load.
+ROWS = 10
+SHORT_S = LONG_S / 2  # No user notices a shorter time to first token, in seconds.
+# The wait with the darkest colour is at least ten times the wait with the lightest colour.
 MOST_TIMES = 10.0
 
 
 def shown_clients(traffic: Traffic, heavy: Sequence[str]) -> list[str]:
-    """Return the clients with a colour of their own: heavy clients, then those with most load."""
+    """Return the clients with a colour of their own: heavy clients, then the largest clients."""
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     largest = [traffic.clients[code] for code in np.argsort(-tokens, kind="stable").tolist()]
     return [*heavy, *(name for name in largest if name not in heavy)][: len(SERIES)]
@@ -38,8 +37,8 @@ def visible_clients(
 ) -> Sequence[str]:
     """Return the clients whose area in a chart of the load is large enough to be seen.
 
-    Heavy clients always count as visible, and so does a client that would be the only one too small
-    to be seen.
+    Heavy clients always count as visible. If only one client is too small to be seen, that client
+    counts as visible, too.
     """
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     part = dict(zip(traffic.clients, (tokens / tokens.sum()).tolist(), strict=True))
@@ -50,7 +49,7 @@ def visible_clients(
 def client_series(shown: Sequence[str], heavy: Collection[str]) -> dict[str, int]:
     """Return the number of each client's colour in ``palette.SERIES``.
 
-    Heavy clients get the first colours, which stand out; the others get the remaining colours in
+    Heavy clients get the first colours, which stand out. Other clients get the remaining colours in
     order, which may repeat.
     """
     first = [name for name in shown if name in heavy]
@@ -66,7 +65,7 @@ def traffic_figures(
 ) -> Iterator[Figure]:
     """Yield a picture of the load over time and, if waits are known, a picture of the waits.
 
-    ``shown`` are the clients with a colour of their own, by default those with the largest load.
+    ``shown`` are the clients with a colour of their own; the default is the largest clients.
     """
     traffic, heavy = found.traffic, found.heavy
     if traffic.span_s <= 0:
@@ -129,7 +128,7 @@ def waits_figure(
 ) -> Figure:
     """Draw median waits over time.
 
-    Rows are the heavy clients, all other clients, and each client in ``clients``.
+    Rows are the heavy clients, all other clients together, and each client in ``clients``.
     """
     edges = _edges(traffic)
     rows = [
@@ -165,7 +164,7 @@ def wait_limits(traffic: Traffic, measured: str = TTFT) -> tuple[float, float]:
     """Return the waits (s) that are drawn in the lightest and in the darkest colour.
 
     Times to first token that no user notices have the lightest colour, so that short waits do not
-    look alarming. Whole responses always take long, so the shortest has the lightest colour.
+    look alarming. If whole responses were measured, short responses have the lightest colour.
     """
     known = traffic.wait_s[np.isfinite(traffic.wait_s)]
     least_s = SHORT_S
@@ -176,7 +175,7 @@ def wait_limits(traffic: Traffic, measured: str = TTFT) -> tuple[float, float]:
 
 
 def waiting_clients(traffic: Traffic, heavy: Sequence[str], harm: Harm | None) -> list[str]:
-    """Return the clients that floods delay, worst first, or those with the longest waits."""
+    """Return the clients that floods delay, worst first, or the clients with the longest waits."""
     if harm is not None:
         return [traffic.clients[one.client] for one in harm.victims][:ROWS]
     good = [name for name in traffic.clients if name not in heavy]
@@ -185,7 +184,6 @@ def waiting_clients(traffic: Traffic, heavy: Sequence[str], harm: Harm | None) -
 
 
 def _medians(traffic: Traffic, names: Sequence[str], edges: Floats) -> Floats:
-    """Return the median wait (s) of each client in each bin, or NaN for a bin without requests."""
     mine = _of(traffic, names) & ~np.isnan(traffic.wait_s)
     place = np.clip(np.searchsorted(edges, traffic.arrival_s[mine], "right") - 1, 0, BINS - 1)
     waits = traffic.wait_s[mine]
@@ -208,10 +206,7 @@ def _bins(edges: Floats) -> str:
 
 
 def flood_headlines(found: JudgedTraffic) -> Iterator[Headline]:
-    """Yield a card for the floods and a card for the delays.
-
-    A run without a flood yields nothing.
-    """
+    """Yield a card for the floods and a card for the delays; nothing without a flood."""
     if not found.floods:
         return
     clock = found.traffic.clock

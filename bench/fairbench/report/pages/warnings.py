@@ -17,7 +17,7 @@ from fairbench.report.result_lines import (
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import Summary, SweepStore, read_json
 
-# keys of a summary's notes that concern the whole run
+# Notes under the keys ``REMARKS`` concern the whole run.
 REMARKS = ("complete", "workers", "lateness", "errors", "estimated", "lengths", "cache", "dataset")
 JAIN = {"jain_index": "service", "jain_index_actual": "computed service"}
 
@@ -89,7 +89,7 @@ def _of_the_window(summary: Summary) -> Iterator[str]:
 
 
 def sweep_warnings(store: SweepStore, cells: Sequence[SchedulerResults]) -> Iterator[str]:
-    """Yield warnings about missing and failed runs, and others with the number of their runs."""
+    """Yield warnings about missing, failed and doubtful runs, with the number of such runs."""
     points = len(read_json(store.path / "index.json")["points"])
     finished = sum(len(cell.runs) for cell in cells)
     if finished < points:

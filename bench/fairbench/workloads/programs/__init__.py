@@ -73,9 +73,9 @@ Value = bool | int | float | str
 
 
 def make_params(kind: str, values: Mapping[str, Value], where: str) -> Any:
-    """Return the ``Params`` of a program kind.
+    """Return an object of the class ``Params`` of a program kind.
 
-    Raises ValueError with ``where`` and the wrong key.
+    Raises ValueError, which names ``where`` and the wrong key.
     """
     params_class = program_class(kind).Params
     names = [field.name for field in fields(params_class)]

@@ -15,7 +15,7 @@ from fairbench.workloads.programs.chat import Conversation
 
 
 class Agent(Conversation):
-    """A loop of calls; each prompt adds an output and an observation to the previous one."""
+    """A loop of calls, in which each prompt adds an output and an observation to the last one."""
 
     kind, part, call = "agent", "observation", "step"
 

@@ -18,23 +18,23 @@ from annotated_types import Ge, Gt, Le
 from fairbench.core import LENGTH, LLM, Demand, Prompt, Segment
 from fairbench.workloads.items import Item
 
-# tokens of a constant part of a prompt; 0 means no part
+# The tokens of a constant part of a prompt are 0 if the prompt lacks the part.
 PartTokens = Annotated[int, Ge(0), Le(10**7)]
-# tokens of an output, or a limit on them
+# The tokens of an output, or the limit on the tokens of an output.
 OutputTokens = Annotated[int, Ge(1), Le(10**6)]
-MeanTokens = Annotated[float, Ge(1), Le(1e7)]  # mean of a random length in tokens
-# standard deviation of the logarithm of a random length
+MeanTokens = Annotated[float, Ge(1), Le(1e7)]
+# The standard deviation of the logarithm of a random length.
 Sigma = Annotated[float, Ge(0), Le(3)]
-Scale = Annotated[float, Gt(0), Le(1000)]  # factor by which lengths are multiplied
-# mean of an exponential gap in seconds; 0 means no gap
+Scale = Annotated[float, Gt(0), Le(1000)]
+# The mean of exponential gaps in seconds; 0 means that there are no gaps.
 MeanGap = Annotated[float, Ge(0), Le(1e6)]
 
 
 class Job(ABC):
     """A client's unit of work: LLM calls that depend on each other, and their total demand.
 
-    Jobs that arrive at the same instant start in the order of ``turn``, the position in the trace
-    file, or of their clients if ``turn`` is None.
+    Jobs that arrive at the same instant start in the order of ``turn``, the position in a trace
+    file. If ``turn`` is None, jobs start in the order of their clients.
     """
 
     turn: int | None = None
@@ -79,7 +79,7 @@ class Program(Job):
     def pick(cls, params: Any, rng: random.Random, number: int) -> int:
         """Return the index of the data set's item for a program; by default ``number``.
 
-        Kinds override this method if several programs use the same item.
+        A kind overrides this method if several of its programs use the same item.
 
         Args:
             params: Parameters of the program kind.
@@ -116,7 +116,7 @@ def prompt_of(*segments: Segment) -> Prompt:
     return tuple(filter(LENGTH, segments))
 
 
-LONGEST_INPUT = 8  # random input lengths are clipped at this multiple of the requested mean
+LONGEST_INPUT = 8  # Random input lengths are clipped at this multiple of the requested mean.
 
 _PHI = NormalDist().cdf
 
@@ -127,11 +127,11 @@ def sample_input(rng: random.Random, mean_tokens: float, sigma: float) -> int:
 
 
 def sample_length(rng: random.Random, mean_tokens: float, sigma: float, high: float) -> int:
-    """Draw a length in [1, high] tokens with mean ``mean_tokens``.
+    """Draw a length in [1, high] tokens from a lognormal distribution.
 
-    ``sigma`` is the standard deviation of the length's logarithm before clipping. The distribution
-    is lognormal, with ``mean_tokens`` as the mean after clipping. With ``sigma`` 0 (or a mean of at
-    most 1) the length is constant; otherwise ``mean_tokens`` must be below ``high``.
+    ``mean_tokens`` is the mean after clipping to this range, and must be below ``high``. ``sigma``
+    is the standard deviation of the length's logarithm before clipping. The length is constant if
+    ``sigma`` is 0, or if the mean is at most 1.
     """
     if sigma == 0 or mean_tokens <= 1:
         return max(1, round(mean_tokens))
@@ -147,7 +147,7 @@ def sample_exchanges(
     """Draw the input and output lengths of ``count`` exchanges, in tokens.
 
     ``asked`` and ``answered`` are prefixes of parameter names: ``user``, for example, stands for
-    ``user_tokens`` and ``user_sigma``.
+    the parameters ``user_tokens`` and ``user_sigma``.
     """
     inputs = (getattr(params, f"{asked}_tokens"), getattr(params, f"{asked}_sigma"))
     outputs = (getattr(params, f"{answered}_tokens"), getattr(params, f"{answered}_sigma"))
@@ -156,7 +156,7 @@ def sample_exchanges(
 
 
 def sample_gap(rng: random.Random, mean_s: float) -> float:
-    """Draw a random gap in seconds from an exponential distribution (0 if the mean is 0)."""
+    """Draw a random gap in seconds from an exponential distribution; 0 if the mean is 0."""
     return rng.expovariate(1 / mean_s) if mean_s > 0 else 0.0
 
 
@@ -195,7 +195,6 @@ def _location(mean: float, sigma: float, high: float) -> float:
 
 
 def _clipped_mean(mu: float, sigma: float, high: float) -> float:
-    """Return the mean of a lognormal random number that is clipped to [1, high]."""
     low_z, high_z = -mu / sigma, (log(high) - mu) / sigma
     middle = exp(mu + sigma**2 / 2) * (_PHI(high_z - sigma) - _PHI(low_z - sigma))
     return _PHI(low_z) + middle + high * _PHI(-high_z)

@@ -31,8 +31,8 @@ class Turn(NamedTuple):
 class Conversation(base.Program):
     """A sequence of calls; each prompt is the previous prompt, the previous output and a new part.
 
-    The first prompt begins with ``root``. New parts and calls are named after ``part`` and
-    ``call``.
+    The first prompt begins with ``root``. The names of new parts begin with ``part``, and the names
+    of calls with ``call``.
     """
 
     part: ClassVar[str]
@@ -113,7 +113,7 @@ class Chat(Conversation):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; lengths of messages and replies come from ``item``.
+        """Build a program; ``item`` gives the lengths of messages and replies.
 
         Replies are cut at ``max_new_tokens``.
         """

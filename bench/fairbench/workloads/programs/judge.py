@@ -26,8 +26,8 @@ class Judge(base.Program):
         """Lengths in tokens; ``extra_tokens`` tokens of text precede each article ([DLPM] Table 3).
 
         ``dimension_tokens``, ``merge_tokens`` and ``score_tokens`` are the lengths of the three
-        instructions. ``max_new_tokens`` is the output limit of each call, by default the true
-        output length of the call.
+        instructions. ``max_new_tokens`` is the output limit of each call; the default is the call's
+        true output length.
         """
 
         dimensions: Annotated[int, Ge(1), Le(256)]

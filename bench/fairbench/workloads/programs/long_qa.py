@@ -15,7 +15,7 @@ from fairbench.workloads.programs import base
 
 
 class Question(NamedTuple):
-    """A question about the document: seconds after the program's arrival, and lengths in tokens."""
+    """A question: seconds after the program's arrival, and lengths in tokens."""
 
     after_s: float
     question_tokens: int
@@ -70,7 +70,7 @@ class LongQA(base.Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; lengths of document, questions and answers come from ``item``."""
+        """Build a program; ``item`` gives the lengths of document, questions and answers."""
         if item is None:
             document = base.sample_input(rng, params.document_tokens, params.document_sigma)
             lengths = base.sample_exchanges(rng, params, "question", "answer", params.questions)

@@ -1,4 +1,4 @@
-"""Programs of recorded calls: those of a trace, unchanged, or randomly drawn sessions."""
+"""Programs of recorded calls: the calls of a trace, unchanged, or randomly drawn sessions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairbench.workloads.traces.read import TraceParams, read_trace
 
 
 class CallSequence(Program):
-    """Recorded calls in sequence, each of which starts once the previous one is answered."""
+    """Recorded calls in sequence, each of which starts once the previous call is answered."""
 
     def __init__(self, program_id: int, client: str, calls: tuple[RecordedCall, ...]) -> None:
         self._calls = calls
@@ -49,10 +49,7 @@ class ReplayProgram(CallSequence):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build the program that ``item`` recorded.
-
-        Raises UsageError if the item has another type.
-        """
+        """Build the program that ``item`` recorded. Raises UsageError for another type of item."""
         if not isinstance(item, Recorded):
             raise UsageError("program replay: needs arrivals of kind replay, which name the trace")
         return cls(program_id, client, item.calls)
@@ -69,8 +66,8 @@ class ReplayProgram(CallSequence):
 class _Strand:
     """The sequence of calls of one program or sub-agent.
 
-    ``name`` is the prefix of output names, and ``depth`` counts the program's calls before the
-    first call of the sequence.
+    ``name`` is the prefix of output names, and ``depth`` is the number of the program's calls
+    before the sequence.
     """
 
     def __init__(self, llm: LLM, calls: tuple[RecordedCall, ...], name: str, depth: int) -> None:
@@ -97,8 +94,8 @@ class _Strand:
     def _waiting_call(self, at: int) -> int:
         """Return the number of the first call that waits for the sub-agents of call ``at``.
 
-        It also waits for sub-agents that calls between ``at`` and itself start. In a replay, a call
-        waits for at least the sub-agents that it waited for in the recording.
+        The waiting call also waits for sub-agents that calls in between start. In a replay, a call
+        waits for at least the sub-agents for which it waited in the recording.
         """
         until = max(branch.until for branch in self._calls[at].branches)
         later = at + 1
@@ -142,7 +139,7 @@ MOST_TOKENS = 10**7
 
 
 class Session(CallSequence):
-    """A random session of a trace; programs share only content that recorded sessions share."""
+    """A random session of a trace, which shares only content that recorded sessions share."""
 
     kind = "session"
 
@@ -151,7 +148,7 @@ class Session(CallSequence):
         """``file`` is a trace with sessions: a path, or a name in a folder of ``FAIRBENCH_DATA``.
 
         Only sessions are drawn whose longest prompt has ``least_tokens`` to ``most_tokens`` tokens.
-        A session ends after ``most_calls`` calls, not counting those of sub-agents. ``think_scale``
+        A session ends after ``most_calls`` calls, not counting calls of sub-agents. ``think_scale``
         multiplies all recorded pauses.
         """
 
@@ -180,7 +177,7 @@ class Session(CallSequence):
 
 
 class _Copy:
-    """A callable that copies calls, with new content where sessions do not share it."""
+    """A copier of calls, which replaces content that sessions do not share by new content."""
 
     def __init__(self, name: str, think_scale: float) -> None:
         self._name = name
@@ -200,7 +197,7 @@ class _Copy:
         )
 
     def _renamed_prompt(self, prompt: Prompt, shared: int) -> Prompt:
-        """Return the prompt with new content after its first ``shared`` tokens."""
+        """Replace the content of a prompt after its first ``shared`` tokens by new content."""
         made: list[Segment] = []
         for key, length in prompt:
             same = min(shared, length)

@@ -1,4 +1,4 @@
-"""Several samples of one program, requested at once with the same prompt ([Preble] §A.3)."""
+"""Several samples of an answer, requested at once with the same prompt ([Preble] §A.3)."""
 
 from __future__ import annotations
 

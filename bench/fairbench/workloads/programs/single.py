@@ -16,7 +16,7 @@ InputTokens = Annotated[int, Ge(1), Le(10**7)]
 
 
 class Single(Program):
-    """A request that shares no prefix; its output limit is the true output length."""
+    """A request that shares no prefix and whose output limit is the true output length."""
 
     kind = "single"
 
@@ -42,7 +42,7 @@ class Single(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; ``item`` gives the prompt's length and, if known, the answer's."""
+        """Build a program; ``item`` gives the lengths of the prompt and, if known, the answer."""
         if item is None:
             prompt = rng.randint(params.input_min, params.input_max)
         else:

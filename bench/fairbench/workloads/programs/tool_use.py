@@ -17,7 +17,7 @@ from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
 from fairbench.workloads.items import Item
 from fairbench.workloads.programs import base
 
-GOLDEN = 0.6180339887498949  # golden ratio; its multiples modulo 1 are spread evenly over (0, 1)
+GOLDEN = 0.6180339887498949  # Multiples of this ratio, modulo 1, are spread evenly over (0, 1).
 
 
 class _Tools(NamedTuple):
@@ -31,7 +31,7 @@ class ToolUse(base.Program):
     """A call with the common system prompt, the description of one tool, and a question.
 
     A program's tool is drawn by Zipf's law. Tool descriptions do not depend on the seed, and all
-    clients share them unless ``private`` is true.
+    clients share the descriptions unless ``private`` is true.
     """
 
     kind = "tool-use"
@@ -104,7 +104,7 @@ class ToolUse(base.Program):
 
 @lru_cache(maxsize=32)
 def _tools(params: ToolUse.Params) -> _Tools:
-    """Return the tools of a workload; their lognormal lengths do not depend on the run's seed."""
+    """Return the tools of a workload, whose lognormal lengths do not depend on the run's seed."""
     weights = [(rank + 1) ** -params.popularity for rank in range(params.tools)]
     total = sum(weights)
     shares = [weight / total for weight in weights]

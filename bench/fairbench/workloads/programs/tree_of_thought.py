@@ -18,7 +18,7 @@ LEVELS = ("plan", "execute", "reflect", "answer")
 class TreeOfThought(base.Program):
     """A program with four levels (plan, execute, reflect, answer), each of which forks.
 
-    All branches of a fork send the same prompt; a temperature above 0 gives them different answers.
+    All branches of a fork send the same prompt; a temperature above 0 gives different answers.
     """
 
     kind = "tree-of-thought"

@@ -18,9 +18,8 @@ FORMATS = (
 """The names of all trace formats: formats of programs (``read.PROGRAMS``) and of requests."""
 
 NEEDED = ("time", "input_tokens", "output_tokens")
-ALL = "all"  # the only client of a trace whose requests do not name clients
+ALL = "all"  # Requests without the name of a client belong to this single client.
 
-MAX_INPUT, MAX_OUTPUT = 10**7, 10**6  # limits on the tokens of a prompt and of an answer
-# limit in seconds on the length of a trace; ``files.times`` refuses slightly longer times
-MAX_S = 4e9
-MAX_NAME = 1000  # most characters of the name of a client or session
+MAX_INPUT, MAX_OUTPUT = 10**7, 10**6
+MAX_S = 4e9  # A trace lasts at most this many seconds; ``files.times`` refuses longer times.
+MAX_NAME = 1000

@@ -21,7 +21,7 @@ from fairbench.streams import stream
 from fairbench.workloads.traces import MAX_NAME, MAX_S
 from fairbench.workloads.traces.table import TraceTable
 
-# bytes of a hash that become a client's label, and a block's id
+# Labels of clients are hashes of 5 bytes, and ids of blocks are hashes of 8 bytes.
 LABEL_BYTES, ID_BYTES = 5, 8
 COMBINED = "times and clients come from one trace, lengths and prefixes from another"
 
@@ -37,9 +37,8 @@ def cut_trace(
 ) -> TraceTable:
     """Return the first ``head`` requests of the given clients in [``start_s``, ``end_s``).
 
-    ``largest`` is the number of clients to keep; the clients with the most requests in the interval
-    are kept. A session that crosses an end of the interval is cut. Raises UsageError if a client is
-    unknown, or no request is left.
+    ``largest`` clients with the most requests in the interval are kept. A session that crosses an
+    end of the interval is cut. Raises UsageError if a client is unknown, or if no request is left.
     """
     if end_s is not None and end_s <= start_s:
         raise UsageError(f"--to {end_s:g}: must be above {'--from ' * (start_s > 0)}{start_s:g}")
@@ -110,8 +109,8 @@ def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
 def anonymized(table: TraceTable, key: bytes) -> TraceTable:
     """Return the table with clients and blocks renamed by a keyed hash.
 
-    Equal keys give equal labels in all files. Without ``key``, nobody can test whether a client's
-    name occurs. Sessions are numbered, so their names need no hash.
+    Equal keys give equal labels in all files. Only a user who has ``key`` can test whether the name
+    of a client occurs. Sessions are numbered, so their names need no hash.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"
@@ -131,8 +130,8 @@ def _hash(purpose: bytes, text: bytes, key: bytes) -> bytes:
 def spread_out(table: TraceTable) -> TraceTable:
     """Give each request an arrival time of its own, in the recorded order.
 
-    Requests with equal times are spread evenly until the next recorded time; after the last one,
-    over an interval as long as the previous. If all times are equal, nothing changes.
+    Requests with equal times are spread evenly until the next recorded time; after the last time,
+    they are spread over an interval of equal length. If all times are equal, nothing changes.
     """
     moments, first, count = np.unique(table.arrival_s, return_index=True, return_counts=True)
     if len(moments) < 2:
@@ -144,7 +143,7 @@ def spread_out(table: TraceTable) -> TraceTable:
     return replace(table, arrival_s=arrival_s, end_s=table.end_s + (arrival_s - table.arrival_s))
 
 
-# Made-up clients are called synthetic-1, synthetic-2, ..., in order of their rates.
+# Made-up clients are called synthetic-1, synthetic-2, ..., in descending order of their rates.
 SYNTHETIC = "synthetic"
 
 
@@ -201,7 +200,7 @@ def write_trace(table: TraceTable, path: Path) -> None:
 
     Raises UsageError if the file exists or cannot be written.
     """
-    # The file gets its final name only when it is complete.
+    # The file gets its final name only when it is complete, so that no partial trace is used.
     part = path.with_name(f".{path.name}.part")
     try:
         if path.exists():

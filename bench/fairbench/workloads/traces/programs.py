@@ -31,8 +31,8 @@ class FileTraffic(Protocol):
         drawn: Whether times and lengths are drawn at random from measured distributions.
         synthetic: Descriptions of the parts that were not recorded, as the file states.
         pauses: Whether a program has several calls with time between the calls.
-        left_out: Number of requests in the file that the trace leaves out.
-        who_left_out: Description of the requests that are left out.
+        left_out: The number of requests in the file that the trace leaves out.
+        who_left_out: A description of the requests that are left out.
     """
 
     clients: tuple[str, ...]
@@ -48,7 +48,7 @@ class FileTraffic(Protocol):
         ...
 
     def count_programs(self, client: int, until_s: float) -> float:
-        """Return how many programs begin before ``until_s``, estimated if times are random."""
+        """Return how many programs begin before ``until_s``, or an estimate for random times."""
         ...
 
     def table(self, seed: int, until_s: float = inf) -> TraceTable:
@@ -57,12 +57,11 @@ class FileTraffic(Protocol):
 
 
 class Runs(NamedTuple):
-    """Runs: sequences of consecutive blocks that always occur together in prompts.
+    """Runs of blocks: sequences of consecutive blocks that always occur together in prompts.
 
     Only the end of a prompt may cut a run. The prompt of request i consists of the runs
-    ``first[i]`` to ``first[i + 1]`` - 1. ``key`` names each run, and ``blocks`` says how many of
-    its
-    blocks are in the prompt.
+    ``first[i]`` to ``first[i + 1] - 1``. ``key`` names each run, and ``blocks`` is the number of
+    the run's blocks in the prompt.
     """
 
     first: Ints
@@ -73,8 +72,8 @@ class Runs(NamedTuple):
 def runs_of(table: TraceTable) -> Runs:
     """Divide all prompts into runs of blocks.
 
-    A block belongs to the run of another block if it always follows that block, and no other block
-    does.
+    Two blocks belong to one run if the second block always follows the first block, and never
+    follows another block.
     """
     ids = table.blocks
     if not len(ids):
@@ -97,7 +96,7 @@ def runs_of(table: TraceTable) -> Runs:
 
 
 def _only_values(code: Ints, value: Ints, count: int) -> Ints:
-    """Return the only value that occurs with each code, or -1 if there are several."""
+    """Return the only value that occurs with each code; -1 if a code has several values."""
     least, most = np.full(count, 2**62), np.full(count, -1)
     np.minimum.at(least, code, value)
     np.maximum.at(most, code, value)
@@ -105,7 +104,7 @@ def _only_values(code: Ints, value: Ints, count: int) -> Ints:
 
 
 def prompt_of_row(table: TraceTable, runs: Runs, row: int, own: str) -> Prompt:
-    """Return the prompt of a request: its blocks, then a segment ``own`` for the rest."""
+    """Return the prompt of a request: its blocks, then a segment ``own`` for further tokens."""
     left, size = int(table.input_tokens[row]), int(table.block_size[row])
     segments = []
     for run in range(runs.first[row], runs.first[row + 1]):
@@ -119,8 +118,7 @@ def prompt_of_row(table: TraceTable, runs: Runs, row: int, own: str) -> Prompt:
     return tuple(segments)
 
 
-# possible error in seconds of recorded times, because some logs have whole seconds
-CLOCK_S = 1.0
+CLOCK_S = 1.0  # Times may be wrong by this many seconds, because some logs have whole seconds.
 
 
 class RecordedTrace:
@@ -135,7 +133,7 @@ class RecordedTrace:
         self.left_out, self.who_left_out = table.left_out, table.who_left_out
         self.synthetic = table.synthetic
         self._rows, self._first = _rows_by_program(table.session)
-        heads = self._rows[self._first[:-1]]  # the first request of each program
+        heads = self._rows[self._first[:-1]]
         by_client = np.lexsort((heads, table.client[heads]))
         self._programs = by_client
         self._bounds = np.searchsorted(
@@ -178,8 +176,8 @@ class RecordedTrace:
     def _branch(self, own: list[int], rows: list[int], speed: float) -> tuple[int, Branch]:
         """Return the sub-agent in ``rows``, and the number of the call that starts it.
 
-        The first call of the session that began after the recorded end of the sub-agent waits for
-        it.
+        The first call of the session that began after the sub-agent's recorded end waits for the
+        sub-agent.
         """
         table = self._table
         began_s, end_s = float(table.arrival_s[rows[0]]), float(_ends(table, rows).max())
@@ -200,7 +198,7 @@ class RecordedTrace:
                 known_s = float(table.think_s[later])
                 if not isnan(known_s):
                     gap_s, think_s = 0.0, known_s / speed
-                # False if the end is unknown (NaN)
+                # The comparison is False if the end is unknown (NaN).
                 elif end_s <= next_s:
                     gap_s, think_s = 0.0, (next_s - end_s) / speed
             output = int(table.output_tokens[row])
@@ -218,7 +216,7 @@ class RecordedTrace:
 
 
 def _ends(table: TraceTable, rows: list[int]) -> Floats:
-    """Return the time at which each answer was complete, or, if unknown, the arrival time."""
+    """Return the end of each answer in seconds, or the arrival time if the end is unknown."""
     ends: Floats = table.end_s[rows]
     return np.where(np.isnan(ends), table.arrival_s[rows], ends)
 

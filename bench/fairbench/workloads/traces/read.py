@@ -59,16 +59,16 @@ class TraceParams:
     Attributes:
         file: A path, or a name in a folder of ``FAIRBENCH_DATA``.
         format: One of ``FORMATS``, or ``auto`` to detect the format.
-        sha256: SHA-256 digest that the file must have, or "" to accept every file.
-        time_scale: Seconds of the trace that are replayed in one second of the run.
-        columns: Names of columns, as comma-separated ``FIELD=COLUMN``.
-        clients: Number of made-up clients to which programs are assigned; 0 keeps the recorded
+        sha256: The SHA-256 digest that the file must have, or "" to accept every file.
+        time_scale: The seconds of the trace that are replayed in one second of the run.
+        columns: The names of columns, as comma-separated ``FIELD=COLUMN``.
+        clients: The number of made-up clients to which programs are assigned; 0 keeps the recorded
             clients.
         spread: Whether requests that were recorded with equal times are spread over an interval.
-        line: Number of the run to read from a file with several runs, counted from 1.
-        block_size: Tokens of each block in ``hash_ids``; 0 means the size that the file or the
+        line: The number of the run to read from a file with several runs, counted from 1.
+        block_size: The tokens of each block in ``hash_ids``; 0 means the size that the file or the
             format defines.
-        time_unit: Unit of times that have no unit, or "" if unknown.
+        time_unit: The unit of times that have no unit, or "" if unknown.
     """
 
     file: str
@@ -102,12 +102,12 @@ def check_params(params: TraceParams) -> None:
 
 @dataclass(frozen=True)
 class ReadTrace:
-    """A trace, with facts about the file that it comes from.
+    """A trace, with facts about the file that the trace comes from.
 
-    ``unit`` is the unit of the file's times, if known; ``clock`` is given if they are dates.
+    ``unit`` is the unit of the file's times, if known. ``clock`` is given if the times are dates.
     ``nameless`` is a remark for the user if no column names clients. ``cached`` is the name of a
-    column of cached tokens, which a replay ignores ("" if the file has no such column). ``counted``
-    is False if the file has no token counts; each request is then replayed with one token.
+    column of cached tokens, which replays ignore, or "" without such a column. ``counted`` is False
+    if the file has no token counts; each request is then replayed with one token.
     """
 
     trace: FileTraffic
@@ -148,7 +148,6 @@ _read_pinned = lru_cache(maxsize=2)(_read_current)
 
 
 def _format_of(path: Path, params: TraceParams) -> str:
-    """Return the format that the user chose, or else the format that the file seems to have."""
     state = path.stat()
     chosen = params.format
     return _detected_format(path, state.st_mtime_ns, state.st_size) if chosen == AUTO else chosen
@@ -156,7 +155,6 @@ def _format_of(path: Path, params: TraceParams) -> str:
 
 @lru_cache(maxsize=8)
 def _detected_format(path: Path, mtime_ns: int, size: int) -> str:
-    """Return the name of the format that fits one of the first records of a file."""
     texts, places, _ = beginning(path)
     head = [one.value for one in places]
     for record in head[:LOOKED_AT]:
@@ -168,7 +166,7 @@ def _detected_format(path: Path, mtime_ns: int, size: int) -> str:
 
 @lru_cache(maxsize=2)
 def _read_version(path: Path, mtime_ns: int, size: int, params: TraceParams) -> ReadTrace:
-    """Read the trace of a file; modification time and size are part of the cache key."""
+    """Read a trace; ``mtime_ns`` and ``size`` are only used as parts of the cache key."""
     if params.format in PROGRAMS:
         return _trace_of_programs(path, PROGRAMS[params.format], params)
     if params.format not in FORMATS:
@@ -194,7 +192,6 @@ def trace_of(
 
 
 def _with_synthetic_parts(table: TraceTable, params: TraceParams) -> TraceTable:
-    """Return the table with spread times and made-up clients, if ``params`` ask for either."""
     table = spread_out(table) if params.spread else table
     return assigned(table, params.clients) if params.clients else table
 
@@ -207,9 +204,9 @@ def read_with_requests(
     The requests are None if the format of the file is one of ``PROGRAMS``.
 
     Args:
-        params: How the file is to be read.
+        params: The options for reading the file.
         fields: Further fields of the requests to read.
-        signs: Names of columns that tell how requests ended.
+        signs: The names of columns that tell how requests ended.
     """
     path = find_trace_file(params.file)
     name = _format_of(path, params)
@@ -226,7 +223,6 @@ def read_with_requests(
 
 
 def _trace_of_programs(path: Path, chosen: Weka | ServeGen, params: TraceParams) -> ReadTrace:
-    """Return the trace of a file whose records are programs or distributions."""
     records = records_of(path, streamed=True)
     names = columns_of(params.columns)
     if params.line:

@@ -58,10 +58,7 @@ def check_fit(blocks: int, size: int, tokens: int, where: str) -> None:
 
 
 def _block_id(value: Any) -> Any:
-    """Return a text or a whole float as an integer, and any other value unchanged.
-
-    Raises ValueError for a text that is no integer.
-    """
+    """Return a text or a whole float as an integer, and any other value unchanged."""
     if isinstance(value, str):
         return int(value, 16 if value.lower().startswith("0x") else 10)
     exact = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
@@ -95,7 +92,7 @@ FIELDS = (
 )
 """The fields of records that a replay reads."""
 CALLED = {"csv": "lines", "jsonl": "lines", "vtc": "vtc-columns"}
-"""Trace formats whose names differ from their layout's, by layout."""
+"""The layout of each trace format whose name differs from the name of the layout."""
 LARGEST = {"input_tokens": MAX_INPUT, "output_tokens": MAX_OUTPUT, "max_tokens": MAX_OUTPUT}
 WHOLE = "must be a whole number of tokens from 0 to"
 
@@ -126,7 +123,7 @@ CONVERT = {"text": _prompt_blocks, "hash_ids": _block_array}
 
 
 def trace_asked(names: Mapping[str, FieldColumn], layout: str | None, line: int) -> ReadOptions:
-    """Return the options for reading a trace file; ``layout`` None means detection."""
+    """Return the options for reading a trace file; a ``layout`` of None is detected."""
     calls = {} if layout is None else {layout: CALLED.get(layout, layout)}
     return ReadOptions(*(FIELDS, names, layout, calls, line, "--trace-line"), convert=CONVERT)
 
@@ -142,7 +139,7 @@ class TraceNotes(NamedTuple):
     """Facts about a trace: unit and zone of the times, the start time, and remarks for the user.
 
     ``nameless`` is a remark for the user if no column names clients, else "". ``cached`` is the
-    name of a column of cached tokens, which a replay ignores, or "".
+    name of a column of cached tokens, which replays ignore, or "" without such a column.
     """
 
     unit: str
@@ -251,7 +248,6 @@ def _check_counts(columns: FileColumns, field: str, found: Floats) -> None:
 
 
 def _converted(columns: FileColumns, field: str) -> list[Any]:
-    """Return the converted values of a field; missing values become None."""
     found: list[Any] = [None] * len(columns)
     for column in columns.of_fields(field):
         found = [b if a is None else a for a, b in zip(found, column.values, strict=True)]
@@ -267,7 +263,7 @@ def _check_names(requests: FileRequests, field: str, names: list[str]) -> None:
 
 
 def _numbered(values: list[Any]) -> tuple[list[Any], Ints]:
-    """Return the distinct values, and the index of each value among them (None: -1)."""
+    """Return the distinct values, and the index of each value among them; None has index -1."""
     known: dict[Any, int] = {}
     codes = [-1 if one is None else known.setdefault(one, len(known)) for one in values]
     return list(known), np.array(codes, np.int64)
@@ -276,7 +272,7 @@ def _numbered(values: list[Any]) -> tuple[list[Any], Ints]:
 def _request_times(
     requests: FileRequests, kept: Flags, think_ns: Ints, clients: list[str], sessions: list[str]
 ) -> tuple[Ints, Ints]:
-    """Return request arrivals and answer durations in ns; unknown durations are -1."""
+    """Return request arrivals and answer durations in ns; an unknown duration is -1."""
     columns, times = requests.columns, requests.times
     at_ns = requests.start.ns.copy()
     _check_range(columns, requests.start.seconds, at_ns, "start")
@@ -327,11 +323,11 @@ def _place_steps(
 ) -> None:
     """Fill in arrivals that are given only as delays after the session's previous step.
 
-    A session whose requests have no times begins at 0. Raises DataError if the file's other times
-    are dates.
+    A session whose requests have no times begins at 0. Raises DataError if the other times of the
+    file are dates.
     """
     columns = requests.columns
-    # end of the last step of each client's session, in ns
+    # ``ended`` maps each client's session to the end of its last step, in ns.
     ended: dict[tuple[str, str], int] = {}
     delayed = bool(columns.of_fields("delay")) and at_ns.max() < SINCE_1970_NS
     for row in np.flatnonzero(kept).tolist():
@@ -365,7 +361,6 @@ def _blocks_of_requests(
     read: Floats,
     asked_size: int,
 ) -> tuple[PromptBlocks, Ints]:
-    """Return the blocks of the requests ``rows``, and the tokens per block of each request."""
     count = len(rows)
     counts, estimated, sizes = (np.zeros(count, np.int64) for _ in range(3))
     found: list[Ints] = []
@@ -386,7 +381,6 @@ def _blocks_of_requests(
 
 
 def _block_size_of_row(columns: FileColumns) -> Any:
-    """Return a function from a row to the number of tokens per block."""
     of_file = columns.layout.block_size
     stated = np.full(len(columns), np.nan)
     for column in columns.of_fields("block_size"):
@@ -411,14 +405,12 @@ def _block_size_of_row(columns: FileColumns) -> Any:
 
 
 def _branch_numbers(columns: FileColumns) -> Ints:
-    """Return the number of each request's sub-agent; 0 for requests of the session itself."""
     found = columns.field_values("branch") or [0] * len(columns)
     right = (one if type(one) is int and 0 <= one < 2**31 else 0 for one in found)
     return np.array(list(right), np.int64)
 
 
 def _synthetic_parts(columns: FileColumns, rows: Ints) -> tuple[str, ...]:
-    """Return the descriptions in column ``synthetic`` of a fairbench trace."""
     found = columns.field_values("synthetic")
     if found is None:
         return ()
@@ -427,7 +419,7 @@ def _synthetic_parts(columns: FileColumns, rows: Ints) -> tuple[str, ...]:
 
 
 def _unused_cached_column(requests: FileRequests, kept: Flags, parts: PromptBlocks) -> str:
-    """Return the column of cached tokens, which replays ignore, or "" if there is none."""
+    """Return the name of the column of cached tokens, which replays ignore; "" without one."""
     cached = requests.cached_tokens[kept]
     found = requests.columns.of_fields("cached_tokens")
     lost = bool(found) and bool(((np.nan_to_num(cached) > 0) & (parts.counts == 0)).any())

@@ -5,7 +5,7 @@ coefficient of variation of the gaps, Gamma or Weibull, ...]. ``lens`` has, for 
 values and probabilities of ``input_tokens`` and ``output_tokens``. The files are converted from
 data/ of alibaba/ServeGen (f891d11). Clients without tables of lengths are left out.
 
-A window gets as many requests as were measured. The gaps between them, and to the ends of the
+A window gets as many requests as were measured. The gaps between requests, and to the ends of the
 window, are drawn from the window's distribution and scaled to fill the window. The result is a
 renewal process with a given number of requests; Gamma gaps with a coefficient of 1 give a Poisson
 process.
@@ -33,7 +33,7 @@ from fairbench.workloads.traces.programs import TracedProgram
 from fairbench.workloads.traces.table import TableBuilder, TraceRow, TraceTable
 
 LAWS = ("Gamma", "Weibull")
-CONSTANT_BELOW = 1e-3  # gaps with a smaller coefficient of variation count as constant
+CONSTANT_BELOW = 1e-3  # Gaps with a smaller coefficient of variation are drawn as constant.
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class WindowedClient:
 
 
 class WindowedTrace:
-    """The traffic of windowed clients. Each request is a program, and prompts share no prefix."""
+    """The traffic of windowed clients: each request is a program, and prompts share no prefix."""
 
     drawn, pauses = True, False
     synthetic: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ def times_in(window: RenewalWindow, rng: random.Random) -> list[float]:
 @lru_cache(maxsize=4096)
 def weibull_shape(cv: float) -> float:
     """Return the shape of the Weibull distribution with coefficient of variation ``cv`` <= 4000."""
-    # logarithm of the second moment divided by the squared mean
+    # ``wanted`` is the logarithm of the second moment divided by the squared mean.
     low, high, wanted = 0.1, 2000.0, log1p(cv * cv)
     for _ in range(60):
         middle = (low * high) ** 0.5
@@ -171,11 +171,8 @@ def _draw_length(values: tuple[int, ...], sums: tuple[float, ...], rng: random.R
     return values[min(place, len(values) - 1)]
 
 
-WIDTH_S = 600.0  # usual width of a window of ServeGen in seconds
-MAX_COUNT = (
-    3 * 10**6
-    # limit on the requests in a window; the largest measured window has 1.2 million
-)
+WIDTH_S = 600.0  # A window of ServeGen usually has this width in seconds.
+MAX_COUNT = 3 * 10**6  # A window has at most this many requests; measured ones have 1.2 million.
 
 
 class ServeGen:
@@ -187,7 +184,7 @@ class ServeGen:
         return {"client", "windows", "lens"} <= set(first)
 
     def trace(self, records: Iterator[FilePlace], names: Mapping[str, str]) -> WindowedTrace:
-        """Return the trace of a file; column names from ``--map`` (``names``) are refused.
+        """Return the trace of a file; ``names``, column names from ``--map``, are refused.
 
         Raises DataError with the line and the field.
         """
@@ -245,7 +242,6 @@ def _window_values(window: Any, where: str) -> tuple[float, float, float, str]:
 
 
 def _length_tables(tables: dict[str, Any], where: str) -> Iterator[LengthTable]:
-    """Yield the tables of lengths in the order of their start times."""
     found = []
     for start, table in tables.items():
         try:
@@ -262,7 +258,6 @@ def _length_tables(tables: dict[str, Any], where: str) -> Iterator[LengthTable]:
 
 
 def _length_table(table: Any, most: int, where: str) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return the values of a table and their cumulative probabilities."""
     if isinstance(table, list) and len(table) == 2 and all(isinstance(one, list) for one in table):
         values, parts = table
         known = len(values) == len(parts) > 0 and all(map(_is_number, [*values, *parts]))

@@ -1,8 +1,8 @@
 """The requests of a trace: one request as read, all requests as arrays, and statistics.
 
 Texts of prompts are split into blocks of characters and not stored. A block is identified by a
-hash of its characters and of all earlier blocks, so texts with equal beginnings begin with equal
-blocks. If the log has token counts, the tokens per block are the median over its prompts.
+hash of its characters and of all earlier blocks, so that texts with equal beginnings begin with
+equal blocks. If the log has token counts, the length of a block is the median over the prompts.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ class TraceRow(NamedTuple):
     """A request as read; times are in nanoseconds on the file's clock, lengths in tokens.
 
     Attributes:
-        at_ns: Arrival time.
+        at_ns: The arrival time.
         client: The name of the client.
-        input_tokens: Number of tokens in the prompt.
-        output_tokens: Number of tokens in the answer.
-        max_tokens: Limit on the output tokens of the request, or 0 if unknown.
-        session: Name of the request's program, "" if the request is a program by itself.
-        end_ns: Time in ns at which the answer was complete, or None if unknown.
-        blocks: Identities of the blocks at the beginning of the prompt. Blocks with equal
+        input_tokens: The number of tokens in the prompt.
+        output_tokens: The number of tokens in the answer.
+        max_tokens: The limit on the output tokens of the request, or 0 if unknown.
+        session: The name of the request's program, or "" if the request is a program by itself.
+        end_ns: The time in ns at which the answer was complete, or None if unknown.
+        blocks: The identities of the blocks at the beginning of the prompt. Blocks with equal
             identities have equal content; the rest of the prompt is unique.
-        block_size: Number of tokens in a block.
-        synthetic: Description of the parts that were not recorded.
-        estimated: Approximate tokens in the text of the blocks, 0 if the blocks have no text.
-        think_ns: Delay in ns after the answer to the previous step, or None if unknown.
-        branch: Number of the sub-agent that made the request, 0 for the session itself.
-        shared: Tokens at the beginning of the prompt that other sessions may also have.
+        block_size: The number of tokens in a block.
+        synthetic: A description of the parts that were not recorded.
+        estimated: The approximate tokens in the text of the blocks, or 0 if they have no text.
+        think_ns: The delay in ns after the answer to the previous step, or None if unknown.
+        branch: The number of the sub-agent that made the request, or 0 for the session itself.
+        shared: The tokens at the beginning of the prompt that other sessions may also have.
     """
 
     at_ns: int
@@ -58,15 +58,15 @@ class TraceRow(NamedTuple):
     shared: int = 0
 
 
-# characters of a block of text, and the tokens that they are assumed to be
+# A block of text has 92 characters, which are assumed to be 20 tokens.
 CHARACTERS, BLOCK_TOKENS = 92, 20
-MOST_TOKENS = 2 * CHARACTERS  # most tokens of a block
+MOST_TOKENS = 2 * CHARACTERS
 
 Ints = npt.NDArray[np.int64]
 
 
 def blocks_of(text: str) -> list[int]:
-    """Return the identities of the blocks of a text; the last block may be short."""
+    """Return the identities of the blocks of a text, of which the last block may be short."""
     found, before = [], b""
     for start in range(0, len(text), CHARACTERS):
         part = text[start : start + CHARACTERS].encode("utf-8", "surrogatepass")
@@ -83,13 +83,13 @@ def blocks_of_one_size(
     The number of tokens in a block follows from the median ratio of known to estimated tokens.
 
     Args:
-        counts: Number of blocks in each prompt.
+        counts: The number of blocks in each prompt.
         ids: The ids of the blocks of all prompts.
-        tokens: Known number of tokens in each prompt.
-        estimated: Estimated tokens of each prompt's text, or 0 if there is no text.
+        tokens: The known number of tokens in each prompt.
+        estimated: The estimated tokens of each prompt's text, or 0 if there is no text.
 
     Returns:
-        Blocks of each prompt, identities of all blocks, and tokens of a block.
+        The blocks of each prompt, the identities of all blocks, and the tokens of a block.
     """
     rows = np.flatnonzero(estimated)
     ratio = float(np.median(tokens[rows] / estimated[rows]))
@@ -104,9 +104,9 @@ def blocks_of_one_size(
 def _covering(ids: list[int], wanted: int) -> list[int]:
     """Return ``wanted`` block identities made from the identities ``ids`` of a text.
 
-    Surplus identities are dropped: the last block stands for all further text. Missing ones are
-    derived from the last block. A text with fewer than half of the wanted blocks was shortened in
-    the log; its missing text is unknown and gets no blocks.
+    Surplus identities are dropped, and missing identities are derived from the last block. A text
+    with fewer than half of the wanted blocks was shortened in the log; the unknown rest of the text
+    gets no blocks.
     """
     if wanted > 2 * len(ids):
         return ids
@@ -119,13 +119,12 @@ def _covering(ids: list[int], wanted: int) -> list[int]:
 
 Floats = npt.NDArray[np.float64]
 
-ROW_BYTES = 200  # bytes of memory for a row while rows are read and sorted
-# bytes of memory for the name of a client or session, besides its characters
-NAME_BYTES = 200
-MAX_SYNTHETIC = 8  # most different descriptions of synthetic parts in a trace
-# Larger times are dates, which floats represent with a precision of microseconds.
+ROW_BYTES = 200  # A row takes this many bytes of memory while rows are read and sorted.
+NAME_BYTES = 200  # Besides its characters, a client's or session's name takes this many bytes.
+MAX_SYNTHETIC = 8
+# Times above 10^15 ns are dates, which floats represent with a precision of microseconds.
 SINCE_1970_NS = 10**15
-FAILED = "failed requests"  # default description of requests that a trace leaves out
+FAILED = "failed requests"  # By default, a trace leaves out these requests.
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,23 +132,23 @@ class TraceTable:
     """The requests of a trace as columns; row i of every column is request i.
 
     Attributes:
-        clients: Names of the clients; the code of a client is a position in this list.
-        arrival_s: Time of arrival, in seconds after the first request.
+        clients: The names of the clients; a client's code is its position in this list.
+        arrival_s: The time of arrival, in seconds after the first request.
         client: The code (number) of the client.
-        input_tokens: Number of tokens in the prompt.
-        output_tokens: Number of tokens in the answer.
-        max_tokens: Limit on the output tokens of the request, or 0 if unknown.
-        session: Number of the session, or -1 for a request without a session.
-        end_s: End of the answer in seconds after the first request, NaN if unknown.
-        think_s: Seconds after the answer to the previous step, or NaN if unknown.
-        block_size: Number of tokens in a block.
+        input_tokens: The number of tokens in the prompt.
+        output_tokens: The number of tokens in the answer.
+        max_tokens: The limit on the output tokens of the request, or 0 if unknown.
+        session: The number of the session, or -1 for a request without a session.
+        end_s: The end of the answer in seconds after the first request; NaN if unknown.
+        think_s: The seconds after the answer to the previous step; NaN if unknown.
+        block_size: The number of tokens in a block.
         first_block: For each request, the index of its first block in ``blocks``; one more entry
             at the end holds the number of blocks.
         blocks: The ids of the blocks of all prompts.
-        branch: Number of a sub-agent of the session, 0 for the session itself.
-        shared: Tokens at the prompt's beginning that other sessions may share.
-        left_out: Number of requests in the file that the table leaves out.
-        who_left_out: Description of the requests that are left out.
+        branch: The number of a sub-agent of the session, or 0 for the session itself.
+        shared: The tokens at the prompt's beginning that other sessions may share.
+        left_out: The number of requests in the file that the table leaves out.
+        who_left_out: A description of the requests that are left out.
         synthetic: Descriptions of the parts that were not recorded.
     """
 
@@ -180,7 +179,7 @@ class TraceTable:
         return float(self.arrival_s[-1])
 
     def selected(self, rows: Ints) -> TraceTable:
-        """Return the requests of the given rows in this order, without clients that have none."""
+        """Return the requests of the given rows, in the given order, with only their clients."""
         codes, client = np.unique(self.client[rows], return_inverse=True)
         counts = np.diff(self.first_block)[rows]
         starts = np.repeat(self.first_block[rows] - _sums_before(counts), counts)
@@ -200,7 +199,6 @@ COLUMNS = ("arrival_s", "end_s", "think_s", *COUNTS)
 
 
 def _sums_before(counts: Ints) -> Ints:
-    """Return, for each element, the sum of all earlier elements."""
     return np.cumsum(counts) - counts
 
 
@@ -262,7 +260,7 @@ class TableBuilder:
 class PromptBlocks(NamedTuple):
     """The blocks of all prompts: number of blocks of each prompt, and identities of all blocks.
 
-    ``estimated`` is the approximate number of tokens in each prompt's text, or 0 without text.
+    ``estimated`` is the approximate number of tokens in each prompt's text, or 0 without a text.
     """
 
     counts: Ints
@@ -276,7 +274,7 @@ def table_of(
     """Build a table of requests in order of time, with clients in order of names.
 
     Args:
-        clients: Names of the clients; the codes in ``column["client"]`` are positions in this list.
+        clients: The names of the clients; ``column["client"]`` holds positions in this list.
         column: Arrays ``at`` (arrival), ``end`` (duration of the answer) and ``think`` in ns,
             negative if unknown, and the arrays named in ``COUNTS``. Each array has the shape (n,)
             with n > 0.
@@ -316,7 +314,7 @@ def _natural_order(name: str) -> tuple[int, int, str]:
 
 
 PERCENTILES = (50, 90, 99)
-PEAK_S = 60.0  # seconds over which the peak rate is measured
+PEAK_S = 60.0
 
 
 def facts_of_table(table: TraceTable) -> dict[str, Any]:
@@ -324,8 +322,8 @@ def facts_of_table(table: TraceTable) -> dict[str, Any]:
 
     Rates are per second, and lengths are in tokens. ``cv`` is the coefficient of variation of the
     gaps between requests: 1 for a Poisson process, null for fewer than three requests.
-    ``last_end_s`` is the time from the first arrival to the last end of an answer, null if no
-    answer has an end.
+    ``last_end_s`` is the time from the first arrival to the last end of an answer; null if no end
+    is known.
     """
     sessions = table.session[table.session >= 0]
     by_client = np.argsort(table.client, kind="stable")
@@ -362,7 +360,7 @@ def _request_facts(table: TraceTable, rows: Ints) -> dict[str, Any]:
 
 
 def burstiness(arrival_s: Floats) -> float | None:
-    """Return the coefficient of variation of the gaps between arrivals, or None if not defined."""
+    """Return the coefficient of variation of the gaps between arrivals; None if not defined."""
     gaps = np.diff(arrival_s)
     if len(gaps) < 2 or not gaps.any():
         return None
@@ -380,7 +378,6 @@ def _length_facts(name: str, tokens: Ints) -> dict[str, Any]:
 
 
 def _peak(arrival_s: Floats) -> float:
-    """Return the highest request rate (1/s) over a minute, or over a shorter trace as a whole."""
     length_s = min(PEAK_S, float(arrival_s[-1])) or PEAK_S
     return float(np.unique(arrival_s // PEAK_S, return_counts=True)[1].max() / length_s)
 
@@ -390,7 +387,7 @@ def shared_prefixes(table: TraceTable) -> dict[str, float]:
 
     ``shared_ratio`` is the fraction of input tokens in blocks that occur in several requests.
     ``infinite_hit_rate`` is the fraction of input tokens that would hit an unlimited prefix cache.
-    Both are 0 if the trace has no blocks.
+    ``shared_ratio`` and ``infinite_hit_rate`` are 0 if the trace has no blocks.
     """
     total = int(table.input_tokens.sum())
     counts = np.diff(table.first_block)
@@ -409,7 +406,7 @@ def shared_prefixes(table: TraceTable) -> dict[str, float]:
 
 def _hit_tokens(table: TraceTable, code: Ints, tokens: Ints) -> int:
     """Return how many input tokens would hit an unlimited prefix cache."""
-    seen: dict[tuple[int, int], int] = {}  # the prefix tree: (node, block) -> child; the root is 0
+    seen: dict[tuple[int, int], int] = {}  # The prefix tree maps (node, block) to a child node.
     hits = 0
     codes, lengths, first = code.tolist(), tokens.tolist(), table.first_block.tolist()
     for begin, end in pairwise(first):

@@ -4,9 +4,9 @@ The format is defined by callanjfox/kv-cache-tester (at 94f6046); AIPerf and inf
 such files. A session has a list ``requests`` in order of time. Each request has the times ``t`` and
 ``api_time`` in seconds, the lengths ``in`` and ``out`` in tokens, and the ``hash_ids`` of its full
 blocks. A request of type ``subagent`` contains the requests of a sub-agent, with times relative to
-its own ``t``. Block ids of different sessions are unrelated, but tool definitions with equal token
-counts are assumed to be shared, and so are system prompts. All sessions begin at time 0, because
-the files contain no start times.
+the ``t`` of that request. Block ids of different sessions are unrelated. Tool definitions with
+equal token counts are nevertheless assumed to be shared, and so are system prompts. All sessions
+begin at time 0, because the files contain no start times.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from fairbench.workloads.traces.requests import client_name
 from fairbench.workloads.traces.table import TraceRow
 
 NS = 10**9
-# seconds by which turns may seem to overlap, because times are rounded to whole seconds
-CLOCK_S = 1.0
+CLOCK_S = 1.0  # Turns may overlap by this many seconds, because some logs have whole seconds.
 SUBAGENT = "subagent"
 RETURNED = "completed"
 
 
 class _Agent(NamedTuple):
-    """An agent of a session: its number (0: the session itself), start (s), and shared tokens."""
+    """An agent of a session: its number (0 for the session), start (s), and shared tokens."""
 
     number: int
     starts_s: float
@@ -44,7 +43,6 @@ class _Identities:
         self._known: dict[tuple[object, ...], int] = {}
 
     def number_of_block(self, *what: object) -> int:
-        """Return the identity of the block that ``what`` describes."""
         return self._known.setdefault(what, len(self._known))
 
 
@@ -59,10 +57,10 @@ class Weka:
     def rows(
         self, records: Iterator[FilePlace], names: Mapping[str, str]
     ) -> Iterator[TraceRow | None]:
-        """Yield the requests of the sessions, or None for a failed request.
+        """Yield the requests of the sessions; a failed request is yielded as None.
 
-        ``names`` maps each field to the column that the user named. Raises DataError with the
-        session and the turn.
+        ``names`` maps each field to the column that the user named. Raises DataError, which names
+        the session and the turn.
         """
         identities = _Identities()
         for where, record in records:
@@ -90,7 +88,7 @@ class _Session:
         self._agents = 0
 
     def rows(self) -> Iterator[TraceRow | None]:
-        """Yield the requests of the session and its sub-agents, or None for a failed request."""
+        """Yield the requests of the session and its sub-agents; a failed request becomes None."""
         tools, system = self._shared_tokens(self._record, self._where)
         yield from self._turns(self._record, _Agent(0, 0.0, tools, system), self._where)
 
@@ -137,7 +135,7 @@ class _Session:
         tokens = self._whole_number(turn, "in", where, least=1, most=MAX_INPUT)
         output = self._whole_number(turn, "out", where, most=MAX_OUTPUT)
         if not output:
-            return None  # the request failed
+            return None  # Failed requests have no output.
         at_ns = round((agent.starts_s + t_s) * NS)
         return TraceRow(
             at_ns,
@@ -153,7 +151,6 @@ class _Session:
         )
 
     def _blocks(self, turn: Record, agent: _Agent, tokens: int, where: str) -> list[int]:
-        """Return the identities of the blocks of a turn's prompt."""
         given = turn.get("hash_ids", [])
         if not isinstance(given, list) or not all(type(one) is int for one in given):
             raise DataError(f"{where}: hash_ids: must be a list of integers")
@@ -176,7 +173,7 @@ class _Session:
         ]
 
     def _shared_blocks(self, agent: _Agent) -> int:
-        """Return how many blocks lie wholly in the tool definitions and system prompt."""
+        """Return how many blocks lie wholly in the tool definitions and the system prompt."""
         return (agent.tool_tokens + agent.system_tokens) // self._size
 
     def _shared_tokens(self, record: Record, where: str) -> tuple[int, int]:

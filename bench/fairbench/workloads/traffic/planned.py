@@ -1,7 +1,7 @@
 """Arrivals with a planned rate: constant, on and off, ramp, phases, bursts, daily wave.
 
 Gaps between programs are even, as in the synthetic experiments of [VTC] ([VTC-artifact],
-fair_bench/trace.py), or random as for kind ``gamma``. They are drawn with mean 1 and divided by the
+fair_bench/trace.py), or random as for kind ``gamma``. Gaps are drawn with mean 1 and divided by the
 present rate.
 """
 
@@ -66,14 +66,14 @@ class Piece(NamedTuple):
         )
 
     def programs_until(self, until_s: float = inf) -> float:
-        """Return the number of programs that arrive in this piece before ``until_s``."""
+        """Return the number of programs that arrive in the piece before ``until_s``."""
         length_s = max(0.0, min(self.end_s, until_s) - self.start_s)
         if self.rate == self.to_rate:
             return self.rate * length_s if self.rate else 0.0
         return (self.rate + self.slope * length_s / 2) * length_s
 
     def when(self, programs: float) -> float:
-        """Return the time in seconds at which ``programs`` programs of this piece have arrived."""
+        """Return the time in seconds at which ``programs`` programs of the piece have arrived."""
         root = sqrt(max(0.0, self.rate**2 + 2 * self.slope * programs))
         return self.start_s + (2 * programs / (self.rate + root) if programs else 0.0)
 
@@ -81,8 +81,8 @@ class Piece(NamedTuple):
 def pieces(phases: tuple[Phase, ...], programs_per_s: float, *, repeat: bool) -> Iterator[Piece]:
     """Yield the linear pieces of a client's rate in order of time, without pieces of rate 0.
 
-    With ``repeat``, the phases start again after the last; otherwise the last continues without
-    end. The iterator ends only if no further program arrives.
+    With ``repeat``, the phases start again after the last phase; otherwise, the last phase
+    continues without end. The iterator ends only if no further program arrives.
     """
     start_s = 0.0
     for phase in _repeated(phases) if repeat else phases[:-1]:
@@ -97,7 +97,6 @@ def pieces(phases: tuple[Phase, ...], programs_per_s: float, *, repeat: bool) ->
 
 
 def _repeated(phases: tuple[Phase, ...]) -> Iterator[Phase]:
-    """Yield the phases repeatedly, or once if all phases have rate 0."""
     while True:
         yield from phases
         if not any(phase.multiple or phase.to_multiple for phase in phases):
@@ -142,7 +141,7 @@ class PacedArrivals(ArrivalSource):
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
         gaps = self._gaps(rng)
-        # programs expected by the next arrival, and before the present piece; both are fractional
+        # ``due`` programs are expected by the next arrival, and ``arrived`` by the piece's start.
         due, arrived = next(gaps), 0.0
         number = count()
         for piece in self._pieces():
@@ -212,8 +211,7 @@ class PlannedKind(TrafficKind):
         return self.usual(load._replace(programs_per_s=rate, num_programs=count))
 
 
-# straight lines that approximate a period, with the same mean as the wave
-PIECES = 24
+PIECES = 24  # A wave is approximated by this many straight lines, with an equal mean.
 
 
 class Constant(PlannedKind):
@@ -223,7 +221,7 @@ class Constant(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """No parameters: the scenario and the command line set the rate."""
+        """The kind has no parameters; the scenario and the command line set the rate."""
 
     def phases(self, load: TrafficLoad) -> tuple[Phase, ...]:
         return (Phase(inf, 1.0),)
@@ -253,7 +251,7 @@ class Ramp(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """Multiples of the client's rate at the beginning and at the end."""
+        """Multiples of the client's rate at the beginning and at the end of the run."""
 
         from_multiple: Annotated[float, Ge(0)]
         to_multiple: Annotated[float, Ge(0)]
@@ -292,7 +290,7 @@ class Bursts(PlannedKind):
     """The kind ``bursts``: bursts at regular times.
 
     Between bursts, the client has its usual rate. Each period of ``every_s`` seconds starts at the
-    client's rate and ends with a burst.
+    usual rate and ends with a burst.
     """
 
     kind = "bursts"
@@ -321,8 +319,8 @@ class Bursts(PlannedKind):
 class Diurnal(PlannedKind):
     """The kind ``diurnal``: a daily wave; the mean over a period is the client's rate.
 
-    The rate is 1 + ``swing`` times the mean at ``peak_s``, and 1 - ``swing`` times the mean half a
-    period later. The curve is a cosine, approximated by 24 straight lines.
+    At ``peak_s``, the rate is 1 + ``swing`` times the mean; half a period later, it is 1 -
+    ``swing`` times the mean. The curve is a cosine, approximated by 24 straight lines.
     """
 
     kind = "diurnal"

@@ -1,6 +1,6 @@
 """Arrivals from recorded files: a trace, VTC's sample of Chatbot Arena, or Azure's gaps.
 
-The gaps of Azure's trace are replayed at the requested rate, as in [Preble] §4.3.
+Kind ``azure`` replays the gaps of Azure's trace at the requested rate, as in [Preble] §4.3.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Azure(Gamma):
 
     def arrivals(self, rates: tuple[Rate, ...], load: TrafficLoad) -> AzureArrivals:
         load.check_plain("arrivals of kind azure, whose trace sets it")
-        # Read the trace now, to report errors in the file before the run starts.
+        # The trace is read now, so that errors in the file are reported before the run starts.
         trace_gaps(self.params.path)
         return AzureArrivals(rates, 1.0, load.num_programs, load.until_s, self.params.path)
 
@@ -70,8 +70,8 @@ class Azure(Gamma):
 def trace_gaps(path: str) -> tuple[float, ...]:
     """Return the gaps between requests of a trace, scaled to mean 1.
 
-    If two requests have the same time, their gap is 0. Raises DataError with file and line if the
-    trace cannot be read.
+    Two requests with equal times have a gap of 0. Raises DataError with file and line if the trace
+    cannot be read.
     """
     times: list[datetime] = []
     for number, row in csv_rows(Path(path), f"arrivals {path}"):
@@ -95,7 +95,7 @@ def trace_gaps(path: str) -> tuple[float, ...]:
 
 
 DAY_S = 86_400
-# The simulated clock can count 2^63 ps, or 106 days; 6 of these days are for late answers.
+# The simulated clock can count 2^63 ps, or 106 days, of which 6 days are kept for late answers.
 MAX_PLAYED_S = 100.0 * DAY_S
 
 
@@ -175,8 +175,8 @@ class ReplayTraffic:
         return self.usual(load)
 
 
-# largest values of the fields of a line; they follow from the integer types of records, and the
-# limit on a length is ten times the longest context of a model
+# The largest values of a line's fields follow from the integer types of records; the limit on
+# lengths is ten times the longest context of a model.
 FIELDS = {"t": 1e10, "client": 2**31 - 1, "prompt_len": 10_000_000, "output_len": 10_000_000}
 
 
@@ -241,10 +241,6 @@ class TraceTraffic:
 
 @lru_cache(maxsize=4)
 def _arrivals_by_client(path: Path) -> Mapping[Any, tuple[Arrival, ...]]:
-    """Read the arrivals of each client, in order of ids.
-
-    Raises DataError with the file and the line.
-    """
     found: dict[Any, list[Arrival]] = {}
     last_s = 0.0
     for number, (where, record) in enumerate(json_lines(path, f"{path}"), start=1):

@@ -1,7 +1,7 @@
 """The interface of arrival processes, the default Gamma process, and closed loops.
 
 The Gamma renewal process ([DLPM] §6.1) may change its rate at given times. In a closed loop, a user
-waits for the end of a program, thinks, and starts the next one.
+waits for the end of a program, thinks, and starts the next program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairbench.workloads.programs.base import MeanGap
 
 
 class Arrival(NamedTuple):
-    """The arrival of a program: its time in seconds, and its input ``item`` (or None).
+    """The arrival of a program: its time in seconds, and its input ``item`` or None.
 
     A program without an ``item`` takes its input from the run's data set, or has random lengths.
     """
@@ -33,10 +33,10 @@ class Arrival(NamedTuple):
 class TrafficLoad(NamedTuple):
     """The traffic that a workload and the command line request from one client.
 
-    Client number ``client`` sends ``programs_per_s`` (``inf``: all at once), at most
-    ``num_programs`` (None: no limit), and none from ``until_s`` on. ``burstiness`` is the shape of
-    the Gamma distribution of gaps. ``rate_given`` is True if the user set the rate, and False if
-    the workload file sets the rate.
+    Client number ``client`` sends ``programs_per_s`` programs per second; ``inf`` sends all
+    programs at once. The client sends at most ``num_programs`` programs (None means no limit), and
+    no programs from ``until_s`` on. ``burstiness`` is the shape of the Gamma distribution of gaps.
+    ``rate_given`` is True if the user set the rate, and False if the workload file sets it.
     """
 
     client: int
@@ -87,8 +87,8 @@ class TrafficKind(Protocol):
 class ArrivalSource(Protocol):
     """The arrivals of a client, immutable so that several processes can share them.
 
-    ``rng`` is the random stream for this client's arrivals, new for each call; equal streams give
-    equal arrivals.
+    ``rng`` is the random stream for this client's arrivals. Each call needs a new stream; equal
+    streams give equal arrivals.
     """
 
     @property
@@ -105,12 +105,12 @@ class ArrivalSource(Protocol):
         ...
 
     def last_arrival_s(self, rng: random.Random) -> float:
-        """Return the time of the last arrival, or 0 if there is none; the arrivals must end."""
+        """Return the time of the last arrival; 0 without arrivals. The arrivals must end."""
         return max((at_s for at_s, _ in self.arrivals(rng)), default=0.0)
 
 
 class Rate(NamedTuple):
-    """A rate above 0 in programs/s (``inf``: all at once) that applies from ``start_s`` on."""
+    """A rate in programs/s that applies from ``start_s`` on; ``inf`` sends all programs at once."""
 
     start_s: float
     programs_per_s: float
@@ -120,8 +120,8 @@ class Rate(NamedTuple):
 class GammaArrivals(ArrivalSource):
     """The arrivals of a Gamma process with given rates.
 
-    The arrivals end after ``num_programs`` programs (None: no limit) or at ``until_s``, whichever
-    comes first. ``burstiness`` is the shape of the Gamma distribution of gaps.
+    The arrivals end after ``num_programs`` programs (None means no limit) or at ``until_s``,
+    whichever comes first. ``burstiness`` is the shape of the Gamma distribution of gaps.
     """
 
     rates: tuple[Rate, ...]
@@ -136,7 +136,7 @@ class GammaArrivals(ArrivalSource):
             yield Arrival(at_s)
 
     def gaps(self, rng: random.Random) -> Iterator[float]:
-        """Yield gaps with mean 1, without end; the rate divides them."""
+        """Yield gaps with mean 1, without end; the gaps are later divided by the rate."""
         return gamma_gaps(rng, self.burstiness)
 
     def expected_programs(self, before_s: float = inf) -> float:
@@ -185,7 +185,7 @@ def gamma_gaps(rng: random.Random, burstiness: float) -> Iterator[float]:
     """Yield gaps from a Gamma distribution with mean 1 and shape ``burstiness``.
 
     The coefficient of variation of the gaps is 1/sqrt(burstiness): a burstiness of 1 gives a
-    Poisson process, and infinity gives even gaps.
+    Poisson process, and an infinite burstiness gives even gaps.
     """
     if burstiness == inf:
         yield from repeat(1.0)
@@ -194,7 +194,7 @@ def gamma_gaps(rng: random.Random, burstiness: float) -> Iterator[float]:
 
 
 def arrival_times(gaps: Iterator[float], rates: tuple[Rate, ...]) -> Iterator[float]:
-    """Yield arrival times in seconds: each gap, of mean 1, is divided by the present rate."""
+    """Yield arrival times in seconds, for gaps of mean 1 that are divided by the present rate."""
     now, piece = rates[0].start_s, 0
     for unit in gaps:
         gap = unit
@@ -217,9 +217,9 @@ PROGRAM_S = 5.0
 class ClosedArrivals(ArrivalSource):
     """``users`` users in closed loops with exponential think times of mean ``think_s`` seconds.
 
-    After ``until_s`` seconds, users start no programs. Start times depend on the speed of the
-    cluster, so drivers use ``plan.User``; the methods of this class only give estimates, in which
-    every program takes ``PROGRAM_S`` seconds.
+    Users start no programs after ``until_s`` seconds. Start times depend on the speed of the
+    cluster, so drivers use ``plan.User``. The methods of this class only estimate start times, with
+    ``PROGRAM_S`` seconds for each program.
     """
 
     users: int
