@@ -1,4 +1,4 @@
-"""A comparison of rules that order one client's calls: DLPM's rule and three upstream rules.
+"""A comparison of DLPM with three rules that serve the most upstream call first.
 
     python studies upstream
 
@@ -20,11 +20,11 @@ FIRST = {
     "depth": "shortest chain of calls before",
     "few_left": "fewest calls left",
 }
-"""The call that goes first under each value of ``dlpm-upstream.upstream``."""
+"""The call that is served first under each value of ``dlpm-upstream.upstream``."""
 
 
 def row(cell: SchedulerResults) -> dict[str, str]:
-    """Return a row of the table, with means over the seeds."""
+    """Return a table row with means over the seeds."""
     rule = value_at(cell.runs[0].experiment, "settings.dlpm-upstream.upstream")
     if "upstream" in cell.combined["scheduler"]:
         rule = rule or "calls_left"
