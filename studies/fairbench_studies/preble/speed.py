@@ -1,4 +1,4 @@
-"""The number of decisions per second that the router E2 makes here ([Preble] §4.4)."""
+"""The measured number of routing decisions per second of the router E2 ([Preble] §4.4)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GPUS = 4
 def measure() -> dict[str, list[float]]:
     """Route each workload ``REPEATS`` times as fast as possible. Return requests per second.
 
-    The two workloads have the most complex and the simplest prefix tree.
+    Of all workloads, tool use has the most complex prefix tree, and video QA the simplest.
     """
     prompts = {name: _prompts(name)[:REQUESTS] for name in ("tool-use", "video-qa")}
     rounds = [[_speed(of) for of in prompts.values()] for _ in range(REPEATS)]
@@ -43,7 +43,7 @@ def _speed(prompts: list[Prompt]) -> float:
 
 
 def _prompts(workload: str) -> list[Prompt]:
-    """Return the prompts of a workload, program by program."""
+    """Return the prompts of a workload's programs, one program after the other."""
     spec = load_workload(workload)
     params = make_params(spec.program, spec.params, workload)
     kind = program_class(spec.program)
@@ -58,7 +58,7 @@ def _prompts(workload: str) -> list[Prompt]:
 
 
 class _Listed:
-    """A stand-in for the model (``core.LLM``) that lists prompts and answers them at once."""
+    """A stand-in for the model (``core.LLM``) that lists prompts and answers at once."""
 
     def __init__(self) -> None:
         self.prompts: list[Prompt] = []
@@ -70,7 +70,7 @@ class _Listed:
         return Segment(name, output_tokens)
 
     async def sleep(self, seconds: float) -> None:
-        """Return at once, because no time passes."""
+        """Return at once, because time does not pass here."""
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         return [await branch for branch in branches]

@@ -32,7 +32,7 @@ DIVIDED = "independent, 1/N quantum each"
 GATHERED = "exchange, each client at one"
 FORMS = ("independent", DIVIDED, "sticky", "exchange", GATHERED)
 
-# The drift is the difference between a client's charges at two workers.
+# The drift is the largest difference between a client's charges at two workers.
 REPLICAS = 4
 DRIFT: Mapping[str, Any] = {
     "workload": "tot", "scenario": "s1", "scheduler": "d2lpm", "dp": REPLICAS, "duration_s": 60.0,
@@ -43,8 +43,8 @@ SEEDS = range(5)
 class Drift(NamedTuple):
     """The results of a case: shares of well-behaved clients, and charges of clients at workers.
 
-    ``shares`` holds a value for each seed. The drift ``apart`` and the charges ``unheard`` by other
-    routers are maxima over seeds, the bound is a minimum, and service and hit rate are means.
+    ``shares`` has a value per seed. ``apart`` is the largest drift over all seeds, and ``unheard``
+    the largest charge that a router did not know. ``bound`` is the lowest bound of all seeds.
     """
 
     shares: tuple[float, ...]
@@ -55,12 +55,12 @@ class Drift(NamedTuple):
     unheard: float
 
     def changes(self, alone: Drift) -> NDArray[Any]:
-        """Return each seed's change of the share from a single router's, in percentage points."""
+        """Return, for each seed, the change of the share from a single router, in points."""
         return np.asarray(100 * (np.array(self.shares) - np.array(alone.shares)))
 
 
 def scaling() -> Iterator[list[str]]:
-    """Yield a row per number of workers, number of routers, and way of sharing charges."""
+    """Yield a table row per number of workers, number of routers, and way of sharing charges."""
     for workload, dp, numbers in FLEETS:
         for number, form in [(1, ""), *((n, form) for n in numbers for form in FORMS)]:
             flags = SCALE | {"workload": workload, "dp": dp, "routers": number}
@@ -91,7 +91,7 @@ def cases() -> Iterator[Case]:
 
 
 def drift(one: Case) -> Drift:
-    """Simulate a case with all seeds."""
+    """Simulate a case with all seeds, and return the combined results."""
     found = [_drift(one, seed) for seed in SEEDS]
     of = {name: [getattr(each, name) for each in found] for name in Drift._fields}
     return Drift(
@@ -124,9 +124,9 @@ def _drift(one: Case, seed: int) -> Drift:
 
 
 def charges(result: RunResult) -> tuple[float, float]:
-    """Return the largest difference of a client's charges between workers, and what bounds it.
+    """Return the largest difference of a client's charges between workers, and its bound.
 
-    The second number is the client's longest prompt plus its most unfinished output at a worker.
+    The bound is the client's longest prompt plus its largest unfinished output at a worker.
     """
     table = result.requests
     column = {key: np.asarray(table[key]) for key in ("worker", "arrival_s", "finish_s")}
@@ -175,7 +175,7 @@ def rows_of(found: Mapping[Case, Drift]) -> Iterator[list[str]]:
 
 
 def points(changes: NDArray[Any]) -> str:
-    """Return the mean and the standard deviation as text."""
+    """Return the mean and the standard deviation of changes as text."""
     return f"{changes.mean():+.1f} ± {changes.std(ddof=1):.1f}"
 
 

@@ -4,7 +4,7 @@
     python studies traces results/runs/traces
 
 The script writes results/tables/traces.csv. The traces are not part of this repository; the
-workload files say where they are published.
+workload files name their sources.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SCHEDULERS = ("fcfs", "lpm", "vtc", "dlpm", "d2lpm", "preble")
 
 
 def row(summary: Summary) -> dict[str, str]:
-    """Return a table row for a run's summary."""
+    """Return the table row of a run."""
     shares = [one["entitlement_ratio"] for one in summary["clients"]]
     judged = [share for share in shares if share is not None]
     below = sum(share < 0.5 for share in judged)
