@@ -18,7 +18,7 @@ MEASURED_VTC = 779
 
 
 def judge_limits(seeds: Seeds) -> list[Part]:
-    """Judge whether a rate limit costs throughput, and a higher limit less."""
+    """Judge whether a rate limit lowers throughput, and a higher limit lowers it less."""
     vtc = by_seed(seeds, f"{ARENA} vtc", "throughput", throughput_tok_s)
     limited = [
         by_seed(seeds, f"{ARENA} rpm {limit}", "throughput", throughput_tok_s)
@@ -45,7 +45,7 @@ def judge_limits(seeds: Seeds) -> list[Part]:
 
 
 class Row(NamedTuple):
-    """A run by its name, with the measured mean and variance of the service difference."""
+    """The name of a run, with the measured mean and variance of the service difference."""
 
     run: str
     mean: float
@@ -64,9 +64,9 @@ TABLE = {
 
 
 def judge_arena(seeds: Seeds) -> list[Part]:
-    """Judge the ranking of runs by the mean and the variance of the service difference.
+    """Judge the order of runs by the mean and by the variance of the service difference.
 
-    The values of the means are judged, too.
+    The size of each mean is judged, too.
     """
     found = {
         name: [Differences(*one) for one in by_seed(seeds, row.run, "differences", differences)]

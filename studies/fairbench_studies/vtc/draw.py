@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PANEL_IN, HEIGHT_IN = 3.1, 2.9
-# most characters in a line of text below the figure
+# largest number of characters in a line of text below the figure
 LETTERS = 90
-# An axis is longer than its values by this factor, which leaves space for the legend.
+# factor by which an axis is longer than its values, to leave space for the legend
 HEADROOM = 1.25
-MARKS = 12  # number of marks on a curve
+MARKS = 12  # markers per curve
 
 
 def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
-    """Draw each figure whose runs are complete. Return the files. Raises UsageError."""
+    """Draw each figure whose runs are complete, and return the files. Raises UsageError."""
     files: list[Path] = []
     for number in FIGURES:
         used = _Used(results.traces)
@@ -36,7 +36,7 @@ def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
 
 
 class _Used(dict[str, Trace]):
-    """Traces by name of the run, with a record of which were read."""
+    """Traces by name of the run, which record the names that were read."""
 
     def __init__(self, traces: Mapping[str, Trace]) -> None:
         super().__init__(traces)

@@ -26,7 +26,7 @@ class Experiment:
     duration_s: float | None = None
 
     def spec(self, seed: int = 0) -> ExperimentSpec:
-        """Return the complete experiment with a seed.
+        """Return the complete experiment with the given seed.
 
         Raises DataError if the experiment's trace is missing.
         """
@@ -59,7 +59,7 @@ def _under(workload: str, *schedulers: str) -> dict[str, Experiment]:
     return {f"{workload} {local}": Experiment(workload, local) for local in schedulers}
 
 
-SHORT = "vtc-overload short"  # 360 s long, like the measured runs with predictions
+SHORT = "vtc-overload short"  # 360 s long, like the measured runs with predicted lengths
 EXPERIMENTS: Mapping[str, Experiment] = {
     **_under("vtc-overload", "vtc", "fcfs", "mdrr"),
     f"{SHORT} vtc": Experiment("vtc-overload", "vtc", duration_s=360.0),
@@ -91,7 +91,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 
 
 def possible() -> dict[str, Experiment]:
-    """Return the experiments whose data exist. Some need the Arena trace."""
+    """Return the experiments whose data exist. Some experiments need the Arena trace."""
     try:
         find_trace_file("vtc_arena_trace.jsonl.gz")
     except DataError:
