@@ -3,7 +3,7 @@
 VTC-artifact names a folder after the scheduler and its settings: ``VTC``, ``VTC_oracle`` (output
 lengths are known), ``VTC_pred_50`` (predictions are wrong by up to 50%), ``VTC_predict``
 (predictions are a moving average), ``WVTC`` (weighted), ``LCF``, ``FCFS``, ``LShare/rpmN``. With
-the suffix ``_profile``, a profiled cost is charged instead of weighted tokens. Source:
+the suffix ``_profile``, the scheduler charges a profiled cost instead of weighted tokens. Source:
 [VTC-artifact], fair_bench/REVISION.md and slora/server/router/.
 """
 
@@ -21,8 +21,8 @@ from fairbench.schedulers.registry import build_local, local_class
 from fairbench_studies.validation.slora.forms import in_form
 from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, vtc_form
 
-# The local scheduler and settings for each scheduler name of the artifact. Schedulers derived from
-# VTC charge the whole input, as the code of VTC-artifact does.
+# The local scheduler and its settings for each scheduler name of the artifact. Schedulers derived
+# from VTC charge the whole input, as the code of VTC-artifact does.
 _SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "FCFS": ("fcfs", {}),
     "LCF": ("lcf", {}),
@@ -48,7 +48,7 @@ def build_scheduler(
     """Return a new scheduler of the kind that a measured run used at its date.
 
     ``weights`` are the weights of the clients; None means the weights that the name implies. Raises
-    DataError for an unknown scheduler, and for weights if the scheduler supports none.
+    DataError if the scheduler is unknown, or does not support weights.
     """
     params: dict[str, Any]
     if limit := _RATE_LIMIT.fullmatch(measured_name):

@@ -35,7 +35,7 @@ KINDS = (THROUGHPUT, GAP, P50, P99)
 def draw(runs: list[RunComparison], title: str, basis: str, paths: Sequence[Path]) -> None:
     """Draw the figure to each path, in the format of the path's suffix.
 
-    Runs to which constants were fitted have open marks. Equal comparisons give equal SVG files.
+    Runs to which constants were fitted have open markers. Equal comparisons give equal SVG files.
     Requires matplotlib.
     """
     from matplotlib import rc_context
@@ -49,7 +49,7 @@ def draw(runs: list[RunComparison], title: str, basis: str, paths: Sequence[Path
         figure.suptitle(f"{len(runs)} runs simulated against measured: {title}")
         figure.supxlabel(basis.replace("; ", "\n", 1), fontsize=7)
         for path in paths:
-            # Without a date in the file, equal numbers give equal files.
+            # A file without a date is equal whenever its numbers are equal.
             metadata = {"Date": None} if path.suffix == ".svg" else {}
             figure.savefig(path, dpi=DPI, metadata=metadata)
 
@@ -127,7 +127,7 @@ def _mark(kind: _Kind, run: RunComparison) -> dict[str, Any]:
 
 
 def _legend(axes: Axes, kinds: Sequence[_Kind]) -> None:
-    """Draw the legend: a filled mark per kind of run, and an open mark for fitted runs."""
+    """Draw a legend with a filled marker per kind of number, and an open marker for fitted runs."""
     for kind in kinds:
         label = kind.label if axes.get_xscale() == "linear" else kind.label.split(" (")[0]
         axes.plot([], [], kind.marker, color=kind.colour, markersize=5, label=label)
@@ -135,5 +135,5 @@ def _legend(axes: Axes, kinds: Sequence[_Kind]) -> None:
               label="open: fitted to this run")  # fmt: skip
     if axes.get_xscale() == "log":
         axes.legend(loc="lower right", fontsize=6.5)
-    else:  # above the axes, the legend hides no marks
+    else:  # above the axes, the legend covers no markers
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=3, fontsize=6.5)
