@@ -1,4 +1,4 @@
-"""Reading files of serving runs, and writing comparisons as JSON and CSV."""
+"""Functions that read files of serving runs, and write comparisons as JSON and CSV."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "validation"
 def load_serving(path: Path) -> list[ServingRun]:
     """Load the runs of a file in order.
 
-    Raises DataError with the file, the line and the field.
+    Raises DataError, which names the file, the line and the field.
     """
     runs: list[ServingRun] = []
     for where, record in records_of(path):
@@ -34,7 +34,7 @@ def load_serving(path: Path) -> list[ServingRun]:
 def read_serving(
     path: Path, *, predict: bool = False
 ) -> tuple[list[ServingRun], list[NotReplayed]]:
-    """Read all valid runs of the file. Also return why other runs are invalid.
+    """Read all valid runs of a file. Also return the invalid runs with the reasons.
 
     With ``predict``, measured columns are not read.
 
