@@ -8,8 +8,7 @@ from fairbench_studies.kit.rows import ROOT
 
 PAGE = ROOT / "docs/appendix/attacks.md"
 SEEDS = 5
-# Rows with client limits use seeds from here on, because the limits were designed when the other
-# rows were known.
+# first seed of rows with client limits; the limits were designed when the other rows were known
 LIMITED_SEED = 105
 DEFENDED = (
     *("fair-finish.tenants=tree", "dlpm-hold.tenants=tree"),
@@ -17,21 +16,21 @@ DEFENDED = (
 )
 D2LPM_TENANTS = ("d2lpm.tenants=tree", "dlpm.tenants=tree")
 LIMITS = ("gateway.client_limit=auto", "gateway.tenants=tree")
-# Each client may have as many requests in progress as a worker can run.
+# largest number of requests in progress per client: as many as a worker can run
 REQUESTS = "gateway.client_requests=64"
 # three units of KV memory per client; the default "auto" gives five
 LOWER = "gateway.client_limit=420000"
 # keeps capacity for absent clients, as if two more clients were present
 RESERVE = "gateway.client_reserve=2"
-# The gateway "fcfs" without a saturation detector has no effect of its own, so only the client
-# limits act.
+# The gateway "fcfs" without a saturation detector changes nothing itself, so only the client limits
+# have an effect.
 LIMITING = {"gateway": "fcfs", "saturation": "none"}
 
 
 def cell(row: Mapping[str, str], measure: str, sign: str = "") -> str:
     """Return a mean and half the width of its interval as text.
 
-    ``sign`` stands before a mean that is a bound.
+    ``sign`` is written before the mean, if the mean is a bound.
     """
     if not row[f"{measure}_mean"]:
         return "-"
@@ -40,7 +39,7 @@ def cell(row: Mapping[str, str], measure: str, sign: str = "") -> str:
 
 
 def p95_sign(row: Mapping[str, str], measure: str) -> str:
-    """Return "> " if a P95 latency is a lower bound because programs were unfinished, else ""."""
+    """Return ">" if a P95 latency is a lower bound because programs were unfinished, else ""."""
     return ">" if measure == "p95" and row["p95_more"] == "true" else ""
 
 

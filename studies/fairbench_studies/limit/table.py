@@ -1,10 +1,10 @@
-"""How near seven schedulers come to the limit of the DLPM paper's workloads, on four replicas.
+"""The limit of the DLPM paper's workloads, and how near seven schedulers come to it.
 
     python studies limit [SEED ...]
 
-The script simulates the runs that results/tables/limit.csv lacks, by default for seeds 0 and 1. It
-prints the tables, and writes them into docs/studies/limit.md. The CSV file grows by a line per run,
-so an interrupted study continues after its last line.
+The script simulates, on four replicas, the runs that results/tables/limit.csv lacks, by default for
+seeds 0 and 1. It prints the tables, and writes them into docs/studies/limit.md. The CSV file grows
+by a line per run, so an interrupted study continues after its last line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SCHEDULERS = ("d2lpm", "preble", "fair-finish", "vtc", "dlpm", "lpm", "fcfs")
 TWO = ("tot", "judge", "long-qa")  # workloads that have two scenarios with heavy clients
 PLACES = (*((name, each) for name in TWO for each in ("s1", "s2")), ("chat", "s1"))
 FAIREST = ("d2lpm", "fair-finish")  # schedulers whose service is compared with the fair limit
-# Fairness matters in a configuration if it lowers the limit on service below this fraction.
+# Fairness has an effect in a configuration if it lowers the limit on service below this fraction.
 WITHOUT_EFFECT = 0.995
 SERVICE_LIMITS = ("limit_service_tok_s", "limit_fair_service_tok_s")
 DP = 4
@@ -96,7 +96,7 @@ def tables() -> dict[str, str]:
 
 
 def share_table() -> str:
-    """Return a table of shares of the limit: a row per configuration, a column per scheduler."""
+    """Return a table of fractions of the limit: a row per configuration, a column per scheduler."""
     body = []
     for place, by_scheduler in _by_place().items():
         first = [one for found in by_scheduler.values() for one in found]
@@ -150,7 +150,6 @@ def _is_bound(found: dict[str, list[dict[str, str]]]) -> bool:
 
 
 def _by_place() -> dict[str, dict[str, list[dict[str, str]]]]:
-    """Return the table rows by configuration, then by scheduler."""
     found: dict[str, dict[str, list[dict[str, str]]]] = {}
     for row in stored_rows(TABLE):
         place = f"{row['workload']} {row['scenario']}"
@@ -159,7 +158,7 @@ def _by_place() -> dict[str, dict[str, list[dict[str, str]]]]:
 
 
 def _mean(found: Sequence[Row], name: str) -> float | None:
-    """Return the mean over those rows that have a value. Rows of older runs may lack one."""
+    """Return the mean over the rows that have a value. Rows of older runs may lack the value."""
     values = [float(row[name]) for row in found if row.get(name)]
     return fmean(values) if values else None
 

@@ -66,7 +66,7 @@ def _marked(changes: Sequence[float], digits: int) -> str:
 
 
 def _losers(rows: Sequence[Row]) -> str:
-    """Count how often a client's hit rate in a run was below its hit rate when alone."""
+    """Return how often a client's hit rate in a run was below the client's hit rate when alone."""
     return str(sum(one < 1 for one in kept(rows)))
 
 

@@ -34,8 +34,8 @@ POLICIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     SHARE: ("max-min", {"memory.share": True}),
 }
 """The eviction policy and the settings for each row of the table."""
-# The goal: a well-behaved client keeps this fraction of the hit rate that it has alone on 1/n of
-# the KV pool.
+# The goal: a well-behaved client keeps this fraction of the hit rate that the client would have
+# alone on 1/n of the KV pool.
 GOAL = 0.9
 NUMBERS = (
     *("kept", "service_tok_s", "hit_rate", "victim_p95_s"),
@@ -78,7 +78,7 @@ def run(workload: str, scenario: str, policy: str, seed: int) -> dict[str, Any]:
 
 
 def kept(rows: Sequence[Row]) -> list[float]:
-    """Return each well-behaved client's hit rate, divided by its hit rate alone, in all runs."""
+    """Return each well-behaved client's hit rate divided by its hit rate alone, for all runs."""
     return [float(one) for row in rows for one in row["kept"].split()]
 
 
@@ -97,13 +97,13 @@ def _groups(rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, list[Row]]]]:
 
 
 def _changes(rows: Sequence[Row], lru: Sequence[Row]) -> list[float]:
-    """Return the difference in throughput from LRU with the same seed, in percent."""
+    """Return the difference in throughput from LRU with equal seeds, in percent."""
     pairs = zip(rows, lru, strict=True)
     return [100 * (float(a["service_tok_s"]) / float(b["service_tok_s"]) - 1) for a, b in pairs]
 
 
 def table(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
-    """Yield a row per workload, scenario and policy."""
+    """Yield a row per workload, scenario and eviction policy."""
     for workload, groups in _groups(rows):
         for policy, mine in groups.items():
             parts, change = kept(mine), _changes(mine, groups["lru"])

@@ -68,7 +68,6 @@ def real_service() -> str:
 
 
 def _across(shown: Callable[[Row, str], str]) -> str:
-    """Return a table with a row for each file of real text and a column for each scheduler."""
     rows = read("real-input")
     names = list(dict.fromkeys(row["scheduler"] for row in rows))
     body = []

@@ -64,7 +64,7 @@ REMEDIES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 def summary_of(engine: str, remedy: str, seed: int, rate: float | None) -> dict[str, Any]:
     """Simulate a replica with one of the ``REMEDIES``, and return the summary.
 
-    With a ``rate`` of None, the workload's rate is used.
+    If ``rate`` is None, requests arrive at the workload's rate.
     """
     local, settings = REMEDIES[engine][remedy]
     flags: dict[str, Any] = {
