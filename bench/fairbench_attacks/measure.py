@@ -21,7 +21,7 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
 from fairbench_attacks.workload import ATTACK, HONEST
 
-PERCENT = 95  # measured percentile of the victims' latency
+PERCENT = 95  # percentile of the victims' latency to measure
 
 
 class Seen(NamedTuple):
@@ -77,7 +77,7 @@ def replayed(spec: ExperimentSpec, workload: WorkloadSpec, scenario: str) -> Exp
 
 
 def measure(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen:
-    """Simulate an experiment and measure the run; raise the errors of ``seen_in``."""
+    """Simulate an experiment and measure the run. Raises the errors of ``seen_in``."""
     return seen_in(spec.client_plans(), *simulate_tables(spec, interrupted))
 
 
@@ -110,7 +110,7 @@ def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
 
 
 def tried(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen | str:
-    """Return the result of ``measure``, or why the experiment cannot be simulated."""
+    """Return the result of ``measure``, or the reason why the experiment cannot be simulated."""
     try:
         return measure(spec, interrupted)
     except UsageError as error:
@@ -133,8 +133,8 @@ def harm(attack: Seen, honest: Seen) -> AttackHarm:
 def combined(harms: Sequence[AttackHarm]) -> dict[str, Any]:
     """Return means and 95% confidence intervals over seeds, by the fields of ``AttackHarm``.
 
-    If any seed's P95 ratio is a lower bound, ``more`` is True and only the P95's ``low`` end is
-    valid.
+    If the P95 ratio of any seed is a lower bound, ``more`` is True, and only the lower end of the
+    P95's interval is valid.
     """
     return {
         name: any(values) if name == "more" else _mean_interval(values)

@@ -1,6 +1,6 @@
-"""The workload of an attack, with scenarios with and without the attack.
+"""The workload of an attack, with a scenario with the attack and a scenario without it.
 
-Client 0 is the attacker, followed by the victims. The attacker's further identities have the
+Client 0 is the attacker, and the victims follow. Further identities of the attacker have the
 highest numbers, so that the victims' requests do not depend on the attack.
 """
 
@@ -41,11 +41,9 @@ def attack_workload(
 ) -> WorkloadSpec:
     """Return the workload ``base`` with the clients of an attack, who run its programs.
 
-    The attacker behaves as ``behaviour`` says.
-
-    ``rate_part`` is the attacker's load divided by its honest twin's. Raises UsageError if clients
-    of the workload differ from each other, if a choice of the behaviour does not fit the workload,
-    or if ``stakes`` are invalid.
+    The attacker behaves as ``behaviour`` says. ``rate_part`` is the attacker's load divided by the
+    load of its honest twin. Raises UsageError if clients of the workload differ from each other, if
+    a choice of the behaviour does not fit the workload, or if ``stakes`` are invalid.
     """
     chosen = base.scenario(scenario)
     if chosen.others or base.classes or base.arrivals:
@@ -128,7 +126,7 @@ def _sends(
 
 
 def _claims(base: WorkloadSpec, one: Behaviour) -> dict[str, Any]:
-    """Return the deadlines and weight that the attacker claims for an identity."""
+    """Return the deadlines and the weight that the attacker claims for an identity."""
     claims: dict[str, Any] = {}
     if one.deadline_part < 1:
         if not base.targets:
@@ -171,7 +169,7 @@ SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
 def choices(
     base: WorkloadSpec, all_choices: Mapping[str, tuple[Any, ...]]
 ) -> dict[str, tuple[Any, ...]]:
-    """Return the choices that have an effect on a workload; others keep their honest value."""
+    """Return the values of each choice. A choice without effect has only the honest value."""
     honest = asdict(Behaviour())
     there = {
         "split": base.program in SPLITS,

@@ -1,7 +1,7 @@
 """Calibration of a derived profile with the output of one benchmark.
 
 Three coefficients are fitted to the requests' times per token: the rate of memory reads, the cost
-of another sequence in a step, and the launch cost of a step. All others stay as derived.
+of another sequence in a step, and the launch cost of a step. All other coefficients stay unchanged.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from fairbench_calibration.profiling.fit import (
     softened,
 )
 
-# end of the id of a calibrated timing profile
+# last part of the id of a calibrated timing profile
 CALIBRATED = "calibrated"
-# most requests whose times a fit uses
+# largest number of requests whose times a fit uses
 MOST_REQUESTS = 400
-# seconds within which first tokens of prompts of the same iteration arrive
+# seconds within which the first tokens of prompts of one iteration arrive
 TOGETHER_S = 1e-3
-# minimum of the coefficient c_nd in ms, because operator tables do not include sampling
+# minimum of the coefficient c_nd in ms, needed because operator tables do not include sampling
 _LEAST_C_ND = 0.002
-# usual deviations of the logarithms of the three fitted numbers
+# typical standard deviations of the logarithms of the three fitted numbers
 _PRIORS = np.array([0.15, 0.7, 0.7])
-# most weight of all requests together in the fit, in requests
+# largest weight of all requests together in the fit, as a number of requests
 _WEIGHT = 100
-# most change of the logarithm of each fitted number
+# largest change of the logarithm of each fitted number
 _BOUND = np.log(4.0)
 
 
@@ -57,7 +57,7 @@ class Decoded(NamedTuple):
     tokens: Column
 
     def predicted_ms(self, costs: Mapping[str, float], *, mixed: bool) -> Column:
-        """Return the predicted decode times; with ``mixed``, a step both prefills and decodes."""
+        """Return predicted decode times (ms). With ``mixed``, a step both prefills and decodes."""
         none = np.zeros(len(self.steps))
         step = Iterations(none, none, none, self.decodes, self.context)
         decode_ms = predicted_ms(costs, step)
@@ -144,7 +144,7 @@ def _scaled(
 ) -> dict[str, float]:
     """Return the coefficients of ``start`` with the three fitted factors applied.
 
-    The launch cost includes the host's time.
+    The launch cost also includes the host's time.
     """
     costs = dict(start.coefficients_ms)
     for name in {"c_w", "c_e", "c_K"} & costs.keys():

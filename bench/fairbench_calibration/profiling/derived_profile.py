@@ -99,13 +99,13 @@ def _from_hub(model: str) -> ModelConfig:
     return ModelConfig(canonical_model(model, model_configs()), config, url)
 
 
-# random iterations for the fit, how many of them are held out for a test, and their seed
+# number of random iterations for the fit, number of held-out iterations, and the random seed
 ITERATIONS, HELD_OUT, SEED = 900, 270, 0
-# most sequences in a batch of a random iteration for the fit
+# largest number of sequences in a batch of a random iteration
 LARGEST_BATCH = 400
-# end of the id of a timing profile that was computed from a data sheet
+# last part of the id of a timing profile that was computed from a data sheet
 ROOFLINE = "roofline"
-# the host's time in an iteration, which operator tables do not include
+# time of the host in an iteration, which operator tables do not include
 HOST_MS = 0.5
 # measured time in ms for launching a layer's prefill kernels on SGLang
 LEAST_LAYER_MS = 15 / 36
@@ -114,18 +114,18 @@ FRONTENDS = {
     "sglang": Frontend(request_ms=0.2486, token_ms=0.003, delay_ms=9.913),
     "vllm": Frontend(request_ms=1.5, token_ms=0.003, delay_ms=9.913),
 }
-"""Times of HTTP and tokenizer, measured with Llama-3.1-8B on an A100."""
+"""Times of HTTP and the tokenizer, measured with Llama-3.1-8B on an A100."""
 
 
 class Derived(NamedTuple):
     """A derived timing profile, with the data of its fit.
 
     Attributes:
-        profile: The timing profile that was derived.
+        profile: The derived timing profile.
         source: The origin of the times, as text.
-        note: The reason why no better source was used, or "" if there is no better one.
-        error_pct: Errors of the fit in percent, on iterations that it did not use.
-        held: The iterations that were held out of the fit.
+        note: The reason why no better source was used, or "".
+        error_pct: Errors of the fit in percent, on iterations that the fit did not use.
+        held: The iterations that the fit did not use.
         times_ms: Times in ms of the iterations in ``held``, without the host's time, shape
             (n_iterations,).
     """
@@ -260,7 +260,7 @@ def measured_grade() -> str:
 
 # batch sizes whose decode times are printed, and the context of each sequence in tokens
 BATCHES, CONTEXT = (1, 8, 64), 1_000
-# tokens of prompts whose prefill times are printed
+# prompt lengths in tokens whose prefill times are printed
 PROMPTS = (128, 1_024, 8_192)
 
 

@@ -19,7 +19,7 @@ from fairbench.named import imported
 from fairbench.sim.run import simulate
 from fairbench.streams import stream
 
-# programs/s of a well-behaved client that fill a small pool within seconds, by workload
+# arrival rates (programs/s of a well-behaved client) that soon fill a small pool, by workload
 RATES = {"chat": 2.5, "judge": 0.68, "tot": 0.44}
 POLICIES = {DEFAULT_ENGINE: ("fcfs", "lpm"), "vllm": ("fcfs",)}
 # tokens of a KV block in vLLM
@@ -34,7 +34,7 @@ DECIDED = (
 class FirstDifference(NamedTuple):
     """The earliest request for which the model differs from the engine's code.
 
-    ``ours`` is the value of ``column`` under the model, ``theirs`` under the engine's code.
+    ``ours`` is the value of ``column`` in the model, and ``theirs`` in the engine's code.
     """
 
     request: int
@@ -48,8 +48,8 @@ class FirstDifference(NamedTuple):
 class CheckedStream:
     """A random run, simulated with fairbench's model and with the engine's own code.
 
-    ``differing`` is the number of requests whose records differ; ``first`` is the earliest of them,
-    or None. ``code`` describes the engine's code, as ``engine_code`` does in a summary.
+    ``differing`` is the number of requests whose records differ. ``first`` is the earliest
+    difference, or None. ``code`` describes the engine's code, as ``engine_code`` does in a summary.
     """
 
     spec: ExperimentSpec
@@ -65,7 +65,7 @@ class CheckedStream:
 
 
 def random_spec(engine: str, seed: int) -> ExperimentSpec:
-    """Return a short random experiment that soon fills an engine's KV memory."""
+    """Return a short random experiment that soon fills an engine's KV pool."""
     rng = stream(seed, "engine-check")
     workload = rng.choice(sorted(RATES))
     flags = {
@@ -119,7 +119,7 @@ def check_engine(
 ) -> Iterator[CheckedStream]:
     """Yield the comparison of model and code for each seed.
 
-    The model follows the engine's release, or else the newest release that it knows.
+    The model follows the engine's release. For an unknown release, it follows its newest release.
 
     Args:
         python: Path of the Python that has the engine, as in ``engine_code``.
@@ -166,7 +166,7 @@ def _equal(one: Any, two: Any) -> Any:
 
 
 def _decided_s(columns: Mapping[str, Any], name: str, row: int) -> float:
-    """Return when a column of a request was decided, in whichever run was earlier."""
+    """Return the earlier of the two times at which a column of a request was decided."""
     timed = name if name.endswith("_s") else "admitted_s"
     values = [float(side[row]) for side in columns[timed]]
     return min((value for value in values if value == value), default=inf)
