@@ -3,10 +3,10 @@
 Service is counted until the last arrival, and in slices of this period. Later service shows nothing
 about a scheduler: if no request is refused, every scheduler ends with equal totals.
 
-Of a measured request, only the times of arrival, first token and completion are known. The input
-and the first output token count at the first token's time, and later output tokens are spread
-evenly until completion. VTC-artifact also spreads the input over the decode, although a server has
-processed the input before the first token.
+Measured requests have only the times of arrival, first token and completion. The input and the
+first output token count at the first token's time, and later output tokens are spread evenly until
+completion. VTC-artifact also spreads the input over the decode, although a server has processed the
+input before the first token.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The measures of VTC-artifact: service in windows, service differences, response times.
 
-Of a measured request, only the times of arrival, first token and completion are known. A request's
-service (input + 2 x output tokens by default) is therefore spread evenly from the first to the last
-token (192c2e2, fair_bench/plot/visualize.py and plot_revision.py). A refused request has no
-service.
+Measured requests have only the times of arrival, first token and completion. A request's service
+(input + 2 x output tokens by default) is therefore spread evenly from the first to the last token
+(192c2e2, fair_bench/plot/visualize.py and plot_revision.py). A refused request has no service.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def _errors(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any])
         shown = max(-ERROR_LIMIT_PCT, min(ERROR_LIMIT_PCT, error))
         measured = point.pairs[metric].measured
         axes.plot(measured, shown, **_style(point, marks))
-        # Of errors beyond the limit that are close together, only the largest gets a number.
+        # Among errors beyond the limit that are close together, only the largest gets a number.
         side, place = float(np.sign(error)), float(np.log10(measured))
         near = any(side == where and abs(place - at) < NEAR for where, at in numbered)
         if shown != error and not near:
