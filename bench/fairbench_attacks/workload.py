@@ -92,7 +92,6 @@ _SENT_AS_CALLED = ("max_new_multiple", "output_multiple", "in_flight", "reaction
 def _sends(
     program: str, one: Behaviour, stakes: Stakes, params: Params, turn: int, rate_part: float
 ) -> dict[str, Any]:
-    """Return the load of attacker identity number ``turn`` as a table of a workload file."""
     rate = stakes.multiple * rate_part
     sends: dict[str, Any] = {}
     if one.in_turn:
@@ -126,7 +125,6 @@ def _sends(
 
 
 def _claims(base: WorkloadSpec, one: Behaviour) -> dict[str, Any]:
-    """Return the deadlines and the weight that the attacker claims for an identity."""
     claims: dict[str, Any] = {}
     if one.deadline_part < 1:
         if not base.targets:

@@ -87,7 +87,6 @@ def facts_of(root: str, headers: Mapping[str, str]) -> ServerFacts:
 
 
 def _from_info(info: Mapping[str, Any]) -> ServerFacts:
-    """Return the facts in ``/server_info`` of SGLang or of the emulator."""
     server = "emulator" if info.get("emulated") else "SGLang"
     places = [info, *info.get("internal_states", ())]
     reports = [place["fairbench"] for place in places if "fairbench" in place]
@@ -101,7 +100,6 @@ def _from_info(info: Mapping[str, Any]) -> ServerFacts:
 
 
 def _from_metrics(page: str) -> ServerFacts:
-    """Return the facts in ``/metrics`` of vLLM or of ``fairbench serve``."""
     # imported here, because the package belongs to the extra `live`
     from prometheus_client.parser import text_string_to_metric_families
 
@@ -189,7 +187,6 @@ class _Client:
         self._numbers = count()
 
     async def loop(self, pause_s: float) -> None:
-        """Send one request after another until this task is cancelled."""
         while True:
             number = next(self._numbers)
             prompt = (Segment(f"{self._name} {number}", PROMPT_TOKENS),)
@@ -321,7 +318,6 @@ def lines_of(found: Findings) -> Iterator[str]:
 
 
 def _quantum(facts: ServerFacts) -> str:
-    """Return advice about the scheduler's quantum, or "" if the scheduler has no quantum."""
     for name in facts.settings:
         if name.endswith("quantum"):
             return f"lower {name}: a client in credit may go first until it has used this"

@@ -106,7 +106,6 @@ def metrics_stored(folder: Path, specs: Iterable[str]) -> set[str]:
 
 
 def _manifest_of(file: Path) -> dict[str, Any]:
-    """Return the manifest in an experiment file's folder, or {} if there is none."""
     manifest = file.parent / MANIFEST
     return read_json(manifest) if manifest.exists() else {}
 

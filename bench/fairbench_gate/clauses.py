@@ -235,7 +235,6 @@ def _scaled(
 
 
 def _beyond(found: Difference, clause: Clause) -> str:
-    """Return a text about the distance of current runs from the limit, with the number of seeds."""
     seeds = f"paired over {found.runs} seed{'s' if found.runs > 1 else ''}"
     if found.mean is None or found.runs < 2:
         return f"{seeds}: too few"

@@ -100,7 +100,6 @@ def outcome_markdown(outcome: Outcome) -> str:
 
 
 def _worst_first(rows: Iterable[ClauseRow]) -> list[list[ClauseRow]]:
-    """Return the rows grouped by experiment, the worst row and the worst group first."""
     points: dict[str, list[ClauseRow]] = {}
     for row in rows:
         points.setdefault(row.point, []).append(row)
@@ -113,7 +112,6 @@ def _badness(row: ClauseRow) -> int:
 
 
 def _line(group: Sequence[ClauseRow]) -> tuple[str, str, str, str]:
-    """Return a line on one experiment: verdict, name, passed checks and worst check."""
     worst = group[0]
     passed = sum(row.verdict is Verdict.PASS for row in group)
     said = "" if worst.verdict is Verdict.PASS else f"{worst.clause}: {worst.wording()}"

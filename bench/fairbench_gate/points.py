@@ -211,7 +211,6 @@ def _refuse_unlike(
 
 
 def _nearest(point: GatePoint, others: Sequence[GatePoint]) -> str:
-    """Return a text that names the most similar experiment and the keys in which it differs."""
     unlike = [_changes(point, other).by_choice for other in others]
     nearest = min(range(len(others)), key=lambda index: len(unlike[index]))
     found = unlike[nearest]

@@ -324,7 +324,6 @@ class RayLauncher:
         raise KeyboardInterrupt
 
     def _heard(self, child: Child) -> Any:
-        """Return the next message of the child process, or None after ``POLL_S`` seconds."""
         try:
             return child.pipe.recv() if child.pipe.poll(POLL_S) else None
         # Ray ends every process that has lost the head node of the cluster.

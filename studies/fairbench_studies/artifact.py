@@ -129,7 +129,6 @@ def _pictures(paper: PaperTable, figure: str, setting: str) -> list[str]:
 
 
 def _grid_rows(rows: Sequence[Row]) -> Iterator[tuple[Cell, ...]]:
-    """Yield a heading for each claim, and a table row for each part of the claim."""
     claim = ""
     for row in rows:
         if row["number"] != claim:
@@ -181,7 +180,6 @@ def repeat_first_seeds(folder: Path, runs: Path, context: RunContext) -> dict[st
 def _agreement(
     stored: Iterable[SchedulerResults], again: Iterable[SchedulerResults], failed: int
 ) -> str:
-    """Return a comparison such as ``5 of 5 runs repeat every stored value``."""
     known = [_facts(run.summary) for cell in stored for run in cell.runs]
     new = [_facts(run.summary) for cell in again for run in cell.runs]
     same = sum(one in known for one in new)

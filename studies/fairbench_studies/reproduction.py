@@ -166,7 +166,6 @@ def _another_paper(asked: Asked) -> None:
 
 
 def _figures(asked: Asked) -> None:
-    """Make runs and draw figures of the DLPM paper, judge the paper's claims, or do both."""
     drawn = asked.figure != CLAIMS
     if drawn:
         check_drawable()
@@ -216,7 +215,6 @@ def _fill(
 
 
 def _judge(folders: Mapping[PaperFigure, Path], claims_dir: Path) -> None:
-    """Judge the claims from stored runs, and store the per-seed values on which verdicts rest."""
     read = {one: one.read(folder) for one, folder in folders.items()}
     kept = {one: keeping(source) if one.name != TIMED else source for one, source in read.items()}
     settings = [_setting(title, kept, own=own) for title, own in PRESETS.items()]

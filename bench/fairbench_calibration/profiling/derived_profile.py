@@ -139,8 +139,6 @@ class Derived(NamedTuple):
 
 
 class _Estimate(NamedTuple):
-    """Estimated times of iterations, with their source and grade."""
-
     times_ms: fit.Column
     kind: str
     grade: str
@@ -199,7 +197,6 @@ def derive(
 
 
 def _better_profiles(place: str) -> str:
-    """Return a text that names bundled profiles better than a roofline, or ""."""
     names = [name for name in profile_ids() if name.startswith(place) and "roofline" not in name]
     return f". Bundled, and better: --gpu {' or '.join(names)}" if names else ""
 

@@ -154,7 +154,6 @@ def roofline_ms(
 
 
 def _small_kernels_s(shape: ModelShape, gpu: GPU, it: Iterations) -> Column:
-    """Return the seconds of norms, activations and sampling in each iteration."""
     slower = MEASURED_GB_S / gpu.memory_gb_s
     sampling = SEQUENCE_US * shape.vocabulary / MEASURED_VOCABULARY
     return np.asarray(slower * 1e-6 * (shape.layers * LAYER_US + sampling * it.decodes))

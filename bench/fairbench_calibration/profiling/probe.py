@@ -117,7 +117,6 @@ class ProbedServer:
         return min(windows, key=lambda one: one.step_s)
 
     def _window(self, answers: list[_Answer], tokens: int, begin_s: float, end_s: float) -> Batch:
-        """Return the mean decode step of a batch from ``begin_s`` to ``end_s``."""
         made = [(one.tokens_at(begin_s), one.tokens_at(end_s)) for one in answers]
         step_s = float(np.median([(end_s - begin_s) / max(1e-9, b - a) for a, b in made]))
         context = sum(tokens + (a + b) / 2 for a, b in made)

@@ -96,7 +96,6 @@ def table(rows: Sequence[Row], workload: str) -> str:
 
 
 def _lost(before: Sequence[float], after: Sequence[float]) -> str:
-    """Return the mean loss over seeds as text, with half the width of the 95% interval."""
     found = t_interval([one - other for one, other in zip(before, after, strict=True)])
     assert found.high is not None
     half = f"{found.high - found.mean:.1f}"

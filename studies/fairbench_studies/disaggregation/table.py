@@ -160,7 +160,6 @@ def draw(found: Found) -> None:
 
 
 def _draw_form(axes: Any, form: str, runs: Sequence[Sequence[Row] | None]) -> None:
-    """Draw a marker with an interval for each scheduler that has runs on a form of the cluster."""
     (colour, marker), offset = MARKS[form], 0.18 * ([*FORMS].index(form) - 1)
     found = [
         (at + offset, t_interval([float(row[P50]) for row in rows]))

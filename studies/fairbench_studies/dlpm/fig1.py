@@ -111,7 +111,6 @@ def _panel(axes: Axes, table: Sequence[dict[str, Any]], metric: str) -> None:
 
 
 def _name(axes: Axes, place: tuple[float, float], quantum: int, number: int) -> None:
-    """Label a point with its quantum, alternately below left and above right."""
     side = 1 if number % 2 else -1
     axes.annotate(
         f"{quantum / 1000:g}k", place, (6 * side, 5 * side), textcoords="offset points",

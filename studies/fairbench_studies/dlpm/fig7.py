@@ -67,7 +67,6 @@ def _whole(cells: Sequence[SchedulerResults]) -> bool:
 
 
 def _pool(cell: SchedulerResults) -> dict[str, int]:
-    """Return the size of the KV pool in tokens, or {} if the runs use the engine's default."""
     engine = cell.runs[0].experiment["settings"].get("engine", {})
     tokens = engine.get("max_total_tokens", 0)
     return {POOL: tokens} if tokens else {}
@@ -101,13 +100,11 @@ def draw(cells: Sequence[SchedulerResults]) -> Figure:
 
 
 def _x_axis(table: Sequence[dict[str, Any]]) -> str:
-    """Return the column for the x axis: the number of replicas or the size of the KV pool."""
     pools = {row.get(POOL) for row in table}
     return POOL if len(pools) > 1 and len({row["dp"] for row in table}) == 1 else "dp"
 
 
 def _lacks_preble(table: Sequence[dict[str, Any]]) -> bool:
-    """Return whether the table has runs on one replica but no run of Preble on one replica."""
     alone = {row["scheduler"] for row in table if row["dp"] == 1}
     return bool(alone) and not alone & set(PREBLES)
 

@@ -113,7 +113,6 @@ def draw_over_time(
 
 
 def _end(cells: Sequence[SchedulerResults], scheduler: str) -> str:
-    """Return when a run ended, and whether all programs finished, as text."""
     summary = _cell_of(cells, scheduler).runs[0].summary
     return (
         f"{'all done' if not summary['unfinished'] else 'cut off'} at {summary['duration']:,.0f} s"

@@ -104,7 +104,6 @@ def compare(
 
 
 def _bounds(outcomes: Outcomes, configuration: Configuration) -> frozenset[str]:
-    """Return the measures that are only lower bounds in at least one configuration."""
     return frozenset().union(*(here[configuration].bounds for here in outcomes.values()))
 
 

@@ -88,7 +88,6 @@ OFFSETS = {PUBLISHED: 0.24, CAPPED: 0.0, TUNED: -0.24}
 
 
 def _together(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
-    """Draw a panel per measure, with a row per scheduler pair and a dot per configuration."""
     height_in = 1.4 + 0.42 * len(frozen.pairs)
     figure, (axes,) = panels(1, len(MEASURES), 9.5, height_in, sharey=True)
     for panel, (measure, label) in zip(axes, MEASURES.items(), strict=True):
@@ -160,7 +159,6 @@ def _panels(own: list[Axes], here: Mapping[Configuration, Outcome], frozen: Froz
 def _looks(
     configuration: Configuration, here: Mapping[Configuration, Outcome], frozen: Frozen
 ) -> dict[str, Any]:
-    """Return the plot style of a pair: marker by form, colour by pair, and hollow if dominated."""
     colour = COLOURS[frozen.pairs.index(configuration.pair) % len(COLOURS)]
     is_dominated = _is_dominated(here[configuration], here, frozen.margin)
     return {
@@ -173,7 +171,6 @@ def _looks(
 
 
 def _limit_panel(axes: Axes, here: Mapping[Configuration, Outcome], frozen: Frozen) -> None:
-    """Draw service against minimum fair share, with the highest possible service as a curve."""
     for configuration, outcome in here.items():
         if outcome.curve:
             shares, limits = ([100 * one for one in part] for part in (FAIRNESS, outcome.curve))

@@ -196,7 +196,6 @@ def result_lines(found: Outcomes, frozen: Frozen) -> list[str]:
 
 
 def _like_for_like(found: Outcomes, frozen: Frozen, form: str) -> Iterator[str]:
-    """Yield a comparison of fair-finish with its rivals, all in the same form, such as capped."""
     alike = {
         cell: {one: outcome for one, outcome in here.items() if one.form == form}
         for cell, here in found.items()

@@ -144,7 +144,6 @@ def _steady(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 
 
 def _same(first: Sequence[Part], second: Sequence[Part]) -> list[tuple[Part, Part]]:
-    """Pair the parts of two settings that make the same statement."""
     others = {part.text: part for part in second}
     return [(part, others[part.text]) for part in first if part.text in others]
 
@@ -158,7 +157,6 @@ def _row(one: Judged, titles: Sequence[str]) -> str:
 
 
 def _details(one: Judged, titles: Sequence[str]) -> list[str]:
-    """Return the section of a claim: a table of its parts, and why some parts do not hold."""
     shown = [title for title in titles if title in one.parts]
     texts = dict.fromkeys(part.text for title in shown for part in one.parts[title])
     by_text = {title: {part.text: part for part in one.parts[title]} for title in shown}

@@ -54,7 +54,6 @@ def tail_of(rows: Iterable[Row]) -> str:
 
 
 def _number_of(row: Row) -> str | None:
-    """Return the number of latencies in a row's percentile, or None for older runs."""
     return row.get("victim_n")
 
 

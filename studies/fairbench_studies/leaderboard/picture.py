@@ -103,7 +103,6 @@ def _size(view: View) -> tuple[float, float]:
 
 
 def _axes(figure: Figure, view: View, points: Sequence[Point]) -> Axes:
-    """Draw the points of a view. Each point's number appears in only one view."""
     across, up = WIDTH_IN, HEIGHT_IN
     axes = figure.add_axes(
         (view.left / across, view.bottom / up, view.wide / across, view.high / up)
@@ -158,7 +157,6 @@ def named(point: Point) -> str:
 
 
 def _list(figure: Figure, points: Sequence[Point]) -> None:
-    """List the numbers, markers and names of the rows below the plot, in columns."""
     lines = -(-len(points) // COLUMNS)
     axes = figure.add_axes((0, 0, 1, (lines + 1) * LINE_IN / HEIGHT_IN))
     axes.set(xlim=(0, WIDTH_IN), ylim=((lines + 1) * LINE_IN, 0))

@@ -124,7 +124,6 @@ def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) ->
 
 
 def _all_finished(requests: Requests, programs: Programs, program: Ints) -> Flags:
-    """Return, for each row of ``program``, whether all calls of the program finished."""
     broken = program_rows(requests, programs)[requests.status != FINISHED]
     return ~np.isin(program, broken)
 

@@ -71,7 +71,6 @@ def measured(workload: str, scenario: str, scheduler: str, seed: int) -> dict[st
 
 
 def _without_names(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the names in the columns of a table by indices."""
     return {name: getattr(column, "indices", column) for name, column in columns.items()}
 
 

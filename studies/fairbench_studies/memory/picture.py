@@ -69,7 +69,6 @@ def _half(interval: Iterable[float | None]) -> float:
 
 
 def _shade(every: Sequence[Any], goal: float) -> None:
-    """Shade the region of the goal in all panels, which share their axes."""
     one = every[0]
     one.set_xlim(min(one.get_xlim()[0], MOST_LOST - 3), max(one.get_xlim()[1], 3))
     one.set_ylim(0, max(one.get_ylim()[1], goal + 20))

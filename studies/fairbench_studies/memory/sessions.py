@@ -49,7 +49,6 @@ def table(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
 
 
 def _chosen(rows: Sequence[Row], wanted: Sequence[str]) -> list[Row]:
-    """Return the rows of a scenario, scheduler and eviction policy, in the order of the seeds."""
     chosen = [row for row in rows if [row[name] for name in KEY[:3]] == wanted]
     return sorted(chosen, key=lambda row: int(row["seed"]))
 
@@ -60,7 +59,6 @@ def _changes(before: Sequence[Row], after: Sequence[Row], name: str) -> list[flo
 
 
 def _marked(changes: Sequence[float], digits: int) -> str:
-    """Return the mean change with its interval, in bold if the interval excludes zero."""
     text = plus_minus(changes, digits)
     return f"**{text}**" if differs(changes) else text
 

@@ -97,7 +97,6 @@ def _groups(rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, list[Row]]]]:
 
 
 def _changes(rows: Sequence[Row], lru: Sequence[Row]) -> list[float]:
-    """Return the difference in throughput from LRU with equal seeds, in percent."""
     pairs = zip(rows, lru, strict=True)
     return [100 * (float(a["service_tok_s"]) / float(b["service_tok_s"]) - 1) for a, b in pairs]
 

@@ -24,7 +24,6 @@ def _keys(metrics: Iterator[Metric]) -> str:
 
 
 def _facts(metric: Metric) -> tuple[str, ...]:
-    """Return the cells of a metric's table row, except the key."""
     missing = [f"the server reports no {needs.value}" for needs in metric.needs]
     if metric.undefined and not metric.of_comparison:
         missing.insert(0, metric.undefined)

@@ -71,7 +71,6 @@ def _rows(described: type) -> Iterator[tuple[str, str, str]]:
 
 
 def _type(function: Any) -> str:
-    """Return a function's return type as text, or "" for None."""
     kind = str(inspect.get_annotations(function)["return"])
     return "" if kind == "None" else f"`{kind}`".replace("|", "\\|")
 

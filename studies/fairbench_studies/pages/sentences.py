@@ -81,7 +81,6 @@ def help_text(node: ast.AST) -> Iterator[str]:
 
 
 def _constants(tree: ast.Module) -> dict[str, str]:
-    """Return the constants of a module that are strings or numbers, by name."""
     return {
         str(node.targets[0].id): str(node.value.value)
         for node in tree.body

@@ -64,7 +64,6 @@ def _if_program(kind: str, properties: Schema) -> Schema:
 
 
 def _params_of_all(kind: str) -> Schema:
-    """Return the schemas of all parameter tables in a workload of this kind."""
     changed = {"params": _ref(_some(kind))}
     misbehaving = {"items": {"properties": changed}}
     scenario = {"properties": changed | {"misbehaving": misbehaving}}

@@ -91,7 +91,6 @@ def judge_end_to_end(results: Results) -> list[Part]:
 
 
 def _range(name: str, found: Floats, low: float, high: float) -> Part:
-    """Judge whether the gains at all rates, as means over seeds, are in the paper's range."""
     gains = found.mean(axis=1)
     least, most = float(gains.min()), float(gains.max())
     worst = least if least < low else most

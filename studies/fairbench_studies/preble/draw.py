@@ -79,7 +79,6 @@ def interval(runs: Sequence[Latency], metric: str) -> MeanInterval:
 
 
 def _figure(name: str, shown: Runs, origin: str) -> Figure:
-    """Draw mean latency above P99 for each workload, or bars for the steps of the ablation."""
     if not FIGURES[name][1]:
         figure, grid = panels(1, 2, 2.6 * PANEL_IN, 2.4, sharey=True)
         for panel, (metric, label) in zip(grid[0], METRICS.items(), strict=True):
@@ -104,7 +103,6 @@ def _figure(name: str, shown: Runs, origin: str) -> Figure:
 
 
 def _scale(panel: Axes, values: Sequence[MeanInterval]) -> None:
-    """Make the y axis logarithmic if the values differ much. Otherwise, start it at zero."""
     means = [value.mean for value in values]
     if max(means) > FLAT * min(means):
         log_y(panel)

@@ -128,7 +128,6 @@ def _fig5() -> Iterator[tuple[Key, Experiment]]:
 
 
 def _baselines() -> Iterator[tuple[Key, Experiment]]:
-    """Yield runs at the middle rate, at which the systems differ most."""
     for workload, (_, rate, _) in RATES.items():
         for system in (PREBLE, ORACLE, MEMSERVE):
             settings = _least_match(workload) if system == MEMSERVE else {}

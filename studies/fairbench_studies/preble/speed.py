@@ -43,7 +43,6 @@ def _speed(prompts: list[Prompt]) -> float:
 
 
 def _prompts(workload: str) -> list[Prompt]:
-    """Return the prompts of a workload's programs, one program after the other."""
     spec = load_workload(workload)
     params = make_params(spec.program, spec.params, workload)
     kind = program_class(spec.program)

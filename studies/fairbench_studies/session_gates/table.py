@@ -90,7 +90,6 @@ def means() -> Means:
 
 
 def _mean(rows: Sequence[Row], name: str) -> float:
-    """Return the mean over the rows that have a value, or NaN if no row has a value."""
     values = [float(row[name]) for row in rows if row[name]]
     return fmean(values) if values else nan
 
@@ -150,7 +149,6 @@ def draw(found: Means) -> None:
 
 
 def _draw_panel(panel: Any, gates: Mapping[str, Mapping[str, float]], name: str) -> None:
-    """Draw a marker per gate, with service against the metric ``name``."""
     for (gate, one), mark in zip(gates.items(), MARKS, strict=True):
         size, service = 9 if mark == "*" else 6, one["service_rate_tok_s"] / 1000
         panel.plot(one[name], service, mark, markersize=size, label=gate)

@@ -40,7 +40,6 @@ def rows(summaries: Iterable[Summary]) -> list[dict[str, str]]:
 
 
 def _spread(summaries: list[Summary], key: str, factor: float, digits: int) -> str:
-    """Return a metric's mean and its lowest and highest value over the seeds as text."""
     values = [summary[key] * factor for summary in summaries]
     mean, low, high = sum(values) / len(values), min(values), max(values)
     return f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"

@@ -75,7 +75,6 @@ def _compare(
     profile: str | None,
     pool: int | None,
 ) -> Report:
-    """Replay and compare the measured runs of a file, whatever the measured server."""
     kind = kind_of(file)
     if kind is Kind.SLORA:
         return validate_replay(file, crosschecks, output_dir, profile, pool)

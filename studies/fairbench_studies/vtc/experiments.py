@@ -43,7 +43,6 @@ class Experiment:
 
 
 def _predicted(workload: str, duration_s: float | None = None) -> dict[str, Experiment]:
-    """Return experiments in which VTC uses known, wrong, and average output lengths."""
     kinds: dict[str, dict[str, Any]] = {
         "oracle": {"vtc-predict.predictor": "oracle"},
         "off by 50%": {"vtc-predict.predictor": "oracle", "vtc-predict.error": 0.5},

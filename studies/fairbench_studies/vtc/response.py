@@ -56,7 +56,6 @@ def judge_response_times(seeds: Seeds) -> list[Part]:
 
 
 def _peaks_s(one: Results, run: str) -> list[float]:
-    """Return the longest time to first token (s) in any minute, for each drawn client."""
     name = "longest TTFT of the clients drawn"
     found: list[float] = one.measured(
         f"{ARENA} {run}", name, lambda trace: _drawn(one, peaks_s(trace)).tolist()
@@ -119,8 +118,6 @@ def _mean_s(trace: Trace) -> float:
 
 
 def _spread(one: Results, run: str) -> float:
-    """Return the ratio of the longest to the shortest mean TTFT of the drawn clients."""
-
     def spread(trace: Trace) -> float:
         means_s = _drawn(one, _means_s(trace))
         return float(means_s.max() / means_s.min())
@@ -137,8 +134,6 @@ def _means_s(trace: Trace) -> Floats:
 
 
 def _apart_s(one: Results, run: str) -> float:
-    """Return the mean difference in seconds between the drawn curves of a run and of FCFS."""
-
     def apart_s(trace: Trace) -> float:
         fcfs = one.traces[f"{ARENA} fcfs"]
         at = even_points(float(fcfs.req_time_s.max()), POINTS)

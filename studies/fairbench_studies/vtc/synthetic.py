@@ -29,7 +29,6 @@ def _under(
     name: str,
     measure: Callable[[Trace], float],
 ) -> list[list[float]]:
-    """Return a measure of several runs of one workload, for each seed."""
     return [by_seed(seeds, f"{workload} {run}", name, measure) for run in runs]
 
 
@@ -133,13 +132,11 @@ def _done_in_phase(trace: Trace) -> float:
 
 
 def _share_of_second(trace: Trace) -> float:
-    """Return the second client's fraction of the service in the second half of each pause."""
     found = service_rates(trace, _phases(trace, 1.75 * PHASE_S), PHASE_S / 2)
     return float(found[1].sum() / found.sum())
 
 
 def _total_in_pauses(trace: Trace) -> float:
-    """Return the total service rate in pauses divided by the rate in ON phases."""
     on, off = (service_rates(trace, _phases(trace, first_s * PHASE_S)) for first_s in (0.5, 1.5))
     return float(off.sum(axis=0).mean() / on.sum(axis=0).mean())
 
@@ -271,6 +268,5 @@ def _shown(found: Floats) -> str:
 
 
 def _near(text: str, found: Floats, due: Floats, most: float) -> Part:
-    """Judge whether, in each seed, every client's rate is near the rate ``due`` to the client."""
     apart = np.abs(found / due - 1).max(axis=1)
     return mean_within(text, apart, 0, most, f"{_shown(found)}, at most {{:.2%}} off")

@@ -107,8 +107,6 @@ class _Seconds(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """The timings and the dispatched requests of a scheduling round."""
-
     seconds: _Seconds
     dispatched: list[Request]
 

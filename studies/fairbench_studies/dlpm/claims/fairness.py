@@ -80,7 +80,6 @@ def judge_jain(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def _median_gap(tallies: Sequence[Tally]) -> str:
-    """Return the median difference as text, by the first Jain's index with known values."""
     for one in tallies:
         if gaps := _known(one):
             by = "" if one is tallies[0] else f" by {one.name}"
@@ -144,7 +143,6 @@ def judge_latency(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def _longest(factors: Mapping[str, Sequence[float]]) -> Part:
-    """Judge by two kinds of mean whether well-behaved clients wait longest under RR+LPM."""
     under, shown = {}, []
     for kind, mean in MEANS.items():
         means = {name: mean(of) for name, of in factors.items()}
@@ -156,7 +154,6 @@ def _longest(factors: Mapping[str, Sequence[float]]) -> Part:
 
 
 def _mean_wait(name: str, factors: Sequence[float]) -> Part:
-    """Compare the mean ratio of waits with the paper's number. The geometric mean decides."""
     paper = PAPER_MEANS[name]
     low, high = paper * (1 - MEAN_BAND), paper * (1 + MEAN_BAND)
     text = f"{CALLED[name]}: on average {paper:.2f}x (within 40%)"

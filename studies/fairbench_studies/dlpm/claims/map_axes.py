@@ -75,7 +75,6 @@ def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
 
 
 def _multiples(axis: str, key: str, default: float, by: Mapping[str, float]) -> list[Step]:
-    """Return the default value and multiples of the default, sorted by size."""
     whole = isinstance(default, int)
     found = [
         (factor, Step(axis, label, {key: round(default * factor) if whole else default * factor}))
@@ -95,7 +94,6 @@ def _values(axis: str, key: str, default: int) -> list[Step]:
 
 
 def _profiles(spec: ExperimentSpec) -> list[Step]:
-    """Return the configuration's timing profile, and other profiles of its GPU and model."""
     machine = spec.gpu.rpartition("/")[0]
     names = [spec.gpu, *(one for one in PROFILES if one.rpartition("/")[0] == machine)]
     steps = [

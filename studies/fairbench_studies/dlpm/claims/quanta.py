@@ -68,7 +68,6 @@ def _rises(mine: Sequence[SchedulerResults], where: str) -> list[Part]:
 
 
 def _stable(swept: Swept, where: str) -> Part:
-    """Judge whether throughput is equal at the two largest values of Q^w."""
     before, last = list(swept)[-2:]
     rise = mean_over(swept[last], RATE) / mean_over(swept[before], RATE)
     text = f"throughput is stable in the end (within {SAME_RATE:.0%}), {where}"
@@ -77,13 +76,11 @@ def _stable(swept: Swept, where: str) -> Part:
 
 
 def _finally(late: Sequence[str], name: str, at: At, where: str) -> Part:
-    """Judge whether throughput is higher under D2LPM with the largest Q^w than under ``name``."""
     one = _part(f"finally above {CALLED[name]}, {where}", gains(late[-1], name), at)
     return replace(one, under={_called(q): gains(q, name)[0].seen(at).outcome for q in late})
 
 
 def _still_fairer(mine: Sequence[SchedulerResults], swept: Swept) -> list[Part]:
-    """Judge whether Jain's index is higher under D2LPM than under Preble for every Q^w."""
     preble = [by_seed(c) for c in chosen(mine, scheduler="preble")]
     if not preble:
         return []
@@ -157,7 +154,6 @@ def judge_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def _falls_in_steps(swept: Swept) -> Part:
-    """Judge whether Jain's index falls in most steps to the next larger Q^u."""
     metric = INDICES["while all are active"]
     course = [mean_over(runs, metric) for runs in swept.values()]
     falls = sum(later < earlier for earlier, later in pairwise(course))

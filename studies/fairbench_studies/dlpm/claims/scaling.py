@@ -64,7 +64,6 @@ def _means(cells: Sequence[SchedulerResults], scheduler: str, metric: str) -> di
 
 
 def _flat(text: str, values: Collection[float]) -> Part:
-    """Judge whether the largest value exceeds the smallest by at most the fraction ``FLAT``."""
     spread = max(values) / min(values) - 1
     return number(text, spread, 0.0, FLAT, f"its spread is {spread:.0%}")
 

@@ -45,7 +45,6 @@ def judge_computed_service(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def _compared(less: SchedulerResults, more: SchedulerResults) -> Seen:
-    """Compare the Jain's indices of two schedulers over the seeds that both schedulers have."""
     first, second = _indices(less), _indices(more)
     seeds = sorted(first.keys() & second.keys())
     low, high = ([of[seed] for seed in seeds] for of in (first, second))

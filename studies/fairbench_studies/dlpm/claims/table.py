@@ -131,7 +131,6 @@ def judge_all(settings: Sequence[Setting], seeds: Path | None = None) -> list[Ju
 
 
 def _readings(setting: Setting, seeds: Path) -> Mapping[str, Tried]:
-    """Return the verdicts on figure 7's claims under each reading that was tried."""
     cells = setting.sources.get("fig7")
     if cells is None:
         return {}
@@ -152,7 +151,6 @@ def claims_markdown(judged: Sequence[Judged], settings: Sequence[Setting]) -> st
 
 
 def _remarks(judged: Sequence[Judged]) -> list[str]:
-    """Return remarks that say how each reading in the column "holds under" was tried."""
     tried = {name for one in judged for of in one.parts.values() for p in of for name in p.under}
     names = [*sorted(RERUN_NAMES), LONG_QA_QUANTUM.name]
     missing = [name for name in names if name not in tried]

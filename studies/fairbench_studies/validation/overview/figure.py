@@ -57,7 +57,6 @@ def _server(point: Point) -> str:
 
 
 def _marks(points: Sequence[Point]) -> dict[str, tuple[str, str]]:
-    """Return the marker of each server's engine and the colour of its GPU."""
     engines = sorted({point.engine for point in points})
     gpus = sorted({point.gpu for point in points})
     return {
@@ -82,7 +81,6 @@ def _style(point: Point, marks: dict[str, tuple[str, str]]) -> dict[str, Any]:
 
 
 def _values(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any]) -> None:
-    """Draw simulated against measured values on logarithmic axes, with a band for the target."""
     axes.set_title(f"{metric} ({METRICS[metric]})")
     if not points:
         return
@@ -100,7 +98,6 @@ def _values(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any])
 
 
 def _errors(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any]) -> None:
-    """Draw the errors in percent. Errors beyond the limit appear as numbers at the edge."""
     within = WITHIN_PCT[metric]
     axes.axhspan(-within, within, color="0.85", linewidth=0)
     axes.axhline(0, color="0.4", linewidth=0.8)

@@ -160,7 +160,6 @@ def _defined(throughput: Pair, time_per_token: Pair, first_token: Pair) -> dict[
 
 
 def _has_error(pair: Pair) -> bool:
-    """Return whether the simulated and the measured value are positive numbers."""
     return pair.simulated > 0 and pair.measured > 0
 
 

@@ -156,7 +156,6 @@ def _spec(run: ProgramRun, profile: TimingProfile) -> ExperimentSpec:
 
 
 def _plans(run: ProgramRun, spec: ExperimentSpec) -> tuple[ClientPlan, ...]:
-    """Return a plan of each user's programs and arrivals."""
     lengths = {
         "system_tokens": 0,
         "article_tokens": run.prompt_tokens - SYSTEM_TOKENS,
@@ -182,7 +181,6 @@ def _plans(run: ProgramRun, spec: ExperimentSpec) -> tuple[ClientPlan, ...]:
 
 
 def _replayed(run: ProgramRun, result: RunResult) -> Replay:
-    """Return the columns of a simulated run that the comparison needs."""
     requests, programs = result.requests, result.programs
     number = {user: index for index, user in enumerate(run.latencies_s)}
     finish_s, ended_s = np.asarray(requests["finish_s"]), np.asarray(programs["finish_s"])

@@ -91,7 +91,6 @@ class EventLoop:
         return max(time_ps, self._ends_ps[bisect_right(self._starts_ps, time_ps)])
 
     def _count(self) -> None:
-        """Read all unread answers, and count the tokens of their prompts."""
         batch, self._unread = self._unread, []
         end_ps = self._clock.now_ps
         self._starts_ps.append(end_ps)

@@ -151,7 +151,6 @@ def most_decoding_tokens(run: ServingRun) -> int:
 
 
 def _local(run: ServingRun) -> LocalScheduler:
-    """Return the scheduler that a run's ``policy`` names, by default FCFS."""
     if run.policy in SERVER_DEFAULT:
         return _Server(run)
     if run.engine == "vllm" and run.policy != "fcfs":

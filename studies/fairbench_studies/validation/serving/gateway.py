@@ -47,7 +47,6 @@ def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
 
 
 def _detector(at_a_time: str | None, fleet: FleetView) -> Detector:
-    """Return a detector that limits the number of unfinished requests, if a limit is given."""
     if not at_a_time:
         return AlwaysRoom()
     detector = Concurrency(Concurrency.Params(requests=int(at_a_time)))

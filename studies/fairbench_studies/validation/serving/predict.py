@@ -105,7 +105,6 @@ def grade_of(profile: TimingProfile) -> str:
 
 
 def _widening(grade: str, name: str) -> tuple[float, float]:
-    """Return the factor and the seconds by which a metric's interval is widened."""
     metric = name.split("/")[0]
     if metric == "refused":
         return 1.0, 0.0

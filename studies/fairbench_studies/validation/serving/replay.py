@@ -58,11 +58,9 @@ class _Server:
 
     @property
     def pool_tokens(self) -> int:
-        """The size of the server's KV pool in tokens."""
         return self._worker.cache.capacity
 
     def play(self, run: ServingRun) -> ServingRun:
-        """Send all requests of the run, and simulate until all requests have ended."""
         play = _Play(run, self)
         while self.clock.next_ps() is not None:
             self.clock.step()
@@ -77,7 +75,6 @@ class _Server:
         self.clock.at(at_ps, ARRIVE, 0, partial(self._ingress.enter, sequence))
 
     def over(self, sequence: Sequence) -> None:
-        """Record that a request was answered."""
         if self._ingress is not None:
             self._ingress.finished(sequence)
 
@@ -135,7 +132,6 @@ class _Play:
             self._loop.over(sequence.request.request_id)
 
     def result(self) -> ServingRun:
-        """Return the measured run with simulated instead of measured times."""
         made_s = self._run.submit_s[: self._open_until]
         if self._loop is not None:
             made_ps = np.array(self._loop.made_ps) - self._start_ps
@@ -156,12 +152,10 @@ class _Play:
         )
 
     def _times_ps(self, what: str) -> list[int]:
-        """Return the recorded times of all requests in ps, with NEVER for refused requests."""
         sent = (self._sent.get(index) for index in range(len(self._run)))
         return [NEVER if one is None else getattr(one, what) for one in sent]
 
     def _seconds(self, times_ps: list[int]) -> Floats:
-        """Return times in seconds since the playback's start, with NaN for refused requests."""
         return np.array(
             [np.nan if at == NEVER else (at - self._start_ps) / PS_PER_S for at in times_ps]
         )

@@ -127,7 +127,6 @@ def _capacity_per_min(profile: TimingProfile) -> float:
 
 
 def _formulas() -> list[_Formula]:
-    """Return the formulas, each with the published number that the formula predicts."""
     a100, h100, h200 = (
         f"{gpu}/llama-3.1-8b/tp1/vllm-{version}"
         for gpu, version in (

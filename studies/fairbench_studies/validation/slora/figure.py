@@ -64,7 +64,6 @@ def _points(run: RunComparison) -> list[tuple[_Kind, Pair]]:
 
 
 def _errors(axes: Axes, runs: list[RunComparison]) -> None:
-    """Draw a row of errors per run, fitted runs at the bottom. Large errors are at the edge."""
     ordered = sorted(runs, key=lambda run: (not run.fitted, run.name))
     for target, shade in ((P99_TARGET_PCT, "0.95"), (RATE_TARGET_PCT, "0.86")):
         axes.axvspan(-target, target, color=shade, zorder=0)
@@ -91,7 +90,6 @@ def _errors(axes: Axes, runs: list[RunComparison]) -> None:
 
 
 def _times(axes: Axes, runs: list[RunComparison]) -> None:
-    """Draw the P50 and P99 of TTFT (s) of each group of clients on logarithmic axes."""
     pairs = [
         (kind, run, pair)
         for run in runs
@@ -127,7 +125,6 @@ def _mark(kind: _Kind, run: RunComparison) -> dict[str, Any]:
 
 
 def _legend(axes: Axes, kinds: Sequence[_Kind]) -> None:
-    """Draw a legend with a filled marker per kind of number, and an open marker for fitted runs."""
     for kind in kinds:
         label = kind.label if axes.get_xscale() == "linear" else kind.label.split(" (")[0]
         axes.plot([], [], kind.marker, color=kind.colour, markersize=5, label=label)

@@ -64,7 +64,6 @@ def write_files(
 
 
 def _csv(runs: list[RunComparison]) -> str:
-    """Return CSV with a line per run and number. Undefined values are empty."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["run", "fitted", "number", "simulated", "measured", "error_pct"])

@@ -141,7 +141,6 @@ def _section(path: str) -> str:
 
 
 def _weights(values: Any) -> dict[str, float] | None:
-    """Return the weights of the clients, keyed by client name."""
     if values is None:
         return None
     numbers = values if isinstance(values, list) else []

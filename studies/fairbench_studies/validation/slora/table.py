@@ -92,7 +92,6 @@ def _rates(runs: list[RunComparison]) -> Table:
 
 
 def _slices(slices: list[Window]) -> str:
-    """Return the error of Jain's index in the worst time slice, marked if a target is missed."""
     off = [abs(window.jain.simulated - window.jain.measured) for window in slices]
     within = all(w.jain_within and all(map(w.rate_within, w.rates)) for w in slices)
     worst = max((one for one in off if not isnan(one)), default=None)

@@ -204,7 +204,6 @@ def _latency(name: str, simulated: ServingRun, run: ServingRun) -> TenantLatency
 def _clients(
     simulated: ServingRun, run: ServingRun, start_s: float, end_s: float
 ) -> Iterator[ClientComparison]:
-    """Yield the comparison of each client in the order of names, with service in the window."""
     shares = [_client_shares(side, start_s, end_s) for side in (simulated, run)]
     for name in clients_of(run):
         own = np.array([client == name for client in run.client])
@@ -213,7 +212,6 @@ def _clients(
 
 
 def _client_shares(side: ServingRun, start_s: float, end_s: float) -> dict[str, float]:
-    """Return each client's share of the service in a window, or NaN if there was no service."""
     names, service = clients_of(side), service_between(trace_of(side), WEIGHTS, start_s, end_s)
     total = sum(service.values()) or float("nan")
     return {names[client]: one / total for client, one in service.items()}
@@ -247,7 +245,6 @@ def _percentile(run: ServingRun, chosen: Flags, percent: float) -> float:
 
 
 def _shares(side: ServingRun, run: ServingRun, start_s: float, end_s: float) -> list[float]:
-    """Return the service share of each group of requests in a window, or NaN without service."""
     found = []
     for name in groups(run):
         part = trace_of(side, of_group(run, name))
