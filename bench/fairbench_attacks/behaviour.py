@@ -103,7 +103,7 @@ class Behaviour:
 
 HONEST = Behaviour()
 
-# values that the search tries for each choice, the honest value first
+# ``CHOICES`` has the values that the search tries for each choice, the honest value first.
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     "identities": (1, 2, 3, 5, 8),
     "in_turn": (False, True),
@@ -135,7 +135,7 @@ def behaviour_of(data: Mapping[str, Any]) -> Behaviour:
         raise UsageError(str(error)) from None
 
 
-# descriptions of changed fields, in the order in which ``str(behaviour)`` prints them
+# ``_TEXTS`` describes changed fields in the order in which ``str(behaviour)`` prints them.
 _TEXTS: Mapping[str, str] = {
     "keep_alive": "{} keep-alive turns",
     "split": "calls split in {}",
@@ -174,12 +174,13 @@ KNOWN: Mapping[str, Behaviour] = {
     "leave-and-rejoin": Behaviour(on_share=0.5, period_s=20.0),
     "large-reservations": Behaviour(max_new_multiple=100.0),
     "one-at-a-time": Behaviour(in_flight=8),
-    # found by the search on ``fair-finish`` with all defences enabled
+    # The search found the following attacks on ``fair-finish`` with all defences enabled.
     "long-context-bursts": Behaviour(
         identities=2, padding_tokens=20_000, split=8, max_new_multiple=4.0, on_share=0.1
     ),
     "long-answers": Behaviour(output_multiple=16),
     "long-decoder": Behaviour(padding_tokens=8000, output_multiple=16),
-    # found by the search on ``fair-finish`` with all client limits except the request limit
+    # The search found the following attack on ``fair-finish`` with all client limits except the
+    # request limit.
     "long-answer-bursts": Behaviour(identities=5, on_share=0.1, output_multiple=16),
 }

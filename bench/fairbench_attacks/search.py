@@ -50,12 +50,11 @@ Choices = Mapping[str, tuple[Any, ...]]
 Scored = Sequence[tuple[Behaviour, float]]
 """Pairs of a simulated attack and its value. A higher value means a stronger attack."""
 
-# Probability that a random behaviour keeps the honest value of a choice. The probability is high
-# because most known attacks change few choices.
+# A random behaviour keeps the honest value of a choice with the probability ``HONEST_PART``. The
+# probability is high because most known attacks change few choices.
 HONEST_PART = 2 / 3
 RANDOM_FIRST = 24  # random trials before the optimiser TPE starts
-# largest number of attempts to draw a behaviour that was not tried yet
-MAX_DRAWS = 1000
+MAX_DRAWS = 1000  # largest number of attempts to draw a behaviour that was not tried yet
 RANDOM, TPE = "random", "tpe"
 
 
@@ -129,10 +128,8 @@ def _optuna() -> Any:
     return optuna
 
 
-# number of trials in a batch; a constant, so that results do not depend on the number of CPU cores
-BATCH = 8
-# first seed of simulations that confirm the worst attacks; the search itself uses lower seeds
-CONFIRM_FROM = 1000
+BATCH = 8  # trials in a batch, a constant so that results do not depend on the CPU cores
+CONFIRM_FROM = 1000  # first seed of simulations that confirm attacks; a search uses lower seeds
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,7 @@ def _split_samples(params: Params, parts: int) -> dict[str, Any]:
     return {"samples": min(1000, params["samples"] * parts), "output_tokens": tokens}
 
 
-# functions that divide a program's output among more calls, by kind of program
+# ``SPLITS`` has, by kind of program, functions that divide a program's output among more calls.
 SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
     "judge": _split_judge,
     "samples": _split_samples,

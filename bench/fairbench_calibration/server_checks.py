@@ -32,21 +32,18 @@ from fairbench.live.server_facts import MOST_RUNNING, get_json, get_text, info_i
 
 LIGHT, FLOOD = "fairbench-doctor-light", "fairbench-doctor-flood"
 PROMPT_TOKENS = 128
-# output lengths in tokens, varied so that requests do not all end at the same time
-OUTPUT_TOKENS = range(16, 49)
-# fraction of the trial in which only the well-behaved client sends requests
-ALONE = 0.25
-# seconds between two requests of the well-behaved client, and after a failure
-PAUSE_S = 0.2
-# requests in flight of the flood if the server's limit is unknown, and the largest number
+OUTPUT_TOKENS = range(16, 49)  # varied, so that requests do not all end at the same time
+ALONE = 0.25  # fraction of the trial in which only the well-behaved client sends requests
+PAUSE_S = 0.2  # seconds between requests of the well-behaved client, and after a failure
+# The flood keeps ``UNKNOWN_FLOOD`` requests in flight if the server's limit is unknown, and at most
+# ``MOST_FLOOD``.
 UNKNOWN_FLOOD, MOST_FLOOD = 64, 512
-# requests in flight of the flood, as a multiple of what the server can run
-OVERFILL = 3
-# The flood counts as waiting if its mean time to first token exceeds this multiple of the
-# well-behaved client's mean while that client is alone.
+OVERFILL = 3  # requests in flight of the flood, as a multiple of what the server can run
+# The flood counts as waiting if its mean time to first token exceeds ``WAITS`` times the mean of
+# the well-behaved client alone.
 WAITS = 2.0
-# The well-behaved client counts as delayed if its mean time to first token exceeds this fraction of
-# the flood's mean.
+# The well-behaved client counts as delayed if its mean time to first token exceeds the fraction
+# ``SPARED`` of the flood's mean.
 SPARED = 0.5
 ROUTER = "fairbench_router_info"
 
@@ -100,7 +97,7 @@ def _from_info(info: Mapping[str, Any]) -> ServerFacts:
 
 
 def _from_metrics(page: str) -> ServerFacts:
-    # imported here, because the package belongs to the extra `live`
+    # The parser is imported here, because its package belongs to the extra `live`.
     from prometheus_client.parser import text_string_to_metric_families
 
     for family in text_string_to_metric_families(page):

@@ -175,8 +175,8 @@ def registry_of(emulator: EmulatedWorker) -> CollectorRegistry:
     return registry
 
 
-# Seconds after which a refused request may be sent again. The scheduler limits tokens per minute,
-# so shorter waits would be useless.
+# A refused client may try again after ``RETRY_AFTER_S`` seconds. The scheduler limits tokens per
+# minute, so shorter waits would be useless.
 TOO_MANY, RETRY_AFTER_S = HTTPStatus.TOO_MANY_REQUESTS, 60
 
 _encode = msgspec.json.Encoder().encode

@@ -34,8 +34,7 @@ MAX_ID = 2**31 - 1  # highest token id, and highest count, that a request may co
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_ID)]
 TokenIds = Annotated[list[TokenId], msgspec.Meta(min_length=1)]
-# number of answers (choices) per request, of which the emulator supports only one
-One = Annotated[int, msgspec.Meta(ge=1, le=1)]
+One = Annotated[int, msgspec.Meta(ge=1, le=1)]  # the emulator gives one answer (choice) per request
 B = TypeVar("B", bound=msgspec.Struct)
 STOP, LENGTH = "stop", "length"
 

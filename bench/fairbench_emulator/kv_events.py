@@ -44,7 +44,7 @@ class PublishingCache(KVCache):
         super().__init__(capacity)
         self._streams = streams
         self._send = send
-        # hashes of the blocks that end in each tree node
+        # ``_hashes`` holds the hashes of the blocks that end in each tree node.
         self._hashes: dict[KVNode, list[int]] = {}
         self._events: list[kv_event_wire.Event] = []
 
@@ -108,8 +108,7 @@ def _chain(parent: int | None, ids: list[int]) -> list[int]:
     return hashes
 
 
-# number of messages that ZMQ queues for a slow subscriber before it discards further messages
-HIGH_WATER_MARK = 100_000
+HIGH_WATER_MARK = 100_000  # messages that ZMQ queues for a slow subscriber before it discards more
 KEPT_MESSAGES = 10_000  # number of recent messages that a subscriber can request again
 
 

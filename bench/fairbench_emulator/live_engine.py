@@ -28,8 +28,7 @@ from fairbench_emulator.calls import (
 from fairbench_emulator.kv_events import PublishingCache
 from fairbench_emulator.tokens import Ids, Text, TokenStreams
 
-# number of stored tokens above which unused token sequences are deleted
-MAX_STREAM_TOKENS = 2**22
+MAX_STREAM_TOKENS = 2**22  # stored tokens above which unused token sequences are deleted
 
 
 class WallClock:
@@ -92,8 +91,7 @@ class LiveEngine:
         self._paced = 0  # number of running calls with their own ``stream_interval``
         self._request_ids = count()
         self._rng = np.random.default_rng(0)
-        # number of the decode step whose tokens were last sent to clients
-        self._delivered_step = 0
+        self._delivered_step = 0  # last decode step whose tokens were sent to clients
         self._timer: TimerHandle | None = None
         self._stream_limit = MAX_STREAM_TOKENS
 

@@ -25,12 +25,9 @@ from fairbench.errors import DataError
 from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 
 Ids: TypeAlias = NDArray[np.int32]
-# largest number of attempts to draw an output whose first token is new
-FORK_TRIES = 16
-# number of token ids of the emulator's approximate tokenizer
-VOCABULARY = 128_000
-# number of different words in the emulator's outputs
-OUTPUT_WORDS = 4096
+FORK_TRIES = 16  # largest number of attempts to draw an output whose first token is new
+VOCABULARY = 128_000  # token ids of the emulator's approximate tokenizer
+OUTPUT_WORDS = 4096  # different words in the emulator's outputs
 # A token is up to ten letters, three digits, or two other characters. English prose then has about
 # 4.5 characters per token.
 PIECE = re.compile(r"\s*(?:[^\W\d_]{1,10}|\d{1,3}|[^\w\s]{1,2}|_)|\s+")
@@ -47,7 +44,7 @@ class _Stream:
     def __init__(self, key: str, ids: Ids, place: StreamPosition | None) -> None:
         self.key = key
         self.ids = ids
-        # position in the parent stream at which this stream branches off
+        # ``place`` is the position in the parent stream at which this stream branches off.
         self.place = place
         self.forks: dict[tuple[int, int], _Stream] = {}
 
@@ -67,7 +64,7 @@ class TokenStreams:
 
     def __init__(self) -> None:
         self._root = _Stream("", np.empty(0, np.int32), None)
-        # in order of creation, so that parents precede their children
+        # Streams are in order of creation, so that parents precede their children.
         self._streams: dict[str, _Stream] = {}
         self._created = 0
         self.tokens = 0

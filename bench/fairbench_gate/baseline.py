@@ -26,7 +26,7 @@ from fairbench.results.summary import values_of
 from fairbench_gate.formats import changes_table
 from fairbench_gate.outcome import changes
 
-# manifest keys that describe when and where a run took place, which baselines omit
+# Baselines omit the manifest keys ``NOT_KEPT``, which describe when and where a run took place.
 NOT_KEPT = ("git", "host", "started", "wall_s", "cpu_s")
 
 

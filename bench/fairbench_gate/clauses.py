@@ -22,8 +22,7 @@ SHAPE = re.compile(
     r"(?P<metric>.+):(?P<sign>[+-]?)(?P<amount>[0-9]{1,15}(\.[0-9]{1,15})?)(?P<unit>%?)"
 )
 
-# A quantity that is never negative can fall by at most this many percent.
-MOST_PERCENT = 100
+MOST_PERCENT = 100  # largest possible fall of a quantity that is never negative
 
 
 class Clause(NamedTuple):

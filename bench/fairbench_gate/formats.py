@@ -71,8 +71,7 @@ MARKS = {
     Verdict.ERROR: "💥 error",
 }
 WORST_FIRST = (Verdict.ERROR, Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)
-# largest length of the Markdown text, because GitHub refuses comments above 65,536 characters
-MOST_CHARACTERS = 60_000
+MOST_CHARACTERS = 60_000  # GitHub refuses comments above 65,536 characters
 CHECKS = ("", "check", "baseline", "current", "change", "why")
 CHANGES = ("metric", "baseline", "current", "change", "")
 

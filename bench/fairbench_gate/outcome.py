@@ -25,10 +25,10 @@ from fairbench_gate.clauses import (
 from fairbench_gate.points import PairedPoint, over_seeds
 
 DIGITS = (3, 5, 8)
-# Percentages from ``LARGE`` on are printed without decimal places.
-LARGE = 1000
-# Smaller relative changes do not count. Processors add floating-point numbers in different orders,
-# which changes results by less; a scheduler that decides differently changes results by more.
+LARGE = 1000  # percentages from this value on are printed without decimal places
+# Relative changes up to ``ROUNDING`` do not count. Processors add floating-point numbers in
+# different orders, which changes results by less; a scheduler that decides differently changes
+# results by more.
 ROUNDING = Fraction(1, 10**12)
 
 
@@ -118,10 +118,8 @@ def _differ(before: Value, after: Value) -> bool:
     return abs(after.exact - before.exact) > ROUNDING * abs(before.exact)
 
 
-# name of the check that stands for a failed run
-RUN = "run"
-# name of the check of simulated runs if the user sets no limits
-NO_CHANGE = "no value may change"
+RUN = "run"  # name of the check that stands for a failed run
+NO_CHANGE = "no value may change"  # name of the check if the user sets no limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +190,7 @@ class Outcome:
         return f"{counted(self.points, 'point')}, {counted(len(self.rows), 'check')}: {counts}"
 
 
-# largest number of exceeded limits that the answer names
-MOST_NAMED = 4
+MOST_NAMED = 4  # largest number of exceeded limits that the answer names
 ANSWERS = {
     Verdict.ERROR: "Not judged",
     Verdict.FAIL: "Failed",

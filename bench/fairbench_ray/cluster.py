@@ -21,13 +21,10 @@ from fairbench_ray.connection import Connected, Unreachable
 from fairbench_ray.tasks import STOP, EndedTask, Over, Refused, serve_tasks
 
 AUTO = "auto"
-# seconds between two checks for messages or an interruption
-POLL_S = 0.2
-# largest time in seconds for connecting to the cluster, because Ray connects slowly on a busy host
-CONNECT_S = 180.0
+POLL_S = 0.2  # seconds between two checks for messages or an interruption
+CONNECT_S = 180.0  # seconds within which the cluster must answer, as Ray connects slowly
 PATIENCE_S = 300.0  # seconds for which the cluster's head node may be unreachable
-# largest number of losses of the cluster's head node without a finished task in between
-MOST_LOSSES = 3
+MOST_LOSSES = 3  # largest number of losses of the head node without a finished task in between
 
 
 class _NotThere(Exception):

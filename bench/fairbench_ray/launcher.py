@@ -45,8 +45,7 @@ from fairbench_ray.replicas import (
 
 LOOK_S = 0.2  # seconds between two checks of the servers on other nodes
 ASK_S = 60.0  # seconds within which an actor must answer
-# seconds within which a server must stop on request
-STOP_S = GRACE_S + REAPER_MARGIN_S + 5.0
+STOP_S = GRACE_S + REAPER_MARGIN_S + 5.0  # seconds within which a server must stop
 LOST = 255  # the exit code recorded for a server on an unreachable node
 
 
@@ -148,7 +147,7 @@ class RemotePlace:
     calls: ReplicaCalls
     number: int
     python: str
-    # empty, because Ray itself sets the environment of the actor
+    # The environment is empty, because Ray itself sets the environment of the actor.
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property

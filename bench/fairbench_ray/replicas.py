@@ -20,14 +20,10 @@ from fairbench.live.processes.environment import ServerPython
 from fairbench.live.processes.process import GRACE_S, ServerProcess
 from fairbench_ray.connection import connected
 
-# seconds between two checks for answers while calls are open
-POLL_S = 0.05
-# seconds between two checks for messages while no call is open
-IDLE_POLL_S = 0.5
-# seconds within which all actors must close their servers
-CLOSE_S = 30.0
-# number of calls that an actor runs at once, so that a status check need not wait for a stop
-AT_ONCE = 4
+POLL_S = 0.05  # seconds between two checks for answers while calls are open
+IDLE_POLL_S = 0.5  # seconds between two checks for messages while no call is open
+CLOSE_S = 30.0  # seconds within which all actors must close their servers
+AT_ONCE = 4  # calls that an actor runs at once, so that a status check need not wait for a stop
 CPU, GPU = "CPU", "GPU"
 
 # When an actor ends, Ray kills its direct children. The shell makes the reaper a grandchild of the

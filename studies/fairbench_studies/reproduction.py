@@ -52,8 +52,8 @@ from fairbench_studies.vtc.command import VTC
 ALL, CLAIMS = "all", "claims"
 PAPERS = {paper.name: paper for paper in (VTC, PREBLE)}
 OTHERS = (*PAPERS, FRONTIER)
-# The titles of the two groups of settings. The value is True if the settings come from a preset,
-# and False for fairbench's default settings.
+# ``PRESETS`` maps the title of a group of settings to True for a preset's settings, and to False
+# for default settings.
 PRESETS = {AT_RERUN: True, AT_DEFAULTS: False}
 
 

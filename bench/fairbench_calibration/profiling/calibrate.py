@@ -21,20 +21,13 @@ from fairbench_calibration.profiling.fit import (
     softened,
 )
 
-# last part of the id of a calibrated timing profile
-CALIBRATED = "calibrated"
-# largest number of requests whose times a fit uses
-MOST_REQUESTS = 400
-# seconds within which the first tokens of prompts of one iteration arrive
-TOGETHER_S = 1e-3
-# minimum of the coefficient c_nd in ms, needed because operator tables do not include sampling
-_LEAST_C_ND = 0.002
-# typical standard deviations of the logarithms of the three fitted numbers
-_PRIORS = np.array([0.15, 0.7, 0.7])
-# largest weight of all requests together in the fit, as a number of requests
-_WEIGHT = 100
-# largest change of the logarithm of each fitted number
-_BOUND = np.log(4.0)
+CALIBRATED = "calibrated"  # last part of a calibrated profile's id
+MOST_REQUESTS = 400  # largest number of requests whose times a fit uses
+TOGETHER_S = 1e-3  # first tokens of one iteration's prompts arrive within this time
+_LEAST_C_ND = 0.002  # minimum of c_nd in ms, because operator tables do not include sampling
+_PRIORS = np.array([0.15, 0.7, 0.7])  # standard deviations of the fitted numbers' logarithms
+_WEIGHT = 100  # largest weight of all requests together in the fit, as a number of requests
+_BOUND = np.log(4.0)  # largest change of the logarithm of each fitted number
 
 
 class Decoded(NamedTuple):

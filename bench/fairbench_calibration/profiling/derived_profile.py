@@ -99,16 +99,12 @@ def _from_hub(model: str) -> ModelConfig:
     return ModelConfig(canonical_model(model, model_configs()), config, url)
 
 
-# number of random iterations for the fit, number of held-out iterations, and the random seed
+# The fit draws ``ITERATIONS`` random iterations, of which ``HELD_OUT`` only test the fit.
 ITERATIONS, HELD_OUT, SEED = 900, 270, 0
-# largest number of sequences in a batch of a random iteration
-LARGEST_BATCH = 400
-# last part of the id of a timing profile that was computed from a data sheet
-ROOFLINE = "roofline"
-# time of the host in an iteration, which operator tables do not include
-HOST_MS = 0.5
-# measured time in ms for launching a layer's prefill kernels on SGLang
-LEAST_LAYER_MS = 15 / 36
+LARGEST_BATCH = 400  # largest number of sequences in a batch of a random iteration
+ROOFLINE = "roofline"  # last part of the id of a profile that was computed from a data sheet
+HOST_MS = 0.5  # time of the host in an iteration, which operator tables do not include
+LEAST_LAYER_MS = 15 / 36  # measured time for launching a layer's prefill kernels on SGLang
 
 FRONTENDS = {
     "sglang": Frontend(request_ms=0.2486, token_ms=0.003, delay_ms=9.913),
@@ -255,10 +251,9 @@ def measured_grade() -> str:
     )
 
 
-# batch sizes whose decode times are printed, and the context of each sequence in tokens
+# Decode times are printed for ``BATCHES`` sequences, each with ``CONTEXT`` tokens of context.
 BATCHES, CONTEXT = (1, 8, 64), 1_000
-# prompt lengths in tokens whose prefill times are printed
-PROMPTS = (128, 1_024, 8_192)
+PROMPTS = (128, 1_024, 8_192)  # prompt lengths in tokens whose prefill times are printed
 
 
 def described(

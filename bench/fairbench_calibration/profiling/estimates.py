@@ -116,17 +116,16 @@ def _quiet() -> Iterator[None]:
 
 
 ATTENTION_SHARE = 0.50  # fraction of the GPU's peak that matrix products of attention reach
-# median of the coefficient p in operator fits of Llama-3.1-8B on five GPUs; 1 means a plain sum
+# ``OVERLAP`` is the median of the coefficient p in operator fits of Llama-3.1-8B on five GPUs. The
+# value 1 would mean a plain sum.
 OVERLAP = 1.9
-# Memory bandwidth and vocabulary of the measurement of c0 and c_nd, with SGLang on an A10G
-# (Llama-3.1-8B and 3.2-3B). Norms, activations and sampling read and write memory, so their times
-# scale with the bandwidth.
+# The coefficients c0 and c_nd were measured at this memory bandwidth and vocabulary, with SGLang on
+# an A10G (Llama-3.1-8B and 3.2-3B). Norms, activations and sampling read and write memory, so their
+# times scale with the bandwidth.
 MEASURED_GB_S, MEASURED_VOCABULARY = 600, 128_256
-# microseconds for the norms and activations of a layer (c0 divided by 32 layers)
-LAYER_US = 88.7
+LAYER_US = 88.7  # time for the norms and activations of a layer (c0 divided by 32 layers)
 SEQUENCE_US = 50.2  # microseconds for sampling a sequence (c_nd)
-# speed of matrix products of small experts, as a fraction of the speed of dense products
-EXPERT_SHARE = 0.86
+EXPERT_SHARE = 0.86  # speed of small experts' matrix products, relative to dense products
 LINK_SHARE = 0.80  # fraction of the link's bandwidth that transfers between GPUs reach
 MS = 1e3
 

@@ -245,7 +245,7 @@ def vllm_memory(
     return VLLMMemory(
         total_gib=TOTAL_GIB.get(gpu, pool.pre_load_avail_gib),
         gpu_memory_utilization=utilization,
-        # two tensors of the hidden size, and the outputs of the MLP's gate, up and activation
+        # The pass holds two tensors of the hidden size, and the MLP's gate, up and activation.
         forward_bytes=2 * hidden_bytes + 3 * shape.mlp / tp * _ACTIVATION_BYTES,
         hidden_bytes=hidden_bytes,
         logits_bytes=shape.vocabulary * _LOGIT_BYTES,

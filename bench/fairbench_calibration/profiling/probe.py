@@ -25,12 +25,9 @@ if TYPE_CHECKING:
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 BATCH_PROMPT, BATCH_OUTPUT = 128, 129
 LONG_BATCHES, LONG_PROMPT = (8, 32), 2_048
-# number of measured prompts of each length; the fastest counts, because disturbances only add time
-REPEATS = 5
-# number of parts into which the time with all requests of a batch decoding is divided
-WINDOWS = 4
-# token ids that nearly all vocabularies contain, for prompts
-TOKEN_IDS = range(1_000, 30_000)
+REPEATS = 5  # measurements per prompt length; the fastest counts, as disturbances only add time
+WINDOWS = 4  # parts into which the time with all requests of a batch decoding is divided
+TOKEN_IDS = range(1_000, 30_000)  # token ids that nearly all vocabularies contain
 SEED = 0
 _WAIT_S = 300.0  # seconds after which a request to the server fails
 
@@ -227,12 +224,11 @@ async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Answered]:
                 yield found.answer
 
 
-# Residual in the fit if a coefficient is wrong by a factor of e. For comparison, a time that is
+# If a coefficient is wrong by a factor of e, its residual in the fit is ``PRIOR``. A time that is
 # wrong by 5% has the residual 1.
 PRIOR = 0.3
-# last part of the id of a timing profile that was fitted to a measured server
-MEASURED = "probed"
-# start values of p and c_nd; an estimate would hide how step times grow with the batch
+MEASURED = "probed"  # last part of the id of a profile that was fitted to a measured server
+# The fit starts at ``UNMEASURED``, because estimates would hide how step times grow with the batch.
 UNMEASURED = {"p": 8.0, "c_nd": 0.0}
 
 

@@ -19,12 +19,11 @@ from fairbench.named import imported
 from fairbench.sim.run import simulate
 from fairbench.streams import stream
 
-# arrival rates (programs/s of a well-behaved client) that soon fill a small pool, by workload
+# At the arrival rates ``RATES`` (programs/s of a well-behaved client), a small pool is soon full.
 RATES = {"chat": 2.5, "judge": 0.68, "tot": 0.44}
 POLICIES = {DEFAULT_ENGINE: ("fcfs", "lpm"), "vllm": ("fcfs",)}
-# tokens of a KV block in vLLM
-BLOCK = 16
-# columns of a request, in the order in which an engine decides their values
+BLOCK = 16  # tokens of a KV block in vLLM
+# ``DECIDED`` lists columns of a request in the order in which an engine decides their values.
 DECIDED = (
     *("admitted_s", "cached_tokens", "extend_tokens", "first_token_s", "retractions"),
     *("recompute_tokens", "output_tokens", "finish_s"),

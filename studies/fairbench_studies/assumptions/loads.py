@@ -29,9 +29,10 @@ CELLS = (
 MULTIPLES = tuple(round(1.25 - 0.05 * step, 2) for step in range(24))
 SEEDS = (0, 1, 2)
 REPLICAS = 4
-# An overloaded replica gets ``FLOOD`` times the rate in the workload file for ``FLOOD_S`` seconds.
+# Arrivals at ``FLOOD`` times the rate in the workload file overload a replica for ``FLOOD_S``
+# seconds.
 FLOOD_S, FLOOD = 300.0, 3.0
-# overloads that last longer, because a single answer takes five minutes
+# Some overloads last longer, because a single answer takes five minutes.
 LONG_FLOODS_S = {"reasoning.s2": 1200.0}
 MOST_EMPTY = 0.05
 

@@ -8,20 +8,16 @@ from fairbench_studies.kit.rows import ROOT
 
 PAGE = ROOT / "docs/appendix/attacks.md"
 SEEDS = 5
-# first seed of rows with client limits; the limits were designed when the other rows were known
-LIMITED_SEED = 105
+LIMITED_SEED = 105  # the limits were designed when all rows without limits were known
 DEFENDED = (
     *("fair-finish.tenants=tree", "dlpm-hold.tenants=tree"),
     *("dlpm-hold.charge=gpu-time", "engine.load_cap=auto"),
 )
 D2LPM_TENANTS = ("d2lpm.tenants=tree", "dlpm.tenants=tree")
 LIMITS = ("gateway.client_limit=auto", "gateway.tenants=tree")
-# largest number of requests in progress per client: as many as a worker can run
-REQUESTS = "gateway.client_requests=64"
-# three units of KV memory per client; the default "auto" gives five
-LOWER = "gateway.client_limit=420000"
-# keeps capacity for absent clients, as if two more clients were present
-RESERVE = "gateway.client_reserve=2"
+REQUESTS = "gateway.client_requests=64"  # requests in progress: as many as a worker can run
+LOWER = "gateway.client_limit=420000"  # three units of KV memory per client; "auto" gives five
+RESERVE = "gateway.client_reserve=2"  # keeps capacity for two absent clients
 # The gateway "fcfs" without a saturation detector changes nothing itself, so only the client limits
 # have an effect.
 LIMITING = {"gateway": "fcfs", "saturation": "none"}

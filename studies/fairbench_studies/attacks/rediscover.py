@@ -20,7 +20,7 @@ from fairbench_attacks.store import SearchPlan, SearchStore
 from fairbench_attacks.workload import Stakes
 from fairbench_studies.attacks.rediscovery import by_scheduler, rediscover
 
-# trials of each search, and length of a run in seconds (whole periods of the known bursts)
+# Each search has ``TRIALS`` trials. ``DURATION_S`` covers whole periods of the known bursts.
 TRIALS, DURATION_S = 192, 120.0
 
 

@@ -30,7 +30,7 @@ class Sought:
     choice: str
 
 
-# Attacks on one scheduler are adjacent, because one search per scheduler looks for all of them.
+# Attacks on one scheduler are listed together, because one search per scheduler looks for them.
 SOUGHT = (
     Sought("sybil", "vtc", "identities"),
     Sought("padding-3k", "lpm", "padding_tokens"),

@@ -145,7 +145,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 def draw(rows: Sequence[Row]) -> None:
     """Draw the victims' finished programs and the attacker's gain, with a column per attack."""
-    # imported here, because the tables need no matplotlib
+    # Seaborn is imported here, because the tables need no plotting package.
     from seaborn import heatmap
 
     from fairbench.figures.style import panels, paper_style, save

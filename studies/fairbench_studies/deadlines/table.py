@@ -26,8 +26,7 @@ from fairbench_studies.kit.rows import ROOT, write_rows
 SWEEP = ROOT / "results/tables/deadlines.toml"
 TABLE = ROOT / "results/tables/deadlines.csv"
 FIGURE = ROOT / "plots/deadlines.svg"
-# rate (conversations/s of each interactive client) at which lpm saturates a replica
-CAPACITY = 0.37
+CAPACITY = 0.37  # conversations/s of each client at which lpm saturates a replica
 KEPT = 0.9  # a client collapses if a smaller fraction of its requests meets the deadlines
 ORDER = (  # schedulers that come first in tables; all others follow in order of names
     *("fcfs", "priority", "vtc", "dlpm", "dlpm-edf", "dlpm-edf within=credit"),
@@ -53,7 +52,7 @@ CLIENTS = {
 def name_of(spec: ExperimentSpec) -> str:
     """Return the name of the local scheduler, with its settings that differ from defaults."""
     within = spec.settings["dlpm-edf.within"] if spec.local == "dlpm-edf" else "client"
-    # The value 0 means that a rule chooses the quantum.
+    # The quantum 0 means that a rule chooses the quantum.
     quantum = spec.settings.get("dlpm-hold.quantum") or None
     told = {"within": within if within != "client" else None, "quantum": quantum}
     set_ = [f"{name}={value}" for name, value in told.items() if value is not None]
@@ -65,7 +64,7 @@ def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
     clients = summary["clients"]
     kept = [one["goodput_ratio"] for one in clients if not one["misbehaving"]]
     return {
-        # The metric is None for a client without requests.
+        # ``goodput_ratio`` is None for a client without requests.
         "kept_worst": min(one for one in kept if one is not None),
         "kept_flood": next(one["goodput_ratio"] for one in clients if one["misbehaving"]),
         "worst_share": summary["goodput_worst_share"],

@@ -30,7 +30,7 @@ WORKLOADS = ("sessions", "judge", "tot", "long-qa")
 SCHEDULERS = ("vtc", "d2lpm", "fair-finish")
 COLOCATED, VLLM = "colocated", "vLLM"
 APART = {"prefill": 2, "decode": 2}
-# flags and settings of each form of the cluster (separate or colocated prefill and decode)
+# ``FORMS`` holds flags and settings of each cluster form: prefill and decode separate or colocated.
 FORMS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     COLOCATED: ({"dp": 4}, {}),
     "SGLang": (APART, {}),

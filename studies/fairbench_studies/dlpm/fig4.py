@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILE = "timings.json"
-QUEUE = 200  # queued requests where the number of replicas varies ([DLPM] Fig. 4)
-REPLICAS = 8  # replicas where the queue length varies
+QUEUE = 200  # queued requests while the number of replicas varies ([DLPM] Fig. 4)
+REPLICAS = 8  # replicas while the queue length varies
 
 BASIS = ("timing_profile", "host", "seed", "rounds")
 PARTS = {

@@ -13,8 +13,7 @@ from fairbench_studies.frontier.paired_tests import Estimate, estimate, holm, no
 
 Outcomes = Mapping[Cell, Mapping[Configuration, Outcome]]
 
-# fields of ``Measured`` in which lower values are better
-LESS = ("to_90_s", "to_100_s", "p95_s")
+LESS = ("to_90_s", "to_100_s", "p95_s")  # lower values of these measures are better
 PRIMARY = (*LESS, "served")
 SECONDARY = ("share", "worst_minute", "service_tok_s", "output_tok_s")
 LEAST = 1e-9  # value that replaces 0 before a logarithm is taken

@@ -21,7 +21,7 @@ COLUMNS = 5
 MOST_CELLS = 6  # with more panels, markers would overlap
 PANEL_IN, HEIGHT_IN = 2.1, 1.9
 MARKERS = {PUBLISHED: "o", CAPPED: "s", TUNED: "^"}
-# colours by Okabe and Ito, one for each scheduler pair in order
+# The colours are by Okabe and Ito, one for each scheduler pair in order.
 COLOURS = ("#999999", "#56b4e9", "#f0c000", "#009e73", "#cc79a7", "#0072b2", "#d55e00")
 LABELS = ("P95 of the\nwell-behaved, s", "min. fair share of best, %")
 OF_LIMIT = "service, % of the limit"
@@ -83,7 +83,7 @@ MEASURES = {
     "share": "min. fair share,\nparts of the largest",
     "limit": "service,\nparts of the limit",
 }
-# vertical offsets of a scheduler pair's three forms, in rows of the figure
+# ``OFFSETS`` are vertical offsets of a scheduler pair's three forms, in rows of the figure.
 OFFSETS = {PUBLISHED: 0.24, CAPPED: 0.0, TUNED: -0.24}
 
 

@@ -29,7 +29,7 @@ def outcomes(runs: Mapping[Point, StoredRun]) -> Outcomes:
     for point, run in runs.items():
         key = point.cell, point.seed
         best[key] = max(best[key], run.summary["service_rate_tok_s"])
-    # latencies by run, because several scheduler pairs may share a run
+    # Latencies are cached by run, because several scheduler pairs may share a run.
     latencies: dict[str, Samples] = {}
     found: dict[Cell, dict[Configuration, list[tuple[int, Measured, StoredRun]]]] = {}
     for point in sorted(runs, key=lambda one: one.seed):

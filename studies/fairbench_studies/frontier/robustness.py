@@ -39,8 +39,7 @@ AXES = SWEEP.with_suffix(".csv")
 LEVERS = SWEEP.with_name("frontier-levers.csv")
 DEFAULT, CAPPED = "default", "capped as it is"
 RIVALS = ("d2lpm", "preble-dlpm", "preble")
-# configurations in which fair-finish was also run without each of its parts
-EVERYWHERE = ("tot s1", "judge s1", "long-qa s2")
+EVERYWHERE = ("tot s1", "judge s1", "long-qa s2")  # fair-finish also ran here without each part
 SHOWN = {"to_90_s": "90%", "p95_s": "P95", "service_tok_s": "service"}
 KEPT = ("to_90_s", "to_100_s", "p95_s", "served", "service_tok_s", "output_tok_s")
 
@@ -102,7 +101,7 @@ def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
         pairs = [
             (whole[cell][ours()], without)
             for cell, here in cells.items()
-            # each outcome is fair-finish with one of its parts switched off
+            # Each outcome is that of fair-finish with one of its parts switched off.
             for without in here.values()
             if str(cell) in EVERYWHERE and ours() in whole.get(cell, {})
         ]

@@ -45,15 +45,13 @@ class ServiceHistory(NamedTuple):
         return self.served[first - 1 : after]
 
     def span(self, start_s: float, end_s: float) -> tuple[int, int]:
-        """Return the indices of the first instant from ``start_s`` and after ``end_s``."""
+        """Return the first index from ``start_s`` on, and the first index after ``end_s``."""
         first = int(np.searchsorted(self.times, start_s))
         return first, int(np.searchsorted(self.times, end_s, "right"))
 
 
 def largest_lead(requests: Requests, service: ServiceRows, clients: int, horizon_s: float) -> float:
-    """Return the largest lead that a client gains while another client waits.
-
-    A lead is the difference of two clients' weighted tokens.
+    """Return the most weighted tokens that a client gains over a client with waiting requests.
 
     Args:
         requests: The requests that one worker served.

@@ -13,8 +13,8 @@ from fairbench.execute.simulations import FailedPoint, SimulationJob, jobs_left,
 from fairbench.execute.tasks import RunContext
 from fairbench.results.store import SweepStore
 
-# Estimated CPU seconds of a simulation, per run and per simulated request. Both numbers were
-# measured with the bundled workloads.
+# ``SECONDS_PER_RUN`` and ``SECONDS_PER_REQUEST`` estimate the CPU time of a simulation. Both
+# numbers were measured with the bundled workloads.
 SECONDS_PER_RUN, SECONDS_PER_REQUEST = 0.5, 3e-4
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fairbench_studies.kit.rows import TABLES, Row, read_rows, write_rows
 
-# Table rows are sorted by workload and scheduler, in the order of the next two lists. The first
-# columns of a row identify a run, and the columns ``NUMBERS`` hold the run's metrics.
+# Table rows are sorted in the order of ``WORKLOADS`` and ``SCHEDULERS``. The columns ``IDENTITY``
+# identify a run, and the columns ``NUMBERS`` hold the run's metrics.
 WORKLOADS = ("tot", "judge", "long-qa", "chat")
 SCHEDULERS = ("fcfs", "lpm", "vtc", "preble", "dlpm", "d2lpm", "preble-dlpm", "fair-finish")
 IDENTITY = ("workload", "scenario", "scheduler", "dp", "seed")

@@ -10,8 +10,8 @@ from typing import Any
 from fairbench_studies.kit.outcomes import Outcome, Seen
 from fairbench_studies.kit.parts import Part
 
-# A claim with several configurations or measured runs holds if at least this fraction of the
-# decided configurations or runs support the claim.
+# A claim holds if at least the fraction ``MOST`` of the decided configurations or measured runs
+# support it.
 MOST = 0.8
 
 

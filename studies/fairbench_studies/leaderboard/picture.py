@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FIGURE = ROOT / "plots/leaderboard.svg"
 BASELINE = "fcfs"
-# Each kind of scheduler has its own shape, to be recognised without colour.
+# Each kind of scheduler has its own marker shape, so the picture can be read without colour.
 KINDS = {
     "queue before the cluster": (VERMILION.colour, "s"),
     "fair local scheduler": (BLUE.colour, "o"),
@@ -33,7 +33,8 @@ PLAIN = (
     *("round-robin+justitia", "round-robin+autellix"),
 )
 WIDTH_IN, HEIGHT_IN = 8.5, 8.4
-# The list below the plot has COLUMNS columns of LIST_IN inches, and lines of LINE_IN inches.
+# The list below the plot has ``COLUMNS`` columns of ``LIST_IN`` inches, and lines of ``LINE_IN``
+# inches.
 COLUMNS, LIST_IN, LINE_IN = 3, 2.75, 0.15
 POINTS = 72  # typographic points in an inch
 DIGIT_POINTS = 5.6  # width of a digit of 8-point type in points
@@ -55,7 +56,7 @@ class View(NamedTuple):
 
 
 WHOLE = View((0.7, 1.3), (0.4, 1.0), 0.7, 2.85, 7.6, 5.2)
-# a dense region of the plot, which an inset shows enlarged
+# ``CLOSE`` is a dense region of the plot, which an inset shows enlarged.
 CLOSE = View((1.127, 1.148), (0.8, 0.856), 1.25, 6.05, 2.9, 1.95)
 
 

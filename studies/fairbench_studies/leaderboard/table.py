@@ -26,7 +26,7 @@ SHOWN = (
     *("fair-finish", "preble-dlpm", "d2lpm", "llm-d+fcfs behind dlpm by concurrency", "preble"),
     *("llm-d+fcfs", "dlpm", "vtc", "lpm", "fcfs"),
 )
-# means of a metric over seeds, by row of the leaderboard and configuration
+# ``Values`` holds means of a metric over seeds, by leaderboard row and configuration.
 Values = dict[str, dict[str, float]]
 
 

@@ -85,7 +85,7 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
     if not len(first):
         return LeastCallTimes(row, alone_s, alone_s, alone_s)
     took_s = pause_s + alone_s
-    # shortest pause plus call of each program at each depth
+    # ``shortest_s`` is the shortest pause plus call of each program at each depth.
     shortest_s = np.minimum.reduceat(took_s, first)
     level = np.cumsum(np.isin(np.arange(len(row)), first)) - 1
     before_s = np.cumsum(shortest_s) - shortest_s
@@ -93,7 +93,7 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
     before_s -= np.repeat(before_s[begins], np.diff(begins, append=len(first)))
     begin_s = program_arrivals(programs, facts)[program] + before_s[level] + pause_s
     single = np.diff(first, append=len(row)) == 1
-    # whether the program has calls at the next depth
+    # ``follows`` says whether a program has calls at the next depth.
     follows = np.diff(program[first], append=-1) == 0
     known = _all_finished(requests, programs, program[first])
     tails_s = _tails(np.maximum.reduceat(took_s, first), single & follows & known)
@@ -113,7 +113,7 @@ def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) ->
     own = program * (len(times_s) + 1)
     ends = np.sort(own + np.searchsorted(times_s, requests.finish_s[row]) + 1)
     latest = np.searchsorted(ends, own + np.searchsorted(times_s, arrival_s, "right"), "right") - 1
-    # negative if no call of the program had ended
+    # ``last`` is negative if no call of the program had ended.
     last = np.where(latest < 0, -1, ends[latest] - own - 1)
     is_known = (last >= 0) & _all_finished(requests, programs, program)
     since_s = np.where(is_known, times_s[np.maximum(last, 0)], arrival_s)

@@ -34,7 +34,7 @@ POLICIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     SHARE: ("max-min", {"memory.share": True}),
 }
 """The eviction policy and the settings for each row of the table."""
-# The goal: a well-behaved client keeps this fraction of the hit rate that the client would have
+# A well-behaved client should keep the fraction ``GOAL`` of the hit rate that the client would have
 # alone on 1/n of the KV pool.
 GOAL = 0.9
 NUMBERS = (

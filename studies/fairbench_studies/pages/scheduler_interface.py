@@ -13,7 +13,7 @@ from fairbench.report.pages.markdown import table
 from fairbench.schedulers.base import LocalScheduler, Parts, Router, RunningView, Scan, WaitingView
 from fairbench.schedulers.views import ClientLoad, FleetView, Running, WorkerLoad
 
-# classes whose fields the page shows
+# The page shows the fields of the classes in ``VALUES``.
 VALUES: tuple[type, ...] = (Request, Segment, Running, ClientLoad, WorkerLoad)
 ALIASES = {"Prompt": "tuple[Segment, ...]"}
 FINAL = re.compile(r"Final\[(.*)\]")

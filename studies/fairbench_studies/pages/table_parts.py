@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-# for each table, a regular expression for the beginnings of the shown rows, and the shown columns
+# For each table, ``PARTS`` has a pattern for the beginnings of shown rows, and the shown columns.
 PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "traces": (
         r"(mooncake|arena|reasoning-clients) \| (fcfs|vtc|d2lpm) \||agents \| (fcfs|preble) \|",

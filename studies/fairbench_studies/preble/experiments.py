@@ -14,7 +14,7 @@ CLIENTS = 4
 WARMUP_S, DURATION_S, DRAIN_S = 30.0, 300.0, 9000.0
 
 ROUND_ROBIN, PREBLE, ORACLE, MEMSERVE = "round-robin", "preble", "oracle", "memserve"
-# names of the router and of the local scheduler of each system
+# ``SYSTEMS`` names the router and the local scheduler of each system.
 SYSTEMS: Mapping[str, tuple[str, str]] = {
     ROUND_ROBIN: ("round-robin", "lpm"),
     PREBLE: ("preble-e2", "preble-groups"),
@@ -22,9 +22,9 @@ SYSTEMS: Mapping[str, tuple[str, str]] = {
     MEMSERVE: ("memserve", "lpm"),
 }
 
-# Programs per second, per client and GPU: 0.4, 0.8 and 1.2 times the workload's usual rate. The
-# usual rate is set for runs with a heavy client, which these runs lack. Agents therefore leave GPUs
-# idle even at the highest rate.
+# ``RATES`` are in programs per second per client and GPU: 0.4, 0.8 and 1.2 times the workload's
+# usual rate. The usual rate is set for runs with a heavy client, which these runs lack. Agents
+# therefore leave GPUs idle even at the highest rate.
 RATES: Mapping[str, tuple[float, ...]] = {
     "tool-use": (1.8, 3.6, 5.4),
     "agent": (0.03, 0.06, 0.09),
@@ -38,7 +38,7 @@ OFF = {
     "preble-e2.autoscale_factor": inf,
     "preble-e2.imbalance_ratio": inf,
 }
-# The steps of [Preble] Fig. 5 in order. A step is named after the mechanism that it adds.
+# ``ABLATION`` lists the steps of [Preble] Fig. 5. A step is named after the mechanism that it adds.
 ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     ROUND_ROBIN: ("round-robin", "lpm", {}),
     "E2 alone": ("preble-e2", "lpm", OFF),
@@ -46,15 +46,15 @@ ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "prefill/decode balancing": ("preble-e2", "lpm", {}),
     "priority groups": ("preble-e2", "preble-groups", {}),
 }
-# The number of tokens with which every prompt of a workload begins. Every worker soon caches these
-# tokens. If a match of only these tokens counted, MemServe would send all requests to the worker
+# Every prompt of a workload begins with ``SHARED_BY_ALL`` common tokens, which every worker soon
+# caches. If a match of only these tokens counted, MemServe would send all requests to the worker
 # that received the first request.
 SHARED_BY_ALL = {"tool-use": 190, "agent": 20, "programming": 2800, "video-qa": 15, "loogle": 13}
 WINDOWS_S = (60.0, 180.0, 360.0)
 SCALES = (2, 4, 8)
 GPUS = 4
-# Burstiness at which the gaps between arrivals have a coefficient of variation of 2, as in Azure's
-# trace, which the repository does not include.
+# With the burstiness ``BURSTS``, gaps between arrivals have a coefficient of variation of 2, as in
+# Azure's trace, which the repository does not include.
 BURSTS = 0.25
 
 

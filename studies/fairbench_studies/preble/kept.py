@@ -10,8 +10,7 @@ from fairbench_studies.preble.experiments import PREBLE, Key
 from fairbench_studies.preble.speed import GPUS
 from fairbench_studies.preble.store import Latency, Results
 
-# The figure name of measured decisions per second. The seed counts repetitions.
-SPEED = "speed"
+SPEED = "speed"  # figure name of measured decisions per second, whose seeds are repetitions
 
 
 def keep(results: Results) -> list[Row]:

@@ -40,10 +40,9 @@ class Oracle(Router):
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
         self._workers = list(range(workers))
-        # the worker of each group
-        self._placed: OrderedDict[Prompt | str, int] = OrderedDict()
+        self._placed: OrderedDict[Prompt | str, int] = OrderedDict()  # worker of each group
         self._last = -1
-        # the common prefix of all earlier prompts, or None before the first prompt
+        # ``_shared`` is the common prefix of all earlier prompts, or None before the first prompt.
         self._shared: Prompt | None = None
 
     def route(self, request: Request, now_s: float) -> int:

@@ -28,7 +28,7 @@ from fairbench_studies.routers.runs import Panel, draw, results, simulated
 CASE = ROOT / "examples/two-routers.toml"
 TABLE = ROOT / "results/tables/routers.csv"
 FIGURE = ROOT / "plots/routers.svg"
-# Between these times (s), both clients have waiting requests and all charges are known.
+# Between ``SETTLED_S`` and ``END_S``, both clients have waiting requests and all charges are known.
 SETTLED_S, END_S = 30.0, 120.0
 
 

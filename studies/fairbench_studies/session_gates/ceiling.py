@@ -33,7 +33,7 @@ from fairbench_studies.session_gates.table import DP, PAGE, RATES
 TABLE = TABLES / "session-gates-ceiling.csv"
 SEEDS = (61, 62, 63, 64, 65)
 UNLIMITED = 100_000_000  # tokens of KV memory, more than all sessions need
-# flags and settings of each variant, in addition to the gate fair-sessions and the scheduler fcfs
+# ``SHARED`` holds each variant's flags and settings besides gate fair-sessions and scheduler fcfs.
 SHARED: Mapping[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
     "fair-sessions": ({}, {}),
     "fair-sessions, vtc, 4 running": ({"scheduler": "vtc"}, {"engine.max_running_requests": 4}),

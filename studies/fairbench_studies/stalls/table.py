@@ -22,11 +22,9 @@ TABLE = TABLES / "stalls.csv"
 PAGE = ROOT / "docs/reference/metrics.md"
 WORKLOAD = Path(__file__).with_name("workload.toml")
 SEEDS = (1, 2, 3)
-# Requests per second of each chatting client under overload, about six times the default rate.
-OVERLOAD_RATE = 4.5
-# the client with long prompts
-LONG = "client-4"
-# remedies for stalls on each engine: a local scheduler and settings
+OVERLOAD_RATE = 4.5  # requests/s of each chatting client, about six times the default rate
+LONG = "client-4"  # the client with long prompts
+# ``REMEDIES`` holds a local scheduler and settings for each remedy against stalls, by engine.
 REMEDIES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "sglang": {
         "none: chunks of 8,192": ("fcfs", {}),

@@ -15,8 +15,8 @@ class Replayed(NamedTuple):
     quantum: str | None = None
 
 
-# The schedulers that replay each --schedule-policy of a measured server. With a single replica, the
-# router has no choice.
+# ``POLICIES`` names the schedulers that replay each --schedule-policy of a measured server. With a
+# single replica, the router has no choice.
 POLICIES = {
     "fcfs": Replayed("round-robin", "fcfs"),
     "lpm": Replayed("round-robin", "lpm"),

@@ -7,8 +7,7 @@ import numpy as np
 from fairbench.errors import DataError
 from fairbench.metrics.records import Floats
 
-# seconds by which two recorded times of a request may contradict each other
-CLOCK_S = 1e-3
+CLOCK_S = 1e-3  # seconds by which two recorded times of a request may contradict each other
 MAX_SPAN_S = 1e7  # longest measured run in seconds (116 days)
 
 

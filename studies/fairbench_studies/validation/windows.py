@@ -27,14 +27,14 @@ from fairbench_studies.kit.trace import Trace
 WEIGHTS = ServiceWeights()  # 1 for input and 2 for output, as in VTC-artifact
 SLICE_S = 60.0  # approximate length of a slice in seconds, as in VTC-artifact
 RATE_TARGET_PCT = 5.0
-# A difference below this percentage of the window's service never misses a target.
+# A difference below ``TINY_SHARE_PCT`` percent of the window's service never misses a target.
 TINY_SHARE_PCT = 1.0
 # A slice has time for six full minibatches of 11 requests (256 input and 256 output tokens). In a
 # slice, a client's service may differ by a sixth of its own service, or by a third of a sixth of
 # all service.
 SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
-# The change in Jain's index if two clients with rates 1 : 2 miss their targets in opposite
-# directions.
+# Jain's index changes by the tolerance if two clients with rates 1 : 2 miss their targets in
+# opposite directions.
 JAIN_TOLERANCE, SLICE_JAIN_TOLERANCE = 0.025, 0.075
 
 
@@ -47,7 +47,7 @@ class Window:
     rates: dict[int, Pair]
     jain: Pair
     slice: bool = False
-    # names of clients for messages, in the order of the clients' numbers
+    # ``names`` holds the clients' names for messages, in the order of the clients' numbers.
     names: tuple[str, ...] = ()
 
     @property

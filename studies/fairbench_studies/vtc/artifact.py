@@ -18,7 +18,7 @@ from fairbench_studies.kit.trace import Trace, throughput_tok_s
 WINDOW_S = 60.0
 # The revision's tables use windows around 19 points in the 570 s after a warm-up.
 TABLE_S, WARMUP_S, PARTS = 600.0, 30.0, 20
-# Requests whose first and last token are closer than this (seconds) count as no service.
+# Requests whose first and last token are closer than ``SHORTEST_S`` count as no service.
 SHORTEST_S = 1e-5
 
 WEIGHTS = ServiceWeights()

@@ -17,10 +17,8 @@ from fairbench_studies.vtc.artifact import (
 )
 from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
 
-# points per curve
-POINTS = 60
-# ranks by number of requests of the clients that the paper draws ([VTC] §5.3)
-ARENA_RANKS = (12, 13, 25, 26)
+POINTS = 60  # points per curve
+ARENA_RANKS = (12, 13, 25, 26)  # ranks by requests of the drawn clients ([VTC] §5.3)
 
 
 class Curve(NamedTuple):

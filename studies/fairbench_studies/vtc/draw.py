@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PANEL_IN, HEIGHT_IN = 3.1, 2.9
-# largest number of characters in a line of text below the figure
-LETTERS = 90
-# factor by which an axis is longer than its values, to leave space for the legend
-HEADROOM = 1.25
+LETTERS = 90  # largest number of characters in a line of text below the figure
+HEADROOM = 1.25  # factor by which an axis exceeds its values, to leave space for the legend
 MARKS = 12  # markers per curve
 
 

@@ -15,8 +15,8 @@ from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
 from fairbench_studies.vtc.measures import by_seed
 from fairbench_studies.vtc.store import Results, Seeds
 
-# The paper gives no number for a "drastic increase" of the time to first token; this time in
-# seconds is assumed.
+# ``DRASTIC_S`` is assumed for a "drastic increase" of the time to first token, because the paper
+# gives no number.
 DRASTIC_S = 30.0
 MEDIUM = 2  # number of drawn clients with a medium number of requests, which come first
 PAPER_OUTPUT = {"rpm 5": 224, "rpm 20": 450, "vtc": 500}

@@ -93,8 +93,7 @@ def judge_on_off(seeds: Seeds) -> list[Part]:
     ]
 
 
-# length in seconds of each ON phase and of each pause in figure 5, which begins with an ON phase
-PHASE_S = 60.0
+PHASE_S = 60.0  # length of an ON phase and of a pause in figure 5, which begins with an ON phase
 
 
 def judge_pauses(seeds: Seeds) -> list[Part]:

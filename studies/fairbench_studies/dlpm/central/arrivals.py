@@ -18,10 +18,10 @@ QUESTION_TOKENS = 480
 OUTPUT_TOKENS = 256
 TURN_TOKENS = 32
 LEVELS = 4
-# The fraction of requests that start a new tree. Each other request continues a finished request.
-NEW_QUESTIONS = 0.25
+NEW_QUESTIONS = 0.25  # fraction of requests that start a new tree; other requests continue a tree
 LATELY = 200
-# The mean context of a running request: halfway down its tree and halfway through its output.
+# ``CONTEXT_TOKENS`` is the mean context of a running request, halfway down its tree and halfway
+# through its output.
 CONTEXT_TOKENS = (
     INSTRUCTION_TOKENS
     + QUESTION_TOKENS
@@ -37,7 +37,7 @@ class TreeOfThoughtArrivals:
         self._rng = rng
         self._instruction = self._tokens(INSTRUCTION_TOKENS)
         self._created = 0
-        # the prompt and the tree level of each unfinished request, keyed by request id
+        # ``_under_way`` holds the prompt and the tree level of each unfinished request by its id.
         self._under_way: dict[int, tuple[array[int], int]] = {}
         self._finished: deque[tuple[array[int], int]] = deque(maxlen=LATELY)
 

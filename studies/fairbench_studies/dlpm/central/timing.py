@@ -25,15 +25,12 @@ from fairbench_studies.dlpm.central.arrivals import (
 from fairbench_studies.dlpm.central.central_dlpm import CentralDLPM
 from fairbench_studies.dlpm.central.workers import CentralWorkers
 
-# requests in the decode step with which [DLPM] Fig. 4 compares the scheduler's cost
-BATCH_SIZE = 25
-# size of a worker's KV cache in tokens
-POOL_TOKENS = 100_000
-# Tokens that a worker frees between two batches. SGLang forms a batch every 10 decode steps, during
-# which about one of 25 requests with 256 output tokens finishes.
+BATCH_SIZE = 25  # requests in the decode step of [DLPM] Fig. 4
+POOL_TOKENS = 100_000  # size of a worker's KV cache
+# A worker frees ``FREED_TOKENS`` tokens between two batches. SGLang forms a batch every 10 decode
+# steps, during which about one of 25 requests with 256 output tokens finishes.
 FREED_TOKENS = 1_000
-# Timing starts after these rounds, when the caches are full and the workers evict.
-WARMUP_ROUNDS = 50
+WARMUP_ROUNDS = 50  # rounds before the timed rounds, which fill the caches so that workers evict
 WARMUP_TOKENS = 10_000
 
 

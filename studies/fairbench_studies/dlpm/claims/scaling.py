@@ -23,8 +23,7 @@ from fairbench_studies.kit.values import chosen, mean_of
 FLAT = 0.05  # a curve is flat if its maximum exceeds its minimum by at most this fraction
 FAR = 0.10  # largest relative difference at which DLPM's service rate counts as near LPM's
 NEAR = Pair("DLPM over LPM", RATE, "dlpm", "lpm", 1 - FAR)
-# range in percent that counts as the paper's "about 40%" of a decode step
-BAND_PCT = (25, 55)
+BAND_PCT = (25, 55)  # range that counts as the paper's "about 40%" of a decode step
 # Figure 4 was measured in ``OTHER_RUNS`` further runs on a shared machine. In these runs, the
 # overhead at the judged point was between the two percentages ``OTHER_PCT`` of a decode step.
 OTHER_RUNS = 7

@@ -29,12 +29,10 @@ from fairbench_studies.kit.tally import Tally, part_of
 
 RATE, OUTPUT, HIT = "service_rate_tok_s", "output_rate_tok_s", "cache_hit_rate"
 ACTIVE = "service_rate_paper_window_tok_s"
-# A scheduler with at least this fraction of another scheduler's throughput counts as equal.
-NEARLY = 0.95
+NEARLY = 0.95  # a scheduler with this fraction of another's throughput counts as equal
 PREBLE_WINS = Place("long-qa", "s2", 8)
 HARD = ("tot", "s2")
-# end of the text of a part that excludes runs with one replica
-SEVERAL = ", on several replicas"
+SEVERAL = ", on several replicas"  # end of the text of a part that excludes runs with one replica
 WORST = "long-qa"
 
 

@@ -58,7 +58,7 @@ class CodeLoad:
         self.tree = tree
         self.gpus = gpus
         self._times = times
-        # prefill seconds by length in tokens, cached because the same lengths recur
+        # Prefill times in seconds are cached by length in tokens, because the same lengths recur.
         self._prefill_of_s: dict[int, float] = {}
 
     def of_gpus(self, min_hits: int) -> dict[int, float]:

@@ -42,9 +42,10 @@ THROUGHPUT, TIME_PER_TOKEN, FIRST_TOKEN = "throughput", "time per token", "first
 METRICS = {THROUGHPUT: "tok/s", TIME_PER_TOKEN: "ms, P50", FIRST_TOKEN: "s, P50"}
 """The compared metrics with their units."""
 
-# Prompts are short if their median length is below the first number, and long from the second.
+# Prompts are short below ``SHORT_TOKENS`` of median length, and long from ``LONG_TOKENS`` on.
 SHORT_TOKENS, LONG_TOKENS = 100, 2_000
-# Prompts are mixed if the 90th percentile of their lengths exceeds the 10th by this factor.
+# Prompts are mixed if the 90th percentile of their lengths exceeds the 10th by the factor
+# ``MIXED``.
 MIXED = 4.0
 _REPEAT = re.compile(r"[-_](?:rep|run)\d+$")
 

@@ -16,18 +16,18 @@ from fairbench_studies.validation.records import name_of, records_of
 from fairbench_studies.validation.report import NotReplayed, each, unique
 from fairbench_studies.validation.serving.profiles import gpu_name
 
-# Command-line options of the server and the client. A command line may shorten an option to any
-# unique prefix, as Python's argparse allows.
+# ``_OPTIONS`` are command-line options of server and client. A command line may shorten an option
+# to any unique prefix, as Python's argparse allows.
 _OPTIONS = (
     "schedule-policy", "load-balance-method", "Q", "max-total-tokens", "max-prefill-tokens",
     "mem-fraction-static", "intervals", "branches", "initial-delay", "dp",
 )  # fmt: skip
 _PROGRAMS = re.compile(r"(\d{1,9}) programs? a user")
 _TOKENS = re.compile(r"average (\d[\d,]{0,11}(?:\.\d+)?) tokens")
-# Tokens of the system text: the log has 13,222 characters per article, and 13,386 with the system
-# text. Each user must have a separate system text: with a common text, the first requests of all
-# users would match equally long prefixes, but in the first LPM run, users 1 and 2 finish no request
-# before user 0 is done.
+# The length of the system text follows from the log, which has 13,222 characters per article, and
+# 13,386 with the system text. Each user must have a separate system text: with a common text, the
+# first requests of all users would match equally long prefixes, but in the first LPM run, users 1
+# and 2 finish no request before user 0 is done.
 SYSTEM_TOKENS = 33
 LEAST_PROMPT_TOKENS = SYSTEM_TOKENS + 1  # an article has at least one token
 

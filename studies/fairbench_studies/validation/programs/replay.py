@@ -28,22 +28,22 @@ from fairbench_studies.validation.policies import scheduler_of
 from fairbench_studies.validation.programs.measured import SYSTEM_TOKENS, ProgramRun
 from fairbench_studies.validation.serving.profiles import profile_of, with_host_cost
 
-# Lengths in tokens of the parts of a request, computed from the logs of three measured runs without
-# their times and service rates. The instructions of a dimension are 19 texts of 3,660 to 7,140
-# characters, 4,219 on average, at 5 characters per token. An answer ends at the word END, before
-# its limit of 256 tokens. Users with 16 and with 2 judgements have different ratios of output
-# tokens to requests, from which the lengths of a judgement and of a merge follow.
+# The lengths of a request's parts come from the logs of three measured runs, without their times
+# and service rates. The instructions of a dimension are 19 texts of 3,660 to 7,140 characters,
+# 4,219 on average, at 5 characters per token. An answer ends at the word END, before its limit of
+# 256 tokens. Users with 16 and with 2 judgements have different ratios of output tokens to
+# requests, from which the lengths of a judgement and of a merge follow.
 DIMENSION_TOKENS = 844
 JUDGEMENT_TOKENS, MERGE_OUTPUT_TOKENS, MAX_NEW_TOKENS = 159, 140, 256
-# The defaults of SGLang in 2024. The measured server is a fork of SGLang with the same defaults
-# (docs/appendix/engine.md).
+# ``ENGINE_OF_2024`` holds the defaults of SGLang in 2024. The measured server is a fork of SGLang
+# with the same defaults (docs/appendix/engine.md).
 ENGINE_OF_2024 = {
     "engine.num_continuous_decode_steps": 10,
     "engine.in_batch_prefix_caching": False,
     "engine.batch_is_full": False,
 }
-# The published command lines set no limit. This large limit has no effect, because the KV pool is
-# full before the limit is reached.
+# The published command lines set no limit. ``MAX_RUNNING_REQUESTS`` has no effect, because the KV
+# pool is full before the limit is reached.
 MAX_RUNNING_REQUESTS = 2_048
 SEED = 0  # seed for the lengths of articles; arrivals are evenly spaced
 

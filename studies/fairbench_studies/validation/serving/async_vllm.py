@@ -17,7 +17,7 @@ class AsyncVLLMReplica(VLLMReplica):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        # requests that arrived after the next step was scheduled
+        # ``_late`` holds requests that arrived after the next step was scheduled.
         self._late: list[Sequence] = []
 
     def _read_inbox(self) -> None:

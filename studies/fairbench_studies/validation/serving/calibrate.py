@@ -45,8 +45,8 @@ H100_START = {
 }  # fmt: skip
 STARTS = {"a100-sxm4-80gb": A100_START, "h100-sxm5-80gb": H100_START}
 _FRONTEND = ("request_ms", "delay_ms")
-# Weights of errors in long and in short times to first token. Errors in times per output token have
-# the weight 1.
+# ``_LONG_WEIGHT`` and ``_SHORT_WEIGHT`` weigh errors in long and in short times to first token.
+# Errors in times per output token have the weight 1.
 _LONG_WEIGHT, _SHORT_WEIGHT = 0.5, 0.15
 _STEPS, _TRIAL, _LONGEST_STEP, _DAMPING, _LEAST_GAIN = 25, 1e-3, 0.3, 1e-3, 0.01
 
@@ -67,7 +67,7 @@ class ServingFit:
 
 def fit(runs: list[ServingRun]) -> Iterator[ServingFit]:
     """Yield each step of the fit to the ``fitted`` runs, which must come from one GPU."""
-    # The bundled profiles were fitted before the load generator's counting of tokens was known.
+    # The fit ignores that the load generator counts tokens, as the fit of the bundled profiles did.
     chosen = [
         replace(run, counts_prompts=False) for run in runs if run.fitted and run.engine == "sglang"
     ]

@@ -14,14 +14,15 @@ from fairbench.engine.clock import ARRIVE, Clock
 from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.metrics.records import Floats
 
-# Time from an answer to the client's next request: the median gap in sglang-a100-fixed-c1-run1.
+# A client sends its next request ``NEXT_REQUEST_MS`` after an answer. This is the median gap in
+# sglang-a100-fixed-c1-run1.
 NEXT_REQUEST_MS = 1.1
 # Closed-loop load generators count the tokens of each answered prompt in their event loop, and read
 # and send nothing while they count. The times per prompt and per token come from gaps between
 # requests in two SGLang runs with one request at a time, and prompts of 401 to 12,305 tokens.
 COUNT_MS, COUNT_TOKEN_MS = 0.3, 0.002
-# A limit on requests in flight is real if the client stayed at the limit for this fraction of the
-# time after it first reached the limit.
+# A limit on requests in flight is real if the client stayed at the limit for the fraction
+# ``HELD_SHARE`` of the time after it first reached the limit.
 HELD_SHARE, NEARLY = 0.9, 0.99
 
 
@@ -45,7 +46,7 @@ def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
     """
     served = np.flatnonzero(~np.isnan(latency_s))
     ends_s = submit_s[served] + latency_s[served]
-    # An answer that arrives when a request is sent comes first.
+    # If an answer and a request have equal times, the answer comes first.
     times_s = np.concatenate([ends_s, submit_s[served]])
     change = np.repeat([-1, 1], len(served))
     order = np.argsort(times_s, kind="stable")

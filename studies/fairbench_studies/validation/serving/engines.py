@@ -34,7 +34,7 @@ from fairbench_studies.validation.serving.async_vllm import AsyncVLLMReplica
 from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length
 
-# SGLang's mem_fraction_static and vLLM's gpu_memory_utilization in closed-loop runs
+# ``CLOSED_MEM_FRACTION`` is the memory fraction of SGLang and vLLM in closed-loop runs.
 CLOSED_MEM_FRACTION = 0.85
 SYNC_HOST_MS = 2.5
 """The time (ms) that the GPU idles between two steps of vLLM with synchronous scheduling.
@@ -44,18 +44,16 @@ without conflicts between threads. Profiles measured on a server already contain
 With asynchronous scheduling, the GPU never waits for the host, so ``host_ms`` of profiles that were
 not measured on a server is set to 0.
 """
-# how the grade of a profile begins if the profile was not measured on a server
+# The grade of a profile that was not measured on a server begins with a text in ``_NOT_SERVED``.
 _NOT_SERVED = ("operators:", "derived:", "fitted to measured operators")
-# first release of vLLM that uses async_scheduling by default
-ASYNC_FROM = (0, 14)
-# Memory fractions of the DLPM authors' fork of SGLang: in published command lines that also set
-# 20,000 tokens, and by default (as in SGLang in 2024).
+ASYNC_FROM = (0, 14)  # first release of vLLM that uses async_scheduling by default
+# The published command lines of the DLPM authors' fork of SGLang set ``FORK_MEM_FRACTION`` and
+# 20,000 tokens. ``FORK_DEFAULT_MEM_FRACTION`` is the default of SGLang in 2024.
 FORK_MEM_FRACTION, FORK_DEFAULT_MEM_FRACTION = 0.7, 0.88
-# Policies of a server that was started without --schedule-policy. Any other policy is one of the
+# A server without --schedule-policy has a policy in ``SERVER_DEFAULT``. Any other policy means the
 # fork of summer 2024, which streams and makes a scheduling pass after each decode step.
 SERVER_DEFAULT = ("", "default")
-# KV pool in tokens, as logged by the server of the open-loop runs
-SGLANG_OPEN_POOL_TOKENS = 444_563
+SGLANG_OPEN_POOL_TOKENS = 444_563  # KV pool that the server of open-loop runs logged
 SGLANG_OPEN_SERVERS = ("a100-80gb/llama-3.1-8b/tp1/", "h100-80gb/llama-3.1-8b/tp1/")
 
 

@@ -13,8 +13,9 @@ from fairbench.errors import DataError, printable
 from fairbench.metrics.records import Flags, Floats, Ints
 from fairbench_studies.validation.span import CLOCK_S, check_span
 
-# Names of the runs to which a profile or a cost was fitted. All other A100 runs were inspected only
-# after the fit for the A100, but all H100 runs were inspected before the fit for the H100.
+# ``FITTED`` names the runs to which a profile or a cost was fitted. All other A100 runs were
+# inspected only after the fit for the A100, but all H100 runs were inspected before the fit for the
+# H100.
 FITTED = frozenset(
     {
         *(f"sglang-a100-fixed-c{at_a_time}-run1" for at_a_time in (1, 8, 32, 128)),
@@ -26,23 +27,23 @@ FITTED = frozenset(
         "vllm-h100-qwen3-14b-w7_sweep-agg6",
         "sglang-fork-a100-good-mdrr-1000",
         "sglang-fork-a100-abl2_rate_2",
-        # run to which vLLM's time per request in the server was fitted
+        # vLLM's time per request in the server was fitted to the following run.
         "vllm-a100-fixed-c128-run1",
     }
 )
-# value of the field ``gateway`` in runs without a gateway
-DIRECT = "none"
-# the first commit of InferGrid whose load generator counts prompt tokens (``closed_loop``)
+DIRECT = "none"  # value of the field ``gateway`` in runs without a gateway
+# From the commit ``INFERGRID`` on, InferGrid's load generator counts prompt tokens
+# (``closed_loop``).
 INFERGRID = "a8d3ea8934cb7c4144427c3065c31b6ab2a9af72"
 _FIRST_OF_SET = re.compile(r"-c1-run1$")
-# The first seconds of an open-loop run are a warm-up, in which the engine compiles kernels. In a
-# run that sends requests for less than twice this time, the warm-up also counts, because too few
-# requests would remain.
+# The first ``WARM_UP_S`` seconds of an open-loop run are a warm-up, in which the engine compiles
+# kernels. In a run that sends requests for less than 2 x ``WARM_UP_S``, the warm-up also counts,
+# because too few requests would remain.
 WARM_UP_S = 10.0
 
 INPUTS = ("client", "submit_s", "prompt_tokens", "output_tokens")
 COUNTS = ("prompt_tokens", "output_tokens")
-# The largest number of tokens in a prompt or an answer: ten times the longest existing context.
+# ``MAX_TOKENS`` limits a prompt or an answer to ten times the longest existing context.
 MAX_TOKENS = 10_000_000
 MAX_TIME_S = 1e10
 MEASURED = ("ttft_s", "latency_s", "error")

@@ -11,10 +11,11 @@ from fairbench.hardware.timing import TimingProfile
 
 MEASURED = "a100-80gb/llama-3.1-8b/tp1/measured-sglang"
 MEASURED_H100 = "h100-80gb/llama-3.1-8b/tp1/measured-sglang-triton"
-# Time in ms for which vLLM's API server (HTTP and tokenizer) is busy with each request, fitted to
-# the measured TTFT P50 of vllm-a100-fixed-c128-run1. SGLang's profile already includes such a time.
+# vLLM's API server (HTTP and tokenizer) is busy for ``VLLM_REQUEST_MS`` with each request, a value
+# fitted to the measured TTFT P50 of vllm-a100-fixed-c128-run1. SGLang's profile already includes
+# such a time.
 VLLM_REQUEST_MS = 1.5
-# Times in ms that policies of the DLPM authors' fork of SGLang add on the host: per iteration, and
+# Policies of the DLPM authors' fork of SGLang add ``FORK_HOST_MS`` on the host: per iteration, and
 # per request in the batch. The times were fitted to the time per output token in two runs, with 6
 # and with about 130 concurrent requests (``measured.FITTED``). The cost of the fork's policy
 # ``vtc`` is unknown.

@@ -18,8 +18,7 @@ from fairbench_studies.validation.serving.measured import ServingRun
 SENTENCES = 8
 SHORTEST_SENTENCE_TOKENS = 9
 TRUE_SHARE = 0.8
-# largest number of prompt tokens that the servers of open-loop runs accepted
-LONGEST_TOKENS = 4_096
+LONGEST_TOKENS = 4_096  # longest prompt that the servers of open-loop runs accepted
 
 
 def requests_of(run: ServingRun) -> list[Request]:

@@ -35,7 +35,7 @@ def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
         return run, every
     numbers = _numbers(run)
     period = int(numbers.max())
-    # pairs of a turn without a record, and the index of the request to copy for this turn
+    # ``missing`` pairs a turn without a record with the index of the request to copy.
     missing: list[tuple[int, int]] = []
     for number in np.unique(numbers):
         own = np.flatnonzero(numbers == number)

@@ -21,8 +21,8 @@ from fairbench.schedulers.registry import build_local, local_class
 from fairbench_studies.validation.slora.forms import in_form
 from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, vtc_form
 
-# The local scheduler and its settings for each scheduler name of the artifact. Schedulers derived
-# from VTC charge the whole input, as the code of VTC-artifact does.
+# ``_SCHEDULERS`` maps each scheduler name of the artifact to a local scheduler and its settings.
+# Schedulers derived from VTC charge the whole input, as the code of VTC-artifact does.
 _SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "FCFS": ("fcfs", {}),
     "LCF": ("lcf", {}),
@@ -38,7 +38,7 @@ _SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 _RATE_LIMIT = re.compile(r"LShare/rpm([1-9]\d*)")
 KNOWN_SCHEDULERS = (*_SCHEDULERS, "LShare/rpmN")
-# The weights with which the server was started (REVISION.md: --fair-weights 1 2 3 4).
+# The measured server was started with ``_WVTC_WEIGHTS`` (REVISION.md: --fair-weights 1 2 3 4).
 _WVTC_WEIGHTS = {"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0}
 
 

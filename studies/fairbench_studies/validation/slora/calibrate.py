@@ -31,8 +31,8 @@ from fairbench_studies.validation.slora.replay import (
     with_request_step,
 )
 
-# The values to try. Finer steps would be smaller than the differences between two runs of one
-# trace.
+# The fit tries ``OVERHEADS_MS`` and ``STEPS_MS``. Finer steps would be smaller than the differences
+# between two runs of one trace.
 OVERHEADS_MS = (10.0, 14.0, 18.0)
 STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 

@@ -38,7 +38,7 @@ class RunComparison:
     fitted: bool
     requests: int
     throughput: Pair
-    # the window until the last arrival, followed by slices of this window
+    # ``windows`` holds the window until the last arrival, followed by slices of this window.
     windows: tuple[Window, ...]
     max_gap: Pair
     ttft: tuple[TTFT, ...]

@@ -30,8 +30,7 @@ from fairbench_studies.validation.slora.replay import (
 )
 
 LONG_PROMPT_TOKENS = 28_650
-# mean ShareGPT prompt (214 tokens) plus half of the mean output (199 tokens)
-CHAT_CONTEXT_TOKENS = 314
+CHAT_CONTEXT_TOKENS = 314  # mean ShareGPT prompt (214) plus half of the mean output (199)
 BENCH_CONTEXT_TOKENS = 1_024
 SATURATED_REQUESTS = 1_000
 

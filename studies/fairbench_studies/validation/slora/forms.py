@@ -28,7 +28,7 @@ class ArtifactCharging(TokenCharging):
         super().__init__(account, prices, sharing)
         self.no_bound = "bounds no service difference in this form"
         self.step_charged = False
-        # number of admitted requests without a first token, by client
+        # ``_first`` counts admitted requests without a first token, by client.
         self._first: Counter[str] = Counter()
         self._running: Counter[str] = Counter()
 

@@ -32,7 +32,7 @@ _COLUMNS = {  # the field of ``Trace`` for each column of the file
     "request_latency": "request_latency_s",
 }
 _WITH_LENGTH = re.compile(r"(VTC|FCFS)-\d+")
-# The largest number of tokens in a prompt or an answer: ten times the longest existing context.
+# ``MAX_TOKENS`` limits a prompt or an answer to ten times the longest existing context.
 MAX_TOKENS = 10_000_000
 MAX_CLIENT = 2**31 - 1
 MAX_TIME_S = 1e10  # larger values must be dates in seconds since 1970

@@ -8,8 +8,8 @@ from itertools import combinations
 from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.validation.slora.compare import RunComparison
 
-# Measurements rank two schedulers only if they differ by at least this many percent. Under every
-# scheduler, runs of December 2023 are 2 to 3% slower than runs of 2024 on the same trace.
+# Measurements rank two schedulers only if they differ by at least ``RUN_NOISE_PCT`` percent. Under
+# every scheduler, runs of December 2023 are 2 to 3% slower than runs of 2024 on the same trace.
 RUN_NOISE_PCT = 3.0
 
 

@@ -30,36 +30,36 @@ from fairbench_studies.validation.slora.measured import MeasuredRun
 from fairbench_studies.validation.slora.recorded import Recorded
 
 FITTED_SCENARIOS = ("overload", "proportional")
-# the six runs of VTC-artifact to which the constants below were fitted
+# The constants of this module were fitted to six runs of VTC-artifact.
 FITTED_RUNS = frozenset(
     {
         *(f"{name}/overload" for name in ("FCFS", "VTC", "VTC_oracle", "VTC_pred_50")),
         *(f"{name}/proportional" for name in ("FCFS", "VTC")),
     }
 )
-# Runs in these sections of the paper used other machines (REVISION.md of VTC-artifact).
+# Runs in the paper's sections ``OTHER_SERVERS`` used other machines (REVISION.md of VTC-artifact).
 OTHER_SERVERS = {"sec6.4": "Llama-2-13b on an A100"}
 # The derived profile was computed without any measurement on the server.
 DERIVED_PROFILE = "a10g-24gb/llama-2-7b/tp1/sglang-e2e"
 FITTED_PROFILE = "a10g-24gb/llama-2-7b/tp1/slora-fitted"
-# time in ms that the server takes to start and merge a minibatch of prompts
-PREFILL_OVERHEAD_MS = 14.0
-# Time in ms that each running request adds to a decode step, mostly in the server's Python loops.
-# The two fitted runs of December 2023 ran on a slower host than the four fitted runs of 2024.
+PREFILL_OVERHEAD_MS = 14.0  # time that the server takes to start and merge a minibatch
+# Each running request adds ``REQUEST_STEP_MS`` to a decode step, mostly in the server's Python
+# loops. The two fitted runs of December 2023 ran on a slower host than the four fitted runs of
+# 2024.
 REQUEST_STEP_MS: dict[Recorded, float] = {"2023-12": 0.1, "2024-04": 0.03, "2024-06": 0.03}
-# Time in ms that HTTP and the tokenizer add to a request, without delaying other requests. The time
+# HTTP and the tokenizer add ``RESPONSE_MS`` to a request, without delaying other requests. The time
 # is fitted to one first token (131 ms for 258 tokens), the only one in the fitted runs that came
 # from a warm and empty server.
 RESPONSE_MS = 4.0
-# Rows of the largest tile of a matrix product: a prefill of 258 tokens takes as long as one of 512.
+# The largest tile of a matrix product has this many rows: 258 tokens take as long as 512.
 PREFILL_TILE = 256
 IDLE_POLL_MS = 10.0  # pause of ``loop_for_fwd`` in the server's manager.py, in milliseconds
 
 # A prompt of n tokens was sent as the text "Hello " * n (fair_bench/trace.py, dummy_prompt). The
 # tokenizer adds a BOS token, and turns the last blank into a token.
 ADDED_PROMPT_TOKENS = 2
-# The KV pool, and the memory of each adapter in the batch (4 x rank 8), in tokens. Every client has
-# its own adapter. The server reserves memory for adapters although --no-lora loads none
+# ``POOL_TOKENS`` is the KV pool, and ``CLIENT_TOKENS`` the memory of an adapter (4 x rank 8). Every
+# client has its own adapter, for which the server reserves memory although --no-lora loads none
 # (req_queue.py, adapter_size).
 POOL_TOKENS, CLIENT_TOKENS = 10_000, 32
 

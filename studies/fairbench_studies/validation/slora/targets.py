@@ -5,7 +5,7 @@ from __future__ import annotations
 from fairbench_calibration.validate.live_run import Pair
 
 LONG_TTFT_S = 1.0
-# The largest accepted errors in percent of the P50 and P99 of TTFT, above ``LONG_TTFT_S``.
+# ``P50_TARGET_PCT`` and ``P99_TARGET_PCT`` are the largest accepted errors of a long TTFT.
 P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0
 # The server admits requests every ten decode steps (0.3 s). A short median TTFT depends on when a
 # request arrives within the 0.3 s, so the median may differ by half of this time.
