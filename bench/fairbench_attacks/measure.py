@@ -147,7 +147,7 @@ def combined(harms: Sequence[AttackHarm]) -> dict[str, Any]:
 def pair(spec: ExperimentSpec, workload: WorkloadSpec) -> tuple[ExperimentSpec, ExperimentSpec]:
     """Return the experiments of the honest run and of the attack run. Raises UsageError.
 
-    The honest experiment does not depend on the attack, so several attacks can share its run.
+    Several attacks can share one honest run, because the honest run does not depend on the attack.
     """
     for scenario in (HONEST, ATTACK):
         if scenario not in workload.scenarios:

@@ -63,7 +63,7 @@ def processors_text(hours: float) -> str:
 def draw(search: Search, found: Sequence[ConfirmedAttack], paths: Sequence[Path]) -> None:
     """Draw the loss and the gain of each tried attack, and the best value so far.
 
-    The worst attacks have a separate marker and a number.
+    The attacks in ``found`` have a separate marker and a number.
     """
     trials = [trial for trial in search.store.trials() if not trial.error]
     objective, spec = Objective(search.plan.objective), search.spec

@@ -1,8 +1,8 @@
 """The search for attacks. Each attack is compared with its honest twin, seed by seed.
 
-Attacks are tried in batches, and are drawn at random or chosen by Optuna's TPE sampler. The choice
-depends only on the seed, the number of the trial and the earlier trials, so a continued search
-tries the same attacks as an uninterrupted search.
+Attacks are tried in batches, and are drawn at random or chosen by Optuna's TPE sampler. The next
+attack depends only on the seed, the number of the trial and the earlier trials, so a continued
+search tries the same attacks as an uninterrupted search.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ class Search:
 def worst_of(trials: Sequence[Trial], objective: str, most: int) -> list[Trial]:
     """Return up to ``most`` trials with the highest values.
 
-    If several trials have equal results, only the first of them is returned.
+    Only the first of several trials with equal results is returned.
     """
     distinct: dict[tuple[AttackHarm, ...], Trial] = {}
     for trial in trials:

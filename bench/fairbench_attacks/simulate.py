@@ -27,7 +27,7 @@ SAMPLE = 32  # number of programs from which the mean size of a program is estim
 def tokens_per_hour(spec: ExperimentSpec) -> float:
     """Return the load of all heavy clients in weighted tokens (input + 2 x output) per hour.
 
-    The load includes padding.
+    The tokens include those with which attackers pad their prompts.
     """
 
     def tokens(plan: ClientPlan, job: Job) -> float:
@@ -121,8 +121,8 @@ def replay(
 ) -> list[dict[str, Any]]:
     """Compare each attack with its honest twin, combined over the seeds.
 
-    ``pairs`` holds the honest experiment and the attack experiment of each attack. If several pairs
-    share an honest experiment, it is run once.
+    ``pairs`` holds the honest experiment and the attack experiment of each attack. An honest
+    experiment that several pairs share is run once.
     """
     specs: list[ExperimentSpec] = []
     for number in range(seeds):

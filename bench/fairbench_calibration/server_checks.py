@@ -144,10 +144,9 @@ class PhaseWaits:
 
 @dataclass(frozen=True, slots=True)
 class FloodTrial:
-    """The result of the trial: the waits of the well-behaved and of the heavy client.
+    """The waits of the well-behaved and of the heavy client in a trial of ``seconds`` seconds.
 
-    ``at_once`` is the number of requests that the heavy client keeps in flight. ``seconds`` is the
-    duration of the trial in seconds.
+    ``at_once`` is the number of requests that the heavy client keeps in flight.
     """
 
     at_once: int
@@ -272,9 +271,9 @@ class Findings:
 
     @property
     def fine(self) -> bool:
-        """Whether a scheduler of fairbench is active and the well-behaved client did not wait.
+        """Whether a scheduler of fairbench is active, and the heavy client harmed no other client.
 
-        Waiting means waiting like the flood.
+        A client is harmed if it waits like the heavy client, or if most of its requests fail.
         """
         return bool(self.facts.local) and not (self.trial and self.trial.harmed)
 

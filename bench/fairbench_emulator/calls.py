@@ -64,7 +64,7 @@ NO_STOPS = Stops()
 
 
 class BadRequest(Exception):
-    """A request is invalid. The client receives the message, which is one line."""
+    """An invalid request. The client receives the exception's message, which is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,10 +254,7 @@ class Generation:
 
     @property
     def queue_s(self) -> float:
-        """The time in the queue, in seconds of the engine's clock.
-
-        The request must have been admitted.
-        """
+        """The time an admitted request spent in the queue, in seconds of the engine's clock."""
         return (self.sequence.admitted_ps - self.sequence.arrival_ps) / PS_PER_S
 
     def ids(self, end: int) -> list[int]:

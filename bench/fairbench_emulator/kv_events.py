@@ -115,8 +115,8 @@ KEPT_MESSAGES = 10_000  # number of recent messages that a subscriber can reques
 class Publisher:
     """A publisher with a ZMQ PUB socket for KV events and a ROUTER socket for replays.
 
-    Methods may be called only in the event loop. Port 0 means any free port. Raises UsageError if a
-    port is in use.
+    All methods must be called from the event loop's thread. Port 0 means any free port. Raises
+    UsageError if a port is in use.
     """
 
     def __init__(self, host: str, port: int, replay_port: int) -> None:

@@ -66,7 +66,7 @@ class WallClock:
 class LiveEngine:
     """An engine that accepts calls and delivers their output tokens.
 
-    Methods may be called only in the event loop.
+    All methods must be called from the event loop's thread.
 
     A request's first token is delivered immediately, and later tokens every ``stream_interval``
     decode steps. The event loop sleeps between deliveries, because their times can be computed. If

@@ -1,9 +1,9 @@
 """Exact conversion of text to token ids, of token ids to prompt segments, and back.
 
-When a later prompt repeats an output, its token ids are equal to the output's. Prompts share
-exactly their equal tokens. Schedulers (``schedulers.token_pages``) round each match down to whole
-pages. If the emulator also rounded matches, it would compute half a page more per cached prefix
-than the simulator.
+A later prompt that repeats an output gets the token ids of the output. The shared prefix of two
+prompts ends at their first different token. Schedulers (``schedulers.token_pages``) round each
+match down to whole pages. If the emulator also rounded matches, it would compute half a page more
+per cached prefix than the simulator.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ MOST_PERCENT = 100  # largest possible fall of a quantity that is never negative
 class Clause(NamedTuple):
     """A limit that a gate checks: ``metric`` may get worse by at most ``loss``.
 
-    ``loss`` is at least 0. If ``relative`` is true, ``loss`` is a fraction of the baseline's value.
+    If ``relative`` is true, the non-negative ``loss`` is a fraction of the baseline's value.
     """
 
     text: str
@@ -129,7 +129,7 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
 
     A value may be only a bound, such as a latency above 300 s. The check passes if every value
     within the bound would pass, and fails if every value would fail; otherwise it is inconclusive.
-    Two equal lower bounds pass.
+    If both values are lower bounds and equal, the check passes.
     """
     if before.raw is None or after.raw is None:
         return _judge_undefined([before], [after])

@@ -126,7 +126,7 @@ NO_CHANGE = "no value may change"  # name of the check if the user sets no limit
 class ClauseRow:
     """The result of checking one metric limit. ``before``, ``after`` and ``change`` are texts.
 
-    ``causes`` names defaults that differ between the two versions of fairbench.
+    ``causes`` names default settings that differ between the two compared versions of fairbench.
     """
 
     point: str
@@ -147,9 +147,9 @@ class ClauseRow:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The results of all checks of metric limits, and the other changed metrics of each experiment.
+    """The results of all checks of metric limits, and each experiment's changes in other metrics.
 
-    ``causes`` names defaults that changed since the baseline was stored.
+    ``causes`` names default settings that changed after the baseline was stored.
     """
 
     basis: str

@@ -63,8 +63,8 @@ def read_pairs(
     as ``dp`` or ``vtc.charge``. ``left_out`` names baseline directories to ignore.
 
     Raises UsageError for an unknown key. Raises DataError for a directory without runs, for an
-    unreadable or incomplete run, and for a run without a counterpart. In the last case, the message
-    names the most similar run and its differences.
+    unreadable or incomplete run, and for a run without a counterpart. The message about a missing
+    counterpart names the most similar run and its differences.
     """
     before, after = _gate_points(baseline, left_out), _gate_points(current)
     _require_known(allowed, [*before.values(), *after.values()])

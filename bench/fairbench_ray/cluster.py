@@ -136,8 +136,8 @@ def _kept(task: Task, outcome: bytes | Failure, _: Interruption) -> Any:
 def _save(files: Mapping[str, bytes], folder: Path) -> None:
     """Write received files into a folder. Each entry is written completely or not at all.
 
-    An existing file is replaced. If a folder with the name of a received folder exists, a number is
-    appended to the name of the received folder.
+    A received file replaces an existing file of its name. A received folder whose name exists gets
+    a number after its name.
     """
     hidden = folder / f".writing-{secrets.token_hex(8)}"
     with making_parents(folder):

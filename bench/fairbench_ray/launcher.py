@@ -176,7 +176,7 @@ class RemotePlace:
 
 
 class RemoteProcess:
-    """A server that a Ray actor started on another node. Its log is copied to this machine."""
+    """A server that a Ray actor started on another node, with a copy of its log on this machine."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class RemoteProcess:
     def poll_actor(self) -> None:
         """Read the actor's last answer, and request the next answer.
 
-        Only one thread may call this method.
+        All calls of this method must come from one thread.
         """
         if self.exit_code is not None:
             return
@@ -273,7 +273,7 @@ class RayLauncher:
         self._address = address or AUTO
 
     def check(self, wanted: Wanted) -> None:
-        """Raise UsageError if replicas are to share GPUs. The cluster itself is checked later."""
+        """Raise UsageError if replicas are to share GPUs."""
         if wanted.share_gpus:
             raise UsageError(
                 "--share-gpus cannot be combined with --launcher ray, which gives each "

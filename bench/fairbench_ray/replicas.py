@@ -128,7 +128,7 @@ class ReplicasPlaced(NamedTuple):
 class RemoteCall(NamedTuple):
     """A request to call a method of a replica's ``ReplicaActor``.
 
-    The answer to the request has the same ``ticket``.
+    ``ticket`` is a number that the answer to the request repeats.
     """
 
     ticket: int
@@ -138,14 +138,14 @@ class RemoteCall(NamedTuple):
 
 
 class CallResult(NamedTuple):
-    """A message with the return value of the call that has the same ``ticket``."""
+    """A message with the return value of the ``RemoteCall`` whose number is ``ticket``."""
 
     ticket: int
     value: Any
 
 
 class Broken(NamedTuple):
-    """A message that a call failed, with the reason. ``lost`` is True if the replica has died."""
+    """A message that a ``RemoteCall`` failed. ``lost`` is True if the replica has died."""
 
     ticket: int
     reason: str

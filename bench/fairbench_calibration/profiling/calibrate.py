@@ -1,7 +1,7 @@
 """Calibration of a derived profile with the output of one benchmark.
 
 Three coefficients are fitted to the requests' times per token: the rate of memory reads, the cost
-of another sequence in a step, and the launch cost of a step. All other coefficients stay unchanged.
+of another sequence in a step, and the launch cost of a step. The fit changes no other coefficient.
 """
 
 from __future__ import annotations

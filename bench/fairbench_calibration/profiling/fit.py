@@ -128,7 +128,7 @@ def fitted(
         times_ms: Times of the iterations in ms, shape (n_iterations,).
         experts_left: Fraction of the experts that a token does not use, 0 for a dense model.
         waits: How often each of ``times_ms`` contains a constant unknown delay, or None for never.
-            The delay is returned as the coefficient ``delay_ms``.
+            The function returns the delay as the coefficient ``delay_ms``.
         start: The coefficients with which the search begins.
         prior: Weight of a coefficient's squared logarithmic deviation from ``start``, where an
             iteration has the weight 1.

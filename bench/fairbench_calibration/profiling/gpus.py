@@ -1,9 +1,9 @@
 """A catalogue of GPUs with data sheet numbers and usable memory. Files can add further GPUs.
 
 Peaks are for dense matrices (without sparsity) with 32-bit accumulation, and come from the vendors'
-data sheets. ``pre_load_avail_gib`` follows logs of SGLang on cards with 80 GB and 24 GB. For other
-cards it is an estimate: the memory that the driver reports, minus 0.5 GiB. ``mem_fraction_static``
-and ``chunked_prefill_size`` are the values that SGLang 0.5.23 chooses for a card's memory.
+data sheets. ``pre_load_avail_gib`` follows logs of SGLang on cards with 80 GB and 24 GB. For cards
+of other sizes, it is the memory that the driver reports, minus 0.5 GiB. ``mem_fraction_static`` and
+``chunked_prefill_size`` are the values that SGLang 0.5.23 chooses for a card's memory.
 """
 
 from __future__ import annotations
@@ -139,9 +139,9 @@ def find_gpu(text: str) -> GPU:
 
 _DRIVER_GIB = 1.2  # GiB that the driver and CUDA use on an 80-GB A100
 _SIZES = ((35, 2_048, 2_900), (60, 4_096, 7_744), (160, 8_192, 13_888), (inf, 16_384, 26_176))
-"""Rows of a GPU's memory in GB, SGLang's ``chunked_prefill_size`` and reserved MiB.
+"""Rows (memory limit in GB, SGLang's ``chunked_prefill_size``, MiB that SGLang reserves).
 
-Each row applies to GPUs with less memory than the row's first value.
+A row applies to GPUs whose memory is below the row's limit.
 """
 
 Positive = Annotated[float, Field(gt=0, lt=1e7)]

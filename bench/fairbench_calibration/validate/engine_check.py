@@ -118,7 +118,7 @@ def check_engine(
 ) -> Iterator[CheckedStream]:
     """Yield the comparison of model and code for each seed.
 
-    The model follows the engine's release. For an unknown release, it follows its newest release.
+    The model imitates the engine's release or, if it does not know that release, its newest one.
 
     Args:
         python: Path of the Python that has the engine, as in ``engine_code``.

@@ -8,7 +8,7 @@ from fairbench.errors import DataError, unknown_name
 
 
 class Replayed(NamedTuple):
-    """A router and a local scheduler, and the parameter that the server's option ``--Q`` sets."""
+    """A router, a local scheduler, and the name of the parameter that the option ``--Q`` sets."""
 
     router: str
     local: str

@@ -87,8 +87,8 @@ def each(
 ) -> tuple[list[Made], list[NotReplayed]]:
     """Convert each item with ``make``. Return the results, and the items that failed.
 
-    If every item failed, raises UsageError with the error of the first item. If the items are
-    ``replayed`` runs, the message begins with the run's name.
+    If every item failed, raises UsageError with the error of the first item. With ``replayed``, the
+    items are runs, and the message of the error begins with the run's name.
     """
     made: list[Made] = []
     failed: list[NotReplayed] = []

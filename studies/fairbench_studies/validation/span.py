@@ -12,7 +12,7 @@ MAX_SPAN_S = 1e7  # longest measured run in seconds (116 days)
 
 
 def check_span(times_s: Floats, field: str, where: str) -> None:
-    """Raise DataError, which names the field, if the times are too far apart."""
+    """Raise DataError, which names ``field``, if the times span more than ``MAX_SPAN_S``."""
     span_s = float(np.ptp(times_s))
     if span_s > MAX_SPAN_S:
         raise DataError(

@@ -75,7 +75,7 @@ class Window:
         return all(undefined) or off <= self.jain_tolerance
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the window as JSON types. Times are on the trace's clock, in seconds."""
+        """Return the window as JSON types, with times in seconds on the trace's clock."""
         return {
             "start_s": self.start_s,
             "end_s": self.end_s,
@@ -122,7 +122,7 @@ def spans_of(measured: Trace) -> list[tuple[float, float]]:
 def service_between(
     trace: Trace, weights: ServiceWeights, start_s: float, end_s: float
 ) -> dict[int, float]:
-    """Return each client's service in a window. Refused requests count as 0."""
+    """Return each client's service in a window. A refused request has a service of 0."""
     served = trace.finished
     first_s = (trace.req_time_s + trace.first_token_latency_s)[served]
     last_s = (trace.req_time_s + trace.request_latency_s)[served]

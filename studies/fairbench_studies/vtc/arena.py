@@ -64,10 +64,7 @@ TABLE = {
 
 
 def judge_arena(seeds: Seeds) -> list[Part]:
-    """Judge the order of runs by the mean and by the variance of the service difference.
-
-    The size of each mean is judged, too.
-    """
+    """Judge the size of the mean service difference, and the order of runs by mean and variance."""
     found = {
         name: [Differences(*one) for one in by_seed(seeds, row.run, "differences", differences)]
         for name, row in TABLE.items()

@@ -107,7 +107,7 @@ def differences(trace: Trace, weights: ServiceWeights = WEIGHTS) -> Differences:
 def response_times(trace: Trace, points_s: Floats, window_s: float = WINDOW_S) -> Floats:
     """Return the mean time to first token (s) in windows, shape (clients, points).
 
-    The value is NaN if no request of the client had its first token in the window.
+    A mean is NaN if no request of the client had its first token in the window.
     """
     served = trace.finished
     latency_s = trace.first_token_latency_s[served]

@@ -87,7 +87,7 @@ def busiest(trace: Trace) -> list[int]:
 
 
 def _overload(runs: Traces) -> list[Panel]:
-    """Return the panels of the overload experiment. MDRR (deficit round robin) is an addition."""
+    """Return the panels of the overload experiment, with MDRR as an additional scheduler."""
     named = {"VTC": "vtc", "FCFS": "fcfs", "MDRR": "mdrr"}
     traces = {shown: runs[f"vtc-overload {name}"] for shown, name in named.items()}
     return [difference_panel(traces, "VTC, FCFS and MDRR"), service_panel(traces["VTC"], "VTC")]

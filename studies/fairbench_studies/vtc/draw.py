@@ -34,7 +34,7 @@ def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
 
 
 class _Used(dict[str, Trace]):
-    """Traces by name of the run, which record the names that were read."""
+    """A dictionary of traces by the run's name, which records the names that are looked up."""
 
     def __init__(self, traces: Mapping[str, Trace]) -> None:
         super().__init__(traces)

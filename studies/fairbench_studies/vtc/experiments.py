@@ -90,7 +90,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 
 
 def possible() -> dict[str, Experiment]:
-    """Return the experiments whose data exist. Some experiments need the Arena trace."""
+    """Return all experiments, or those without the Arena trace if the trace is missing."""
     try:
         find_trace_file("vtc_arena_trace.jsonl.gz")
     except DataError:

@@ -58,8 +58,8 @@ def _weight(row: Mapping[str, Any]) -> float:
 def largest_ahead(requests: Requests, service: ServiceRows, clients: int) -> float:
     """Return the most service of all other clients while a client's only request waits.
 
-    [VTC] Theorem 4.11 bounds this service. When the request arrives, the client has no other
-    waiting or running request.
+    [VTC] Theorem 4.11 bounds the service of other clients if the waiting client had no waiting and
+    no running request when its request arrived.
     """
     history = ServiceHistory.of(service, clients)
     largest = 0.0
@@ -121,7 +121,7 @@ class _Arrivals(NamedTuple):
     def since(self, start_s: float, times_s: Floats, client: int) -> tuple[Floats, Ints]:
         """Return a client's requested tokens up to each time, and the number of requesting clients.
 
-        Only requests from ``start_s`` on count.
+        Requests before ``start_s`` are not counted.
         """
         first = int(np.searchsorted(self.at_s, start_s))
         until = np.searchsorted(self.at_s, times_s, "right") - first

@@ -88,7 +88,7 @@ def gap_of(run: StoredRun) -> float:
 
 
 def as_trace(requests: Requests) -> Trace:
-    """Convert a table of requests to a trace. Unfinished requests count as refused."""
+    """Convert a table of requests to a trace, which marks unfinished requests as refused."""
     done = requests.status == FINISHED
     return Trace(
         requests.client,

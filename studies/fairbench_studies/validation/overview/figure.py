@@ -26,8 +26,8 @@ MARKERS = "osD^vP*X"  # one marker for each engine
 def draw(points: Sequence[Point], paths: Sequence[Path]) -> None:
     """Draw the picture to each path, in the format of the path's suffix.
 
-    The upper panels show values, and the lower panels show errors. Equal points give equal SVG
-    files. Requires matplotlib.
+    The upper panels show the metrics' values, and the lower panels show their errors. Equal points
+    give byte-identical SVG files. Requires matplotlib.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure

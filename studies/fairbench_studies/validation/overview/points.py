@@ -150,10 +150,7 @@ def _first_token(simulated: ServingRun, run: ServingRun) -> Pair:
 
 
 def _defined(throughput: Pair, time_per_token: Pair, first_token: Pair) -> dict[str, Pair]:
-    """Return the pairs for which an error can be computed.
-
-    A time to first token is left out if it is too short for the simulator.
-    """
+    """Return the pairs for which an error can be computed, without very short first-token times."""
     if not first_token.measured > LONG_TTFT_S:
         first_token = Pair(np.nan, np.nan)
     pairs = dict(zip(METRICS, (throughput, time_per_token, first_token), strict=True))
@@ -191,7 +188,7 @@ def _prompt_tokens(run: ServingRun) -> Ints:
 def kind_of_prompts(tokens: Ints) -> str:
     """Classify prompts as short, medium or long by their median length.
 
-    Prompts are also mixed if their lengths differ much.
+    The word "mixed" is appended if the lengths of the prompts differ much.
     """
     low, median, high = np.percentile(tokens, [10, 50, 90])
     length = "short" if median < SHORT_TOKENS else "long" if median >= LONG_TOKENS else "medium"

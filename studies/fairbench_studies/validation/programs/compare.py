@@ -27,7 +27,7 @@ class ProgramComparison:
     """A measured run of programs with its replay.
 
     Service is in tokens/s (input + 2 x output). No value of the simulation was fitted to this run.
-    ``notes`` names a value that was fitted to other runs.
+    ``notes`` names the values of the simulation that were fitted to other runs.
     """
 
     name: str
@@ -78,7 +78,7 @@ class ProgramComparison:
 
 
 def compare_programs(run: ProgramRun, simulated: Replay, profile: str) -> ProgramComparison:
-    """Compare a measured run with its replay. ``profile`` is the id of the timing profile."""
+    """Compare a measured run with its replay, which used the timing profile with id ``profile``."""
     active_s, makespan_s = simulated.all_active_s, simulated.makespan_s
     active = float(simulated.service_by(active_s).sum()) / active_s
     return ProgramComparison(

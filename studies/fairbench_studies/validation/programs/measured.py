@@ -64,7 +64,7 @@ class ProgramRun:
 
 
 def read_programs(path: Path) -> tuple[list[ProgramRun], list[NotReplayed]]:
-    """Read all valid runs of a file. Also return the invalid runs with the reasons.
+    """Read all valid runs of a file. Return the valid runs, and the invalid runs with reasons.
 
     Raises:
         DataError: the file is not JSON, or no run can be read.
@@ -136,7 +136,7 @@ def _text(record: Mapping[str, Any], field: str, where: str) -> str:
 
 
 def _options(text: str, where: str) -> dict[str, list[str]]:
-    """Return the values of each known option. If an option is repeated, its last use counts."""
+    """Return the values of each known option, by the last use of an option that is repeated."""
     found: dict[str, list[str]] = {}
     values: list[str] = []
     try:

@@ -11,8 +11,8 @@ from fairbench.engine.vllm import VLLMReplica
 class AsyncVLLMReplica(VLLMReplica):
     """A worker that schedules each step when the previous step begins.
 
-    A request that arrives during a step therefore joins only the step after the next step. An idle
-    worker starts a request immediately.
+    If a request arrives during step i, the earliest step that it can join is therefore step i + 2.
+    An idle worker starts a request immediately.
     """
 
     def __init__(self, *args: Any) -> None:

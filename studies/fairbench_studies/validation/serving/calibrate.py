@@ -122,9 +122,9 @@ def _profile(gpu: str, values: dict[str, float]) -> TimingProfile:
 
 
 def _features(run: ServingRun) -> tuple[Floats, Floats]:
-    """Return two medians for every prompt length of a run, and their weights in the fit.
+    """Return values with their weights in the fit, two for every prompt length of a run.
 
-    The medians are of the time per output token and of the time to first token.
+    The two values are the median time per output token and the median time to first token.
     """
     tpot_s = (run.latency_s - run.ttft_s) / (run.output_tokens - 1)
     values, weights = [], []

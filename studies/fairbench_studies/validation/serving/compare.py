@@ -75,7 +75,7 @@ def check_steady(run: ServingRun) -> None:
 def compare_serving(
     measured: ServingRun, simulated: ServingRun, profile: str, *, fitted: bool = False
 ) -> ServingComparison:
-    """Compare a measured run with its simulation. The same functions evaluate both runs."""
+    """Compare a measured run with its simulation."""
     sides = simulated, measured
     return ServingComparison(
         name=measured.name,
@@ -104,8 +104,8 @@ def too_long(run: ServingRun) -> Flags:
 def throughput_tok_s(run: ServingRun, until_tokens: int | None = None) -> float:
     """Return input and output tokens per second, from the first request to the last answer.
 
-    If ``until_tokens`` is not None, the period ends earlier, with the answer that completes this
-    number of tokens.
+    If ``until_tokens`` is not None, the period ends with the answer that completes this number of
+    tokens.
     """
     served = np.flatnonzero(run.served)
     ends_s = (run.submit_s + run.latency_s)[served]
@@ -136,7 +136,7 @@ def tpot_p50_ms(run: ServingRun) -> float:
 def off_target(pair: Pair, percent: float) -> bool:
     """Return whether a simulated value misses its target.
 
-    An undefined measured value has no target.
+    A simulated value never misses a target if the measured value is undefined.
     """
     return pair.measured == pair.measured and not pair.within(percent)
 

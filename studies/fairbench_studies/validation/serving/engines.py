@@ -109,8 +109,8 @@ def believable_pool(run: ServingRun) -> int:
     """Return the KV pool size (tokens) that a run states, or 0 if measurements contradict it.
 
     The pool must hold the prompts of all requests that decode at the same time. Runs with a gateway
-    are not checked, because their prompts share prefixes. ``with_doubts`` also rejects the size in
-    other runs with equal settings.
+    are not checked, because their prompts share prefixes. The function ``with_doubts`` also rejects
+    a contradicted size in other runs with equal settings.
     """
     if not run.direct or not run.pool_tokens:
         return run.pool_tokens
@@ -170,7 +170,7 @@ def _async_scheduling(run: ServingRun) -> bool:
 
 
 def _vllm_limits(run: ServingRun, profile: TimingProfile) -> VLLMLimits:
-    """Return the vLLM limits that a run states. The GPU's defaults replace missing limits."""
+    """Return the vLLM limits that a run states, with the GPU's defaults for missing limits."""
     most_tokens, most_sequences = default_batch(profile)
     tokens = run.max_num_batched_tokens or most_tokens
     sequences = run.max_num_seqs or most_sequences

@@ -34,9 +34,9 @@ def load_serving(path: Path) -> list[ServingRun]:
 def read_serving(
     path: Path, *, predict: bool = False
 ) -> tuple[list[ServingRun], list[NotReplayed]]:
-    """Read all valid runs of a file. Also return the invalid runs with the reasons.
+    """Read all valid runs of a file. Return the valid runs, and the invalid runs with reasons.
 
-    With ``predict``, measured columns are not read.
+    With ``predict``, columns with measured results are not read.
 
     Raises:
         DataError: the file is not JSON, or no run can be read.

@@ -114,12 +114,12 @@ class ServingRun:
 
     @property
     def output_limit(self) -> int:
-        """The longest output of any request. Most requests reach their own limit."""
+        """The longest output of any request, as an estimate of the limit on output tokens."""
         return int(self.output_tokens.max())
 
     @property
     def steady(self) -> Flags:
-        """A mask of the requests after the warm-up. Only these requests are compared."""
+        """A mask of the requests after the warm-up, to which comparisons are restricted."""
         return np.asarray(self.submit_s >= self.warm_up_s)
 
 

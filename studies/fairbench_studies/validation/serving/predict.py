@@ -37,8 +37,8 @@ THROUGHPUT, TIME_PER_TOKEN, FIRST_P50, FIRST_P99 = METRICS = (
 ROOM_S = {FIRST_P50: 0.1, FIRST_P99: 0.3}
 """The seconds by which a TTFT may differ in addition to the factor in ``FACTORS``.
 
-The simulator models times below 0.1 s coarsely. No timing profile contains the pauses of 0.3 s that
-real servers make.
+The simulator models times below 0.1 s coarsely. Real servers sometimes pause for 0.3 s, which no
+timing profile contains.
 """
 
 FACTORS: dict[str, dict[str, float]] = {
@@ -114,10 +114,7 @@ def _widening(grade: str, name: str) -> tuple[float, float]:
 
 
 def _interval(values: Sequence[float], factor: float, room: float) -> dict[str, float | None]:
-    """Return the first value, and the widened range of all values.
-
-    Undefined numbers become None.
-    """
+    """Return the first value and the widened range of all values, None for undefined numbers."""
     low, high = float(np.min(values)) / factor - room, float(np.max(values)) * factor + room
     low = low if low != low else max(0.0, low)
     return {"simulated": defined(values[0]), "low": defined(low), "high": defined(high)}

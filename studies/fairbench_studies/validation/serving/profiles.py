@@ -25,7 +25,7 @@ _SXM = re.compile(r"(?:nvidia-)?([abh]\d00)(?:-sxm\d?)?-(\d+gb)(?:-hbm\d\w?)?")
 
 
 def gpu_name(text: str) -> str:
-    """Return a GPU's name as in the catalogue of GPUs. An unknown name becomes lower case."""
+    """Return a GPU's name as in the catalogue of GPUs, or an unknown name in lower case."""
     name = "-".join(text.lower().split())
     match = _SXM.fullmatch(name)
     return f"{match[1]}-{match[2]}" if match else name

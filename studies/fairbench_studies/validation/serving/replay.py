@@ -27,7 +27,7 @@ from fairbench_studies.validation.serving.prompts import output_tokens, requests
 def replay(run: ServingRun, profile: TimingProfile) -> ServingRun:
     """Simulate a run. Return the run with simulated times in place of the measured times.
 
-    If the run is warm, its prompts are also sent before the run, with equal concurrency.
+    If the run is warm, the simulation sends the run's prompts twice, and times the second pass.
 
     Raises:
         DataError: the simulated server refuses a request although no gateway limits the rate.
@@ -67,7 +67,7 @@ class _Server:
         return play.result()
 
     def enter(self, sequence: Sequence) -> None:
-        """Accept a request. If there is a gateway, the request waits in the gateway first."""
+        """Accept a request, which waits in the gateway first if there is a gateway."""
         if self._ingress is None:
             self._worker.submit(sequence)
             return

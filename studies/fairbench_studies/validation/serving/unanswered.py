@@ -23,7 +23,7 @@ _NUMBERED = re.compile(r"(\d+)$")
 
 
 def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
-    """Add the missing requests to a run. Also return a mask of the recorded requests.
+    """Return a run with its missing requests added, and a mask of the recorded requests.
 
     Each client is assumed to send a request in each of its turns, from its first record to the last
     recorded turn of any client. A missing request is a copy of the client's nearest recorded

@@ -69,8 +69,8 @@ class RunComparison:
     def columns(self) -> Iterator[tuple[str, Pair]]:
         """Yield the name and value of each number that all runs of a scenario have.
 
-        Service is counted until the last arrival. The total service until the last token would
-        depend on the trace alone.
+        Service after the last arrival is not counted, because the total service until the last
+        token depends on the trace alone.
         """
         yield "throughput", self.throughput
         yield from self.service_columns()
@@ -124,7 +124,7 @@ def mean_size(errors: list[float]) -> float | None:
 def compare_run(
     name: str, scenario: str, measured: Trace, simulated: Trace, *, fitted: bool
 ) -> RunComparison:
-    """Compare a measured run with its simulation. The same functions evaluate both runs."""
+    """Compare a measured run with its simulation."""
     everyone = measured.clients
     return RunComparison(
         name=name,

@@ -24,7 +24,7 @@ def as_json_object(
     settings: Mapping[str, Any],
     checks: list[Mapping[str, Any]] | None,
 ) -> dict[str, Any]:
-    """Return the comparison as JSON types. The cross-checks are left out if they are None."""
+    """Return the comparison as JSON types, without cross-checks if ``checks`` is None."""
     whole: dict[str, Any] = {
         **settings,
         "runs": [run.as_dict() for run in runs],

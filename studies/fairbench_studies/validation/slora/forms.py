@@ -79,7 +79,7 @@ class ArtifactForm:
 
 
 class EarlyArtifactForm(ArtifactForm):
-    """VTC and its variants as in VTC-artifact before June 2024."""
+    """VTC and its variants with the charging of VTC-artifact before June 2024."""
 
     tokens: ClassVar[type[TokenCharging]] = EarlyArtifactCharging
     charges_at_finish: ClassVar[bool] = False

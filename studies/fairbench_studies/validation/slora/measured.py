@@ -41,11 +41,11 @@ _COUNTS = ("client", "prompt_len", "output_len")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredRun:
-    """A measured run. Its path names ``scheduler`` and ``scenario``, as in VTC/overload.
+    """A measured run whose path names ``scheduler`` and ``scenario``, as in VTC/overload.
 
     ``section`` is the section of the VTC paper that the path names, or "". ``weights`` are the
-    weights of the clients; None means the weights that the scheduler's name implies. ``folder``
-    distinguishes runs that would have equal names.
+    weights of the clients, or None if the scheduler's name implies them. ``folder`` distinguishes
+    runs with equal schedulers and scenarios.
     """
 
     scheduler: str
@@ -85,7 +85,7 @@ def load_measured(path: Path) -> list[MeasuredRun]:
 
 
 def read_measured(path: Path) -> tuple[list[MeasuredRun], list[NotReplayed]]:
-    """Read all valid runs of a file, sorted by name. Also return the invalid runs with reasons.
+    """Return the valid runs of a file, sorted by name, and the invalid runs with reasons.
 
     Raises:
         DataError: the file is not JSON, or no run can be read.

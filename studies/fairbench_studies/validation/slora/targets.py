@@ -1,4 +1,4 @@
-"""Targets for a run's TTFT and service gap. The module ``windows`` has targets for service."""
+"""Targets (largest accepted errors) for a run's simulated TTFT and service gap."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def p50_within(pair: Pair) -> bool:
 def p99_within(pair: Pair) -> bool:
     """Return whether a simulated P99 of TTFT meets its target.
 
-    A measured P99 up to ``LONG_TTFT_S`` has no target.
+    There is no target if the measured P99 is at most ``LONG_TTFT_S``.
     """
     return not pair.measured > LONG_TTFT_S or pair.within(P99_TARGET_PCT)
 
@@ -42,7 +42,7 @@ def p99_within(pair: Pair) -> bool:
 def least_within(pair: Pair) -> bool:
     """Return whether the simulated lowest TTFT meets its target.
 
-    A measured TTFT above ``IDLE_TTFT_S``, from a busy server, has no target.
+    There is no target if the measured TTFT is above ``IDLE_TTFT_S``, because the server was busy.
     """
     off_s = abs(pair.simulated - pair.measured)
     return not (pair.measured <= IDLE_TTFT_S and off_s > IDLE_TARGET_S)

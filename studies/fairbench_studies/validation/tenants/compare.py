@@ -134,7 +134,7 @@ def compare_tenants(
 
     Args:
         run: The measured run.
-        replayed: The replay. It may have requests that the measured record lacks.
+        replayed: The replay, which may have requests that the measured record lacks.
         recorded: A mask of the requests that the measured record has, shape (n_replayed,).
         profile: The id of the timing profile.
         fitted: Whether the timing profile, or the host's cost, was fitted to the run.
