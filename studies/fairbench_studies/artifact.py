@@ -50,7 +50,7 @@ def artifact_page(folders: Sequence[Path], repeated: Mapping[str, str]) -> Page:
     """Build the page from stored results.
 
     Args:
-        folders: The folders to search. The first table of claims that is found is read.
+        folders: The folders to search, in order, for each paper's table of claims.
         repeated: For each figure whose runs were repeated, a comparison with the stored values.
 
     Raises DataError if a table of claims does not exist.

@@ -97,8 +97,8 @@ def two_digits(rate: float) -> float:
 def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
     """Return the highest P99 latency (s) under VTC, and the length of the window (s).
 
-    The P99 is that of the well-behaved clients, with the seed in which it is highest. The P99 is
-    infinite if requests remain unfinished with any seed.
+    The latency is the P99 over well-behaved clients' requests, with the seed that has the highest
+    P99. It is infinite if some seed leaves requests unfinished.
     """
     worst = window_s = 0.0
     for seed in SEEDS:

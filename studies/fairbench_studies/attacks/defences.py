@@ -42,7 +42,7 @@ def p95_sign(row: Mapping[str, str], measure: str) -> str:
 def interval_columns(
     found: Mapping[str, Mapping[str, float | None] | None], measure: str
 ) -> dict[str, str]:
-    """Return a mean and its interval as columns of a table row. Unknown values are empty."""
+    """Return a mean and its interval as columns of a table row, with "" for unknown values."""
     values = found.get(measure) or {}
     shown = {part: values.get(part) for part in ("mean", "low", "high")}
     return {

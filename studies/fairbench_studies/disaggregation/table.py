@@ -4,8 +4,8 @@
     python studies disaggregation                         # table and picture of the stored runs
 
 The script appends a row to results/disaggregation.csv as soon as a run has ended, and writes
-results/tables/disaggregation.csv and plots/disaggregation.svg. The table has a configuration if the
-configuration has a run for each seed of its colocated runs.
+results/tables/disaggregation.csv and plots/disaggregation.svg. The table leaves out configurations
+that lack a run for a seed of the colocated runs.
 """
 
 from __future__ import annotations

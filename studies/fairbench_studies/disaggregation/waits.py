@@ -2,8 +2,8 @@
 
     python studies disaggregation-waits
 
-The script simulates 180 s of arrivals with seed 0 in ten seconds of CPU. It writes means over the
-time from 60 to 180 s to results/tables/disaggregation-waits.csv.
+The script simulates 180 s of arrivals with seed 0 in ten seconds of CPU time, and writes means from
+60 to 180 s to results/tables/disaggregation-waits.csv.
 """
 
 from __future__ import annotations

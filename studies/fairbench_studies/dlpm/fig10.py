@@ -1,6 +1,6 @@
 """Figure 10 ([DLPM] §7.2): throughput and fairness by D2LPM's quantum Q^w.
 
-Two scenarios differ in their heavy client. Horizontal lines are schedulers that have no Q^w.
+A horizontal line shows a scheduler that has no Q^w.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def seed_gains(
 
 Key = tuple[Configuration, str]
 Bounds = Mapping[Configuration, tuple[frozenset[str], frozenset[str]]]
-"""The measures that are only lower bounds, by rival: first fair-finish's, then the rival's."""
+"""For each rival, two sets of measures with only a lower bound: fair-finish's and the rival's."""
 
 
 def _marks(

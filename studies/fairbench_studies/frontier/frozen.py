@@ -19,7 +19,7 @@ from fairbench.files.reader import MIB, opened
 
 NAME = "frontier"
 FILES = {None: "frozen.toml", "dlpm-paper": "frozen_dlpm_paper.toml"}
-"""The frozen file of each preset. The key None stands for the default settings."""
+"""The file with frozen choices for each preset, where None means the default settings."""
 
 PUBLISHED, CAPPED, TUNED = "published", "capped", "tuned"
 FORMS = (PUBLISHED, CAPPED, TUNED)

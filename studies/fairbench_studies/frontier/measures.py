@@ -83,7 +83,7 @@ def measured(summary: Mapping[str, Any], best_tok_s: float) -> Measured:
 
 
 def bounds(summary: Mapping[str, Any]) -> frozenset[str]:
-    """Return the fields of ``Measured`` that are only lower bounds in a run."""
+    """Return the names of the measures of which a run gives only lower bounds."""
     never = {f"to_{part}_s" for part in (90, 100) if summary[f"time_to_{part}pct_s"] is None}
     return frozenset(never | ({"p95_s"} if "victim_p95_s" in summary["censored"] else set()))
 
@@ -134,8 +134,8 @@ def limit_curve(run: StoredRun) -> tuple[float, ...]:
 class Outcome:
     """A scheduler pair in one configuration, with its runs by seed and their latencies.
 
-    ``bounds`` names the fields of ``Measured`` that are only lower bounds in at least one run.
-    ``curve`` is the result of ``limit_curve``.
+    ``bounds`` names the measures of which at least one run gives only a lower bound. ``curve`` is
+    the result of ``limit_curve``.
     """
 
     runs: Mapping[int, Measured]

@@ -181,7 +181,7 @@ def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
 def result_lines(found: Outcomes, frozen: Frozen) -> list[str]:
     """Return sentences with the number of configurations in which fair-finish dominates each rival.
 
-    Only published forms of the scheduler pairs are compared.
+    All compared scheduler pairs are in the form that their authors published.
     """
     here = of_part(found, "test")
     ours = Configuration(frozen.ours, PUBLISHED)

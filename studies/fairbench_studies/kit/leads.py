@@ -25,7 +25,8 @@ class ServiceHistory(NamedTuple):
     def of(cls, service: ServiceRows, clients: int) -> ServiceHistory:
         """Sum up a service log over time.
 
-        Input counts at admission. Output counts at the end of its interval in the service log.
+        Input tokens are served at a request's admission, and output tokens at the end of their
+        interval in the service log.
         """
         rows = service.between(0, len(service))
         times = np.unique(np.concatenate([[-np.inf], rows.start_s, rows.end_s]))

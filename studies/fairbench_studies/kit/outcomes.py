@@ -2,7 +2,7 @@
 
 A claim that one scheduler exceeds another holds if the 95% interval of the paired difference lies
 above a threshold. The claim is reversed if the interval lies below the threshold, and inconclusive
-otherwise. With a single seed, the difference alone decides.
+otherwise. With a single seed, the difference replaces the interval.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def compared(
     """Judge whether the values ``more`` exceed the values ``less``, paired by seed.
 
     The claim holds if the ratio ``more / less`` (or the difference, if ``is_ratio`` is false) is
-    above the threshold ``flip``. The mean of ratios is their geometric mean.
+    above the threshold ``flip``. The mean over the seeds is geometric for ratios.
     """
     if is_ratio:
         less, more, flip = [*map(_logarithm, less)], [*map(_logarithm, more)], log(flip)

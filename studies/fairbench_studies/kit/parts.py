@@ -67,7 +67,7 @@ def number(text: str, value: float, low: float, high: float, shown: str) -> Part
 
 
 def in_every(text: str, found: Sequence[bool], ours: str) -> Part:
-    """Judge a statement about runs. It holds if true in every seed, and is reversed if in none."""
+    """Judge a statement that holds if every seed confirms it, and is reversed if no seed does."""
     there = sum(found)
     outcome = Outcome.INCONCLUSIVE
     if there in (0, len(found)):

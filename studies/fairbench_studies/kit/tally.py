@@ -53,9 +53,9 @@ class Tally:
     def outcome(self) -> Outcome:
         """Return the joint verdict of all configurations in which clients competed.
 
-        The claim holds (or is reversed) overall under two conditions. The verdict is "holds" (or
-        "reversed") in at least half of these configurations, and in at least four fifths of the
-        configurations whose verdict is "holds" or "reversed".
+        The joint verdict is "holds" if at least half of the configurations have the verdict "holds"
+        and at least four times as many have the verdict "holds" as "reversed". For the joint
+        verdict "reversed", both words are exchanged in this rule.
         """
         if not self.counted:
             return Outcome.UNCONTENDED

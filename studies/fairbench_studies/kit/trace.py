@@ -36,7 +36,7 @@ class Trace:
 
     @property
     def finished(self) -> Flags:
-        """A mask of the served requests. All other requests were refused."""
+        """A mask of the requests that were served and not refused."""
         return ~np.isnan(self.request_latency_s)
 
     @property

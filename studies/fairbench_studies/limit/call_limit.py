@@ -28,10 +28,10 @@ def least_makespan_by_calls(
 ) -> float:
     """Return the time (s) before which no scheduler could have finished the run's requests.
 
-    For a time ``a`` and a duration ``q``, consider the calls that cannot begin before ``a`` and
-    whose programs need at least ``q`` after the call. The last of these calls ends no earlier than
-    ``a`` plus the work of all these calls divided by the number of replicas. Therefore, the run
-    ends at least ``q`` after that. The result is the largest such bound over all ``a`` and ``q``,
+    For a time ``a`` and a duration ``q``, let S be the set of calls that cannot begin before ``a``
+    and whose programs need at least ``q`` after the call. The last call of S ends no earlier than
+    ``a`` plus the work of S divided by the number of replicas. The run ends at least ``q`` after
+    the last call of S. The result is the largest bound on the run's end over all ``a`` and ``q``,
     and at least the end of each program if it were alone in the cluster.
 
     ``facts`` must contain prices, and the compulsory tokens must be known.
@@ -69,9 +69,9 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
     """Return, for each call, the times that no scheduler can shorten.
 
     A call at depth d > 0 waits for a call at depth d - 1, and then for its own think time (pause).
-    The bound assumes that it waits for the call that can end first. If a depth has a single call,
-    all calls at the next depth wait for this call. The tail of a single call therefore contains the
-    longest next call and that call's tail.
+    A lower bound of its begin assumes that it waits for the call that can end first. If depth d has
+    a single call, all calls at depth d + 1 wait for the single call. The tail of the single call
+    then contains the longest call at depth d + 1 and the tail of that longest call.
     """
     prices = facts.prices
     assert prices is not None
@@ -103,10 +103,10 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
 def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) -> Floats:
     """Return the least pause of each call, from the end of the calls it waits for to its arrival.
 
-    A call at depth 0 waits for no call, and arrives at a fixed time after its program. A later call
-    waited for calls that had ended before its arrival, so its think time is at least the time since
-    the latest of these ends. The pause is 0 if no such end is known, or if calls of the program did
-    not finish.
+    A call at depth 0 waits for no call, and arrives at a fixed time after its program. A call at
+    another depth waited for calls that ended before its arrival, so its think time is at least the
+    time since the latest end of a call. The pause is 0 if the program has no earlier end, or if
+    calls of the program did not finish.
     """
     arrival_s = requests.arrival_s[row]
     times_s = np.unique(requests.finish_s[row])

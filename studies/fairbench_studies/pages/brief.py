@@ -1,4 +1,4 @@
-"""Short tables for the pages of the studies. The appendices have the tables with all columns."""
+"""Short forms, for the pages of the studies, of tables that the appendices show in full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows and columns of large tables that pages show. The whole tables are in results/."""
+"""The rows and columns that pages show of the large tables in results/."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     python studies routers-d2lpm
 
-The script takes about four minutes of CPU. It writes results/tables/router-scaling.csv,
-results/tables/routers-d2lpm.csv and plots/routers-d2lpm.svg, which docs/studies/routers.md shows.
+The script writes results/tables/router-scaling.csv, results/tables/routers-d2lpm.csv and
+plots/routers-d2lpm.svg for docs/studies/routers.md, in about four minutes of CPU time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Drift(NamedTuple):
     """The results of a case: shares of well-behaved clients, and charges of clients at workers.
 
     ``shares`` has a value per seed. ``apart`` is the largest drift over all seeds, and ``unheard``
-    the largest charge that a router did not know. ``bound`` is the lowest bound of all seeds.
+    is the largest charge that a router did not know. ``bound`` is the lowest drift bound of a seed.
     """
 
     shares: tuple[float, ...]

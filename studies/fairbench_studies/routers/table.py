@@ -3,8 +3,8 @@
     python studies routers
 
 The script runs examples/two-routers.toml with all ways of sharing charges, all skews and all
-intervals, in about two minutes of CPU time. It writes results/tables/routers.csv and
-plots/routers.svg, which docs/studies/routers.md shows.
+intervals, in about two minutes of CPU time. The page docs/studies/routers.md shows the written
+files, results/tables/routers.csv and plots/routers.svg.
 """
 
 from __future__ import annotations

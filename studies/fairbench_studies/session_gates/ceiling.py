@@ -86,8 +86,8 @@ def lost_by_phase(requests: Requests, facts: Facts) -> Floats:
     """Return by how many seconds finished calls of the window exceeded their duration alone.
 
     The result has a row per client and a column per phase. All time in the gate and in an engine's
-    queue is lost. In prefill and decoding, only the time beyond that of a call that runs alone is
-    lost.
+    queue counts as lost. A call's time in prefill and decoding counts as lost as far as it exceeds
+    the time that the call would take alone.
     """
     chosen = (requests.status == FINISHED) & facts.window.holds(requests.arrival_s)
     own = requests.take(chosen)

@@ -38,8 +38,8 @@ WARMUP_TOKENS = 10_000
 class RoundCost:
     """The cost of one scheduling round, which serves each worker once.
 
-    ``waiting`` requests are queued. ``synchronisation_ms`` is the wall time until all workers have
-    reported and received their requests. The other costs are CPU times of the scheduler:
+    ``waiting`` is the number of queued requests. ``synchronisation_ms`` is the wall time until all
+    workers have reported and received their requests. The scheduler takes the CPU times
     ``update_ms`` to update its copies of the prefix trees, ``match_ms`` to match every request in
     every tree, and ``dispatch_ms`` to sort and dispatch. Each time is the lowest decile over many
     rounds, because other work on the machine can only lengthen a round.

@@ -40,8 +40,8 @@ def _chat(runs: Runs) -> Chat:
 def judge_chat(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge which clients wait under LPM, VTC and D2LPM.
 
-    According to the paper, clients 0 and 1 wait under LPM, and clients 2 and 3 under VTC. Under
-    D2LPM, no client waits long.
+    According to the paper, clients 0 and 1 wait long under LPM, clients 2 and 3 wait long under
+    VTC, and no client waits long under D2LPM.
     """
     found = over_seeds(cells, _chat, ("lpm", "vtc", "d2lpm"))
     good = {name: fmean(one.good[name] for one in found) for name in ("lpm", "vtc", "d2lpm")}

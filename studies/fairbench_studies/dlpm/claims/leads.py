@@ -20,8 +20,8 @@ NAN = float("nan")
 def shortfall_everywhere(run: StoredRun) -> float:
     """Return the largest service deficit of a client that has waiting requests at every worker.
 
-    The deficit is relative to any other client (Theorem 5.2). The result is NaN if no client ever
-    had waiting requests at every worker.
+    A deficit is the additional service of another client (Theorem 5.2). The result is NaN if no
+    client ever had waiting requests at every worker.
     """
     return float(derived(run, "shortfall everywhere", lambda: _shortfall(run)))
 
@@ -55,8 +55,8 @@ def lead_over(backlog: Backlog, service: ServiceRows, clients: int) -> float:
 def newcomer_wait(run: StoredRun) -> float:
     """Return the most service that other clients received while a newcomer's first request waited.
 
-    The service of all other clients on all workers is added up (Theorems A.2 and A.4). The result
-    is NaN if the run has no newcomer.
+    The result is a total over clients and workers (Theorems A.2 and A.4), and NaN if the run has no
+    newcomer.
     """
     return float(derived(run, "newcomer wait", lambda: _newcomer_wait(run)))
 

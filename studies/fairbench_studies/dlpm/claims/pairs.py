@@ -49,9 +49,9 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Several pairs of schedulers.
+    """A claim about pairs of schedulers that holds if it holds for every pair.
 
-    The claim holds if all pairs hold, and is reversed if any pair is reversed.
+    The claim is reversed if it is reversed for any pair.
     """
 
     name: str

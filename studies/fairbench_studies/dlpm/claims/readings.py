@@ -109,7 +109,7 @@ def with_long_qa(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> 
 def in_long_qa(
     claims: Sequence[Claim], cells: Sequence[SchedulerResults], folder: Path
 ) -> Mapping[str, Tried]:
-    """Return the verdicts with another quantum Q^w in long-qa. Other workloads are unchanged."""
+    """Return the verdicts with another quantum Q^w in the workload long-qa, and in no other one."""
     path = folder / LONG_QA_FILE
     if not path.exists():
         return {}

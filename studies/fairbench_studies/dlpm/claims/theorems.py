@@ -117,9 +117,9 @@ def service_gap(run: StoredRun) -> float:
 
 
 def shortfall(run: StoredRun) -> float:
-    """Return the largest service deficit of a waiting client, relative to any other client.
+    """Return the largest service deficit of a waiting client, compared with any other client.
 
-    The run must have exactly one worker (Theorem 4.2).
+    The run must have a single worker, because Theorem 4.2 bounds the deficit on one worker.
     """
     return float(derived(run, "shortfall", lambda: _shortfall(run)))
 

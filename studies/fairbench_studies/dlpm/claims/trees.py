@@ -198,7 +198,7 @@ def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
 def while_all_active(run: StoredRun) -> Floats:
     """Return each client's service while all clients are active, as an array with two rows.
 
-    The first row is computed service. The second row also counts cached input.
+    The first row of the array is computed service. The second row also counts cached input tokens.
     """
     found: Floats = derived(run, "service while all are active", lambda: _services(run))
     return found

@@ -36,11 +36,11 @@ class PrebleE2Code(PrefixRouter):
     The load of a key node has two parts: the prefill of uncached tokens, divided among the node's
     GPUs, and the decoding (requests in progress x output tokens x time per output token). If the
     loads differ too much, key nodes move from the most to the least loaded GPU, the cheapest first.
-    A GPU's only key node is copied instead, when its time to first token has doubled.
+    If a GPU has one key node, the node is copied, once its time to first token has doubled.
 
-    This class differs from Preble's code in three ways. It returns the GPU; the code returns a
-    position in a list of candidates. Prefill times do not include attention. GPUs with equal values
-    take turns; the code chooses the lowest index.
+    This class differs from Preble's code in three ways. Preble's code returns a position in a list
+    of candidates, not a GPU. Prefill times do not include attention. GPUs with equal values take
+    turns; Preble's code chooses the lowest index.
     """
 
     name = "preble-e2-code"
@@ -48,7 +48,7 @@ class PrebleE2Code(PrefixRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters with the defaults of the authors' code. The value inf turns a mechanism off.
+        """Parameters with the defaults of the authors' code. No value exceeds a threshold of inf.
 
         A key node is moved only after ``rebalance_after`` requests per GPU, and only if the node
         has ``rebalance_min_hits`` requests in the window. A request whose leaf is at least

@@ -95,7 +95,7 @@ class CodeTree(PrebleTree):
     def expire(self, start_s: float) -> None:
         """Remove requests that arrived at ``start_s`` or before.
 
-        A key node without remaining requests loses its GPUs.
+        If a key node has no more requests in the window, its allocation to GPUs ends.
         """
         while self._window and self._window[0][0] <= start_s:
             _, key, context, prompt = self._window.popleft()
