@@ -28,7 +28,7 @@ LATE = 12  # number of clients, of 30, that count as joining late
 def first_waits(run: StoredRun) -> Floats:
     """Return each client's first arrival, and the wait from then to its first output token.
 
-    The result has shape (clients, 2) and is in seconds. The wait is infinite if no request of the
+    The times are in seconds and have shape (clients, 2). The wait is infinite if no request of the
     client produced a token.
     """
     found: Floats = derived(run, "first waits", lambda: _first_waits(run))

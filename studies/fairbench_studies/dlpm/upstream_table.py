@@ -20,7 +20,7 @@ FIRST = {
     "depth": "shortest chain of calls before",
     "few_left": "fewest calls left",
 }
-"""The call that is served first under each value of ``dlpm-upstream.upstream``."""
+"""For each value of ``dlpm-upstream.upstream``, the call that the scheduler serves first."""
 
 
 def row(cell: SchedulerResults) -> dict[str, str]:

@@ -41,7 +41,7 @@ MEANS: Mapping[str, Callable[[Sequence[float]], float]] = {
     GEOMETRIC: geometric_mean,
     ARITHMETIC: fmean,
 }
-"""The two kinds of mean that the paper's words "on average" may refer to."""
+"""Two kinds of mean over configurations, because the paper only says "on average"."""
 BY_PLACE, BY_MEDIAN = "by configuration", "by medians"
 WAITS: Mapping[str, tuple[Pair, ...]] = {
     name: (
@@ -90,8 +90,8 @@ def _median_gap(tallies: Sequence[Tally]) -> str:
 def _nearer(preble: str, to_vtc: Sequence[Tally], to_preble: Sequence[Tally]) -> Part:
     """Judge whether D2LPM's Jain's index is nearer to VTC's index than to Preble's.
 
-    The part holds if D2LPM is nearer to VTC in most configurations. A second verdict compares the
-    medians over configurations. Only the first Jain's index with known values is used.
+    One verdict counts the configurations in which D2LPM is nearer to VTC, and a second verdict
+    compares the medians over configurations. The verdicts use the first index with known values.
     """
     both = [(a, b) for a, b in zip(to_vtc, to_preble, strict=True) if a.values and b.values]
     text = f"D2LPM nearer to VTC than to {preble}, by configuration"

@@ -79,7 +79,7 @@ SEEDS, QUICK_SEEDS = 3, 1
 
 
 class Reading(NamedTuple):
-    """The result of a measure in one configuration, with one value of one varied setting."""
+    """The result of comparing schedulers in one configuration, with one changed setting."""
 
     claim: int
     measure: Measure
@@ -99,7 +99,7 @@ class Chart:
 
     @classmethod
     def of(cls, group: Group, seeds: int) -> Chart:
-        """Return a group's chart, with every value of every varied setting."""
+        """Return a group's chart, with a step for every value of every varied setting."""
         places = zip(map(_place, group.cells), group.cells, strict=True)
         steps = {place: steps_round(cell, group.schedulers) for place, cell in places}
         return cls(group, steps, seeds)
@@ -153,5 +153,5 @@ def _place(cell: Draft) -> Place:
 
 
 def _seeds(measure: Measure, at: At) -> int:
-    """Return the number of seeds with finished runs of all schedulers that a measure compares."""
+    """Return the number of seeds for which all schedulers of a measure have finished runs."""
     return len(set.intersection(*(set(at.get(name, ())) for name in measure.compared)))

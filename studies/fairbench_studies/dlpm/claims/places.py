@@ -28,7 +28,7 @@ CALLED = {
     "lpm": "RR+LPM",
 }
 AT_FOUR = "fig7-at-4"
-"""The name of figure 7's configurations with four replicas, used as the name of a figure."""
+"""The key, in place of a figure's name, of figure 7's configurations with four replicas."""
 PREBLES = ("preble", "preble-code")
 """Two forms of the scheduler Preble: as its paper describes it, and as its published code works.
 
@@ -70,7 +70,7 @@ def place_of(cell: SchedulerResults) -> Place:
 def in_one_pool(cells: Sequence[SchedulerResults]) -> list[SchedulerResults]:
     """Return the results of configurations that were run with one size of the KV pool.
 
-    The paper has no configuration with several sizes, so such configurations are left out.
+    Configurations with several sizes of the KV pool are left out, because the paper has none.
     """
     counts = Counter((place_of(cell), cell.combined["scheduler"]) for cell in cells)
     several = {place for (place, _), count in counts.items() if count > 1}
@@ -99,8 +99,8 @@ def mean_over(runs: BySeed, metric: str) -> float:
 def contended(runs: Iterable[BySeed]) -> bool:
     """Return whether clients competed for service under all schedulers.
 
-    Below saturation, throughput equals demand under any scheduler. The time with empty queues
-    varies by chance, so its mean over the seeds decides.
+    If the servers are not saturated, throughput equals demand under any scheduler. The time with
+    empty queues varies by chance, so the decision uses its mean over the seeds.
     """
     return all(_competed(list(of.values())) for of in runs)
 

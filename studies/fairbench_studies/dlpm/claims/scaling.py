@@ -70,7 +70,8 @@ def _flat(text: str, values: Collection[float]) -> Part:
 def judge_central(timings: Timings) -> list[Part]:
     """Judge whether a central scheduler's overhead grows, and whether it is about 40%.
 
-    Measured times vary between runs, so the size is judged over all known runs of figure 4.
+    Measured times vary between runs, so the overhead of about 40% is judged over all known runs of
+    figure 4.
     """
     pct = {(int(p["workers"]), int(p["waiting"])): overhead_pct(p) for p in timings.points}
     shown = pct[REPLICAS, QUEUE]
@@ -94,7 +95,7 @@ def judge_central(timings: Timings) -> list[Part]:
 def _grows(pct: Mapping[tuple[int, int], Any], axis: int) -> bool:
     """Return whether the overhead rises from the first to the last point along one axis.
 
-    ``pct`` is keyed by the numbers of workers and queued requests. Neighbouring points are not
+    The keys of ``pct`` are numbers of workers and queued requests. Neighbouring points are not
     compared, because they may differ by less than the measurement noise.
     """
     lines: dict[int, list[tuple[int, Any]]] = {}

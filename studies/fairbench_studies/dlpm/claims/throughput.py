@@ -72,9 +72,9 @@ def parts_apart(
 ) -> list[Part]:
     """Return the part of a claim for several replicas, and a part for one replica.
 
-    The part for one replica is left out if clients do not compete there. With one replica, RR+LPM
-    is LPM, and D2LPM is DLPM. ``ours`` returns a text about tallies, and the first of ``tallies``
-    uses the paper's measure.
+    If clients do not compete on one replica, its part is left out. With one replica, RR+LPM is LPM,
+    and D2LPM is DLPM. ``ours`` turns tallies into a text, and the first of ``tallies`` uses the
+    paper's measure.
     """
     alone = [one.within(is_alone) for one in tallies]
     several = [one.within(lambda place: not is_alone(place)) for one in tallies]
@@ -154,7 +154,7 @@ def judge_worst_case(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_missing(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Report on two points that the paper leaves out; for 8 replicas, it names no scheduler."""
+    """Report on two results that the paper leaves out, without a verdict."""
     at = by_place(cells)
     alone = any("preble" in at[place] for place in at if place.dp == 1)
     ends = ", ".join(
