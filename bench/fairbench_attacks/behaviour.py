@@ -1,7 +1,7 @@
 """The behaviour of an attacker as a set of choices, and the known attacks.
 
-Each choice has an honest value, which means no attack. The attacker's honest twin runs the same
-programs as the attacker, with honest values only.
+Each choice has an honest value, which means no attack. The honest twin of an attacker is a client
+that runs the same programs with honest values only.
 
 The files in ``workloads/attacks/`` are generated from the known attacks.
 """
@@ -57,7 +57,7 @@ class Behaviour:
       new programs.
     - ``deadline_part`` is the claimed latency target divided by the real target.
     - ``weight_multiple`` is the claimed client weight divided by the real weight.
-    - ``output_multiple`` is the attacker's output length divided by its twin's output length.
+    - ``output_multiple`` is the attacker's output length divided by the honest output length.
     """
 
     __pydantic_config__ = NO_MORE

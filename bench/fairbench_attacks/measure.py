@@ -1,4 +1,4 @@
-"""Measurement of an attack against its honest twin: the attacker's gain, the victims' loss."""
+"""The attacker's gain and the victims' loss, compared with a run without the attack."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class Seen(NamedTuple):
 
 
 class AttackHarm(NamedTuple):
-    """The results of an attack relative to its honest twin, for one seed.
+    """The results of an attack for one seed, relative to a run in which the attacker is honest.
 
-    Each ratio is the attack run's value divided by that of the run in which the attacker is honest.
+    Each ratio is the value in the attack run divided by the value in the honest run.
 
-    - ``gain`` compares the attacker's service, without padding.
-    - ``kept`` compares the fraction of their due service that the victims received.
-    - ``finished`` compares the number of programs that the victims finished.
-    - ``p95`` compares the victims' P95 latency; it is a lower bound if ``more`` is True.
-    - ``hits`` compares the victims' cache hit rate.
+    - ``gain`` is the ratio of the attacker's service, without padding.
+    - ``kept`` is the ratio of the victims' service, as a fraction of the service due to them.
+    - ``finished`` is the ratio of the number of programs that the victims finished.
+    - ``p95`` is the ratio of the victims' P95 latency, or a lower bound if ``more`` is True.
+    - ``hits`` is the ratio of the victims' cache hit rate.
 
-    A ratio is None if a value is unknown, or 0 in the honest run.
+    A ratio is None if one of its two values is unknown, or if the honest run's value is 0.
     """
 
     gain: float

@@ -47,10 +47,7 @@ def attack_text(
 
 
 def _about(row: Mapping[str, Any]) -> str:
-    """Return a text about the attack of a table row.
-
-    The text ends with the ratio of programs, if attacker and honest twin send different numbers.
-    """
+    """Return a text about the attack of a table row, with the ratio of programs if it is not 1."""
     times = f"{row.get('programs', 1.0):.2f}"
     return row["about"] if times == "1.00" else f"{row['about']}, {times} times the programs"
 

@@ -1,4 +1,4 @@
-"""The search for attacks. Each attack is compared with its honest twin, seed by seed.
+"""The search for attacks. Each attack is compared with a run without the attack, seed by seed.
 
 Attacks are tried in batches, and are drawn at random or chosen by Optuna's TPE sampler. The next
 attack depends only on the seed, the number of the trial and the earlier trials, so a continued
@@ -83,8 +83,8 @@ def tpe_behaviours(
 ) -> list[Behaviour]:
     """Return up to ``count`` new behaviours that Optuna's TPE sampler chooses.
 
-    ``tried`` also contains the behaviours that cannot be simulated. Raises UsageError if Optuna is
-    not installed.
+    ``tried`` holds all tried behaviours, including those that cannot be simulated. Raises
+    UsageError if Optuna is not installed.
     """
     optuna = _optuna()
     several = {name: values for name, values in choices.items() if len(values) > 1}
@@ -134,7 +134,7 @@ CONFIRM_FROM = 1000  # first seed of simulations that confirm attacks; a search 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedAttack:
-    """A confirmed attack: its trial, and its results relative to the honest twin on other seeds."""
+    """A confirmed attack: its trial, and its results relative to honest runs with other seeds."""
 
     trial: Trial
     harm: dict[str, Any]
@@ -247,7 +247,7 @@ class Search:
             return str(error)
 
     def _know_honest(self, seeds: Sequence[int]) -> None:
-        """Simulate the honest twin with each given seed that has no stored result."""
+        """Simulate the honest experiment with each given seed that has no stored result."""
         left = [seed for seed in seeds if seed not in self.honest]
         if not left:
             return

@@ -73,7 +73,7 @@ def _per_hour(spec: ExperimentSpec, size: Callable[[ClientPlan, Job], float]) ->
 
 
 def programs_multiple(honest: ExperimentSpec, attack: ExperimentSpec) -> float:
-    """Return the attacker's expected number of programs divided by its honest twin's."""
+    """Return the attacker's expected number of programs, divided by the honest client's number."""
     sent = [
         sum(expected_programs(plan) for plan in spec.client_plans() if plan.misbehaving)
         for spec in (attack, honest)
@@ -119,7 +119,7 @@ def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list
 def replay(
     pairs: Sequence[tuple[ExperimentSpec, ExperimentSpec]], seeds: int, context: RunContext
 ) -> list[dict[str, Any]]:
-    """Compare each attack with its honest twin, combined over the seeds.
+    """Compare each attack with its honest experiment, combined over the seeds.
 
     ``pairs`` holds the honest experiment and the attack experiment of each attack. An honest
     experiment that several pairs share is run once.

@@ -2,7 +2,7 @@
 
 experiment.toml  the honest experiment
 search.json      settings of the search
-honest.json      measurements of the honest twin, by seed
+honest.json      measurements of the honest experiment, by seed
 trials.json      all trials in order
 cpu.json         number and processor time of the simulations so far
 worst/N.toml     the worst attacks as workload files; N = 1 is the worst
@@ -134,7 +134,7 @@ class SearchStore:
         write_json(self.path / SEARCH, asdict(plan))
 
     def honest(self) -> dict[int, Seen]:
-        """Return the stored measurements of the honest twin by seed. Raises DataError."""
+        """Return the stored measurements of the honest experiment by seed. Raises DataError."""
         file = self.path / HONEST
         found = {}
         for seed, data in (read_json(file) if file.exists() else {}).items():

@@ -1,7 +1,7 @@
 """The workload of an attack, with a scenario with the attack and a scenario without it.
 
-Client 0 is the attacker, and the victims follow. Further identities of the attacker have the
-highest numbers, so that the victims' requests do not depend on the attack.
+Client 0 is the attacker, and the next clients are the victims. Additional identities of the
+attacker have the highest numbers, so that the victims' requests do not depend on the attack.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def attack_workload(
     """Return the workload ``base`` with the clients of an attack, who run its programs.
 
     The attacker behaves as ``behaviour`` says. ``rate_part`` is the attacker's load divided by the
-    load of its honest twin. Raises UsageError if clients of the workload differ from each other, if
-    a choice of the behaviour does not fit the workload, or if ``stakes`` are invalid.
+    load of the honest client. Raises UsageError if clients of the workload differ, if a choice of
+    the behaviour does not fit the workload, or if ``stakes`` are invalid.
     """
     chosen = base.scenario(scenario)
     if chosen.others or base.classes or base.arrivals:

@@ -54,7 +54,7 @@ def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
 def _with_given(file: Path) -> Mapping[str, Any]:
     """Return the tables of an experiment file, with the names of the values that the user chose.
 
-    The names are in the table ``given``. For older files without this table, the manifest has them.
+    The names are in the table ``given``, or in the manifest if an older file lacks the table.
     """
     tables, manifest = read_experiment(file), _manifest_of(file)
     chosen = manifest.get(CHOSEN)

@@ -128,8 +128,8 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     """Judge one run against one baseline run by the exact decimal numbers in their files.
 
     A value may be only a bound, such as a latency above 300 s. The check passes if every value
-    within the bound would pass, and fails if every value would fail; otherwise it is inconclusive.
-    If both values are lower bounds and equal, the check passes.
+    within the bound would pass, and fails if every value would fail. If some values would pass and
+    some would fail, the check is inconclusive. Two equal lower bounds pass the check.
     """
     if before.raw is None or after.raw is None:
         return _judge_undefined([before], [after])

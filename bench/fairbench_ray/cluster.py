@@ -35,8 +35,8 @@ class RayCluster:
     """An executor that runs tasks on a Ray cluster, in parallel on all CPU cores of the cluster.
 
     A task is restarted if its node is lost, or if the whole cluster was unreachable for a while.
-    Files that a ``Saving`` task saves are sent back, and are written once, on this machine. All
-    tasks end when this process ends. ``LocalProcesses`` explains which functions can be tasks.
+    Files that a ``Saving`` task saves are sent back, and are written on this machine. All tasks end
+    when the process of the executor ends. ``LocalProcesses`` explains which functions can be tasks.
     """
 
     def __init__(self, address: str | None = None) -> None:

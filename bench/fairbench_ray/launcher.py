@@ -259,8 +259,8 @@ log = logging.getLogger(__name__)
 class RayLauncher:
     """A launcher that places replicas on the nodes of a Ray cluster.
 
-    Each replica reserves one CPU core and its GPUs. All replicas end when this process ends. If a
-    node is lost, only the replicas on this node are lost.
+    Each replica reserves one CPU core and its GPUs. All replicas end when the launcher's process
+    ends. If a node is lost, only the replicas on this node are lost.
     """
 
     def __init__(self, address: str | None) -> None:

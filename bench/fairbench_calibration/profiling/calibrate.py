@@ -39,7 +39,7 @@ class Decoded(NamedTuple):
         decodes: Mean number of sequences in a decode step, including the request itself.
         context: Mean number of context tokens of the sequences in a decode step.
         iterations: Number of iterations during the decode that prefilled other prompts.
-        tokens: Mean number of new prompt tokens in these iterations.
+        tokens: Mean number of new prompt tokens in the iterations that prefilled other prompts.
     """
 
     steps: Column
@@ -135,10 +135,7 @@ def calibrated(seen: Decoded, start: TimingProfile, *, mixed: bool) -> TimingPro
 def _scaled(
     start: TimingProfile, memory: float, sequence: float, launch: float
 ) -> dict[str, float]:
-    """Return the coefficients of ``start`` with the three fitted factors applied.
-
-    The launch cost also includes the host's time.
-    """
+    """Return the coefficients of ``start`` times the fitted factors, with the host's time in c0."""
     costs = dict(start.coefficients_ms)
     for name in {"c_w", "c_e", "c_K"} & costs.keys():
         costs[name] *= memory

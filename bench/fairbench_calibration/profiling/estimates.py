@@ -137,7 +137,7 @@ ALL_REDUCE = {
 """The latency of an all-reduce in us, and the fraction of the link's bandwidth that is reached.
 
 Each layer of a model has two all-reduces. Without peer access, a GPU writes to the host's memory,
-and the other GPU reads from there.
+from which another GPU reads.
 """
 
 

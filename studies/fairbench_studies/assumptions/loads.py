@@ -98,7 +98,7 @@ def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
     """Return the highest P99 latency (s) under VTC, and the length of the window (s).
 
     The latency is the P99 over well-behaved clients' requests, with the seed that has the highest
-    P99. It is infinite if some seed leaves requests unfinished.
+    P99. The latency is infinite if some seed leaves requests unfinished.
     """
     worst = window_s = 0.0
     for seed in SEEDS:

@@ -3,10 +3,10 @@
     python studies attacks-reserve            # about ten minutes of CPU
     python studies attacks-reserve --table    # the table again, from results/attack-reserve.csv
 
-The script runs the known attacks on the workload judge, and five attacks that a search found. It
-writes results/attack-reserve.csv and the table of the page. Other tables of the page have three
-victims; this table has fifteen victims that each send a fifth as much, so the load per replica is
-equal.
+The script runs the known attacks on the workload judge, and five attacks that a search found. The
+results are in results/attack-reserve.csv and in the table of the page. Other tables of the page
+have three victims; this table has fifteen victims that each send a fifth as much, so the load per
+replica is equal.
 """
 
 from __future__ import annotations

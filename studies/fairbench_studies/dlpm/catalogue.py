@@ -53,7 +53,7 @@ def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> Non
 
 @dataclass(frozen=True, slots=True)
 class PaperFigure:
-    """A figure of the DLPM paper. The module of the same name draws the figure.
+    """A figure of the DLPM paper, which the module with the figure's name draws.
 
     The bundled sweep with the figure's name (NAME-PRESET with a ``preset``) makes the figure's
     runs. Only fig4 has no sweep, because fig4 shows measured times instead of simulations.

@@ -35,9 +35,9 @@ TITLES = {
 def draw(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
     """Draw a panel of latencies and a panel of minimum fair shares for each configuration.
 
-    Hollow markers are dominated scheduler pairs. Panels in which all pairs would have the same
-    value of 100% are left out: minimum fair shares, and service relative to the limit. If there are
-    many configurations, they share panels, which show ratios to the best value in each.
+    Hollow markers are dominated scheduler pairs. A panel of minimum fair shares, or of service
+    relative to the limit, is left out if all its values are 100%. Many configurations share panels,
+    which show ratios to the best value in a configuration.
     """
     cells = list(found)
     if len(cells) > MOST_CELLS:

@@ -26,8 +26,8 @@ COUNTED = (Outcome.HOLDS, Outcome.REVERSED, Outcome.OFF, Outcome.INCONCLUSIVE)
 class Part:
     """A statement of a claim, and the verdict on it.
 
-    ``ours`` reports the numbers that fairbench found. ``beside`` holds verdicts by measures that
-    the paper does not use; these verdicts are reported but not counted. ``elsewhere`` names the
+    ``ours`` reports the numbers that fairbench found. ``beside`` holds verdicts, which are reported
+    but not counted, by measures that the paper does not use. ``elsewhere`` names the
     configurations in which the statement does not hold. ``under`` holds the verdict under each
     reading of an unclear point of the paper. ``interval`` is the 95% interval of the number that
     decides the verdict; ``interval`` is empty if several numbers decide.

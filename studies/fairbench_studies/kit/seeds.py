@@ -1,7 +1,7 @@
 """The metrics of each seed in ``results/seeds/NAME.csv``, from which claims are judged.
 
 A row holds a run's settings, the metrics that verdicts use, and values derived from the run's
-records, such as response times over time. With these rows, claims can be judged without the runs.
+records, such as response times over time. The rows are sufficient to judge claims without the runs.
 """
 
 from __future__ import annotations

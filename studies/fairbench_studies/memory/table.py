@@ -3,7 +3,7 @@
     python studies memory-share                          # the table again, from the stored runs
     python studies memory-share WORKLOAD,... SEED ...    # missing runs; needs FAIRBENCH_DATA
 
-The script appends a row to results/memory-share.csv as soon as a run has ended. It also writes
+The script appends a row to results/memory-share.csv as soon as a run has ended, and writes
 results/tables/memory-share.csv and plots/memory-share.svg.
 """
 

@@ -23,8 +23,8 @@ class MemServe(PrefixRouter):
     class Params:
         """Parameters. A match of fewer than ``min_match_tokens`` tokens does not count.
 
-        With 0, as in the paper, a single common token decides, such as the first token of a system
-        prompt. All requests with this token then go to one worker.
+        With the paper's value 0, all requests that begin with the same token, such as the first
+        token of a system prompt, go to one worker.
         """
 
         min_match_tokens: NotNegativeInt = 0

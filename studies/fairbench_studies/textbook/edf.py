@@ -25,12 +25,12 @@ class TextbookEDF(LocalScheduler):
     they affect the numbers that the textbook prints:
 
     - A request counts as starving if its deadline is fewer steps away than the tokens in prompt
-      *and* answer, as if a prompt token took a step. A request that is already late counts, too.
+      *and* answer, as if a prompt token took a step. Late requests also count as starving.
     - Memory is freed for the first starving request in the queue, not for the most urgent one.
     - In the next pass, the freed memory goes to the request with the earliest deadline, which is
       often the request that was just preempted.
     - The listing does not check whether running requests outgrow the memory, and may exceed it.
-      With this scheduler, fairbench's engines preempt requests instead.
+      Unlike the listing, fairbench's engines preempt requests if memory is exceeded.
 
     Each step lasts ``step_s`` seconds. A request without a deadline is due ``default_s`` seconds
     after its arrival. Unlike in the listing, preempted requests keep their output tokens and are

@@ -74,7 +74,7 @@ def error(pair: Pair, least: float = 0.0) -> str:
 
 
 def unresolved_line() -> str:
-    """Return the legend for times to first token that are too short for a target."""
+    """Return the table's legend for times to first token that are too short to have a target."""
     return f"{UNRESOLVED} measured below {1000 * LONG_TTFT_S:g} ms, too short for a target"
 
 

@@ -1,7 +1,7 @@
 """Service in time windows of a run, computed alike for simulation and measurement.
 
-Service is counted until the last arrival, and in slices of this period. Later service shows nothing
-about a scheduler: if no request is refused, every scheduler ends with equal totals.
+Service is counted until the last arrival, and in slices of this period. Service after the last
+arrival shows nothing about a scheduler, because the clients' totals at the end depend on the trace.
 
 Measured requests have only the times of arrival, first token and completion. The input and the
 first output token count at the first token's time, and later output tokens are spread evenly until

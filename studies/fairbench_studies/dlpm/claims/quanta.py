@@ -51,8 +51,8 @@ def judge_worker_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
 def _rises(mine: Sequence[SchedulerResults], where: str) -> list[Part]:
     """Judge whether D2LPM's throughput rises with Q^w and finally exceeds all other schedulers.
 
-    The paper says that D2LPM surpasses others "eventually", so the largest Q^w decides. Verdicts at
-    each Q^w from the paper's largest Q^w upwards are also reported.
+    The paper says that D2LPM surpasses others "eventually", so the verdict is for the largest Q^w.
+    The result also has verdicts at each Q^w from the paper's largest Q^w upwards.
     """
     least, most = PAPER_QUANTA
     swept = swept_over(mine, fig10.quantum_of)
@@ -185,7 +185,7 @@ def _frontier(cells: Sequence[SchedulerResults], swept: Swept) -> list[Part]:
 
 
 def _beyond(swept: Swept, ends: Sequence[BySeed], metric: str) -> tuple[int, int]:
-    """Count the points beyond the line from VTC to LPM, and the points that neither dominates."""
+    """Count the points beyond the line from VTC to LPM, and the points that no end dominates."""
     (x0, y0), (x1, y1) = ((mean_over(of, metric), mean_over(of, RATE)) for of in ends)
     points = [(mean_over(of, metric), mean_over(of, RATE)) for of in swept.values()]
     # A point beyond the line from VTC (fair, slow) to LPM (fast, less fair) is better than any

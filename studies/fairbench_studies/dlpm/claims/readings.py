@@ -44,7 +44,7 @@ LONG_QA_QUANTUM = Reading("Q^w 400,000 in long-qa", "settings.d2lpm.worker_quant
 LONG_QA_POOL = Reading(
     "with long-qa in 305,000 tokens", "settings.engine.max_total_tokens", 305_000
 )
-"""The reading that long-qa, too, is run with a KV pool in which its documents fit."""
+"""The reading that the paper ran long-qa with a KV pool in which all documents fit."""
 LONG_QA = "long-qa"
 RERUN_FILE, LONG_QA_FILE = "readings.csv", "readings-long-qa.csv"
 
@@ -53,7 +53,7 @@ Outcomes = Mapping[tuple[int, str], Outcome]
 
 
 class Tried(NamedTuple):
-    """The verdicts under a reading of the paper, and those of the same runs without the change.
+    """The verdicts with a changed setting that a reading implies, and without the change.
 
     If ``compared`` is None, every verdict under the reading counts.
     """

@@ -209,7 +209,7 @@ def stored_settings(folder: Path) -> list[Setting]:
 
 
 def with_four(sources: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the data of figures. Figure 7's runs on four replicas also become a separate entry."""
+    """Return the data of figures with a further entry: figure 7's runs on four replicas."""
     if "fig7" not in sources:
         return sources
     return {**sources, AT_FOUR: on_four_replicas(sources["fig7"])}

@@ -1,4 +1,4 @@
-"""Claims 44, 46 and 48 of the DLPM paper, which tests of this project decide."""
+"""Claims 44, 46 and 48 of the DLPM paper, which fairbench's test suite checks."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class KeyCount:
 
 
 class CodeTree(PrebleTree):
-    """Preble's prefix tree, which also stores the GPUs of each node.
+    """Preble's prefix tree, with the GPUs that are allocated to each node.
 
     ``allocated`` holds a node's GPUs as bits. ``under_way`` counts unfinished requests by GPU and
     by node on the prompt's path. ``keys`` has the counts of each key node with recent requests.

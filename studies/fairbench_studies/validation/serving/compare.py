@@ -154,7 +154,7 @@ def clients_of(run: ServingRun) -> tuple[str, ...]:
 
 
 def trace_of(run: ServingRun, chosen: Flags | None = None) -> Trace:
-    """Return requests after the warm-up as a trace: all, or those in the mask ``chosen``."""
+    """Return a trace of the requests after the warm-up, or of those in the mask ``chosen``."""
     names = clients_of(run)
     steady = run.steady if chosen is None else run.steady & chosen
     numbers = np.array([names.index(client) for client in run.client])

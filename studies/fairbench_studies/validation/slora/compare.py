@@ -150,7 +150,7 @@ def compare_run(
 
 
 def groups(trace: Trace) -> dict[str, list[int]]:
-    """Return groups of clients: each client if there are few, otherwise two halves by demand."""
+    """Return each of a few clients as a group, or two halves of many clients by demand."""
     clients = trace.clients
     if len(clients) <= FEW_CLIENTS:
         return {f"client {client}": [client] for client in clients}

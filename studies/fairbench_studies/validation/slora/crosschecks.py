@@ -72,7 +72,7 @@ class _Formula:
 
 
 def crosschecks(path: Path) -> list[CrossCheck]:
-    """Return the cross-checks of a JSON file, of which each entry yields one or several.
+    """Return the cross-checks of a JSON file, in which an entry may have several cross-checks.
 
     Each entry has the texts ``what``, ``source`` and ``predicted``. Raises DataError, which names
     the file, the entry and the field.

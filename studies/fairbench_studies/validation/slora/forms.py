@@ -61,7 +61,7 @@ class ArtifactCharging(TokenCharging):
 
 
 class EarlyArtifactCharging(ArtifactCharging):
-    """The charging of VTC-artifact before June 2024, without the extra token."""
+    """The charging of VTC-artifact before June 2024, with no extra charge when a request ends."""
 
     charges_at_finish = False
 

@@ -106,7 +106,7 @@ def replay_run(
 def replay(
     trace: Trace, scheduler: LocalScheduler, profile: TimingProfile, limits: LightLLMLimits
 ) -> Trace:
-    """Simulate a trace. Return it with simulated latencies, which are NaN for refused requests."""
+    """Return a trace with simulated latencies, which are NaN for refused requests."""
     clock = Clock()
     worker = LightLLMWorker(WorkerParts(0, clock, scheduler, profile, ServiceLog([])), limits)
     ended: dict[int, Sequence] = {}

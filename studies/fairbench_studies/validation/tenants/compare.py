@@ -160,7 +160,7 @@ def compare_tenants(
 
 
 def groups(run: ServingRun) -> list[str]:
-    """Return the tenants if they are few, otherwise the kinds of requests, otherwise one group."""
+    """Return the tenants or, if there are many, the kinds of requests, or "all" without kinds."""
     clients = sorted(set(run.client))
     if len(clients) <= FEW_CLIENTS:
         return clients
