@@ -116,11 +116,10 @@ def _quiet() -> Iterator[None]:
 
 
 ATTENTION_SHARE = 0.50  # fraction of the GPU's peak that matrix products of attention reach
-# ``OVERLAP`` is the median of the coefficient p in operator fits of Llama-3.1-8B on five GPUs. The
-# value 1 would mean a plain sum.
+# ``OVERLAP`` is the median of the coefficient p in operator fits of Llama-3.1-8B on five GPUs.
 OVERLAP = 1.9
-# The coefficients c0 and c_nd were measured at this memory bandwidth and vocabulary, with SGLang on
-# an A10G (Llama-3.1-8B and 3.2-3B). Norms, activations and sampling read and write memory, so their
+# The coefficients c0 and c_nd were measured with SGLang on an A10G (Llama-3.1-8B and 3.2-3B), at
+# the bandwidth ``MEASURED_GB_S``. Norms, activations and sampling read and write memory, so their
 # times scale with the bandwidth.
 MEASURED_GB_S, MEASURED_VOCABULARY = 600, 128_256
 LAYER_US = 88.7  # time for the norms and activations of a layer (c0 divided by 32 layers)

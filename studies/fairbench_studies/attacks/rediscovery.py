@@ -17,7 +17,7 @@ from fairbench_attacks.measure import AttackHarm
 from fairbench_attacks.search import Search
 from fairbench_attacks.store import Trial
 
-# An attack counts as found if the search does at least this fraction of the known attack's harm.
+# An attack counts as found if the search does at least ``PART`` of the known attack's harm.
 PART = 0.9
 
 

@@ -26,8 +26,8 @@ from fairbench_studies.kit.table_store import write
 # The profile has tensor parallelism 1, because no profile has tensor parallelism 2.
 GPU = "h200-141gb/gpt-oss-120b/tp1/sglang-0.5.14"
 NVLINK_GB_S = 450.0
-# Ratios of prefill to decode replicas that were measured on eight GPUs. The measurement of 1:1 used
-# only four GPUs and is left out.
+# ``RATIOS`` has the ratios of prefill to decode replicas that were measured on eight GPUs. The
+# ratio 1:1 was measured on only four GPUs and is left out.
 RATIOS = ("1:3", "2:2", "3:1")
 ALIKE = 0.05  # two values count as equal if they differ by less than this fraction
 METRICS = {"output_throughput": "throughput", "median_ttft_ms": "TTFT", "median_tpot_ms": "TPOT"}

@@ -29,7 +29,7 @@ SCHEDULERS = ("d2lpm", "preble", "fair-finish", "vtc", "dlpm", "lpm", "fcfs")
 TWO = ("tot", "judge", "long-qa")  # workloads that have two scenarios with heavy clients
 PLACES = (*((name, each) for name in TWO for each in ("s1", "s2")), ("chat", "s1"))
 FAIREST = ("d2lpm", "fair-finish")  # schedulers whose service is compared with the fair limit
-# Fairness has an effect if it lowers a configuration's limit on service below this fraction.
+# Fairness has an effect if it multiplies the limit on service by less than ``WITHOUT_EFFECT``.
 WITHOUT_EFFECT = 0.995
 SERVICE_LIMITS = ("limit_service_tok_s", "limit_fair_service_tok_s")
 DP = 4

@@ -10,7 +10,7 @@ from fairbench.core import Request
 from fairbench.schedulers.token_pages import segments_of
 
 CLIENTS = 4
-# Lengths in tokens of trees of thought on the GSM8K data set ([DLPM] Table 2). A prompt consists of
+# The lengths in tokens are for trees of thought on the GSM8K data set ([DLPM] Table 2). A prompt is
 # an instruction, which is equal in all prompts, and a question. The prompt of the next tree level
 # appends the output and a short instruction.
 INSTRUCTION_TOKENS = 66

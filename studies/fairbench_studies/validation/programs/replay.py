@@ -28,8 +28,8 @@ from fairbench_studies.validation.policies import scheduler_of
 from fairbench_studies.validation.programs.measured import SYSTEM_TOKENS, ProgramRun
 from fairbench_studies.validation.serving.profiles import profile_of, with_host_cost
 
-# The lengths of a request's parts come from the logs of three measured runs, without their times
-# and service rates. The instructions of a dimension are 19 texts of 3,660 to 7,140 characters,
+# The lengths of a request's parts come from the prompts and outputs in the logs of three measured
+# runs. The instructions of a dimension are 19 texts of 3,660 to 7,140 characters,
 # 4,219 on average, at 5 characters per token. An answer ends at the word END, before its limit of
 # 256 tokens. Users with 16 and with 2 judgements have different ratios of output tokens to
 # requests, from which the lengths of a judgement and of a merge follow.

@@ -50,8 +50,8 @@ ASYNC_FROM = (0, 14)  # first release of vLLM that uses async_scheduling by defa
 # The published command lines of the DLPM authors' fork of SGLang set ``FORK_MEM_FRACTION`` and
 # 20,000 tokens. ``FORK_DEFAULT_MEM_FRACTION`` is the default of SGLang in 2024.
 FORK_MEM_FRACTION, FORK_DEFAULT_MEM_FRACTION = 0.7, 0.88
-# A server without --schedule-policy has a policy in ``SERVER_DEFAULT``. Any other policy means the
-# fork of summer 2024, which streams and makes a scheduling pass after each decode step.
+# A server without --schedule-policy has a policy in ``SERVER_DEFAULT``. Every other policy runs on
+# the fork of summer 2024, which streams and makes a scheduling pass after each decode step.
 SERVER_DEFAULT = ("", "default")
 SGLANG_OPEN_POOL_TOKENS = 444_563  # KV pool that the server of open-loop runs logged
 SGLANG_OPEN_SERVERS = ("a100-80gb/llama-3.1-8b/tp1/", "h100-80gb/llama-3.1-8b/tp1/")

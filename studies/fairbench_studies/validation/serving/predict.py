@@ -64,7 +64,7 @@ MEANING: dict[str, Any] = {
 """A text that explains the intervals, with the numbers by which intervals are widened."""
 
 # ``MEASURED_ERROR_PCT`` and ``OPERATOR_ERROR_PCT`` are assumed errors of measured and of operator
-# profiles, overall and per term. They come from a comparison of the profiles with runs to which the
+# profiles, overall and per term. The assumed errors come from a comparison with runs to which the
 # measured profile was not fitted.
 MEASURED_ERROR_PCT, OPERATOR_ERROR_PCT = 5.0, 15.0
 

@@ -13,7 +13,7 @@ MEASURED = "a100-80gb/llama-3.1-8b/tp1/measured-sglang"
 MEASURED_H100 = "h100-80gb/llama-3.1-8b/tp1/measured-sglang-triton"
 # vLLM's API server (HTTP and tokenizer) is busy for ``VLLM_REQUEST_MS`` with each request, a value
 # fitted to the measured TTFT P50 of vllm-a100-fixed-c128-run1. SGLang's profile already includes
-# such a time.
+# the time of SGLang's API server.
 VLLM_REQUEST_MS = 1.5
 # Policies of the DLPM authors' fork of SGLang add ``FORK_HOST_MS`` on the host: per iteration, and
 # per request in the batch. The times were fitted to the time per output token in two runs, with 6

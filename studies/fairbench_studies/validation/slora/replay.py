@@ -51,7 +51,7 @@ REQUEST_STEP_MS: dict[Recorded, float] = {"2023-12": 0.1, "2024-04": 0.03, "2024
 # is fitted to one first token (131 ms for 258 tokens), the only one in the fitted runs that came
 # from a warm and empty server.
 RESPONSE_MS = 4.0
-# The largest tile of a matrix product has this many rows: 258 tokens take as long as 512.
+# Matrix products compute tiles of ``PREFILL_TILE`` rows, so 258 tokens take as long as 512.
 PREFILL_TILE = 256
 IDLE_POLL_MS = 10.0  # pause of ``loop_for_fwd`` in the server's manager.py, in milliseconds
 

@@ -10,8 +10,8 @@ P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0
 # The server admits requests every ten decode steps (0.3 s). A short median TTFT depends on when a
 # request arrives within the 0.3 s, so the median may differ by half of this time.
 SHORT_P50_TARGET_S = 0.15
-# A lowest TTFT up to ``IDLE_TTFT_S`` comes from a prefill on an idle server. This TTFT may differ
-# by half a decode step.
+# A lowest TTFT up to ``IDLE_TTFT_S`` comes from a prefill on an idle server, and may differ by half
+# a decode step.
 IDLE_TTFT_S, IDLE_TARGET_S = 0.15, 0.015
 GAP_TARGET_FACTOR = 1.5
 
