@@ -1,8 +1,8 @@
 """The search for attacks. Each attack is compared with a run without the attack, seed by seed.
 
-Attacks are tried in batches, and are drawn at random or chosen by Optuna's TPE sampler. The next
-attack depends only on the seed, the number of the trial and the earlier trials, so a continued
-search tries the same attacks as an uninterrupted search.
+Attacks are tried in batches, and are drawn at random or chosen by Optuna's TPE sampler. A trial
+depends only on its number, the seed and the earlier trials. A search that was interrupted and
+continued therefore tries the same attacks as an uninterrupted search.
 """
 
 from __future__ import annotations

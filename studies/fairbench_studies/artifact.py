@@ -1,8 +1,8 @@
 """``fairbench reproduce artifact``: a page with every reproduced figure and claim of the papers.
 
 The page is for a committee that evaluates a paper's artifact. For each part of a claim, the page
-shows the paper's result, fairbench's result with its interval, the verdict, and the readings of the
-paper under which the part holds.
+shows the paper's result, fairbench's result with its interval, and the verdict. The page also names
+the readings (interpretations) of the paper under which the part holds.
 """
 
 from __future__ import annotations

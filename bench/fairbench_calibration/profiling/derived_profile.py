@@ -55,8 +55,8 @@ def model_config(model: str) -> ModelConfig:
     Raises UsageError for an unknown model, or DataError with the name of a wrong file.
 
     Args:
-        model: A bundled model in any spelling, the path of a ``config.json`` or of its folder, or a
-            name ``owner/name`` on the Hugging Face hub, which needs a network.
+        model: The name of a bundled model, the path of a ``config.json`` or of its folder, or a
+            name ``owner/name`` on the Hugging Face hub.
     """
     path = Path(model)
     if path.is_dir() and (path / "config.json").is_file():

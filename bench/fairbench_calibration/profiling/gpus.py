@@ -81,7 +81,7 @@ class GPU(NamedTuple):
 
 
 _HOST = Interconnect.PCIE_HOST
-# GeForce cards accumulate in 32 bits at half rate, so power does not limit their products: cuBLAS
+# GeForce cards accumulate in 32 bits at half rate, so power does not limit their products. cuBLAS
 # reaches 92% of the peak on the similar L20, and layers reach 85% of cuBLAS, as on an A100. GeForce
 # cards lack error correction, which takes a sixteenth of an A10G's memory bandwidth (share 0.80).
 # The MI300X's fraction of the peak is an estimate.

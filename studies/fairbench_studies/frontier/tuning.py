@@ -7,9 +7,9 @@ The script writes results/frontier-tuning.csv, with a row per trial. A row has t
 completion and the P95 latency of the well-behaved clients, as geometric means over the development
 configurations.
 
-For each scheduler pair, the rule takes the trials whose time is within a margin of the pair's best
-time, and chooses the trial with the lowest P95 latency. The chosen trials are stored in
-frozen.toml. With a PRESET such as dlpm-paper, the names of all files end in the preset's name.
+For each scheduler pair, the rule chooses the trial with the lowest P95 latency among the trials
+whose time is within a margin of the pair's best time. The chosen trials are stored in frozen.toml.
+With a PRESET such as dlpm-paper, the names of all files end in the preset's name.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def _axes(figure: Figure, view: View, points: Sequence[Point]) -> Axes:
 def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, int, bool]]:
     """Place the numbers in a view so that they cover neither markers nor each other.
 
-    Yields the x and y of a number (in typographic points, from the lower left corner), the number,
+    Yields the position of a number (in typographic points from the lower left corner), the number,
     and whether a line joins the number to its marker. Points of the enlarged view have no number in
     the full view.
     """

@@ -28,11 +28,11 @@ def least_makespan_by_calls(
 ) -> float:
     """Return the time (s) before which no scheduler could have finished the run's requests.
 
-    For a time ``a`` and a duration ``q``, let S be the set of calls that cannot begin before ``a``
-    and whose programs need at least ``q`` after the call. The last call of S ends no earlier than
-    ``a`` plus the work of S divided by the number of replicas. The run ends at least ``q`` after
-    the last call of S. The result is the largest bound on the run's end over all ``a`` and ``q``,
-    and at least the end of each program if it were alone in the cluster.
+    Let S be the set of calls that cannot begin before a time ``a``, and after which the program
+    needs at least a time ``q``. The last call of S ends no earlier than ``a`` plus the work of S
+    divided by the number of replicas. The run ends at least ``q`` after the last call of S. The
+    result is the largest bound on the run's end over all ``a`` and ``q``. The result is also at
+    least the end of each program if the program were alone in the cluster.
 
     ``facts`` must contain prices, and the compulsory tokens must be known.
     """
@@ -104,9 +104,9 @@ def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) ->
     """Return the least pause of each call, from the end of the calls it waits for to its arrival.
 
     A call at depth 0 waits for no call, and arrives at a fixed time after its program. A call at
-    another depth waited for calls that ended before its arrival, so its think time is at least the
-    time since the latest end of a call. The pause is 0 if the program has no earlier end, or if
-    calls of the program did not finish.
+    another depth waited for calls that ended before its arrival. Its think time is at least the
+    time since the latest of the earlier ends. The pause is 0 if the program has no earlier end, or
+    if calls of the program did not finish.
     """
     arrival_s = requests.arrival_s[row]
     times_s = np.unique(requests.finish_s[row])

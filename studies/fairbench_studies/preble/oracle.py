@@ -17,9 +17,8 @@ class Oracle(Router):
     """A router that sends all prompts of a prefix group to one GPU.
 
     The oracle of [Preble] §H knows all requests of a workload in advance. The paper's authors
-    choose a layer of the prefix tree by hand, and split the layer evenly among the GPUs. In their
-    code and in this router, each new group goes to the next GPU in turn, whatever the load and the
-    caches of the GPUs.
+    choose a layer of the prefix tree by hand, and split the layer evenly among the GPUs. As in the
+    authors' code, each new group goes to the next GPU in turn, whatever the GPUs' loads and caches.
     """
 
     name = "oracle"

@@ -23,8 +23,8 @@ from fairbench_studies.preble.speed import measure
 class Latency(NamedTuple):
     """Latencies of the requests after the warm-up, and the cache hit rate of a run.
 
-    ``mean_s`` and ``p99_s`` are times from arrival to completion, ``ttft_s`` is the mean time to
-    first token, and ``tpot_s`` is the mean time per later output token. All times are in seconds.
+    All times are in seconds. ``mean_s`` and ``p99_s`` are times from arrival to completion.
+    ``ttft_s`` is the mean time to first token, and ``tpot_s`` the mean time per later output token.
     """
 
     mean_s: float

@@ -24,8 +24,8 @@ class TextbookEDF(LocalScheduler):
     Code 24.6.1 of a textbook on distributed LLM serving. The flaws of the listing are kept, because
     they affect the numbers that the textbook prints:
 
-    - A request counts as starving if its deadline is fewer steps away than the tokens in prompt
-      *and* answer, as if a prompt token took a step. Late requests also count as starving.
+    - A request counts as starving if the steps until its deadline are fewer than the tokens in its
+      prompt *and* answer, as if a prompt token took a step. Late requests count as starving.
     - Memory is freed for the first starving request in the queue, not for the most urgent one.
     - In the next pass, the freed memory goes to the request with the earliest deadline, which is
       often the request that was just preempted.

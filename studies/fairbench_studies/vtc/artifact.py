@@ -1,8 +1,8 @@
 """The measures of VTC-artifact: service in windows, service differences, response times.
 
 Measured requests have only the times of arrival, first token and completion. A request's service
-(input + 2 x output tokens by default) is therefore spread evenly from the first to the last token
-(192c2e2, fair_bench/plot/visualize.py and plot_revision.py). A refused request has no service.
+(input + 2 x output tokens by default) is therefore spread evenly from the first to the last token.
+A refused request has no service. Source: 192c2e2, fair_bench/plot/visualize.py, plot_revision.py.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ def windowed_difference(
 ) -> Floats:
     """Return the sum of the clients' service deficits in the window around each point.
 
-    A client's deficit is its service subtracted from the service of the most served client. The
-    deficit is limited to the absolute difference between the client's own service and demand, which
-    keeps the deficit of a client with little demand small. A client that is served late can have
-    more service than demand in a window, and still have a deficit.
+    A client's deficit is its service subtracted from the service of the most served client. So that
+    a client with little demand has a small deficit, a deficit is at most the absolute difference
+    between the client's own service and demand. A client that is served late can have more service
+    than demand in a window, and still have a deficit.
     """
     service = service_rates(trace, points_s, window_s, weights)
     demand = demand_rates(trace, points_s, window_s, weights)

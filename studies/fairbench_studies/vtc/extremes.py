@@ -87,8 +87,8 @@ def largest_unasked(
 ) -> float:
     """Return the most by which an equal share exceeds the requests of a waiting client.
 
-    [VTC] Theorem 4.13 bounds this excess. The equal share is T / n since the client began to wait:
-    T is the service of all clients, and n is the number of clients that have requested service.
+    [VTC] Theorem 4.13 bounds the excess. The equal share is T / n, where T is the service of all
+    clients, and n the number of clients with requests, since the client began to wait.
     """
     history, queued = ServiceHistory.of(service, clients), waits(requests, horizon_s)
     order = np.argsort(requests.arrival_s, kind="stable")

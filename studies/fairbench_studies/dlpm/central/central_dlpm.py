@@ -28,8 +28,8 @@ class CentralDLPM:
     """A scheduler with one queue for all workers and a copy of every worker's prefix tree.
 
     Before a worker forms a batch, it reports the changes of its cache and waits while the scheduler
-    calls ``update``, ``match`` and ``dispatch``. The class is not a ``Router``: a router assigns a
-    request to a worker on arrival, but this scheduler queues the request until a worker is free.
+    calls ``update``, ``match`` and ``dispatch``. The class is not a ``Router``, because a router
+    does not queue a request but assigns it to a worker on arrival.
     """
 
     def __init__(self, params: DLPM.Params, workers: int) -> None:

@@ -16,10 +16,10 @@ class PrebleGroupsCode(PrebleGroups):
     """Priority groups that are served in turn: each scheduling pass tries one group.
 
     The turns go from the highest group to the lowest. A pass tries at most (g + 1) x ``per_group``
-    requests of group g in order of arrival, and skips requests that do not fit into KV memory. A
-    request's group is its cached fraction times the number of groups. The paper rounds the product
-    down, but the code rounds up and subtracts one: with ten groups, the code puts 0.70 in group 6
-    instead of 7, and all fractions in (0, 0.1] in group 0.
+    requests of group g, in order of arrival. Requests that do not fit into KV memory are skipped.
+    A request's group is its cached fraction times the number of groups. The paper rounds the
+    product down, but the code rounds up and subtracts one. With ten groups, the code puts the
+    fraction 0.70 in group 6 instead of 7.
     """
 
     name = "preble-groups-code"

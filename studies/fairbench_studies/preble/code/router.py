@@ -33,10 +33,10 @@ class PrebleE2Code(PrefixRouter):
     is allocated to the path's deepest node. Otherwise, the request goes to the GPU with the highest
     hit ratio if this ratio is at least ``hit_ratio``, or else to the GPU with the least load.
 
-    The load of a key node has two parts: the prefill of uncached tokens, divided among the node's
-    GPUs, and the decoding (requests in progress x output tokens x time per output token). If the
-    loads differ too much, key nodes move from the most to the least loaded GPU, the cheapest first.
-    If a GPU has one key node, the node is copied, once its time to first token has doubled.
+    The load of a key node is the time for prefill of uncached tokens, divided among the node's
+    GPUs, plus the time for decoding the output of unfinished requests. If the loads differ too
+    much, key nodes move from the most to the least loaded GPU, the cheapest first. If a GPU has one
+    key node, the node is copied, once its time to first token has doubled.
 
     This class differs from Preble's code in three ways. Preble's code returns a position in a list
     of candidates, not a GPU. Prefill times do not include attention. GPUs with equal values take

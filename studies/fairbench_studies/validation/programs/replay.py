@@ -29,10 +29,10 @@ from fairbench_studies.validation.programs.measured import SYSTEM_TOKENS, Progra
 from fairbench_studies.validation.serving.profiles import profile_of, with_host_cost
 
 # The lengths of a request's parts come from the prompts and outputs in the logs of three measured
-# runs. The instructions of a dimension are 19 texts of 3,660 to 7,140 characters,
-# 4,219 on average, at 5 characters per token. An answer ends at the word END, before its limit of
-# 256 tokens. Users with 16 and with 2 judgements have different ratios of output tokens to
-# requests, from which the lengths of a judgement and of a merge follow.
+# runs. The instructions of a dimension are 19 texts of 3,660 to 7,140 characters, 4,219 on average,
+# at 5 characters per token. An answer ends at the word END, before its limit of 256 tokens. The
+# lengths of a judgement and of a merge follow from the output tokens per request of users with 16
+# and with 2 judgements.
 DIMENSION_TOKENS = 844
 JUDGEMENT_TOKENS, MERGE_OUTPUT_TOKENS, MAX_NEW_TOKENS = 159, 140, 256
 # ``ENGINE_OF_2024`` holds the defaults of SGLang in 2024. The measured server is a fork of SGLang

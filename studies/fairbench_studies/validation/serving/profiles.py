@@ -56,8 +56,8 @@ def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
 
     The measured profile of the A100 serves both engines; the profile of the H100 is only for
     SGLang. The time for HTTP and the tokenizer depends on the engine and not on the GPU, so a
-    profile from operator tables gets the measured time. vLLM's server is also busy for
-    ``VLLM_REQUEST_MS`` with each request. Raises DataError if no profile fits GPU and model.
+    profile from operator tables gets the measured time. Profiles for vLLM also contain
+    ``VLLM_REQUEST_MS`` for each request. Raises DataError if no profile fits GPU and model.
     """
     place = f"{gpu_name(gpu)}/{canonical_model(model, model_names())}/tp{tp}/"
     measured = load_profile(MEASURED)

@@ -1,9 +1,9 @@
 """The fairbench scheduler for each scheduler name in VTC-artifact.
 
-VTC-artifact names a folder after the scheduler and its settings: ``VTC``, ``VTC_oracle`` (output
-lengths are known), ``VTC_pred_50`` (predictions are wrong by up to 50%), ``VTC_predict``
-(predictions are a moving average), ``WVTC`` (weighted), ``LCF``, ``FCFS``, ``LShare/rpmN``. With
-the suffix ``_profile``, the scheduler charges a profiled cost instead of weighted tokens. Source:
+VTC-artifact names a folder after the scheduler and its settings. ``VTC_oracle`` knows output
+lengths, ``VTC_pred_50`` predicts them with errors of up to 50%, and ``VTC_predict`` predicts a
+moving average. ``WVTC`` has weights, and ``LShare/rpmN`` limits requests per minute. With the
+suffix ``_profile``, the scheduler charges a profiled cost instead of weighted tokens. Source:
 [VTC-artifact], fair_bench/REVISION.md and slora/server/router/.
 """
 

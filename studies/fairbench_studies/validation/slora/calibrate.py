@@ -1,10 +1,10 @@
 """A fit of the host's costs on the measured server, which no data sheet or profile contains.
 
-Three times are fitted: the time to start and merge a minibatch, the time that a running request
-adds to each decode step, and the delay on the way in and out of the server. The time per decode
-step has a value for each date of recording, because the hosts differed. The cost of a prefilled
-token is published, and the rest of a decode step is derived. The fitted values are constants in
-the module ``replay``.
+The fit determines the time to start and merge a minibatch, the time that a running request adds to
+each decode step, and the server's delay for HTTP and the tokenizer. The time per decode step has a
+value for each date of recording, because the hosts differed. The cost of a prefilled token is
+published, and the rest of a decode step is derived. The fitted values are constants in the module
+``replay``.
 """
 
 from __future__ import annotations

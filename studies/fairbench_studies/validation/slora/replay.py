@@ -48,8 +48,8 @@ PREFILL_OVERHEAD_MS = 14.0  # time that the server takes to start and merge a mi
 # 2024.
 REQUEST_STEP_MS: dict[Recorded, float] = {"2023-12": 0.1, "2024-04": 0.03, "2024-06": 0.03}
 # HTTP and the tokenizer add ``RESPONSE_MS`` to a request, without delaying other requests. The time
-# is fitted to one first token (131 ms for 258 tokens), the only one in the fitted runs that came
-# from a warm and empty server.
+# is fitted to a single request (131 ms for 258 tokens), because no other request in the fitted runs
+# came from a warm and empty server.
 RESPONSE_MS = 4.0
 # Matrix products compute tiles of ``PREFILL_TILE`` rows, so 258 tokens take as long as 512.
 PREFILL_TILE = 256

@@ -67,9 +67,9 @@ class ClientComparison:
 class TenantComparison:
     """A measured run of several tenants, with its simulation.
 
-    ``share_off`` holds the largest error in the service share of a tenant or kind of request, over
-    the whole run and over windows of a minute. ``jain_off`` is the largest error of Jain's index in
-    a window. ``clients`` lists all clients, even if ``tenants`` lists kinds of requests.
+    ``share_off`` holds the largest error in a tenant's (or kind of request's) service share, in the
+    whole run and in a minute. ``jain_off`` is the largest error of Jain's index in a minute.
+    ``clients`` lists all clients, even if ``tenants`` lists kinds of requests.
     """
 
     name: str
