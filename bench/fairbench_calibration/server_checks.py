@@ -271,9 +271,9 @@ class Findings:
 
     @property
     def fine(self) -> bool:
-        """Whether a scheduler of fairbench is active, and the heavy client harmed no other client.
+        """Whether a scheduler of fairbench is active and protects the well-behaved client.
 
-        A client is harmed if it waits like the heavy client, or if most of its requests fail.
+        A protected client does not wait like the heavy client, and most of its requests succeed.
         """
         return bool(self.facts.local) and not (self.trial and self.trial.harmed)
 

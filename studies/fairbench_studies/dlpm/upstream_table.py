@@ -20,7 +20,7 @@ FIRST = {
     "depth": "shortest chain of calls before",
     "few_left": "fewest calls left",
 }
-"""For each value of ``dlpm-upstream.upstream``, the call that the scheduler serves first."""
+"""The call that is served first, by value of the parameter ``dlpm-upstream.upstream``."""
 
 
 def row(cell: SchedulerResults) -> dict[str, str]:

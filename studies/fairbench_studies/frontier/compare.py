@@ -124,7 +124,7 @@ def seed_gains(
 
 Key = tuple[Configuration, str]
 Bounds = Mapping[Configuration, tuple[frozenset[str], frozenset[str]]]
-"""For each rival, two sets of measures with only a lower bound: fair-finish's and the rival's."""
+"""Sets of measures with only a lower bound, by rival: fair-finish's set, and the rival's set."""
 
 
 def _marks(
