@@ -214,7 +214,7 @@ def judge_repeated(
 def _scaled(
     clause: Clause, before: Sequence[Value], after: Sequence[Value]
 ) -> tuple[list[Value], list[Value]]:
-    """Return the limits and the current values that the test compares.
+    """Return the limits and the current values that the statistical test compares.
 
     If the allowed loss is a fraction, limits and values are divided by the baseline's value of the
     same seed. A change by 5% in every seed then has no spread, even if the load differs by seed.

@@ -55,7 +55,7 @@ class PairedPoint:
 def read_pairs(
     baseline: Path, current: Path, allowed: Collection[str] = (), left_out: Collection[str] = ()
 ) -> list[PairedPoint]:
-    """Pair the experiments of two directories. Return the pairs in the order of the baseline.
+    """Return the pairs of experiments of two directories, in the order of the baseline.
 
     A directory with a manifest is one run; otherwise, all runs in its subdirectories are read.
     Runs of a sweep also have the metrics that the sweep's comparison adds. Two experiments are
@@ -108,7 +108,7 @@ def over_seeds(pairs: Sequence[PairedPoint]) -> list[PairedPoint]:
 
 
 def _gate_points(path: Path, left_out: Collection[str] = ()) -> dict[str, GatePoint]:
-    """Return the experiments of a directory. Comparable experiments have equal keys."""
+    """Return a directory's experiments by keys that comparable experiments share."""
     groups: dict[str, list[ComparedRun]] = {}
     for run in runs_below(path):
         if run.run.path.name in left_out:

@@ -71,7 +71,7 @@ class ReplicaCalls:
     @classmethod
     @contextmanager
     def to(cls, pipe: Connection, hosts: Sequence[str]) -> Iterator[Self]:
-        """Yield an object that calls methods of the replicas until the block ends."""
+        """Yield an object that calls methods of the replicas, until the ``with`` block ends."""
         calls = cls(pipe, hosts)
         threads = [
             Thread(target=work, name="replicas", daemon=True)

@@ -43,7 +43,7 @@ class Iterations(NamedTuple):
         return self.new * (self.prefix + (self.new + 1) / 2)
 
     def selected(self, chosen: slice) -> Iterations:
-        """Return the iterations in the range ``chosen``."""
+        """Return the iterations whose indices are in the slice ``chosen``."""
         return Iterations(*(column[chosen] for column in self))
 
 

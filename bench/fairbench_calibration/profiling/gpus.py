@@ -52,7 +52,7 @@ class GPU(NamedTuple):
         mem_fraction_static: Fraction of the free memory that weights and KV cache use.
         chunked_prefill_size: Largest number of prompt tokens in an iteration.
         host_gb_s: Measured bandwidth to the host's memory, in 10^9 bytes/s.
-        interconnect: Path to the other GPUs of the node.
+        interconnect: The link by which the GPU exchanges data with other GPUs of its node.
         compute_share: Fraction of the peak speed that dense matrix products reach.
         memory_share: Fraction of the memory bandwidth that kernels reach.
     """

@@ -35,7 +35,7 @@ def cell(row: Mapping[str, str], measure: str, sign: str = "") -> str:
 
 
 def p95_sign(row: Mapping[str, str], measure: str) -> str:
-    """Return ">" if a P95 latency is a lower bound because programs were unfinished, else ""."""
+    """Return ">" if the P95 latency is a lower bound because of unfinished programs, or ""."""
     return ">" if measure == "p95" and row["p95_more"] == "true" else ""
 
 

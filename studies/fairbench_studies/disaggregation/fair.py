@@ -105,7 +105,7 @@ def _bold(changes: Sequence[float]) -> str:
 
 
 def main(workloads: str = "", *seeds: str) -> None:
-    """Make the missing runs, and write the table."""
+    """Simulate the missing runs, and write the table of colocated and separate workers."""
     names = workloads.split(",") if workloads else []
     extend_rows(RUNS, KEY, points(names, [*map(int, seeds)]), run)
     write("disaggregation-fair", [*table(read_rows(RUNS))])

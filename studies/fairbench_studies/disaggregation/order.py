@@ -145,5 +145,5 @@ def _sum(parts: list[Agreement]) -> Agreement:
 
 
 def main(file: str) -> None:
-    """Read the measurements, simulate each measured load, and write the table."""
+    """Read the measurements, simulate each measured load, and write the table of rankings."""
     write("disaggregation-order", table(measured(Path(file))))

@@ -176,7 +176,7 @@ def _draw_form(axes: Any, form: str, runs: Sequence[Sequence[Row] | None]) -> No
 
 
 def main(workloads: str = "", *seeds: str) -> None:
-    """Make the missing runs, write the table, and draw the picture."""
+    """Simulate the missing runs, write the table of fairness, and draw the picture."""
     names = workloads.split(",") if workloads else []
     points = product(names, SCHEDULERS, FORMS, map(int, seeds))
     extend_rows(RUNS, KEY, points, run)

@@ -78,5 +78,5 @@ def _uncovered(start: Floats, end: Floats) -> float:
 
 
 def main() -> None:
-    """Simulate the clusters, and write the table."""
+    """Simulate the clusters, and write the table of requests' waits."""
     write("disaggregation-waits", [row(cluster) for cluster in CLUSTERS])

@@ -1,8 +1,8 @@
 """Figure 1 ([DLPM] §1): throughput against fairness on one A10G, under DLPM, LPM and VTC.
 
-DLPM has one point per quantum. Points further up and to the right are better; according to the
-paper, DLPM's points lie beyond the line from VTC to LPM. A second DLPM curve shows a variant in
-which a new client starts with one quantum of credit ([gaps] A13).
+The figure has one point per quantum of DLPM. Points further up and to the right are better.
+According to the paper, DLPM's points lie beyond the line from VTC to LPM. A second DLPM curve shows
+a variant in which a new client starts with one quantum of credit ([gaps] A13).
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Timings:
 
 
 def read_timings(folder: Path) -> Timings:
-    """Read the times stored in a folder. Raises DataError if the times cannot be read."""
+    """Read measured costs from a folder. Raises DataError if they cannot be read."""
     path = folder / FILE
     content = read_json(path)
     try:
@@ -59,13 +59,13 @@ def read_timings(folder: Path) -> Timings:
 
 
 def write_values(path: Path, timings: Timings) -> None:
-    """Write the times as CSV. Each row repeats the machine, the seed and the rounds."""
+    """Write measured costs as CSV. Each row repeats the machine, the seed and the rounds."""
     basis = {key: getattr(timings, key) for key in BASIS}
     write_rows(path, [basis | row for row in rows(timings)])
 
 
 def read_values(path: Path) -> Timings:
-    """Read the times from a file that ``write_values`` wrote."""
+    """Read the measured costs from a file that ``write_values`` wrote."""
     listed = read_rows(path)
     profile, host, seed, rounds = (listed[0][key] for key in BASIS)
     points = [{key: float(row[key]) for key in row if key not in BASIS} for row in listed]

@@ -71,12 +71,12 @@ def row(cell: SchedulerResults) -> dict[str, str]:
 
 
 def table(cells: Sequence[SchedulerResults]) -> list[dict[str, str]]:
-    """Return the table, with a row per scheduler and setting."""
+    """Return the table of waits, with a row per scheduler and setting."""
     return [row(cell) for cell in cells]
 
 
 def main() -> None:
-    """Make the missing runs, then write the per-seed values and the table."""
+    """Simulate the missing runs, then write the values of each seed and the table of waits."""
     _, cells = completed_cells(str(TABLES / "newcomers.toml"))
     rows = table(cells)
     write_seeds(SEEDS / "newcomers.csv", cells)

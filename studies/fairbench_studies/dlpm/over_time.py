@@ -78,7 +78,7 @@ def draw_over_time(
     names: Sequence[str],
     roles: Mapping[int, str] = MappingProxyType({}),
 ) -> Figure:
-    """Draw metrics over time.
+    """Draw metrics of clients over time.
 
     Args:
         cells: The results, from which the caption names hardware and seeds.

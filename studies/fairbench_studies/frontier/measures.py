@@ -144,7 +144,7 @@ class Outcome:
     curve: tuple[float, ...] = ()
 
     def mean(self, name: str) -> float:
-        """Return the mean of a field over the seeds. ``p95_s`` is computed over all seeds."""
+        """Return a measure's mean over the seeds, or for ``p95_s`` the P95 over all requests."""
         if name == "p95_s":
             return self.p95.value_s
         return fmean(getattr(run, name) for run in self.runs.values())

@@ -47,7 +47,7 @@ Tagged = Mapping[str, Outcomes]
 
 
 def ours() -> Configuration:
-    """Return fair-finish in its published form."""
+    """Return the configuration of fair-finish in its published form."""
     return Configuration(frozen().ours, PUBLISHED)
 
 
@@ -92,7 +92,7 @@ def _pairs(cells: Outcomes, rival: Configuration) -> list[tuple[Outcome, Outcome
 
 
 def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
-    """Yield a row per part of fair-finish, with the factor by which the part improves it."""
+    """Yield a row per part of fair-finish, with the factor by which the part improves results."""
     for tag, cells in tagged.items():
         form, _, lever = tag.partition(" ")
         if form not in ("published", "capped") or tag == CAPPED:
@@ -127,7 +127,7 @@ def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main(folder: str) -> None:
-    """Read the folder with the runs, and write the tables."""
+    """Read the folder with the runs, and write the tables of robustness."""
     tagged = found(Path(folder))
     _write(RUNS, list(run_rows(tagged)))
     _write(AXES, list(axis_rows(tagged)))

@@ -75,7 +75,7 @@ def explanation(frozen: Frozen, cells: int) -> list[str]:
 
 
 def claim_rows(claimed: Sequence[Claimed], level: float) -> list[str]:
-    """Return the lines of the table for the study's main claim."""
+    """Return the lines of the table that tests the study's main claim."""
     head = [
         "configuration",
         "against",

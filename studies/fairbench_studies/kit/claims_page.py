@@ -56,7 +56,7 @@ class Judged(NamedTuple):
 def page_text(
     page: Page, judged: Sequence[Judged], titles: Sequence[str], runs: Sequence[str]
 ) -> str:
-    """Return the results page: a summary, a row per claim, and a table of each claim's parts.
+    """Return the page of judged claims: a summary, a row per claim, and tables of their parts.
 
     Args:
         titles: The titles of the settings, in the order of the page's columns.

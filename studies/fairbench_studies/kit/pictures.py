@@ -23,7 +23,7 @@ def write_figure(
 ) -> list[Path]:
     """Save the figure as ``STEM.FORMAT`` in each format, and ``rows`` as ``STEM.csv``.
 
-    Raises UsageError if a file cannot be written.
+    Raises UsageError if a picture cannot be written.
     """
     pictures = save_in(figure, output, stem, formats)
     if rows is None:

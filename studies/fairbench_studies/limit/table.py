@@ -86,7 +86,7 @@ def extend(seeds: Sequence[int]) -> None:
 
 
 def tables() -> dict[str, str]:
-    """Return the Markdown tables of the page. Values are means over the stored seeds."""
+    """Return the Markdown tables of limits on service, with means over the stored seeds."""
     return {
         "limit/share": share_table(),
         "limit/service": service_table(),
@@ -157,7 +157,7 @@ def _by_place() -> dict[str, dict[str, list[dict[str, str]]]]:
 
 
 def _mean(found: Sequence[Row], name: str) -> float | None:
-    """Return the mean over the rows that have a value. Rows of older runs may lack the value."""
+    """Return the mean over the rows that have a value, because rows of older runs may lack it."""
     values = [float(row[name]) for row in found if row.get(name)]
     return fmean(values) if values else None
 

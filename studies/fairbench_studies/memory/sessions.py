@@ -69,7 +69,7 @@ def _losers(rows: Sequence[Row]) -> str:
 
 
 def main(*seeds: str) -> None:
-    """Make the missing runs of the seeds, and write the table."""
+    """Simulate the missing runs of the seeds, and write the table of sessions."""
     points = product(map(int, seeds), SCENARIOS, SCHEDULERS, EVICTIONS)
     extend_rows(RUNS, KEY, ((*cell, seed) for seed, *cell in points), run)
     write("sessions", [*table(read_rows(RUNS))])

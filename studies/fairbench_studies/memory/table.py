@@ -124,7 +124,7 @@ def table(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
 
 
 def points(rows: Sequence[Row]) -> dict[str, dict[str, Point]]:
-    """Return the points of the picture, by workload and eviction policy."""
+    """Return the points to draw, by workload and eviction policy."""
     return {
         workload: {
             policy: Point([100 * min(kept([row])) for row in mine], _changes(mine, groups["lru"]))
@@ -135,7 +135,7 @@ def points(rows: Sequence[Row]) -> dict[str, dict[str, Point]]:
 
 
 def main(workloads: str = "", *seeds: str) -> None:
-    """Make the missing runs, write the table, and draw the picture."""
+    """Simulate the missing runs, write the table of eviction policies, and draw the picture."""
     names = workloads.split(",") if workloads else []
     cells = product(map(int, seeds), names, SCENARIOS, POLICIES)
     extend_rows(RUNS, KEY, ((*cell, seed) for seed, *cell in cells), run)

@@ -95,7 +95,7 @@ def _latencies(run: StoredRun, experiment: Mapping[str, float]) -> tuple[float, 
 
 
 def main() -> None:
-    """Make the missing runs, and write the table."""
+    """Simulate the missing runs, and write the table of knees."""
     _, cells = completed_cells(str(TABLES / "knees.toml"))
     order = [*SYSTEMS.values()]
     points = sorted(map(_point, cells), key=lambda one: (order.index(one.system), one.load))

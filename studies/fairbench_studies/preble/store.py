@@ -1,4 +1,4 @@
-"""Reading of the stored runs for the Preble paper."""
+"""Functions that read the stored runs for the Preble paper's figures and claims."""
 
 from __future__ import annotations
 

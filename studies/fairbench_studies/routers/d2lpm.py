@@ -79,7 +79,7 @@ def scaling() -> Iterator[list[str]]:
 
 
 def cases() -> Iterator[Case]:
-    """Yield the simulated cases in the order of the table."""
+    """Yield the cases (ways and intervals of sharing charges) in the order of the table."""
     yield from usual()
     for lost in (0.5, 0.9):
         yield exchange(10.0, 0.1, lost=lost)
@@ -162,7 +162,7 @@ def peaks(events: Sequence[tuple[float, int, float]], *, difference: bool) -> fl
 
 
 def rows_of(found: Mapping[Case, Drift]) -> Iterator[list[str]]:
-    """Yield a table row for each case."""
+    """Yield a table row for each case (way of sharing charges, and interval)."""
     alone = next(iter(found.values()))
     for one, outcome in found.items():
         skew = dict(one).get("skew")
@@ -203,7 +203,7 @@ def write(name: str, head: Sequence[str], rows: Iterator[list[str]]) -> None:
 
 
 def main() -> None:
-    """Run the simulations, write the tables, and draw the picture."""
+    """Simulate all cases of D2LPM routers, write the tables, and draw the picture."""
     found = results(cases(), drift)
     head = ["routers", "skew", "behaved share", "error, points", "service, tok/s", "hit rate"]
     write("routers-d2lpm", [*head, "apart, tokens", "bound", "unheard"], rows_of(found))

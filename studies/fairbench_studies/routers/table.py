@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """Yield the simulated cases in the order of the table."""
+    """Yield the cases (ways, skews and intervals) in the order of the table."""
     yield from usual()
     for lost in (0.5, 0.9):
         yield exchange(10.0, 0.1, lost=lost, forget_s=60.0)
@@ -115,7 +115,7 @@ def gaps(spec: ExperimentSpec, result: RunResult) -> tuple[float, float]:
 
 
 def write(found: Mapping[Case, Outcome]) -> None:
-    """Write the table, with a row for each case."""
+    """Write results/tables/routers.csv, with a row for each case."""
     alone = next(iter(found.values())).share
     rows = [
         {
@@ -149,7 +149,7 @@ def picture(found: Mapping[Case, Outcome]) -> None:
 
 
 def main() -> None:
-    """Run the simulations, write the table, and draw the picture."""
+    """Simulate all cases of two routers, write the table, and draw the picture."""
     found = results(cases(), outcome)
     write(found)
     picture(found)

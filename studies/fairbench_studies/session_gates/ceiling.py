@@ -148,7 +148,7 @@ def extend(seeds: Sequence[int]) -> None:
 
 
 def mean(scenario: str, run: str, name: str, most: float = inf) -> float:
-    """Return the mean of a column over the stored seeds. Each value is capped at ``most``."""
+    """Return the mean of a table column over all seeds, with each value capped at ``most``."""
     rows = stored_rows(TABLE)
     mine = [row for row in rows if (row["scenario"], row["run"]) == (scenario, run)]
     return fmean(min(most, float(row[name])) for row in mine)
@@ -176,7 +176,7 @@ def lost_table() -> str:
 
 
 def main(*seeds: str) -> None:
-    """Simulate the missing runs, and write both tables."""
+    """Simulate the missing runs, and write the tables of shares and of lost time."""
     extend(tuple(map(int, seeds)) or SEEDS)
     shares, lost = ceiling_table(), lost_table()
     write_tables(PAGE, {f"{TABLE.stem}/shares": shares, f"{TABLE.stem}/lost": lost})

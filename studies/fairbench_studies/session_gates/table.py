@@ -82,7 +82,7 @@ Means = Mapping[tuple[str, str, str], Mapping[str, float]]
 
 
 def means() -> Means:
-    """Return the means of all stored runs."""
+    """Return the means over seeds of all runs in results/tables/session-gates.csv."""
     found: dict[tuple[str, str, str], list[dict[str, str]]] = {}
     for row in stored_rows(TABLE):
         found.setdefault((row["scenario"], row["load"], row["gate"]), []).append(row)
@@ -162,7 +162,7 @@ def _draw_panel(panel: Any, gates: Mapping[str, Mapping[str, float]], name: str)
 
 
 def main(*seeds: str) -> None:
-    """Simulate the missing runs, write the tables and draw the picture."""
+    """Simulate the missing runs, write the tables of gates, and draw the picture."""
     extend_rows(TABLE, IDENTITY, points(tuple(map(int, seeds)) or SEEDS), measured)
     found = means()
     tables = {"session-gates/default": gate_table(found), "session-gates/loads": load_table(found)}

@@ -89,5 +89,5 @@ def _by_seed(of: Mapping[int, Summary]) -> Seeds:
 
 
 def main(folder: str) -> None:
-    """Read the folder with the runs, and write the table."""
+    """Read the folder with the runs, and write the table of service by charging rule."""
     write("sharing", table(runs_in(Path(folder) / "runs")))

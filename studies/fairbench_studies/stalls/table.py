@@ -117,7 +117,7 @@ def remedy_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Simulate all runs, and write both tables."""
+    """Simulate all remedies, and write the tables of runs and of means."""
     rows = [
         row(engine, remedy, seed)
         for engine, remedies in REMEDIES.items()

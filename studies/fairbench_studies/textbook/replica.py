@@ -93,7 +93,7 @@ class Replica:
         self.running = _Batch(self._produced)
 
     def queue_order(self) -> list[Request]:
-        """Return the requests that have arrived."""
+        """Return the queued requests that have arrived so far."""
         return [request for request in self._waiting if request.arrival_s <= self._step]
 
     def run(self) -> Outcome:

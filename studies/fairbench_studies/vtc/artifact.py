@@ -2,7 +2,7 @@
 
 Measured requests have only the times of arrival, first token and completion. A request's service
 (input + 2 x output tokens by default) is therefore spread evenly from the first to the last token.
-A refused request has no service. Source: 192c2e2, fair_bench/plot/visualize.py, plot_revision.py.
+A refused request has no service. Source: [VTC-artifact] 192c2e2, fair_bench/plot/.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def _bounded(
 ) -> Part:
     """Judge whether all runs keep a theorem's bound, and report the run nearest to its bound.
 
-    Raises KeyError if no run is stored.
+    Raises KeyError if the results contain no run under VTC.
     """
     runs = [of for one in seeds for of in one.extremes.values()]
     if not runs:

@@ -70,11 +70,11 @@ def judge_gain(
 def parts_apart(
     text: str, tallies: Sequence[Tally], ours: Callable[[Sequence[Tally]], str]
 ) -> list[Part]:
-    """Return the part of a claim for several replicas, and a part for one replica.
+    """Return the parts of a claim: one for several replicas, and one for a single replica.
 
-    If clients do not compete on one replica, its part is left out. With one replica, RR+LPM is LPM,
-    and D2LPM is DLPM. ``ours`` turns tallies into a text, and the first of ``tallies`` uses the
-    paper's measure.
+    If clients do not compete on a single replica, the second part is left out. With one replica,
+    RR+LPM is LPM, and D2LPM is DLPM. ``ours`` turns tallies into a text, and the first of
+    ``tallies`` uses the paper's measure.
     """
     alone = [one.within(is_alone) for one in tallies]
     several = [one.within(lambda place: not is_alone(place)) for one in tallies]
@@ -113,7 +113,7 @@ def judge_scaling(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_preble(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether D2LPM matches both forms of Preble, and loses only in long-qa s2 at 8."""
+    """Judge whether D2LPM matches both forms of Preble, and loses only in long-qa s2 with dp 8."""
     at = by_place(cells)
     return [part for preble in run_of(PREBLES, cells) for part in _against(preble, at)]
 

@@ -36,7 +36,7 @@ class PrebleE2Code(PrefixRouter):
     The load of a key node is the time for prefill of uncached tokens, divided among the node's
     GPUs, plus the time for decoding the output of unfinished requests. If the loads differ too
     much, key nodes move from the most to the least loaded GPU, the cheapest first. If a GPU has one
-    key node, the node is copied, once its time to first token has doubled.
+    key node, the node is copied, once the node's time to first token has doubled.
 
     This class differs from Preble's code in three ways. Preble's code returns a position in a list
     of candidates, not a GPU. Prefill times do not include attention. GPUs with equal values take

@@ -11,7 +11,7 @@ from fairbench.engine.vllm import VLLMReplica
 class AsyncVLLMReplica(VLLMReplica):
     """A worker that schedules each step when the previous step begins.
 
-    If a request arrives during step i, the earliest step that it can join is therefore step i + 2.
+    If a request arrives during step i, it can therefore join step i + 2 at the earliest.
     An idle worker starts a request immediately.
     """
 

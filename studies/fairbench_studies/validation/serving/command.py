@@ -49,7 +49,7 @@ def validate_serving(file: Path, profile: str | None, output_dir: Path | None) -
 def predict_serving(file: Path, profile: str | None, out: Path) -> list[NotReplayed]:
     """Write predictions for the runs of a file, without reading the measured results.
 
-    Returns the runs that cannot be predicted, with reasons. ``out`` lists the returned runs, too.
+    Returns the runs that cannot be predicted, with reasons. The file ``out`` also lists these runs.
     Raises UsageError if the file ``out`` exists, or if no run can be predicted.
     """
     from fairbench.results.store import write_json

@@ -63,7 +63,7 @@ class Calibration:
 def fitted_runs(runs: list[MeasuredRun]) -> list[MeasuredRun]:
     """Return the runs to which the constants are fitted.
 
-    Raises DataError if ``runs`` has none of them.
+    Raises DataError if ``runs`` has none of the runs to fit.
     """
     chosen = [run for run in runs if run.name in FITTED_RUNS]
     if not chosen:
