@@ -71,4 +71,4 @@ def reproduce_frontier(
     if interrupted():
         raise interrupted.ended(f"interrupted; finished runs are in {folder}")
     if failures or not runs:
-        raise RunFailed(f"{len(failures)} points failed; see {folder / 'failed'}")
+        raise RunFailed(f"runs failed: {len(failures)}; see {folder / 'failed'}")

@@ -132,7 +132,7 @@ def service_table() -> str:
 def loss_table() -> str:
     """Return a table of each scheduler's GPU time by purpose.
 
-    Only configurations whose work sets the limit count.
+    The table leaves out configurations whose limit depends on arrivals.
     """
     body = []
     bound = {place: found for place, found in _by_place().items() if _is_bound(found)}

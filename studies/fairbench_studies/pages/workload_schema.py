@@ -1,6 +1,6 @@
 """The JSON Schema of a workload file, with which editors complete keys and mark errors.
 
-The schema has the parameters of every kind of program. Conditions that a schema cannot express,
+The schema lists the parameters of every kind of program. Conditions that a schema cannot express,
 such as parameters that must agree, are checked when a workload file is loaded.
 """
 

@@ -94,7 +94,7 @@ def _serve(pipe: Connection, pool_tokens: int) -> None:
 
 
 def _compute(cache: KVCache, prompt: Prompt) -> None:
-    """Cache a prompt as if the prompt's request had finished."""
+    """Cache a prompt, like a worker that has finished the request."""
     tokens = prompt_tokens(prompt)
     node, place = cache.match(prompt, tokens)
     cache.lock(node)

@@ -78,4 +78,4 @@ def draw_claims_map(
     ):
         typer.echo(path)
     if failures:
-        raise RunFailed(f"{len(failures)} points failed; see {folder / 'failed'}")
+        raise RunFailed(f"runs failed: {len(failures)}; see {folder / 'failed'}")
