@@ -50,7 +50,7 @@ LOST = 255  # the exit code recorded for a server on an unreachable node
 
 
 class ReplicaLost(Exception):
-    """A replica can no longer be reached."""
+    """The error that a replica can no longer be reached."""
 
 
 class ReplicaCalls:

@@ -114,7 +114,7 @@ def _together(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
 def _ratios(found: Outcomes, configuration: Configuration, measure: str) -> list[float]:
     """Return a measure in each configuration, divided by the best value of any scheduler pair.
 
-    A fraction of the limit is not divided, because the limit does not depend on the pair.
+    Fractions of the limit are returned undivided, because every pair has the same limit.
     """
     best = max if measure == "share" else min
     return [

@@ -42,8 +42,8 @@ class Measured(NamedTuple):
       refused requests.
     - ``served`` is the lowest fraction of its demand that a well-behaved client received in the
       window.
-    - ``share`` is the lowest ratio of a client's service to its max-min fair share of the best
-      total of any scheduler pair.
+    - ``share`` is the lowest ratio of a client's service to its max-min fair share of the highest
+      total service under any scheduler pair.
     - Rates are in tokens/s. All rates except ``computed_tok_s`` count cached input.
     - ``worst_minute`` is the lowest fraction of its fair share that a client got in any minute.
     - ``limit`` is the service as a fraction of the most that any scheduler could give in the

@@ -51,7 +51,7 @@ class Panel(NamedTuple):
 
 
 def draw(path: Path, about: tuple[str, str], found: Mapping[Case, Any], *shown: Panel) -> None:
-    """Draw panels against the exchange interval.
+    """Draw panels with the routers' exchange interval on the x axis.
 
     ``about`` holds the title and the source of the numbers.
     """
