@@ -1,7 +1,7 @@
 """The behaviour of an attacker as a set of choices, and the known attacks.
 
-Each choice has an honest value, which means no attack. The attacker's honest twin is the same
-client with honest values only; both run the same programs.
+Each choice has an honest value, which means no attack. The honest twin of an attacker is a client
+that runs the same programs with honest values only.
 
 The files in ``workloads/attacks/`` are generated from the known attacks.
 """
@@ -39,24 +39,25 @@ Part = Annotated[float, Field(gt=0, le=1)]
 class Behaviour:
     """The behaviour of a client, honest or cheating.
 
-    A client whose choices all have their default values is honest.
+    A client is honest if all its choices have their default values.
 
-    - ``identities`` is the number of client names under which the client sends its programs, all at
-      the same time or, with ``in_turn``, one after another for ``period_s`` seconds each.
+    - ``identities`` is the number of client names under which the client sends its programs. With
+      ``in_turn``, the client uses each name for ``period_s`` seconds.
     - ``padding_tokens`` is the number of tokens put before each prompt. The padding is the
       attacker's own text or, with ``padding_of_victim``, repeats the first tokens of a victim's
       latest prompt. ``padding_fresh`` gives each call different padding, which evicts cached tokens
       of other clients.
     - ``keep_alive`` is the number of calls after each program that send only the padding, to keep
-      it in the prefix cache.
+      the padding in the prefix cache.
     - ``split`` is the number of smaller calls into which each call of a program is divided.
     - ``max_new_multiple`` is the ratio of ``max_new_tokens`` to the real output length.
     - ``on_share`` is the fraction of each period (``period_s`` seconds) in which the client sends.
     - ``in_flight`` limits the number of programs that an identity runs at once; 0 means no limit.
-    - ``reaction`` names the event in an identity's own requests that makes it start new programs.
-    - ``deadline_part`` is the claimed latency target divided by the real one.
-    - ``weight_multiple`` is the claimed client weight divided by the real one.
-    - ``output_multiple`` is the attacker's output length divided by its twin's.
+    - ``reaction`` names the event in an identity's own requests after which the identity starts
+      new programs.
+    - ``deadline_part`` is the claimed latency target divided by the real target.
+    - ``weight_multiple`` is the claimed client weight divided by the real weight.
+    - ``output_multiple`` is the attacker's output length divided by the honest output length.
     """
 
     __pydantic_config__ = NO_MORE
@@ -78,7 +79,7 @@ class Behaviour:
     keep_alive: Annotated[int, Field(ge=0, le=1000)] = 0
 
     def plain(self) -> Behaviour:
-        """Return the same behaviour, with choices that have no effect set to their honest value."""
+        """Return the behaviour, with choices that have no effect set to their honest value."""
         turns = self.in_turn and self.identities > 1
         paced = turns or self.on_share < 1
         return replace(
@@ -102,7 +103,7 @@ class Behaviour:
 
 HONEST = Behaviour()
 
-# values that the search tries for each choice, the honest value first
+# ``CHOICES`` has the values that the search tries for each choice, the honest value first.
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     "identities": (1, 2, 3, 5, 8),
     "in_turn": (False, True),
@@ -123,10 +124,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
 
 
 def behaviour_of(data: Mapping[str, Any]) -> Behaviour:
-    """Return the behaviour that consists of the given choices.
-
-    Raises UsageError for an unknown choice.
-    """
+    """Return the behaviour with the given choices. Raises UsageError for an unknown choice."""
     names = [field.name for field in fields(Behaviour)]
     for name in data:
         if name not in names:
@@ -137,8 +135,7 @@ def behaviour_of(data: Mapping[str, Any]) -> Behaviour:
         raise UsageError(str(error)) from None
 
 
-# descriptions of the values of fields, in the order in which ``str(behaviour)`` prints those of
-# changed fields
+# ``_TEXTS`` describes changed fields in the order in which ``str(behaviour)`` prints them.
 _TEXTS: Mapping[str, str] = {
     "keep_alive": "{} keep-alive turns",
     "split": "calls split in {}",
@@ -177,12 +174,13 @@ KNOWN: Mapping[str, Behaviour] = {
     "leave-and-rejoin": Behaviour(on_share=0.5, period_s=20.0),
     "large-reservations": Behaviour(max_new_multiple=100.0),
     "one-at-a-time": Behaviour(in_flight=8),
-    # found by the search on ``fair-finish`` with all defences enabled
+    # The search found the following attacks on ``fair-finish`` with all defences enabled.
     "long-context-bursts": Behaviour(
         identities=2, padding_tokens=20_000, split=8, max_new_multiple=4.0, on_share=0.1
     ),
     "long-answers": Behaviour(output_multiple=16),
     "long-decoder": Behaviour(padding_tokens=8000, output_multiple=16),
-    # found by the search on ``fair-finish`` with all client limits except the request limit
+    # The search found the following attack on ``fair-finish`` with all client limits except the
+    # request limit.
     "long-answer-bursts": Behaviour(identities=5, on_share=0.1, output_multiple=16),
 }

@@ -36,9 +36,9 @@ def value_of(harms: Sequence[AttackHarm], objective: str) -> float:
     """Return the value of a tried attack to the attacker, as a mean over all seeds.
 
     The objective selects the attacker's gain, the victims' loss of service or of cache hits, or the
-    victims' P95 latency divided by that in the honest run. This ratio is infinite if the victims
-    have no P95, because all their requests were refused. The loss of cache hits is 0 if the honest
-    run has none.
+    ratio of the victims' P95 latencies with and without the attack. The ratio of the P95 latencies
+    is infinite if all requests of the victims were refused. The loss of cache hits is 0 if the
+    honest run has no cache hits.
     """
     if objective == Objective.GAIN:
         return fmean(one.gain for one in harms)

@@ -1,4 +1,4 @@
-"""Measurement of an attack against its honest twin: the attacker's gain, the victims' loss."""
+"""The attacker's gain and the victims' loss, compared with a run without the attack."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
 from fairbench_attacks.workload import ATTACK, HONEST
 
-PERCENT = 95  # measured percentile of the victims' latency
+PERCENT = 95  # percentile of the victims' latency to measure
 
 
 class Seen(NamedTuple):
@@ -47,17 +47,17 @@ class Seen(NamedTuple):
 
 
 class AttackHarm(NamedTuple):
-    """The results of an attack relative to its honest twin, for one seed.
+    """The results of an attack for one seed, relative to a run in which the attacker is honest.
 
-    Each ratio is the attack run's value divided by that of the run in which the attacker is honest.
+    Each ratio is the value in the attack run divided by the value in the honest run.
 
-    - ``gain`` compares the attacker's service, without padding.
-    - ``kept`` compares the fraction of their due service that the victims received.
-    - ``finished`` compares the number of programs that the victims finished.
-    - ``p95`` compares the victims' P95 latency; it is a lower bound if ``more`` is True.
-    - ``hits`` compares the victims' cache hit rate.
+    - ``gain`` is the ratio of the attacker's service, without padding.
+    - ``kept`` is the ratio of the victims' service, as a fraction of the service due to them.
+    - ``finished`` is the ratio of the number of programs that the victims finished.
+    - ``p95`` is the ratio of the victims' P95 latency, or a lower bound if ``more`` is True.
+    - ``hits`` is the ratio of the victims' cache hit rate.
 
-    A ratio is None if a value is unknown, or 0 in the honest run.
+    A ratio is None if one of its two values is unknown, or if the honest run's value is 0.
     """
 
     gain: float
@@ -77,7 +77,7 @@ def replayed(spec: ExperimentSpec, workload: WorkloadSpec, scenario: str) -> Exp
 
 
 def measure(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen:
-    """Simulate an experiment and measure the run; raise the errors of ``seen_in``."""
+    """Simulate an experiment and measure the run. Raises the errors of ``seen_in``."""
     return seen_in(spec.client_plans(), *simulate_tables(spec, interrupted))
 
 
@@ -110,7 +110,7 @@ def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
 
 
 def tried(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen | str:
-    """Return the result of ``measure``, or why the experiment cannot be simulated."""
+    """Return the result of ``measure``, or the reason why the experiment cannot be simulated."""
     try:
         return measure(spec, interrupted)
     except UsageError as error:
@@ -133,8 +133,8 @@ def harm(attack: Seen, honest: Seen) -> AttackHarm:
 def combined(harms: Sequence[AttackHarm]) -> dict[str, Any]:
     """Return means and 95% confidence intervals over seeds, by the fields of ``AttackHarm``.
 
-    If any seed's P95 ratio is a lower bound, ``more`` is True and only the P95's ``low`` end is
-    valid.
+    If the P95 ratio of any seed is a lower bound, ``more`` is True, and only the lower end of the
+    P95's interval is valid.
     """
     return {
         name: any(values) if name == "more" else _mean_interval(values)
@@ -147,7 +147,7 @@ def combined(harms: Sequence[AttackHarm]) -> dict[str, Any]:
 def pair(spec: ExperimentSpec, workload: WorkloadSpec) -> tuple[ExperimentSpec, ExperimentSpec]:
     """Return the experiments of the honest run and of the attack run. Raises UsageError.
 
-    The honest experiment does not depend on the attack, so several attacks can share its run.
+    Several attacks can share one honest run, because the honest run does not depend on the attack.
     """
     for scenario in (HONEST, ATTACK):
         if scenario not in workload.scenarios:

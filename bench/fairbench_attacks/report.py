@@ -31,10 +31,7 @@ EXPLAINED = (
 def attack_text(
     title: str, rows: Sequence[Mapping[str, Any]], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return a table with one row for each attack.
-
-    Its columns are the ratios that ``measure.combined`` returns.
-    """
+    """Return a table with a row per attack and the ratios of ``measure.combined`` as columns."""
     table = plain_table("", *KEYS, "P95")
     for row in rows:
         p95 = (">" if row["more"] and row["p95"] else "") + show(row["p95"], DIGITS)
@@ -50,10 +47,7 @@ def attack_text(
 
 
 def _about(row: Mapping[str, Any]) -> str:
-    """Describe the attack of a table row.
-
-    The text ends with the ratio of programs if attacker and honest twin send different numbers.
-    """
+    """Return a text about the attack of a table row, with the ratio of programs if it is not 1."""
     times = f"{row.get('programs', 1.0):.2f}"
     return row["about"] if times == "1.00" else f"{row['about']}, {times} times the programs"
 
@@ -66,7 +60,7 @@ def processors_text(hours: float) -> str:
 def draw(search: Search, found: Sequence[ConfirmedAttack], paths: Sequence[Path]) -> None:
     """Draw the loss and the gain of each tried attack, and the best value so far.
 
-    The worst attacks are marked.
+    The attacks in ``found`` have a separate marker and a number.
     """
     trials = [trial for trial in search.store.trials() if not trial.error]
     objective, spec = Objective(search.plan.objective), search.spec

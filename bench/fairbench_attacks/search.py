@@ -1,8 +1,8 @@
-"""The search for attacks, in batches; each is compared with its honest twin, seed by seed.
+"""The search for attacks. Each attack is compared with a run without the attack, seed by seed.
 
-Attacks are drawn at random or chosen by Optuna's TPE sampler. The choice depends only on the seed,
-the number of the trial and the earlier trials, so a continued search tries the same attacks as an
-uninterrupted one.
+Attacks are tried in batches, and are drawn at random or chosen by Optuna's TPE sampler. A trial
+depends only on its number, the seed and the earlier trials. A search that was interrupted and
+continued therefore tries the same attacks as an uninterrupted search.
 """
 
 from __future__ import annotations
@@ -48,17 +48,13 @@ from fairbench_attacks.workload import HONEST as HONESTLY
 
 Choices = Mapping[str, tuple[Any, ...]]
 Scored = Sequence[tuple[Behaviour, float]]
-"""Pairs of a simulated attack and its value.
+"""Pairs of a simulated attack and its value. A higher value means a stronger attack."""
 
-A higher value means a stronger attack.
-"""
-
-# probability that a random behaviour keeps the honest value of a choice, which is high because most
-# known attacks change few choices
+# A random behaviour keeps the honest value of a choice with the probability ``HONEST_PART``. The
+# probability is high because most known attacks change few choices.
 HONEST_PART = 2 / 3
 RANDOM_FIRST = 24  # random trials before the optimiser TPE starts
-# most attempts to draw a behaviour that was not tried yet
-MAX_DRAWS = 1000
+MAX_DRAWS = 1000  # largest number of attempts to draw a behaviour that was not tried yet
 RANDOM, TPE = "random", "tpe"
 
 
@@ -87,8 +83,8 @@ def tpe_behaviours(
 ) -> list[Behaviour]:
     """Return up to ``count`` new behaviours that Optuna's TPE sampler chooses.
 
-    ``tried`` also contains the behaviours that cannot be simulated. Raises UsageError if Optuna is
-    not installed.
+    ``tried`` holds all tried behaviours, including those that cannot be simulated. Raises
+    UsageError if Optuna is not installed.
     """
     optuna = _optuna()
     several = {name: values for name, values in choices.items() if len(values) > 1}
@@ -132,15 +128,13 @@ def _optuna() -> Any:
     return optuna
 
 
-# trials of a batch, on every machine, so that results do not depend on the number of CPU cores
-BATCH = 8
-# first seed of simulations that confirm the worst attacks; the search itself uses lower seeds
-CONFIRM_FROM = 1000
+BATCH = 8  # trials in a batch, a constant so that results do not depend on the CPU cores
+CONFIRM_FROM = 1000  # first seed of simulations that confirm attacks; a search uses lower seeds
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedAttack:
-    """A confirmed attack: its trial, and its results relative to the honest twin on other seeds."""
+    """A confirmed attack: its trial, and its results relative to honest runs with other seeds."""
 
     trial: Trial
     harm: dict[str, Any]
@@ -165,8 +159,8 @@ class Search:
     def run(self) -> list[ConfirmedAttack]:
         """Simulate the remaining trials, confirm the worst attacks, and store the results.
 
-        Raises Interrupted after a signal, with all complete batches stored, and the error of a
-        failed simulation.
+        Raises Interrupted after a signal, when all complete batches are stored. If a simulation
+        fails, raises the error of the simulation.
         """
         with run_folder(self.store.path, "search"):
             trials = self.store.trials()
@@ -193,12 +187,12 @@ class Search:
             return found
 
     def keep(self, trials: Sequence[Trial]) -> None:
-        """Store the trials of the search so far, and the processor time that they took."""
+        """Store the trials of the search so far, and the processor time of the trials."""
         self.store.save_trials(trials)
         self.store.save_spent(self.spent)
 
     def workload(self, behaviour: Behaviour, name: str = "attack") -> WorkloadSpec:
-        """Return the workload of a behaviour, with its load reduced if it exceeds a budget."""
+        """Return the workload of a behaviour, with a lower load if the load exceeds a budget."""
         lasting = {"duration_s": self.spec.duration_s, "warmup_s": self.spec.warmup_s}
         base, scenario = self.spec.workload.model_copy(update=lasting), self.plan.scenario
         make = partial(attack_workload, base, scenario, behaviour, self.stakes, name=name)
@@ -253,7 +247,7 @@ class Search:
             return str(error)
 
     def _know_honest(self, seeds: Sequence[int]) -> None:
-        """Simulate the honest twin for each given seed without a stored result."""
+        """Simulate the honest experiment with each given seed that has no stored result."""
         left = [seed for seed in seeds if seed not in self.honest]
         if not left:
             return
@@ -288,7 +282,7 @@ class Search:
 def worst_of(trials: Sequence[Trial], objective: str, most: int) -> list[Trial]:
     """Return up to ``most`` trials with the highest values.
 
-    Only one of several trials with equal results is returned.
+    Only the first of several trials with equal results is returned.
     """
     distinct: dict[tuple[AttackHarm, ...], Trial] = {}
     for trial in trials:

@@ -21,13 +21,13 @@ from fairbench.workloads.plan import ClientPlan, expected_programs, program_stre
 from fairbench.workloads.programs.base import Job
 from fairbench_attacks.measure import Seen, combined, harm, measure
 
-SAMPLE = 32  # programs from which the mean size of a program is estimated
+SAMPLE = 32  # number of programs from which the mean size of a program is estimated
 
 
 def tokens_per_hour(spec: ExperimentSpec) -> float:
     """Return the load of all heavy clients in weighted tokens (input + 2 x output) per hour.
 
-    Padding counts, too.
+    The tokens include those with which attackers pad their prompts.
     """
 
     def tokens(plan: ClientPlan, job: Job) -> float:
@@ -39,9 +39,9 @@ def tokens_per_hour(spec: ExperimentSpec) -> float:
 def gpu_s_per_hour(spec: ExperimentSpec) -> float:
     """Return the GPU seconds per hour that the attacker's requests take, by ``RequestWork``.
 
-    The attacker's own padding counts as cached, and the rest of each prompt as computed. Padding
-    that differs in each call counts as computed at its first use and cached afterwards. The result
-    is an upper bound if calls of a program share a prompt.
+    The attacker's own padding counts as cached, and the rest of each prompt counts as computed.
+    Padding that differs in each call counts as computed at its first use and as cached afterwards.
+    The result is an upper bound if calls of a program share a prompt.
     """
     work = RequestWork(ProfileCosts(load_profile(spec.gpu)))
 
@@ -73,7 +73,7 @@ def _per_hour(spec: ExperimentSpec, size: Callable[[ClientPlan, Job], float]) ->
 
 
 def programs_multiple(honest: ExperimentSpec, attack: ExperimentSpec) -> float:
-    """Return the attacker's expected number of programs divided by its honest twin's."""
+    """Return the attacker's expected number of programs, divided by the honest client's number."""
     sent = [
         sum(expected_programs(plan) for plan in spec.client_plans() if plan.misbehaving)
         for spec in (attack, honest)
@@ -82,7 +82,7 @@ def programs_multiple(honest: ExperimentSpec, attack: ExperimentSpec) -> float:
 
 
 def seeded(spec: ExperimentSpec, seed: int) -> ExperimentSpec:
-    """Return a copy of the experiment that has this seed."""
+    """Return a copy of the experiment with the given seed."""
     return spec.model_copy(update={"seed": seed})
 
 
@@ -104,8 +104,8 @@ def task_of(how: Any, spec: ExperimentSpec) -> Task:
 def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list[Any]:
     """Run the tasks and return their results in order.
 
-    Raises a task's error, or Interrupted with a message that ends in ``again``, which says how to
-    continue.
+    If a task fails, raises the task's error. After a signal, raises Interrupted with a message that
+    ends in ``again``, which says how to continue.
     """
     results: dict[int, Any] = dict(context.run(tasks))
     if context.interrupted():
@@ -119,7 +119,7 @@ def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list
 def replay(
     pairs: Sequence[tuple[ExperimentSpec, ExperimentSpec]], seeds: int, context: RunContext
 ) -> list[dict[str, Any]]:
-    """Compare each attack with its honest twin, combined over the seeds.
+    """Compare each attack with its honest experiment, combined over the seeds.
 
     ``pairs`` holds the honest experiment and the attack experiment of each attack. An honest
     experiment that several pairs share is run once.

@@ -2,7 +2,7 @@
 
 experiment.toml  the honest experiment
 search.json      settings of the search
-honest.json      measurements of the honest twin, by seed
+honest.json      measurements of the honest experiment, by seed
 trials.json      all trials in order
 cpu.json         number and processor time of the simulations so far
 worst/N.toml     the worst attacks as workload files; N = 1 is the worst
@@ -49,8 +49,8 @@ class SearchPlan:
     - ``seeds`` is the number of seeds for each trial.
     - ``confirm`` is the number of further seeds to confirm the ``keep`` worst trials.
 
-    A budget of None is no limit. The search ends after ``trials`` trials or ``cpu_hours`` of
-    processor time, whichever comes first.
+    The value None of a budget means no limit. The search ends after ``trials`` trials or after
+    ``cpu_hours`` of processor time, whichever comes first.
     """
 
     __pydantic_config__ = NO_MORE
@@ -100,7 +100,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class SearchStore:
-    """The directory of a search's files, which only ``create`` makes."""
+    """The directory of a search's files. Only ``create`` makes the directory."""
 
     path: Path
 
@@ -134,7 +134,7 @@ class SearchStore:
         write_json(self.path / SEARCH, asdict(plan))
 
     def honest(self) -> dict[int, Seen]:
-        """Return the stored measurements of the honest twin by seed; raise DataError."""
+        """Return the stored measurements of the honest experiment by seed. Raises DataError."""
         file = self.path / HONEST
         found = {}
         for seed, data in (read_json(file) if file.exists() else {}).items():
@@ -162,7 +162,7 @@ class SearchStore:
     def trials(self) -> list[Trial]:
         """Return the stored trials in the order of their numbers.
 
-        Raises DataError with the number of an invalid trial.
+        If a trial is invalid, raises DataError, which names the trial.
         """
         file = self.path / TRIALS
         if not file.exists():
@@ -216,7 +216,7 @@ def named_workload(name: str) -> WorkloadSpec:
 def known_workload(name: str) -> WorkloadSpec:
     """Return a known attack on the workload judge.
 
-    There are 3 victims; the attacker sends 4 times a victim's load.
+    Three victims are attacked, and the attacker sends four times a victim's load.
     """
     title = f"attack-{name}"
     return attack_workload(load_workload("judge"), "none", KNOWN[name], Stakes(), name=title)

@@ -1,7 +1,7 @@
-"""The workload of an attack, with scenarios with and without the attack.
+"""The workload of an attack, with a scenario with the attack and a scenario without it.
 
-Client 0 is the attacker, followed by the victims. The attacker's further identities have the
-highest numbers, so that the victims' requests do not depend on the attack.
+Client 0 is the attacker, and the next clients are the victims. Additional identities of the
+attacker have the highest numbers, so that the victims' requests do not depend on the attack.
 """
 
 from __future__ import annotations
@@ -41,11 +41,9 @@ def attack_workload(
 ) -> WorkloadSpec:
     """Return the workload ``base`` with the clients of an attack, who run its programs.
 
-    The attacker behaves as ``behaviour`` says.
-
-    ``rate_part`` is the attacker's load divided by its honest twin's. Raises UsageError if clients
-    of the workload differ from each other, if a choice of the behaviour does not fit the workload,
-    or if ``stakes`` are invalid.
+    The attacker behaves as ``behaviour`` says. ``rate_part`` is the attacker's load divided by the
+    load of the honest client. Raises UsageError if clients of the workload differ, if a choice of
+    the behaviour does not fit the workload, or if ``stakes`` are invalid.
     """
     chosen = base.scenario(scenario)
     if chosen.others or base.classes or base.arrivals:
@@ -94,7 +92,6 @@ _SENT_AS_CALLED = ("max_new_multiple", "output_multiple", "in_flight", "reaction
 def _sends(
     program: str, one: Behaviour, stakes: Stakes, params: Params, turn: int, rate_part: float
 ) -> dict[str, Any]:
-    """Return the load of attacker identity number ``turn`` as a table of a workload file."""
     rate = stakes.multiple * rate_part
     sends: dict[str, Any] = {}
     if one.in_turn:
@@ -128,7 +125,6 @@ def _sends(
 
 
 def _claims(base: WorkloadSpec, one: Behaviour) -> dict[str, Any]:
-    """Return the deadlines and weight that the attacker claims for an identity."""
     claims: dict[str, Any] = {}
     if one.deadline_part < 1:
         if not base.targets:
@@ -161,7 +157,7 @@ def _split_samples(params: Params, parts: int) -> dict[str, Any]:
     return {"samples": min(1000, params["samples"] * parts), "output_tokens": tokens}
 
 
-# functions that divide a program's output among more calls, by kind of program
+# ``SPLITS`` has, by kind of program, functions that divide a program's output among more calls.
 SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
     "judge": _split_judge,
     "samples": _split_samples,
@@ -171,7 +167,7 @@ SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
 def choices(
     base: WorkloadSpec, all_choices: Mapping[str, tuple[Any, ...]]
 ) -> dict[str, tuple[Any, ...]]:
-    """Return the choices that have an effect on a workload; others keep their honest value."""
+    """Return the values of each choice. A choice without effect has only the honest value."""
     honest = asdict(Behaviour())
     there = {
         "split": base.program in SPLITS,

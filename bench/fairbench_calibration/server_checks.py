@@ -2,7 +2,8 @@
 
 The load consists of two test clients in closed loops. The well-behaved client sends one request at
 a time, first alone and then beside a heavy client that floods the server. Under a fair scheduler,
-its requests overtake those of the heavy client; in order of arrival, both wait equally long.
+requests of the well-behaved client overtake the flood; in order of arrival, both clients wait
+equally long.
 """
 
 from __future__ import annotations
@@ -31,21 +32,18 @@ from fairbench.live.server_facts import MOST_RUNNING, get_json, get_text, info_i
 
 LIGHT, FLOOD = "fairbench-doctor-light", "fairbench-doctor-flood"
 PROMPT_TOKENS = 128
-# output lengths in tokens, varied so that requests do not all end at the same time
-OUTPUT_TOKENS = range(16, 49)
-# fraction of the trial in which the well-behaved client is alone
-ALONE = 0.25
-# seconds between two requests of the well-behaved client, and after a failure
-PAUSE_S = 0.2
-# requests in flight of the flood if the server's limit is unknown, and at most
+OUTPUT_TOKENS = range(16, 49)  # varied, so that requests do not all end at the same time
+ALONE = 0.25  # fraction of the trial in which only the well-behaved client sends requests
+PAUSE_S = 0.2  # seconds between requests of the well-behaved client, and after a failure
+# The flood keeps ``UNKNOWN_FLOOD`` requests in flight if the server's limit is unknown, and at most
+# ``MOST_FLOOD``.
 UNKNOWN_FLOOD, MOST_FLOOD = 64, 512
-# requests in flight of the flood, as a multiple of what the server can run
-OVERFILL = 3
-# The flood waits if its mean time to first token exceeds this multiple of the mean of the
-# well-behaved client alone.
+OVERFILL = 3  # requests in flight of the flood, as a multiple of what the server can run
+# The flood counts as waiting if its mean time to first token exceeds ``WAITS`` times the mean of
+# the well-behaved client alone.
 WAITS = 2.0
-# The well-behaved client counts as delayed if its mean time to first token exceeds this fraction of
-# the flood's mean.
+# The well-behaved client counts as delayed if its mean time to first token exceeds the fraction
+# ``SPARED`` of the flood's mean.
 SPARED = 0.5
 ROUTER = "fairbench_router_info"
 
@@ -66,14 +64,14 @@ class ServerFacts:
     hint: str = ""
 
     def flood(self) -> int:
-        """Return how many concurrent requests are needed to fill the server's queue."""
+        """Return the number of concurrent requests that fill the server's queue."""
         if self.most_running is None:
             return UNKNOWN_FLOOD
         return min(MOST_FLOOD, OVERFILL * self.most_running)
 
 
 def facts_of(root: str, headers: Mapping[str, str]) -> ServerFacts:
-    """Ask a server which scheduler it runs; raise RunFailed if it cannot be reached."""
+    """Ask a server which scheduler it runs. Raises RunFailed if the server cannot be reached."""
     info: dict[str, Any] | None = None
     with suppress(RunFailed):
         info = get_json(f"{root}/server_info", headers=headers)
@@ -86,7 +84,6 @@ def facts_of(root: str, headers: Mapping[str, str]) -> ServerFacts:
 
 
 def _from_info(info: Mapping[str, Any]) -> ServerFacts:
-    """Return the facts in ``/server_info`` of SGLang or of the emulator."""
     server = "emulator" if info.get("emulated") else "SGLang"
     places = [info, *info.get("internal_states", ())]
     reports = [place["fairbench"] for place in places if "fairbench" in place]
@@ -100,8 +97,7 @@ def _from_info(info: Mapping[str, Any]) -> ServerFacts:
 
 
 def _from_metrics(page: str) -> ServerFacts:
-    """Return the facts in ``/metrics`` of vLLM or of ``fairbench serve``."""
-    # imported here, because it belongs to the extra `live`
+    # The parser is imported here, because its package belongs to the extra `live`.
     from prometheus_client.parser import text_string_to_metric_families
 
     for family in text_string_to_metric_families(page):
@@ -125,8 +121,7 @@ class PhaseWaits:
     """The times to first token of one client in one phase of the trial, in seconds.
 
     A request without a token at the end of the phase counts with its time so far. The mean is used
-    because, unlike the median, it hardly depends on the order in which a client's own requests are
-    served.
+    because the median would depend on the order in which a client's own requests are served.
     """
 
     ttft_s: tuple[float, ...]
@@ -149,10 +144,9 @@ class PhaseWaits:
 
 @dataclass(frozen=True, slots=True)
 class FloodTrial:
-    """The result of the trial: the waits of the well-behaved and of the heavy client.
+    """The waits of the well-behaved and of the heavy client in a trial of ``seconds`` seconds.
 
-    ``at_once`` is the number of requests that the heavy client keeps in flight. ``seconds`` is the
-    duration of the trial in seconds.
+    ``at_once`` is the number of requests that the heavy client keeps in flight.
     """
 
     at_once: int
@@ -167,12 +161,12 @@ class FloodTrial:
 
     @property
     def waits(self) -> bool:
-        """Return whether the heavy client waited, so that the order of requests mattered."""
+        """Whether the heavy client waited, so that the order of requests mattered."""
         return self.flood.mean_s > WAITS * self.alone.mean_s
 
     @property
     def harmed(self) -> bool:
-        """Return whether the well-behaved client waited like the heavy one, or mostly failed."""
+        """Whether the well-behaved client waited like the heavy client, or mostly failed."""
         failing = self.beside.failed > len(self.beside.ttft_s)
         return failing or (self.waits and self.beside.mean_s > SPARED * self.flood.mean_s)
 
@@ -189,7 +183,6 @@ class _Client:
         self._numbers = count()
 
     async def loop(self, pause_s: float) -> None:
-        """Send one request after another until this task is cancelled."""
         while True:
             number = next(self._numbers)
             prompt = (Segment(f"{self._name} {number}", PROMPT_TOKENS),)
@@ -212,7 +205,7 @@ class _Client:
         return PhaseWaits(waits, len(failed))
 
     def fault(self) -> str:
-        """Return the error of the first failed request, or a text that no request has finished."""
+        """Return the error of the first failed request, or a text if no request failed."""
         return next(
             (one.error for one in self.records if one.error), "the first request is unfinished"
         )
@@ -228,8 +221,8 @@ async def flood(
 ) -> FloodTrial:
     """Load the server with two clients, and return the result of the trial.
 
-    Raises RunFailed if the heavy client, or the well-behaved client while it is alone, gets no
-    answer.
+    Raises RunFailed if the heavy client gets no answer, or if the well-behaved client gets no
+    answer while it is alone.
 
     Args:
         root: The URL of the server, without ``/v1``.
@@ -270,7 +263,7 @@ async def flood(
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The server's report, and the result of the flood trial (None without a trial)."""
+    """The server's report, and the result of the flood trial (None if there was no trial)."""
 
     url: str
     facts: ServerFacts
@@ -278,10 +271,9 @@ class Findings:
 
     @property
     def fine(self) -> bool:
-        """Return whether the server treats the well-behaved client fairly.
+        """Whether a scheduler of fairbench is active and protects the well-behaved client.
 
-        It does if a scheduler of fairbench is active and the well-behaved client did not wait like
-        the flood.
+        A protected client does not wait like the heavy client, and most of its requests succeed.
         """
         return bool(self.facts.local) and not (self.trial and self.trial.harmed)
 
@@ -322,7 +314,6 @@ def lines_of(found: Findings) -> Iterator[str]:
 
 
 def _quantum(facts: ServerFacts) -> str:
-    """Return advice about the scheduler's quantum, or "" without one."""
     for name in facts.settings:
         if name.endswith("quantum"):
             return f"lower {name}: a client in credit may go first until it has used this"

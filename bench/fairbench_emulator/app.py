@@ -1,6 +1,6 @@
 """The HTTP server of an emulated worker: its APIs and its information pages.
 
-The metrics page has SGLang's gauges and counters under their names, and each client's tokens.
+The metrics page has SGLang's gauges and counters under SGLang's names, and each client's tokens.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SERVICE_KINDS = ("input_tokens", "extend_tokens", "recompute_tokens", "output_to
 
 
 def server_info(emulator: EmulatedWorker) -> dict[str, Any]:
-    """Return the parts of SGLang's server info that apply to an emulator, and ``emulated``."""
+    """Return the fields of SGLang's server info that apply to an emulator, and ``emulated``."""
     config, limits = emulator.config, emulator.worker.limits
     publisher = emulator.publisher
     return {
@@ -95,10 +95,7 @@ def _scheduler_report(emulator: EmulatedWorker) -> dict[str, Any]:
 
 
 def models(emulator: EmulatedWorker) -> dict[str, Any]:
-    """Return the list of models in OpenAI's format.
-
-    It contains only the emulated model.
-    """
+    """Return the list of models in OpenAI's format, with only the emulated model."""
     return {"object": "list", "data": [model_card(emulator)]}
 
 
@@ -178,8 +175,8 @@ def registry_of(emulator: EmulatedWorker) -> CollectorRegistry:
     return registry
 
 
-# seconds after which a refused request may be sent again; long, because the scheduler limits tokens
-# per minute
+# A refused client may try again after ``RETRY_AFTER_S`` seconds. The scheduler limits tokens per
+# minute, so shorter waits would be useless.
 TOO_MANY, RETRY_AFTER_S = HTTPStatus.TOO_MANY_REQUESTS, 60
 
 _encode = msgspec.json.Encoder().encode
@@ -188,7 +185,8 @@ _encode = msgspec.json.Encoder().encode
 def emulator_app(emulator: EmulatedWorker) -> web.Application:
     """Return the aiohttp application of the emulator.
 
-    It needs aiohttp's ``handler_cancellation``, which aborts a request if its client disconnects.
+    The application needs aiohttp's ``handler_cancellation``, which aborts a request if its client
+    disconnects.
     """
     registry = registry_of(emulator)
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[errors_as_json])
@@ -257,7 +255,7 @@ def _serve(emulator: EmulatedWorker, api: EmulatedApi) -> Handler:
         except BadRequest as error:
             return _refusal(api, str(error))
         try:
-            # A refusal, too, reaches the client only after the emulated HTTP delay.
+            # A refused client, too, gets its answer only after the emulated HTTP delay.
             if emulator.engine.may_refuse:
                 await generation.begun()
             if generation.refused:
@@ -276,7 +274,7 @@ def _serve(emulator: EmulatedWorker, api: EmulatedApi) -> Handler:
 
 
 def _render(emulator: EmulatedWorker, api: OpenAIApi) -> Handler:
-    """Return a handler that tokenizes a prompt, by which vllm-router chooses a worker."""
+    """Return a handler that tokenizes a prompt; vllm-router chooses a worker by these tokens."""
 
     async def render(request: web.Request) -> web.Response:
         try:

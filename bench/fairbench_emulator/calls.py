@@ -34,14 +34,13 @@ MAX_ID = 2**31 - 1  # highest token id, and highest count, that a request may co
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_ID)]
 TokenIds = Annotated[list[TokenId], msgspec.Meta(min_length=1)]
-# The emulator produces exactly one answer (choice) per request.
-One = Annotated[int, msgspec.Meta(ge=1, le=1)]
+One = Annotated[int, msgspec.Meta(ge=1, le=1)]  # the emulator gives one answer (choice) per request
 B = TypeVar("B", bound=msgspec.Struct)
 STOP, LENGTH = "stop", "length"
 
 
 class StopFields(msgspec.Struct, kw_only=True):
-    """The request fields, in all APIs, for the end of an output and the frequency of events."""
+    """The request fields, common to all APIs, that end an output or set the event frequency."""
 
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
@@ -65,20 +64,17 @@ NO_STOPS = Stops()
 
 
 class BadRequest(Exception):
-    """A request is invalid.
-
-    The client receives the message, which is one line.
-    """
+    """An invalid request. The client receives the exception's message, which is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmulatedCall:
     """A request to the emulated engine.
 
-    The scheduler never sees ``output_tokens``, the drawn output length.
+    ``output_tokens`` is the drawn output length, which the scheduler never sees.
 
     ``stream_interval`` is the number of tokens per event of a stream; the first and the last event
-    may have fewer tokens. ``routing_key`` holds the client's name and the time that is left to its
+    may have fewer tokens. ``routing_key`` holds the client's name and the time until the request's
     deadline (``due_tag``).
     """
 
@@ -119,7 +115,7 @@ def make_call(
     include_usage: bool = False,
     model: str = "",
 ) -> EmulatedCall:
-    """Build a call from the decoded fields of a request's body and from its headers.
+    """Build a call from the headers and the decoded body fields of a request.
 
     Raises BadRequest for a value that is not supported.
     """
@@ -152,7 +148,7 @@ def stops_of(body: StopFields) -> Stops:
 
 
 def prompt_ids(prompt: list[int] | str, text: Text) -> list[int]:
-    """Return a prompt's token ids; a text is tokenized."""
+    """Return a prompt's token ids. A prompt that is a text is tokenized."""
     return text.encode(prompt) if isinstance(prompt, str) else prompt
 
 
@@ -175,10 +171,9 @@ def _header_number(headers: Mapping[str, str], name: str, default: int) -> int:
 class Ending:
     """The end of an output after ``tokens`` tokens.
 
-    ``reason`` is SGLang's name for the cause of the end.
-
-    ``matched`` is the stop text or token that ended the output, if any. ``visible`` is the number
-    of characters that the client receives (None: all).
+    ``reason`` is SGLang's name for the cause of the end. ``matched`` is the stop text or token that
+    ended the output, if any. ``visible`` is the number of characters that the client receives, or
+    None for all characters.
     """
 
     tokens: int
@@ -188,15 +183,15 @@ class Ending:
 
 
 def ending_of(ids: list[int], most: int, stops: Stops, text: Text) -> Ending:
-    """Return where an output of the tokens ``ids`` ends under a limit of ``most`` tokens.
+    """Return the end of an output with the tokens ``ids`` under a limit of ``most`` tokens.
 
-    As in SGLang, the length is checked first after each token, then the stop tokens, then the stop
-    texts in order.
+    As in SGLang, the length is checked first after each token, then the stop tokens, and then the
+    stop texts in order.
     """
     is_full = len(ids) >= most
     found = [Ending(most, LENGTH)] if is_full else []
     token = next((place for place, one in enumerate(ids) if one in stops.tokens), None)
-    lengths = [0]  # characters of the first 0, 1, 2, ... tokens of the answer
+    lengths = [0]  # number of characters in the first 0, 1, 2, ... tokens of the answer
     if stops.texts or token is not None:
         lengths += accumulate(len(text.decode([one])) for one in ids)
     if token is not None:
@@ -216,10 +211,9 @@ def ending_of(ids: list[int], most: int, stops: Stops, text: Text) -> Ending:
 class Generation:
     """The output that the engine generates for a request.
 
-    ``produced`` is the number of tokens that the engine has produced so far.
-
-    ``done`` is True if no more tokens will follow. Callers may set ``aborted`` to end the call
-    early. ``ids`` returns output tokens; ``ending`` is the end of the output.
+    ``produced`` is the number of tokens that the engine has produced so far, and ``done`` is True
+    if no more tokens will follow. Callers may set ``aborted`` to end the call early. ``ids``
+    returns output tokens, and ``ending`` is the end of the output.
     """
 
     def __init__(
@@ -231,7 +225,7 @@ class Generation:
         self.produced = 0
         self.done = False
         self.aborted = False
-        self._sent = 0  # tokens that the stream has sent so far
+        self._sent = 0  # number of tokens that the stream has sent so far
         self._ids = ids
         self._text = text
         self._news = Event()
@@ -241,10 +235,7 @@ class Generation:
         self._news.set()
 
     async def begun(self) -> None:
-        """Wait until the output has begun or has ended.
-
-        This does not affect the next call of ``changed``.
-        """
+        """Wait until the output has begun or has ended, without an effect on ``changed``."""
         await self._news.wait()
 
     async def changed(self) -> None:
@@ -263,10 +254,7 @@ class Generation:
 
     @property
     def queue_s(self) -> float:
-        """The time in the queue, in seconds of the engine's clock.
-
-        The request must have been admitted.
-        """
+        """The time an admitted request spent in the queue, in seconds of the engine's clock."""
         return (self.sequence.admitted_ps - self.sequence.arrival_ps) / PS_PER_S
 
     def ids(self, end: int) -> list[int]:
@@ -283,11 +271,11 @@ class Generation:
     def steps(self) -> Iterator[tuple[int, int, bool]]:
         """Yield each event of a stream that is now due, as (start, end, last).
 
-        An event covers the output tokens from ``start`` to ``end``; ``last`` is True for the final
-        one.
+        An event covers the output tokens from ``start`` to ``end``. ``last`` is True for the final
+        event.
 
-        With ``stream_interval``, all other events cover exactly that number of tokens, even if more
-        have been produced.
+        With ``stream_interval``, every event except the first and the last covers exactly
+        ``stream_interval`` tokens, even if more tokens have been produced.
         """
         every = self.call.stream_interval
         while every is not None and self._sent + (step := every if self._sent else 1) < (

@@ -22,7 +22,7 @@ from fairbench.schedulers.prefix_tree import Place
 from fairbench_emulator.tokens import TokenStreams
 
 BLOCK_TOKENS = 8  # tokens of a block in KV events
-MEDIUM = "GPU"  # the kind of memory in KV events
+MEDIUM = "GPU"  # kind of memory that KV events name
 
 
 class PublishingCache(KVCache):
@@ -31,7 +31,7 @@ class PublishingCache(KVCache):
     ``publish`` passes new events to the function ``send`` in order.
 
     A block has 8 tokens, and its name is a hash of all tokens up to its end. The cache matches
-    prefixes token by token; an incomplete last block is cached but not reported, because events
+    prefixes token by token. An incomplete last block is cached but not reported, because events
     name only complete blocks.
     """
 
@@ -44,7 +44,7 @@ class PublishingCache(KVCache):
         super().__init__(capacity)
         self._streams = streams
         self._send = send
-        # hashes of the blocks that end in each tree node
+        # ``_hashes`` holds the hashes of the blocks that end in each tree node.
         self._hashes: dict[KVNode, list[int]] = {}
         self._events: list[kv_event_wire.Event] = []
 
@@ -108,22 +108,21 @@ def _chain(parent: int | None, ids: list[int]) -> list[int]:
     return hashes
 
 
-# messages that ZMQ queues for a slow subscriber, before it discards further ones
-HIGH_WATER_MARK = 100_000
-KEPT_MESSAGES = 10_000  # recent messages that a subscriber can request again
+HIGH_WATER_MARK = 100_000  # messages that ZMQ queues for a slow subscriber before it discards more
+KEPT_MESSAGES = 10_000  # number of recent messages that a subscriber can request again
 
 
 class Publisher:
     """A publisher with a ZMQ PUB socket for KV events and a ROUTER socket for replays.
 
-    Its methods may be called only in the event loop. Port 0 means any free port. Raises UsageError
-    if a port is in use.
+    All methods must be called from the event loop's thread. Port 0 means any free port. Raises
+    UsageError if a port is in use.
     """
 
     def __init__(self, host: str, port: int, replay_port: int) -> None:
         self._contexts: tuple[zmq.Context[Any], ...] = zmq.Context(), zmq.asyncio.Context()
-        # A plain ZMQ socket, unlike the asyncio one, never waits: it discards a message that it
-        # cannot send at once.
+        # A plain ZMQ socket never waits, unlike an asyncio socket: it discards a message that it
+        # cannot send immediately.
         self._pub: zmq.Socket[bytes] = self._contexts[0].socket(zmq.PUB)
         self._router: zmq.asyncio.Socket = self._contexts[1].socket(zmq.ROUTER)
         self._next_seq = 0
@@ -150,7 +149,7 @@ class Publisher:
         while True:
             frames = await self._router.recv_multipart()
             if len(frames) != 3 or len(frames[2]) != kv_event_wire.SEQ_BYTES:
-                continue  # malformed, so the sender could not read an answer
+                continue  # the request is malformed, so its sender could not read an answer
             peer, _, start = frames
             first = int.from_bytes(start, "big")
             for seq, message in list(self._kept):

@@ -28,8 +28,7 @@ from fairbench_emulator.calls import (
 from fairbench_emulator.kv_events import PublishingCache
 from fairbench_emulator.tokens import Ids, Text, TokenStreams
 
-# stored tokens above which those that no request or cache needs are deleted
-MAX_STREAM_TOKENS = 2**22
+MAX_STREAM_TOKENS = 2**22  # stored tokens above which unused token sequences are deleted
 
 
 class WallClock:
@@ -67,10 +66,10 @@ class WallClock:
 class LiveEngine:
     """An engine that accepts calls and delivers their output tokens.
 
-    Its methods may be called only in the event loop.
+    All methods must be called from the event loop's thread.
 
-    A request's first token is delivered at once, later tokens every ``stream_interval`` decode
-    steps. The event loop does not wake up for the steps in between, whose times can be computed. If
+    A request's first token is delivered immediately, and later tokens every ``stream_interval``
+    decode steps. The event loop sleeps between deliveries, because their times can be computed. If
     the scheduler raises an error, the engine sets ``failure``, calls ``on_failure`` and stops.
     """
 
@@ -89,23 +88,22 @@ class LiveEngine:
         self.finished = self.aborted = self.refused = 0
         self.cached_tokens = self.input_tokens = 0  # sums over all finished requests
         self._live: dict[Request, Generation] = {}
-        self._paced = 0  # running calls with their own ``stream_interval``
+        self._paced = 0  # number of running calls with their own ``stream_interval``
         self._request_ids = count()
         self._rng = np.random.default_rng(0)
-        # number of the decode step whose tokens were last sent to clients
-        self._delivered_step = 0
+        self._delivered_step = 0  # last decode step whose tokens were sent to clients
         self._timer: TimerHandle | None = None
         self._stream_limit = MAX_STREAM_TOKENS
 
     @property
     def may_refuse(self) -> bool:
-        """Return whether the scheduler refuses requests above some limit."""
+        """Whether the scheduler refuses requests above some limit."""
         return type(self.worker.scheduler).accepts is not LocalScheduler.accepts
 
     def submit(self, call: EmulatedCall) -> Generation:
-        """Submit a call to the engine at the present time.
+        """Submit a call to the engine at the current time.
 
-        Raises BadRequest if the KV memory is too small for the call.
+        Raises BadRequest if the KV pool is too small for the call.
         """
         self._forget_streams()
         prompt, end = self.streams.prompt_of(call.ids)
@@ -155,10 +153,10 @@ class LiveEngine:
             self._advance()
 
     def flush_cache(self) -> bool:
-        """Empty the cache if the engine has no requests, as SGLang does; return whether it did.
+        """Empty the cache if the engine has no requests. Return whether the cache was emptied.
 
-        As in fairbench's plugin for SGLang, a new local scheduler without credits or counters
-        replaces the old one, too.
+        As in fairbench's plugin for SGLang, a new local scheduler without credits or counters then
+        replaces the old scheduler.
         """
         self.wall.catch_up()
         if self._live:
@@ -196,7 +194,7 @@ class LiveEngine:
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        """Record a scheduler's error in the ``with`` block; asyncio would only log it."""
+        """Record a scheduler's error in the ``with`` block, because asyncio would only log it."""
         try:
             yield
         except Exception as error:  # a user's scheduler may raise any exception
@@ -238,7 +236,7 @@ class LiveEngine:
         """Return the time (ps) of the next event, or of an earlier step that delivers tokens."""
         event_ps = self.wall.clock.next_ps()
         to_go = self._delivered_step + self.stream_interval - self.worker.batch.steps
-        # With a call's own ``stream_interval``, tokens may be due after any step.
+        # If a call has its own ``stream_interval``, tokens may be due after any step.
         if self._paced:
             to_go = 1
         step_ps = self.worker.step_end_ps(max(1, to_go))

@@ -33,9 +33,7 @@ class EmulatedApi(ABC):
 
     @abstractmethod
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> calls.EmulatedCall:
-        """Parse the body ``raw`` and the ``headers``.
-
-        ``text`` is the tokenizer for prompts that are texts.
+        """Parse a request body and headers. ``text`` is the tokenizer for prompts that are texts.
 
         Raises BadRequest if the body is invalid.
         """
@@ -54,10 +52,7 @@ class EmulatedApi(ABC):
 
 
 class EmulatedGenerate(EmulatedApi):
-    """SGLang's API ``/generate``.
-
-    By default, each chunk of a stream repeats the output so far.
-    """
+    """SGLang's API ``/generate``, in which each chunk of a stream repeats the output so far."""
 
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> calls.EmulatedCall:
         body = calls.decoded(raw, _GenerateBody)
@@ -134,7 +129,7 @@ class _Chat(_Common, kw_only=True):
 class OpenAIApi(EmulatedApi):
     """The common parts of OpenAI's completions API and chat API.
 
-    The fields with names hold the value of ``object`` in answers.
+    ``object_name`` and ``chunk_name`` are the values of ``object`` in whole and streamed answers.
     """
 
     object_name: str
@@ -142,11 +137,11 @@ class OpenAIApi(EmulatedApi):
 
     @abstractmethod
     def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
-        """Return the part of a streamed choice with the new text."""
+        """Return the part of a streamed choice that contains the new text."""
 
     @abstractmethod
     def _message(self, text: str) -> dict[str, Any]:
-        """Return the part of an answer's choice with the whole text."""
+        """Return the part of an answer's choice that contains the whole text."""
 
     def chunks(self, generation: calls.Generation) -> Iterator[Any]:
         for start, end, done in generation.steps():
@@ -192,7 +187,7 @@ class EmulatedCompletions(OpenAIApi):
         return _openai_call(body, calls.prompt_ids(body.prompt, text), body.max_tokens, headers)
 
     def rendered(self, call: calls.EmulatedCall) -> Any:
-        # a list as in vLLM, where a completion request may contain several prompts
+        # The answer is a list, because a completion request to vLLM may contain several prompts.
         return [super().rendered(call)]
 
     def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
@@ -203,10 +198,7 @@ class EmulatedCompletions(OpenAIApi):
 
 
 class EmulatedChat(OpenAIApi):
-    """The route ``/v1/chat/completions``.
-
-    The prompt contains all fields that chat templates use.
-    """
+    """The route ``/v1/chat/completions``. Prompts contain all fields that chat templates use."""
 
     object_name, chunk_name = "chat.completion", "chat.completion.chunk"
 
@@ -218,7 +210,7 @@ class EmulatedChat(OpenAIApi):
         turns = [pieces_of(turn, f"\n<{turn['role']}>") for turn in seen["messages"]]
         texts = [one.words() if isinstance(one, Media) else one for one in chain(*turns)]
         prompt = "".join([beside_messages(seen), *texts])
-        # the output begins with a space, which is part of the answer
+        # The output begins with a space, which is part of the answer and not of the prompt.
         ids = text.encode(f"{prompt}\n<assistant>")
         return _openai_call(body, ids, body.max_completion_tokens or body.max_tokens, headers)
 

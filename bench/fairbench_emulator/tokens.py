@@ -1,8 +1,9 @@
 """Exact conversion of text to token ids, of token ids to prompt segments, and back.
 
-An output has the same token ids when a later prompt repeats it, and prompts share exactly their
-equal tokens. Schedulers (``schedulers.token_pages``) round each match down to whole pages. If the
-emulator did so, too, it would compute half a page more per cached prefix than the simulator.
+A later prompt that repeats an output gets the token ids of the output. The shared prefix of two
+prompts ends at their first different token. Schedulers (``schedulers.token_pages``) round each
+match down to whole pages. If the emulator also rounded matches, it would compute half a page more
+per cached prefix than the simulator.
 """
 
 from __future__ import annotations
@@ -24,21 +25,18 @@ from fairbench.errors import DataError
 from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 
 Ids: TypeAlias = NDArray[np.int32]
-# most attempts to draw an output whose first token is new
-FORK_TRIES = 16
-# token ids of the emulator's approximate tokenizer
-VOCABULARY = 128_000
-# different words of the emulator's outputs
-OUTPUT_WORDS = 4096
-# a token: up to ten letters, three digits, or two other characters; English prose then has about
-# 4.5 characters per token
+FORK_TRIES = 16  # largest number of attempts to draw an output whose first token is new
+VOCABULARY = 128_000  # token ids of the emulator's approximate tokenizer
+OUTPUT_WORDS = 4096  # different words in the emulator's outputs
+# A token is up to ten letters, three digits, or two other characters. English prose then has about
+# 4.5 characters per token.
 PIECE = re.compile(r"\s*(?:[^\W\d_]{1,10}|\d{1,3}|[^\w\s]{1,2}|_)|\s+")
 
 
 class _Stream:
     """A sequence of tokens, and the sequences that branch off from it.
 
-    A branch has the key (offset, first token id).
+    The key of a branch is (offset, first token id).
     """
 
     __slots__ = ("forks", "ids", "key", "place")
@@ -46,7 +44,7 @@ class _Stream:
     def __init__(self, key: str, ids: Ids, place: StreamPosition | None) -> None:
         self.key = key
         self.ids = ids
-        # position in the parent stream at which this stream branches off
+        # ``place`` is the position in the parent stream at which this stream branches off.
         self.place = place
         self.forks: dict[tuple[int, int], _Stream] = {}
 
@@ -59,16 +57,14 @@ class StreamPosition(NamedTuple):
 
 
 class TokenStreams:
-    """A tree of the tokens of all prompts and outputs so far.
+    """A tree of the tokens of all prompts and outputs so far, which branches where tokens differ.
 
-    Sequences branch where their tokens differ.
-
-    ``tokens`` is the number of stored tokens, which only ``keep_only`` deletes.
+    ``tokens`` is the number of stored tokens. Only ``keep_only`` deletes tokens.
     """
 
     def __init__(self) -> None:
         self._root = _Stream("", np.empty(0, np.int32), None)
-        # in order of creation, so parents come before their children
+        # Streams are in order of creation, so that parents precede their children.
         self._streams: dict[str, _Stream] = {}
         self._created = 0
         self.tokens = 0
@@ -88,10 +84,10 @@ class TokenStreams:
         return tuple(segments), at
 
     def output_at(self, place: StreamPosition, draw: Callable[[], Ids]) -> tuple[Segment, Ids]:
-        """Draw a new output after the prompt that ends at ``place``; return its segment and tokens.
+        """Draw a new output after the prompt that ends at ``place``. Return its segment and tokens.
 
-        Its first token should differ from all known continuations of the prompt. If no draw
-        succeeds, it replaces a known output, which later prompts then cannot match.
+        The output's first token should differ from all known continuations of the prompt. If no
+        draw succeeds, the output replaces a known output, which later prompts then cannot match.
         """
         stream, offset = place
         follows = int(stream.ids[offset]) if offset < len(stream.ids) else None
@@ -144,9 +140,7 @@ def _common(one: Ids, other: Ids) -> int:
 class Text(Protocol):
     """The interface of the emulator's tokenizers.
 
-    ``output_ids`` are the token ids from which outputs are drawn.
-
-    ``method`` says how tokens are counted.
+    Outputs are drawn from the token ids ``output_ids``, and ``method`` says how tokens are counted.
     """
 
     method: str
@@ -157,15 +151,13 @@ class Text(Protocol):
         """Return the token ids of a text."""
 
     def decode(self, output_ids: list[int]) -> str:
-        """Return the text of token ids, which must be in ``output_ids``."""
+        """Return the text of token ids, which must all be in ``output_ids``."""
 
 
 class ApproximateText:
-    """A tokenizer that hashes words and parts of words.
+    """A tokenizer that hashes words and parts of words. Outputs are random words of four letters.
 
-    Outputs are random words of four letters.
-
-    It stops after ``most_tokens`` tokens of a text, because millions would take too long.
+    Tokenizing stops after ``most_tokens`` tokens of a text, because millions would take too long.
     """
 
     method = "approximated: a word of up to 10 letters is a token"
@@ -199,9 +191,7 @@ def _hashed(piece: str) -> int:
 
 
 class TokenizerText:
-    """A tokenizer that wraps a ``tokenizers`` object.
-
-    Outputs consist of whole words from its vocabulary.
+    """A tokenizer that wraps a ``tokenizers`` object. Outputs consist of whole words.
 
     Raises DataError if no token is a whole word.
     """
@@ -220,7 +210,7 @@ class TokenizerText:
         self.output_ids = np.array(list(self._words), np.int32)
 
     def encode(self, text: str) -> list[int]:
-        # ``encode_batch`` lets other threads run; ``encode`` would block them.
+        # ``encode_batch`` lets other threads run, but ``encode`` would block them.
         with tokenizer_errors(self._name):
             ids: list[int] = self._tokenizer.encode_batch([text], add_special_tokens=False)[0].ids
         return ids

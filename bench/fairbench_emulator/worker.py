@@ -59,7 +59,7 @@ class EmulatorConfig:
     number: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the values; raise UsageError if one is out of range."""
+        """Check the values. Raises UsageError if a value is out of range."""
         for name in ("time_scale", "slowdown"):
             value = getattr(self, name)
             if not MIN_TIME_SCALE <= value <= MAX_TIME_SCALE:
@@ -115,7 +115,7 @@ class ServiceTotals(ServiceLog):
 
 @dataclass(frozen=True, slots=True)
 class EmulatedWorker:
-    """An emulated worker, as the HTTP server uses it."""
+    """The parts of an emulated worker that the HTTP server uses."""
 
     config: EmulatorConfig
     profile: TimingProfile
@@ -137,7 +137,7 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
     profile = load_profile(config.gpu)
     limits = engine_limits(make_params(ENGINE, EngineParams, config.settings), profile)
     text: Text = (
-        # Prompts longer than the KV pool are refused, so further tokens need not be computed.
+        # Prompts longer than the KV pool are refused, so the text is tokenized only up to its size.
         ApproximateText(most_tokens=limits.pool_tokens + 1)
         if config.tokenizer is None
         else TokenizerText(config.tokenizer)

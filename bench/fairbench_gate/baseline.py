@@ -26,15 +26,15 @@ from fairbench.results.summary import values_of
 from fairbench_gate.formats import changes_table
 from fairbench_gate.outcome import changes
 
-# Manifest keys that describe when and where a run took place, not its results.
+# Baselines omit the manifest keys ``NOT_KEPT``, which describe when and where a run took place.
 NOT_KEPT = ("git", "host", "started", "wall_s", "cpu_s")
 
 
 def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
-    """Read the experiments of a baseline directory; return them by name.
+    """Read the experiments of a baseline directory. Return them by name.
 
-    Values that the user chose come from the file; all others are this version's defaults. Raises
-    UsageError for a directory without experiments, and for an experiment that cannot be simulated.
+    Values that the user chose come from the file, and all other values are this version's defaults.
+    Raises UsageError for a directory without experiments or with an invalid experiment.
     """
     files = sorted(folder.glob(f"*/{EXPERIMENT}"))
     if not files:
@@ -54,7 +54,7 @@ def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
 def _with_given(file: Path) -> Mapping[str, Any]:
     """Return the tables of an experiment file, with the names of the values that the user chose.
 
-    These names stand in the table ``given``; older files lack it, so it comes from the manifest.
+    The names are in the table ``given``, or in the manifest if an older file lacks the table.
     """
     tables, manifest = read_experiment(file), _manifest_of(file)
     chosen = manifest.get(CHOSEN)
@@ -68,8 +68,8 @@ def _with_given(file: Path) -> Mapping[str, Any]:
 def check_stored(folder: Path, specs: Iterable[str]) -> None:
     """Raise DataError if a baseline experiment lacks results, or if its results do not fit.
 
-    Results do not fit if the experiment file was edited after they were stored, or if an older
-    version stored them without some setting.
+    Results do not fit if the experiment file was edited later, or if an older version of fairbench
+    stored the results without some setting.
     """
     for name in specs:
         file = folder / name / EXPERIMENT
@@ -88,7 +88,7 @@ def _unlike_results(file: Path) -> str:
     try:
         spec = read_spec(file)
     except UsageError:
-        # Ignore a default parameter that no longer exists in this version.
+        # The file has a default parameter that this version no longer has, which is ignored.
         if is_ours:
             return ""
         raise
@@ -106,7 +106,6 @@ def metrics_stored(folder: Path, specs: Iterable[str]) -> set[str]:
 
 
 def _manifest_of(file: Path) -> dict[str, Any]:
-    """Return the manifest beside an experiment file, or {} without a manifest."""
     manifest = file.parent / MANIFEST
     return read_json(manifest) if manifest.exists() else {}
 
@@ -114,7 +113,7 @@ def _manifest_of(file: Path) -> dict[str, Any]:
 def difference(
     stored: Path, run: StoredRun, *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return a text on how a run differs from the stored baseline, or "" if it does not.
+    """Return the differences of a run from the stored baseline as text, or "" if there are none.
 
     Raises DataError if a summary of the baseline cannot be read.
     """

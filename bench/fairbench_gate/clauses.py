@@ -22,14 +22,13 @@ SHAPE = re.compile(
     r"(?P<metric>.+):(?P<sign>[+-]?)(?P<amount>[0-9]{1,15}(\.[0-9]{1,15})?)(?P<unit>%?)"
 )
 
-# A quantity that is never negative can fall by at most 100 percent.
-MOST_PERCENT = 100
+MOST_PERCENT = 100  # largest possible fall of a quantity that is never negative
 
 
 class Clause(NamedTuple):
     """A limit that a gate checks: ``metric`` may get worse by at most ``loss``.
 
-    ``loss`` is at least 0; if ``relative`` is true, it is a fraction of the baseline's value.
+    If ``relative`` is true, the non-negative ``loss`` is a fraction of the baseline's value.
     """
 
     text: str
@@ -45,11 +44,11 @@ class Clause(NamedTuple):
 
 
 def parse_clause(text: str, known: Collection[str]) -> Clause:
-    """Parse ``METRIC:-LOSS`` (if more is better) or ``METRIC:+LOSS``; LOSS may end in %.
+    """Parse ``METRIC:-LOSS`` (if more is better) or ``METRIC:+LOSS``. LOSS may end in %.
 
-    METRIC is a summary key or an alias of one. ``known`` contains the metrics in the summaries that
-    are compared. Raises UsageError for a wrong form or sign, for an unknown metric, and for a
-    metric for which neither direction is better.
+    METRIC is a summary key or an alias of a key. ``known`` contains the metrics in the summaries to
+    compare. Raises UsageError for a wrong form or sign, for an unknown metric, and for a metric for
+    which neither direction is better.
     """
     match = SHAPE.fullmatch(text.strip())
     if match is None:
@@ -83,8 +82,8 @@ def parse_clause(text: str, known: Collection[str]) -> Clause:
 def p_larger(first: Sequence[Fraction], second: Sequence[Fraction]) -> float:
     """Return the one-sided p-value of the exact rank-sum test that ``second`` is larger.
 
-    If all values came from one distribution, the rank sum of ``second`` would be as large as
-    observed, or larger, with this probability.
+    The p-value is the probability that the rank sum of ``second`` is at least as large as observed,
+    if all values come from one distribution.
     """
     pooled = sorted([*first, *second])
     observed = sum(_doubled_rank(pooled, value) for value in second)
@@ -115,11 +114,11 @@ class Verdict(StrEnum):
     PASS = "pass"
     FAIL = "FAIL"
     INCONCLUSIVE = "inconclusive"
-    ERROR = "ERROR"  # If a run failed, none of its metrics can be judged.
+    ERROR = "ERROR"  # A run failed, so its metrics cannot be judged.
 
 
 class Judgement(NamedTuple):
-    """A verdict, and a reason if the printed numbers do not explain it."""
+    """A verdict, with a reason if the printed numbers do not explain the verdict."""
 
     verdict: Verdict
     reason: str = ""
@@ -129,8 +128,8 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     """Judge one run against one baseline run by the exact decimal numbers in their files.
 
     A value may be only a bound, such as a latency above 300 s. The check passes if every value
-    within the bound would pass, and fails if every value would fail; otherwise it is inconclusive.
-    Two equal lower bounds pass.
+    within the bound would pass, and fails if every value would fail. If some values would pass and
+    some would fail, the check is inconclusive. Two equal lower bounds pass the check.
     """
     if before.raw is None or after.raw is None:
         return _judge_undefined([before], [after])
@@ -141,7 +140,7 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     )
     least, most = _badness_range(clause, after)
     is_bound = bool(before.bound or after.bound)
-    # The true value is strictly beyond the bound, never equal to it.
+    # The true value is strictly beyond its bound, and never equal to the bound.
     if least > worst_limit or (is_bound and least == worst_limit):
         return Judgement(Verdict.FAIL)
     if most <= best_limit:
@@ -152,11 +151,11 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
 def judge_paired(
     clause: Clause, before: Sequence[Value], after: Sequence[Value], alpha: float
 ) -> Judgement:
-    """Judge runs with the same seeds by paired differences, as ``compare`` does.
+    """Judge runs with equal seeds by paired differences, as ``compare`` does.
 
     The test asks whether the change, averaged over seeds, is worse than allowed. The check fails
-    if it is significantly worse, passes if it is significantly better than the limit, and is
-    inconclusive otherwise. A seed counts only if both of its runs have a value.
+    if the change is significantly worse than the limit, passes if the change is significantly
+    better, and is inconclusive otherwise. A seed counts if at least one of its runs has a value.
 
     Args:
         clause: The metric and its allowed loss.
@@ -186,11 +185,11 @@ def judge_repeated(
     """Judge several measured runs of one seed against several baseline runs.
 
     Each baseline value is first made worse by the allowed loss. The check fails if the current
-    values then rank significantly below the baseline values. The check passes if they rank
-    significantly above, or if no current value is worse than the best of the worsened baseline.
+    values then rank significantly below the baseline values. The check passes if the current values
+    rank significantly above, or if none of them is worse than the best worsened baseline value.
 
-    Both rank tests are one-sided at the level ``alpha``. They are skipped if there are too few
-    runs for a significant result.
+    Both rank tests are one-sided at the level ``alpha``. If there are too few runs for a
+    significant result, the check is inconclusive.
     """
     if any(value.raw is None for value in [*before, *after]):
         return _judge_undefined(before, after)
@@ -215,7 +214,7 @@ def judge_repeated(
 def _scaled(
     clause: Clause, before: Sequence[Value], after: Sequence[Value]
 ) -> tuple[list[Value], list[Value]]:
-    """Return the limits and the current values that the test compares.
+    """Return the limits and the current values that the statistical test compares.
 
     If the allowed loss is a fraction, limits and values are divided by the baseline's value of the
     same seed. A change by 5% in every seed then has no spread, even if the load differs by seed.
@@ -235,7 +234,6 @@ def _scaled(
 
 
 def _beyond(found: Difference, clause: Clause) -> str:
-    """Return a text on how far current runs are from the limit, with the number of seeds."""
     seeds = f"paired over {found.runs} seed{'s' if found.runs > 1 else ''}"
     if found.mean is None or found.runs < 2:
         return f"{seeds}: too few"
@@ -252,7 +250,7 @@ def _is_undefined(value: Value) -> bool:
 
 
 def _judge_undefined(before: Sequence[Value], after: Sequence[Value]) -> Judgement:
-    """Judge values if some are undefined. The check fails if a number became undefined."""
+    """Judge values of which some are undefined. The check fails if a number became undefined."""
     undefined = [list(filter(_is_undefined, values)) for values in (before, after)]
     if len(undefined[0]) == len(before) and len(undefined[1]) == len(after):
         return Judgement(Verdict.PASS, "undefined in both")

@@ -52,7 +52,7 @@ def _verdicts(outcome: Outcome) -> Table:
 def changes_table(found: Sequence[Change]) -> RenderableType:
     """Return a table of the values that changed in one experiment.
 
-    If metrics over all clients changed, changes of single clients are only counted.
+    If metrics over all clients changed, the table only counts the changes of single clients.
     """
     shown = of_the_cluster(found)
     table = plain_table("", *HEADINGS, "", gap=1)
@@ -71,9 +71,7 @@ MARKS = {
     Verdict.ERROR: "💥 error",
 }
 WORST_FIRST = (Verdict.ERROR, Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)
-# The Markdown text is cut to ``MOST_CHARACTERS``, because GitHub refuses comments above 65,536
-# characters.
-MOST_CHARACTERS = 60_000
+MOST_CHARACTERS = 60_000  # GitHub refuses comments above 65,536 characters
 CHECKS = ("", "check", "baseline", "current", "change", "why")
 CHANGES = ("metric", "baseline", "current", "change", "")
 
@@ -81,8 +79,8 @@ CHANGES = ("metric", "baseline", "current", "change", "")
 def outcome_markdown(outcome: Outcome) -> str:
     """Return the outcome as Markdown: a line per experiment, the worst first, and folded details.
 
-    If the text exceeds ``MOST_CHARACTERS``, the last details are omitted, and the text says how
-    many.
+    If the text exceeds ``MOST_CHARACTERS``, the last details are omitted, and the text ends with
+    their number.
     """
     lines = [f"**{escaped(outcome.summary())}** ({escaped(outcome.basis)})", ""]
     if outcome.causes:
@@ -101,7 +99,6 @@ def outcome_markdown(outcome: Outcome) -> str:
 
 
 def _worst_first(rows: Iterable[ClauseRow]) -> list[list[ClauseRow]]:
-    """Return the rows grouped by experiment, the worst row and the worst group first."""
     points: dict[str, list[ClauseRow]] = {}
     for row in rows:
         points.setdefault(row.point, []).append(row)
@@ -114,7 +111,6 @@ def _badness(row: ClauseRow) -> int:
 
 
 def _line(group: Sequence[ClauseRow]) -> tuple[str, str, str, str]:
-    """Return a line on one experiment: verdict, name, passed checks and worst check."""
     worst = group[0]
     passed = sum(row.verdict is Verdict.PASS for row in group)
     said = "" if worst.verdict is Verdict.PASS else f"{worst.clause}: {worst.wording()}"
@@ -122,7 +118,7 @@ def _line(group: Sequence[ClauseRow]) -> tuple[str, str, str, str]:
 
 
 def _details(outcome: Outcome, points: Iterable[Sequence[ClauseRow]]) -> Iterator[str]:
-    """Yield folded tables: the checks of each experiment, then its other changes."""
+    """Yield folded tables: the checks of each experiment, then all other changes of metrics."""
     for group in points:
         cells = (
             (MARKS[row.verdict], row.clause, row.before, row.after, row.change, row.reason)
@@ -147,7 +143,7 @@ def _folded(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) 
 def as_commands(outcome: Outcome, *, inconclusive_fails: bool) -> str:
     """Return the outcome as GitHub annotations.
 
-    Each check that did not pass gets an error or a warning; a notice counts the verdicts.
+    Each check that did not pass gets an error or a warning, and a notice counts the verdicts.
     """
     levels = {
         Verdict.ERROR: "error",
@@ -179,7 +175,8 @@ NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def as_junit(outcome: Outcome, *, inconclusive_fails: bool) -> str:
     """Return JUnit XML with a test case for each metric limit and experiment.
 
-    An inconclusive check counts as failed if ``inconclusive_fails`` is true, else as skipped.
+    An inconclusive check counts as failed if ``inconclusive_fails`` is true, and otherwise as
+    skipped.
     """
     failed = outcome.rows_with(Verdict.FAIL)
     unknown = outcome.rows_with(Verdict.INCONCLUSIVE)

@@ -25,15 +25,15 @@ from fairbench_gate.clauses import (
 from fairbench_gate.points import PairedPoint, over_seeds
 
 DIGITS = (3, 5, 8)
-# Changes of at least ``LARGE`` percent are printed without decimal places.
-LARGE = 1000
-# Smaller relative changes do not count. Processors add floating point numbers in different
-# orders, which changes results by less; a scheduler that decides differently changes them by more.
+LARGE = 1000  # percentages from this value on are printed without decimal places
+# Relative changes up to ``ROUNDING`` do not count. Processors add floating-point numbers in
+# different orders, which changes results by less; a scheduler that decides differently changes
+# results by more.
 ROUNDING = Fraction(1, 10**12)
 
 
 class Change(NamedTuple):
-    """A metric that changed: its key, and its values before and after."""
+    """A changed metric: its key, and its values before and after the change."""
 
     metric: str
     before: Value
@@ -46,7 +46,7 @@ class Change(NamedTuple):
 
     @property
     def difference(self) -> str:
-        """The change in percent of the baseline's value or, if that is 0, in the metric's unit."""
+        """The change in percent of the baseline's value, or in the metric's unit if that is 0."""
         if not (self.before.is_number and self.after.is_number):
             return ""
         return relative_difference(self.before.exact, self.after.exact)
@@ -63,7 +63,7 @@ class Change(NamedTuple):
 
 
 def short_texts(before: Value, after: Value) -> tuple[str, str]:
-    """Return two values with three digits, or with more digits if needed to tell them apart."""
+    """Return two values with three digits, or with more digits if needed to distinguish them."""
     if before == after:
         return _short(before, DIGITS[0]), _short(after, DIGITS[0])
     for digits in DIGITS:
@@ -118,17 +118,15 @@ def _differ(before: Value, after: Value) -> bool:
     return abs(after.exact - before.exact) > ROUNDING * abs(before.exact)
 
 
-# the name of the check that stands for a failed run
-RUN = "run"
-# the name of the check of simulated runs without limits
-NO_CHANGE = "no value may change"
+RUN = "run"  # name of the check that stands for a failed run
+NO_CHANGE = "no value may change"  # name of the check if the user sets no limits
 
 
 @dataclass(frozen=True, slots=True)
 class ClauseRow:
-    """The result of checking one metric limit; ``before``, ``after`` and ``change`` are texts.
+    """The result of checking one metric limit. ``before``, ``after`` and ``change`` are texts.
 
-    ``causes`` names defaults that differ between the two versions of fairbench.
+    ``causes`` names default settings that differ between the two compared versions of fairbench.
     """
 
     point: str
@@ -149,9 +147,9 @@ class ClauseRow:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The results of all checks of metric limits, and the other changed metrics of each experiment.
+    """The results of all checks of metric limits, and each experiment's changes in other metrics.
 
-    ``causes`` names defaults that changed since the baseline was stored.
+    ``causes`` names default settings that changed after the baseline was stored.
     """
 
     basis: str
@@ -161,7 +159,7 @@ class Outcome:
     causes: tuple[str, ...] = ()
 
     def rows_with(self, verdict: Verdict) -> int:
-        """Return how many rows have the given verdict."""
+        """Return the number of rows with the given verdict."""
         return sum(row.verdict == verdict for row in self.rows)
 
     def with_errors(self, errors: Mapping[str, str]) -> Outcome:
@@ -192,8 +190,7 @@ class Outcome:
         return f"{counted(self.points, 'point')}, {counted(len(self.rows), 'check')}: {counts}"
 
 
-# most exceeded limits that the answer names
-MOST_NAMED = 4
+MOST_NAMED = 4  # largest number of exceeded limits that the answer names
 ANSWERS = {
     Verdict.ERROR: "Not judged",
     Verdict.FAIL: "Failed",
@@ -203,17 +200,17 @@ NOTHING = Outcome("nothing was judged", 0, (), {})
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 point``, ``2 points`` and so on."""
+    """Return a number with its noun, such as ``1 point`` or ``2 points``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -> Outcome:
     """Check the metric limits of every experiment.
 
-    ``alpha`` is the level of tests over several runs. A limit is checked once per experiment, over
-    all its seeds. If the user sets no limits, no value of a simulated experiment may change. Raises
-    UsageError for an invalid limit, and for measured runs without limits, because two measured runs
-    always differ.
+    ``alpha`` is the significance level of tests over several runs. A limit is checked once per
+    experiment, over all seeds. Without limits, the values of simulated experiments must not change
+    at all. Raises UsageError for an invalid limit, and for measured runs without limits, because
+    two measured runs always differ.
     """
     if not texts and not all(pair.simulated for pair in pairs):
         raise UsageError(
@@ -268,9 +265,9 @@ def _seeds(summaries: Sequence[Summary]) -> list[int]:
 
 
 def _by_seed(values: Sequence[Value], seeds: Sequence[int]) -> list[Value]:
-    """Return a value for each seed, in order.
+    """Return a value for each seed, in order of the seeds.
 
-    The value for a seed is the mean over its repeats, or an undefined value.
+    The value of a seed is the mean over its repeats, or an undefined value.
     """
     found: list[Value] = []
     for seed in sorted(set(seeds)):

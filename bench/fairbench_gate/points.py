@@ -16,16 +16,15 @@ from fairbench.results import experiments
 from fairbench.results.comparison import ComparedRun, runs_below
 from fairbench.results.store import EXPERIMENT, Summary
 
-# A message names at most this number of keys in which two experiments differ.
-MAX_SHOWN = 4
+MAX_SHOWN = 4  # largest number of differing keys that a message names
 
 
 @dataclass(frozen=True, slots=True)
 class GatePoint:
     """An experiment with one simulated run, or with measured runs that differ only in the seed.
 
-    Points with equal ``experiment`` are compared. It holds the tables of the experiment file
-    without the tag, and the seeds of all runs.
+    Points with equal ``experiment`` are compared. ``experiment`` holds the tables of the experiment
+    file without the tag, and the seeds of all runs.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -33,7 +32,7 @@ class GatePoint:
 
     @property
     def simulated(self) -> bool:
-        """Return whether all runs are simulated, and therefore deterministic."""
+        """Whether all runs are simulated, and therefore deterministic."""
         return _is_simulated(self.runs[0])
 
 
@@ -41,8 +40,8 @@ class GatePoint:
 class PairedPoint:
     """An experiment with the summaries of its baseline runs and of its current runs.
 
-    ``experiment`` is the name without the seed, so simulated points that share it differ only in
-    the seed. ``causes`` names defaults that differ between the two versions of fairbench.
+    ``experiment`` is the name without the seed; simulated points with equal ``experiment`` differ
+    only in the seed. ``causes`` names defaults that differ between two versions of fairbench.
     """
 
     name: str
@@ -56,7 +55,7 @@ class PairedPoint:
 def read_pairs(
     baseline: Path, current: Path, allowed: Collection[str] = (), left_out: Collection[str] = ()
 ) -> list[PairedPoint]:
-    """Pair the experiments of two directories; return them in the order of the baseline.
+    """Return the pairs of experiments of two directories, in the order of the baseline.
 
     A directory with a manifest is one run; otherwise, all runs in its subdirectories are read.
     Runs of a sweep also have the metrics that the sweep's comparison adds. Two experiments are
@@ -64,12 +63,12 @@ def read_pairs(
     as ``dp`` or ``vtc.charge``. ``left_out`` names baseline directories to ignore.
 
     Raises UsageError for an unknown key. Raises DataError for a directory without runs, for an
-    unreadable or incomplete run, and for a run without a counterpart; the message then names the
-    most similar run and the differences from it.
+    unreadable or incomplete run, and for a run without a counterpart. The message about a missing
+    counterpart names the most similar run and its differences.
     """
     before, after = _gate_points(baseline, left_out), _gate_points(current)
     _require_known(allowed, [*before.values(), *after.values()])
-    # The key ``scheduler`` determines the router and the local scheduler.
+    # If ``scheduler`` may differ, the router and the local scheduler may differ, too.
     parts = SCHEDULING if "scheduler" in allowed else ()
     causes = _pair_over_changes(before, after, {*allowed, *parts})
     _refuse_unlike(before, after, current)
@@ -109,7 +108,7 @@ def over_seeds(pairs: Sequence[PairedPoint]) -> list[PairedPoint]:
 
 
 def _gate_points(path: Path, left_out: Collection[str] = ()) -> dict[str, GatePoint]:
-    """Return the experiments of a directory, by a key that comparable experiments share."""
+    """Return a directory's experiments by keys that comparable experiments share."""
     groups: dict[str, list[ComparedRun]] = {}
     for run in runs_below(path):
         if run.run.path.name in left_out:
@@ -148,7 +147,7 @@ def _require_known(allowed: Collection[str], points: Sequence[GatePoint]) -> Non
 def _pair_over_changes(
     before: Mapping[str, GatePoint], after: dict[str, GatePoint], allowed: Collection[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Give equal keys to experiments that differ only in changed defaults or allowed keys.
+    """Give equal keys to experiments that differ only in changed defaults or in allowed keys.
 
     The result maps each new key to the differences between the two experiments.
     """
@@ -211,7 +210,6 @@ def _refuse_unlike(
 
 
 def _nearest(point: GatePoint, others: Sequence[GatePoint]) -> str:
-    """Return a text that names the most similar experiment and the keys in which it differs."""
     unlike = [_changes(point, other).by_choice for other in others]
     nearest = min(range(len(others)), key=lambda index: len(unlike[index]))
     found = unlike[nearest]

@@ -21,13 +21,10 @@ from fairbench_ray.connection import Connected, Unreachable
 from fairbench_ray.tasks import STOP, EndedTask, Over, Refused, serve_tasks
 
 AUTO = "auto"
-# seconds between two checks for messages or an interruption
-POLL_S = 0.2
-# limit in seconds for connecting to the cluster; Ray connects slowly on a busy host
-CONNECT_S = 180.0
+POLL_S = 0.2  # seconds between two checks for messages or an interruption
+CONNECT_S = 180.0  # seconds within which the cluster must answer, as Ray connects slowly
 PATIENCE_S = 300.0  # seconds for which the cluster's head node may be unreachable
-# most losses of the cluster's head node in a row without a finished task in between
-MOST_LOSSES = 3
+MOST_LOSSES = 3  # largest number of losses of the head node without a finished task in between
 
 
 class _NotThere(Exception):
@@ -35,15 +32,15 @@ class _NotThere(Exception):
 
 
 class RayCluster:
-    """An executor that runs tasks on a Ray cluster, in parallel on all of its CPU cores.
+    """An executor that runs tasks on a Ray cluster, in parallel on all CPU cores of the cluster.
 
     A task is restarted if its node is lost, or if the whole cluster was unreachable for a while.
-    Files that a ``Saving`` task saves are sent back and written once, on this machine. All tasks
-    end when this process ends. ``LocalProcesses`` explains which functions can be tasks.
+    Files that a ``Saving`` task saves are sent back, and are written on this machine. All tasks end
+    when the process of the executor ends. ``LocalProcesses`` explains which functions can be tasks.
     """
 
     def __init__(self, address: str | None = None) -> None:
-        """Use the Ray cluster with its head at ``HOST:PORT``, or by default one on this machine.
+        """Use the Ray cluster with its head at ``HOST:PORT``, by default a cluster on this machine.
 
         Raises UsageError if the package Ray is not installed.
         """
@@ -97,7 +94,7 @@ class RayCluster:
 def _outcomes(
     child: Child, work: tuple[bytes, Mapping[int, bytes]], interrupted: Interruption
 ) -> Iterator[tuple[int, bytes | Failure]]:
-    """Yield the result of each task; raise EOFError or OSError if the child process has died."""
+    """Yield each task's result. Raises EOFError or OSError if the child process has died."""
     child.pipe.send(work)
     connected = asked_to_stop = False
     until = time.monotonic() + CONNECT_S
@@ -139,8 +136,8 @@ def _kept(task: Task, outcome: bytes | Failure, _: Interruption) -> Any:
 def _save(files: Mapping[str, bytes], folder: Path) -> None:
     """Write received files into a folder. Each entry is written completely or not at all.
 
-    If the name of a folder is taken, a number is appended to it. If a file exists already, it is
-    replaced.
+    A received file replaces an existing file of its name. A received folder whose name exists gets
+    a number after its name.
     """
     hidden = folder / f".writing-{secrets.token_hex(8)}"
     with making_parents(folder):

@@ -23,7 +23,7 @@ LOOK_S = 2.0  # seconds between two checks whether the node of this process answ
 
 
 class Connected(NamedTuple):
-    """The first message of the process: it is connected to the cluster."""
+    """The first message of the process, which says that it is connected to the cluster."""
 
 
 class Unreachable(NamedTuple):
@@ -70,7 +70,7 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
         try:
             yield ray
         finally:
-            ray.shutdown()  # The shutdown of Ray ends the remaining tasks of this process.
+            ray.shutdown()  # also ends the remaining tasks of this process
 
 
 def give_up() -> NoReturn:
@@ -79,15 +79,15 @@ def give_up() -> NoReturn:
     Ray's own shutdown would wait for nodes that no longer exist.
     """
     os.kill(os.getpid(), signal.SIGKILL)
-    raise SystemExit  # SIGKILL ends the process before it reaches this line.
+    raise SystemExit  # never reached, because SIGKILL ends the process first
 
 
 def _watch(host: str, port: int) -> None:
     """End this process as soon as the node at this address refuses connections.
 
-    If the head restarts at the same address within a minute, Ray mistakes it for the old head and
-    waits forever. The function checks the node and not the head, because a head may be unreachable
-    for a while without being lost.
+    If the head restarts at its old address within a minute, Ray mistakes the new head for the old
+    head and waits forever. The function checks the node and not the head, because a head may be
+    unreachable for a while without being lost.
     """
     while True:
         sleep(LOOK_S)
@@ -96,5 +96,5 @@ def _watch(host: str, port: int) -> None:
         except ConnectionRefusedError:
             give_up()
         except OSError:
-            # A busy machine may answer late, so the process ends only if the connection is refused.
+            # A busy machine may answer late, so other errors do not mean that the node is lost.
             continue

@@ -1,6 +1,6 @@
 """The launcher that places each replica of a run on a node of a Ray cluster.
 
-In the launcher's process, a RemotePlace stands for a node and a RemoteProcess for a server.
+In the launcher's process, a RemotePlace represents a node, and a RemoteProcess a server.
 """
 
 from __future__ import annotations
@@ -45,13 +45,12 @@ from fairbench_ray.replicas import (
 
 LOOK_S = 0.2  # seconds between two checks of the servers on other nodes
 ASK_S = 60.0  # seconds within which an actor must answer
-# seconds within which a server must stop on request
-STOP_S = GRACE_S + REAPER_MARGIN_S + 5.0
+STOP_S = GRACE_S + REAPER_MARGIN_S + 5.0  # seconds within which a server must stop
 LOST = 255  # the exit code recorded for a server on an unreachable node
 
 
 class ReplicaLost(Exception):
-    """A replica can no longer be reached."""
+    """The error that a replica can no longer be reached."""
 
 
 class ReplicaCalls:
@@ -72,10 +71,7 @@ class ReplicaCalls:
     @classmethod
     @contextmanager
     def to(cls, pipe: Connection, hosts: Sequence[str]) -> Iterator[Self]:
-        """Yield the object through which the launcher calls methods of the replicas.
-
-        At the end of the block, no more calls are possible.
-        """
+        """Yield an object that calls methods of the replicas, until the ``with`` block ends."""
         calls = cls(pipe, hosts)
         threads = [
             Thread(target=work, name="replicas", daemon=True)
@@ -93,7 +89,7 @@ class ReplicaCalls:
     def call(self, replica: int, method: str, *arguments: Any) -> Future[Any]:
         """Call a method of the Ray actor that runs one replica.
 
-        The future may raise UsageError or ReplicaLost.
+        The returned future may raise UsageError or ReplicaLost.
         """
         future: Future[Any] = Future()
         with self._lock:
@@ -151,7 +147,7 @@ class RemotePlace:
     calls: ReplicaCalls
     number: int
     python: str
-    # Ray itself sets the environment of the actor.
+    # The environment is empty, because Ray itself sets the environment of the actor.
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -180,10 +176,7 @@ class RemotePlace:
 
 
 class RemoteProcess:
-    """A server that a Ray actor started on another node.
-
-    The server's log is copied to this machine.
-    """
+    """A server that a Ray actor started on another node, with a copy of its log on this machine."""
 
     def __init__(
         self,
@@ -215,9 +208,9 @@ class RemoteProcess:
         return f"exit code {self.exit_code}"
 
     def poll_actor(self) -> None:
-        """Read the actor's last answer, and request the next one.
+        """Read the actor's last answer, and request the next answer.
 
-        Only one thread may call this method.
+        All calls of this method must come from one thread.
         """
         if self.exit_code is not None:
             return
@@ -257,8 +250,8 @@ class RemoteProcess:
 
 
 POLL_S = 0.2  # seconds between two checks for messages or an interruption
-DISMISS_S = 90.0  # seconds within which all replicas must end; then their process is killed
-FIND_S = 120.0  # limit in seconds on a node's first answer; imports take long on a busy node
+DISMISS_S = 90.0  # seconds within which all replicas must end, before their process is killed
+FIND_S = 120.0  # limit in seconds on a node's first answer, as imports take long on a busy node
 
 log = logging.getLogger(__name__)
 
@@ -266,8 +259,8 @@ log = logging.getLogger(__name__)
 class RayLauncher:
     """A launcher that places replicas on the nodes of a Ray cluster.
 
-    Each replica reserves one CPU core and its GPUs. All replicas end when this process ends. If a
-    node is lost, only its replicas are lost.
+    Each replica reserves one CPU core and its GPUs. All replicas end when the launcher's process
+    ends. If a node is lost, only the replicas on this node are lost.
     """
 
     def __init__(self, address: str | None) -> None:
@@ -280,7 +273,7 @@ class RayLauncher:
         self._address = address or AUTO
 
     def check(self, wanted: Wanted) -> None:
-        """Raise UsageError if replicas are to share GPUs; the cluster is checked later."""
+        """Raise UsageError if replicas are to share GPUs."""
         if wanted.share_gpus:
             raise UsageError(
                 "--share-gpus cannot be combined with --launcher ray, which gives each "
@@ -330,7 +323,6 @@ class RayLauncher:
         raise KeyboardInterrupt
 
     def _heard(self, child: Child) -> Any:
-        """Return the next message of the child process, or None after ``POLL_S`` seconds."""
         try:
             return child.pipe.recv() if child.pipe.poll(POLL_S) else None
         # Ray ends every process that has lost the head node of the cluster.
@@ -339,7 +331,7 @@ class RayLauncher:
 
 
 def _fit_places(calls: ReplicaCalls, placed: ReplicasPlaced, wanted: Wanted) -> list[RemotePlace]:
-    """Return the node of each replica; raise UsageError if nodes have different software."""
+    """Return the node of each replica. Raises UsageError if nodes have different software."""
     modules = tuple(engine_modules(wanted))
     asked = [
         calls.call(number, "find", wanted.python, wanted.chosen, modules)

@@ -20,14 +20,10 @@ from fairbench.live.processes.environment import ServerPython
 from fairbench.live.processes.process import GRACE_S, ServerProcess
 from fairbench_ray.connection import connected
 
-# seconds between two checks for answers while calls are open
-POLL_S = 0.05
-# seconds between two checks for messages while no call is open
-IDLE_POLL_S = 0.5
-# seconds within which all actors must close their servers
-CLOSE_S = 30.0
-# calls that an actor runs at once, so that a status check need not wait for a stop
-AT_ONCE = 4
+POLL_S = 0.05  # seconds between two checks for answers while calls are open
+IDLE_POLL_S = 0.5  # seconds between two checks for messages while no call is open
+CLOSE_S = 30.0  # seconds within which all actors must close their servers
+AT_ONCE = 4  # calls that an actor runs at once, so that a status check need not wait for a stop
 CPU, GPU = "CPU", "GPU"
 
 # When an actor ends, Ray kills its direct children. The shell makes the reaper a grandchild of the
@@ -74,7 +70,7 @@ class ReplicaActor:
         return free_ports(count)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start the server, of which the actor has at most one."""
+        """Start the server. An actor has at most one server."""
         under = (*BETWEEN, sys.executable, "-I", "-S", reaper.__file__, str(GRACE_S))
         self._server = ServerProcess(
             [*under, *command], self._log, environment=environment, reaped=True
@@ -83,7 +79,7 @@ class ReplicaActor:
     def look(self) -> tuple[int | None, bytes]:
         """Return the server's exit code (None while it runs) and its output since the last call."""
         assert self._server is not None
-        # The exit code is read before the log, so that the log of a server that has ended is
+        # The exit code is read before the log, because the log of a server that has ended is
         # complete.
         exit_code = self._server.exit_code
         with self._log.open("rb") as log:
@@ -106,8 +102,8 @@ class ReplicaActor:
 class Bundles(NamedTuple):
     """A request to place ``replicas`` replicas, each on one node with ``gpus`` GPUs.
 
-    With ``spread``, the replicas are distributed over as many nodes as possible. Ray places either
-    all of the replicas or none.
+    With ``spread``, the replicas are distributed over as many nodes as possible, and Ray places
+    either all replicas or none.
     """
 
     replicas: int
@@ -116,7 +112,7 @@ class Bundles(NamedTuple):
 
 
 class Placing(NamedTuple):
-    """A progress message with the number of placed replicas and what each replica needs."""
+    """A progress message with the number of placed replicas and the needs of each replica."""
 
     placed: int
     needs: str
@@ -132,7 +128,7 @@ class ReplicasPlaced(NamedTuple):
 class RemoteCall(NamedTuple):
     """A request to call a method of a replica's ``ReplicaActor``.
 
-    The answer carries the same ``ticket``.
+    ``ticket`` is a number that the answer to the request repeats.
     """
 
     ticket: int
@@ -142,14 +138,14 @@ class RemoteCall(NamedTuple):
 
 
 class CallResult(NamedTuple):
-    """A message with the return value of the call that has the same ``ticket``."""
+    """A message with the return value of the ``RemoteCall`` whose number is ``ticket``."""
 
     ticket: int
     value: Any
 
 
 class Broken(NamedTuple):
-    """A message that a call failed, with the reason. ``lost`` is True if the replica has died."""
+    """A message that a ``RemoteCall`` failed. ``lost`` is True if the replica has died."""
 
     ticket: int
     reason: str
@@ -195,7 +191,7 @@ def _are_placed(ray: Any, pipe: Connection, groups: list[Any], needs: dict[str, 
             return True
         pipe.send(Placing(placed, text))
         if pipe.poll(IDLE_POLL_S):
-            # Until the replicas are placed, the parent process sends no message except ``Close``.
+            # Before the replicas are placed, the parent process sends only ``Close``.
             return False
 
 

@@ -19,12 +19,12 @@ from fairbench.execute.tasks import Failure, Interruption, Saving, attempt
 from fairbench_ray.connection import connected, give_up
 
 POLL_S = 0.2  # seconds between two checks whether the tasks should stop
-STOP = "stop"  # the message that asks the process to stop all tasks
+STOP = "stop"  # message that asks the process to stop all tasks
 MOST_LOST = 5  # a task that has lost this many nodes fails, because it may crash nodes
 
 
 class StartedTasks:
-    """A Ray actor that records which tasks have started, and tells them when to stop."""
+    """A Ray actor that records which tasks have started, and tells tasks when to stop."""
 
     def __init__(self) -> None:
         self._begun: set[int] = set()
@@ -37,7 +37,7 @@ class StartedTasks:
         return index in self._begun
 
     async def lost(self, index: int) -> None:
-        """Record that a task's node was lost, so the task must start again."""
+        """Record that a task's node was lost, so that the task can start again."""
         self._begun.discard(index)
 
     async def stopped(self) -> None:
@@ -59,7 +59,7 @@ def work(sent_files: bytes, pickled: bytes, index: int, started: Any) -> bytes:
     unpacked: SentFiles = pickle.loads(sent_files)
     unpacked.check(platform.node())
     task = pickle.loads(pickled)
-    # ``ray.get`` would give the CPU core of this task to another task, so the code waits for a
+    # ``ray.get`` would release the CPU core of this task to another task, so the code waits for a
     # future.
     if not started.begin.remote(index).future().result():
         return b""
@@ -146,7 +146,7 @@ class _Bridge:
         self._running[ref] = index
 
     def _stop(self) -> None:
-        """Cancel the tasks that have not started, and wait for those that have started."""
+        """Cancel the tasks that have not started, and ask all other tasks to stop."""
         self._stopped = True
         begun = self._ray.get(self._started.stop.remote())
         for ref, index in self._running.items():
@@ -163,8 +163,8 @@ class _Bridge:
         except errors.TaskCancelledError:
             # ``_stop`` cancelled this task before it started.
             pass
-        # An error in a task is part of its result; a RayTaskError comes from the code around the
-        # task.
+        # An error in a task is part of the task's result. A RayTaskError comes from the code that
+        # runs the task.
         except errors.RayTaskError as error:
             if isinstance(error.cause, errors.RayActorError):
                 # The lost actor ran on this process's own node, so this node is about to fail.
@@ -193,8 +193,8 @@ class _Bridge:
 def _work_function() -> Any:
     """Return a function that Ray pickles by value.
 
-    This way even a node without fairbench can unpickle the function, which then reports that
-    fairbench is missing.
+    A node without fairbench can unpickle this function, which then reports that fairbench is
+    missing.
     """
 
     def work(sent_files: bytes, task: bytes, index: int, started: Any) -> bytes:

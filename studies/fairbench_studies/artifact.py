@@ -1,8 +1,8 @@
 """``fairbench reproduce artifact``: a page with every reproduced figure and claim of the papers.
 
-The page is for a committee that evaluates a paper's artifact. For each part of each claim, it
-states the paper's result, fairbench's result with its interval, the verdict, and the conditions
-under which the verdict holds.
+The page is for a committee that evaluates a paper's artifact. For each part of a claim, the page
+shows the paper's result, fairbench's result with its interval, and the verdict. The page also names
+the readings (interpretations) of the paper under which the part holds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HEADINGS = ("part", "here", "95% interval", "verdict", "holds under")
 
 
 class PaperTable(NamedTuple):
-    """A paper: the file with the verdicts on its claims, and the prefix of its pictures' names."""
+    """A paper with the stem of its file of verdicts and the prefix of its pictures' names."""
 
     title: str
     stem: str
@@ -47,12 +47,11 @@ PAPERS = (
 
 
 def artifact_page(folders: Sequence[Path], repeated: Mapping[str, str]) -> Page:
-    """Build the page from the results that are stored in folders.
+    """Build the page from stored results.
 
     Args:
-        folders: The folders to search. A table of claims is read from the first that has it.
-        repeated: For each figure that was simulated again, how its runs compare with the stored
-            values.
+        folders: The folders to search, in order, for each paper's table of claims.
+        repeated: For each figure whose runs were repeated, a comparison with the stored values.
 
     Raises DataError if a table of claims does not exist.
     """
@@ -84,7 +83,6 @@ def _rows(folders: Sequence[Path], paper: PaperTable) -> list[dict[str, str]]:
 
 
 def _counted(paper: PaperTable, setting: str, rows: Sequence[Row]) -> tuple[str, str, str]:
-    """Return a headline: the paper and the setting, how many parts hold, and other verdicts."""
     counts = Counter(row["outcome"] for row in rows)
     tested = sum(counts[one] for one in COUNTED)
     rest = ", ".join(f"{counts[one]} {one}" for one in COUNTED[1:])
@@ -93,7 +91,6 @@ def _counted(paper: PaperTable, setting: str, rows: Sequence[Row]) -> tuple[str,
 
 
 def _how(repeated: Mapping[str, str]) -> Section:
-    """Return the section that says where the numbers come from."""
     blocks: list[Any] = [
         Paragraph(
             "A verdict is one of: holds, reversed, off (a number outside its band), inconclusive, "
@@ -125,7 +122,6 @@ def _section(
 
 
 def _pictures(paper: PaperTable, figure: str, setting: str) -> list[str]:
-    """Return the paths of a figure's stored pictures."""
     names = f"{paper.pictures}*.svg" if paper.pictures else f"{figure}.svg"
     if "rerun" in setting:
         names = f"{figure}-dlpm-paper.svg"
@@ -133,7 +129,6 @@ def _pictures(paper: PaperTable, figure: str, setting: str) -> list[str]:
 
 
 def _grid_rows(rows: Sequence[Row]) -> Iterator[tuple[Cell, ...]]:
-    """Yield a heading for each claim, and a table row for each of its parts."""
     claim = ""
     for row in rows:
         if row["number"] != claim:
@@ -150,7 +145,7 @@ def _grid_rows(rows: Sequence[Row]) -> Iterator[tuple[Cell, ...]]:
 
 
 def outcomes_in(text: str) -> dict[str, Outcome]:
-    """Parse a text such as ``output tok/s: holds; makespan: reversed`` into outcomes by name."""
+    """Parse a text such as ``output tok/s: holds; makespan: reversed``; return verdicts by name."""
     named = (one.rpartition(": ") for one in text.split("; ") if one)
     return {name: Outcome(made) for name, _, made in named}
 
@@ -164,13 +159,13 @@ def write_artifact(page: Page, folder: Path) -> list[Path]:
 
 
 def repeat_first_seeds(folder: Path, runs: Path, context: RunContext) -> dict[str, str]:
-    """Simulate the first seed of each figure again, and compare with the stored values.
+    """Simulate the first seed of each figure again, and compare the runs with the stored values.
 
     Args:
         folder: The folder with the results and the stored values of each seed.
         runs: The folder for the new simulation runs.
 
-    Returns, for each figure, a text that says how many runs repeat the stored values.
+    Returns, for each figure, the number of runs that repeat the stored values, as text.
     """
     said = {}
     for figure in sweep_names():
@@ -185,7 +180,6 @@ def repeat_first_seeds(folder: Path, runs: Path, context: RunContext) -> dict[st
 def _agreement(
     stored: Iterable[SchedulerResults], again: Iterable[SchedulerResults], failed: int
 ) -> str:
-    """Return a text such as ``5 of 5 runs repeat every stored value``."""
     known = [_facts(run.summary) for cell in stored for run in cell.runs]
     new = [_facts(run.summary) for cell in again for run in cell.runs]
     same = sum(one in known for one in new)

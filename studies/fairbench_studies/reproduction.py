@@ -1,4 +1,4 @@
-"""The functions behind ``fairbench reproduce``: complete runs, draw figures, judge claims."""
+"""The functions behind ``fairbench reproduce``: make runs, draw figures, judge claims."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ from fairbench_studies.vtc.command import VTC
 ALL, CLAIMS = "all", "claims"
 PAPERS = {paper.name: paper for paper in (VTC, PREBLE)}
 OTHERS = (*PAPERS, FRONTIER)
-# ``PRESETS`` maps the title of each group of settings to True if the settings come from a preset,
-# and to False if the settings are fairbench's defaults.
+# ``PRESETS`` maps the title of a group of settings to True for a preset's settings, and to False
+# for default settings.
 PRESETS = {AT_RERUN: True, AT_DEFAULTS: False}
 
 
@@ -77,12 +77,12 @@ class Asked:
 
     @property
     def ending(self) -> str:
-        """The suffix of the names of folders with runs."""
+        """The suffix of the names of folders that hold runs."""
         return QUICK if self.quick else ""
 
 
 def carry_out(asked: Asked) -> None:
-    """Make a figure's missing runs, draw the figure and judge claims, as the options say."""
+    """Make a figure's missing runs, draw the figure and judge the claims, as the options say."""
     _check(asked)
     if asked.figure == ARTIFACT:
         _artifact(asked)
@@ -127,8 +127,8 @@ def _check(asked: Asked) -> None:
 def _artifact(asked: Asked) -> None:
     """Judge all claims from stored values, and write a page about every figure and claim.
 
-    By default, the first seed of each figure with stored values is simulated again. ``quick``
-    simulates nothing, and ``full`` simulates and judges everything first.
+    With ``full``, all runs are made first. With ``quick``, no run is made. By default, the first
+    seed of each figure is simulated again and compared with the stored values.
     """
     if asked.full:
         for figure in (ALL, *PAPERS):
@@ -153,7 +153,6 @@ def _artifact(asked: Asked) -> None:
 
 
 def _another_paper(asked: Asked) -> None:
-    """Reproduce the VTC paper or the Preble paper, or run the frontier study."""
     check_drawable()
     folder = asked.result_dir / asked.figure
     if asked.figure == FRONTIER:
@@ -167,7 +166,6 @@ def _another_paper(asked: Asked) -> None:
 
 
 def _figures(asked: Asked) -> None:
-    """Make runs and draw figures of the DLPM paper, or judge the paper's claims, or both."""
     drawn = asked.figure != CLAIMS
     if drawn:
         check_drawable()
@@ -183,10 +181,7 @@ def _figures(asked: Asked) -> None:
 
 
 def _wanted(figure: str, preset: str | None) -> list[PaperFigure]:
-    """Return the figures for which runs are needed.
-
-    Raises UsageError if the preset has settings for no figure.
-    """
+    """Return the figures to run. Raises UsageError if the preset has settings for no figure."""
     if figure not in (ALL, CLAIMS):
         return [figure_named(figure, preset)]
     at_preset = list(figures_of(preset or AUTHORS).values())
@@ -200,8 +195,8 @@ def _fill(
 ) -> None:
     """Run the missing simulations in the folder of each figure.
 
-    Raises RunFailed if simulations failed, after all others have ended, and Interrupted after a
-    signal.
+    Raises Interrupted after a signal. If simulations failed, raises RunFailed when all other
+    simulations have ended.
     """
     failed = 0
     with run_context(shown_progress() if show else None, executor) as context:
@@ -220,7 +215,6 @@ def _fill(
 
 
 def _judge(folders: Mapping[PaperFigure, Path], claims_dir: Path) -> None:
-    """Judge the claims from stored runs, and store the per-seed values on which verdicts rest."""
     read = {one: one.read(folder) for one, folder in folders.items()}
     kept = {one: keeping(source) if one.name != TIMED else source for one, source in read.items()}
     settings = [_setting(title, kept, own=own) for title, own in PRESETS.items()]
@@ -235,13 +229,11 @@ def _judge(folders: Mapping[PaperFigure, Path], claims_dir: Path) -> None:
 
 
 def _setting(title: str, kept: Mapping[PaperFigure, Any], *, own: bool) -> Setting:
-    """Return a setting with the data of its figures."""
     sources = {one.name: source for one, source in kept.items() if bool(one.preset) is own}
     return Setting(title, with_four(sources))
 
 
 def _judge_stored(source: Path, claims_dir: Path) -> None:
-    """Judge the claims from stored values in a results folder, without any simulation."""
     _write(stored_settings(source), claims_dir, source / SEEDS)
 
 

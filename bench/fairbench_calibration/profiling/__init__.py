@@ -1,4 +1,4 @@
-"""Making of timing profiles from a model's config, a benchmark, or a server."""
+"""Functions that make timing profiles from a model's config, a benchmark, or a server."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
 """Calibration of a derived profile with the output of one benchmark.
 
 Three coefficients are fitted to the requests' times per token: the rate of memory reads, the cost
-of another sequence in a step, and the launch cost of a step. All others stay as derived.
+of another sequence in a step, and the launch cost of a step. The fit changes no other coefficient.
 """
 
 from __future__ import annotations
@@ -21,20 +21,13 @@ from fairbench_calibration.profiling.fit import (
     softened,
 )
 
-# end of the id of a calibrated timing profile
-CALIBRATED = "calibrated"
-# most requests whose times a fit uses
-MOST_REQUESTS = 400
-# seconds within which first tokens of prompts of the same iteration arrive
-TOGETHER_S = 1e-3
-# minimum of the coefficient c_nd in ms, because operator tables do not include sampling
-_LEAST_C_ND = 0.002
-# usual deviations of the logarithms of the three fitted numbers
-_PRIORS = np.array([0.15, 0.7, 0.7])
-# most weight of all requests together in the fit, in requests
-_WEIGHT = 100
-# most change of the logarithm of each fitted number
-_BOUND = np.log(4.0)
+CALIBRATED = "calibrated"  # last part of a calibrated profile's id
+MOST_REQUESTS = 400  # largest number of requests whose times a fit uses
+TOGETHER_S = 1e-3  # first tokens of one iteration's prompts arrive within this time
+_LEAST_C_ND = 0.002  # minimum of c_nd in ms, because operator tables do not include sampling
+_PRIORS = np.array([0.15, 0.7, 0.7])  # standard deviations of the fitted numbers' logarithms
+_WEIGHT = 100  # largest weight of all requests together in the fit, as a number of requests
+_BOUND = np.log(4.0)  # largest change of the logarithm of each fitted number
 
 
 class Decoded(NamedTuple):
@@ -46,7 +39,7 @@ class Decoded(NamedTuple):
         decodes: Mean number of sequences in a decode step, including the request itself.
         context: Mean number of context tokens of the sequences in a decode step.
         iterations: Number of iterations during the decode that prefilled other prompts.
-        tokens: Mean number of new prompt tokens in these iterations.
+        tokens: Mean number of new prompt tokens in the iterations that prefilled other prompts.
     """
 
     steps: Column
@@ -57,7 +50,7 @@ class Decoded(NamedTuple):
     tokens: Column
 
     def predicted_ms(self, costs: Mapping[str, float], *, mixed: bool) -> Column:
-        """Return the predicted decode times; with ``mixed``, a step both prefills and decodes."""
+        """Return predicted decode times (ms). With ``mixed``, a step both prefills and decodes."""
         none = np.zeros(len(self.steps))
         step = Iterations(none, none, none, self.decodes, self.context)
         decode_ms = predicted_ms(costs, step)
@@ -142,10 +135,7 @@ def calibrated(seen: Decoded, start: TimingProfile, *, mixed: bool) -> TimingPro
 def _scaled(
     start: TimingProfile, memory: float, sequence: float, launch: float
 ) -> dict[str, float]:
-    """Return the coefficients of ``start`` with the three fitted factors applied.
-
-    The launch cost includes the host's time.
-    """
+    """Return the coefficients of ``start`` times the fitted factors, with the host's time in c0."""
     costs = dict(start.coefficients_ms)
     for name in {"c_w", "c_e", "c_K"} & costs.keys():
         costs[name] *= memory

@@ -55,8 +55,8 @@ def model_config(model: str) -> ModelConfig:
     Raises UsageError for an unknown model, or DataError with the name of a wrong file.
 
     Args:
-        model: A bundled model in any spelling, the path of a ``config.json`` or of its folder, or a
-            name ``owner/name`` on the Hugging Face hub, which needs a network.
+        model: The name of a bundled model, the path of a ``config.json`` or of its folder, or a
+            name ``owner/name`` on the Hugging Face hub.
     """
     path = Path(model)
     if path.is_dir() and (path / "config.json").is_file():
@@ -99,33 +99,29 @@ def _from_hub(model: str) -> ModelConfig:
     return ModelConfig(canonical_model(model, model_configs()), config, url)
 
 
-# random iterations for the fit, how many of them are held out for a test, and their seed
+# The fit draws ``ITERATIONS`` random iterations, of which ``HELD_OUT`` only test the fit.
 ITERATIONS, HELD_OUT, SEED = 900, 270, 0
-# most sequences in a batch of a random iteration for the fit
-LARGEST_BATCH = 400
-# end of the id of a timing profile that was computed from a data sheet
-ROOFLINE = "roofline"
-# the host's time in an iteration, which operator tables do not include
-HOST_MS = 0.5
-# measured time in ms for launching a layer's prefill kernels on SGLang
-LEAST_LAYER_MS = 15 / 36
+LARGEST_BATCH = 400  # largest number of sequences in a batch of a random iteration
+ROOFLINE = "roofline"  # last part of the id of a profile that was computed from a data sheet
+HOST_MS = 0.5  # time of the host in an iteration, which operator tables do not include
+LEAST_LAYER_MS = 15 / 36  # measured time for launching a layer's prefill kernels on SGLang
 
 FRONTENDS = {
     "sglang": Frontend(request_ms=0.2486, token_ms=0.003, delay_ms=9.913),
     "vllm": Frontend(request_ms=1.5, token_ms=0.003, delay_ms=9.913),
 }
-"""Times of HTTP and tokenizer, measured with Llama-3.1-8B on an A100."""
+"""Times of HTTP and the tokenizer, measured with Llama-3.1-8B on an A100."""
 
 
 class Derived(NamedTuple):
     """A derived timing profile, with the data of its fit.
 
     Attributes:
-        profile: The timing profile that was derived.
+        profile: The derived timing profile.
         source: The origin of the times, as text.
-        note: The reason why no better source was used, or "" if there is no better one.
-        error_pct: Errors of the fit in percent, on iterations that it did not use.
-        held: The iterations that were held out of the fit.
+        note: The reason why no better source was used, or "".
+        error_pct: Errors of the fit in percent, on iterations that the fit did not use.
+        held: The iterations that the fit did not use.
         times_ms: Times in ms of the iterations in ``held``, without the host's time, shape
             (n_iterations,).
     """
@@ -139,8 +135,6 @@ class Derived(NamedTuple):
 
 
 class _Estimate(NamedTuple):
-    """Estimated times of iterations, with their source and grade."""
-
     times_ms: fit.Column
     kind: str
     grade: str
@@ -199,7 +193,6 @@ def derive(
 
 
 def _better_profiles(place: str) -> str:
-    """Return a text that names bundled profiles better than a roofline, or ""."""
     names = [name for name in profile_ids() if name.startswith(place) and "roofline" not in name]
     return f". Bundled, and better: --gpu {' or '.join(names)}" if names else ""
 
@@ -258,10 +251,9 @@ def measured_grade() -> str:
     )
 
 
-# batch sizes whose decode times are printed, and the context of each sequence in tokens
+# Decode times are printed for ``BATCHES`` sequences, each with ``CONTEXT`` tokens of context.
 BATCHES, CONTEXT = (1, 8, 64), 1_000
-# tokens of prompts whose prefill times are printed
-PROMPTS = (128, 1_024, 8_192)
+PROMPTS = (128, 1_024, 8_192)  # prompt lengths in tokens whose prefill times are printed
 
 
 def described(

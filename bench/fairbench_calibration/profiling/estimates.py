@@ -1,4 +1,4 @@
-"""Estimated times of iterations, from tables of measured operators or a roofline model.
+"""Estimated times of iterations, from tables of measured operators or from a roofline model.
 
 The operator tables come with the optional package ``aiconfigurator-core``. NVIDIA measured the
 operators on the named GPU; the package models how their times add up to the time of an iteration.
@@ -6,7 +6,7 @@ operators on the named GPU; the package models how their times add up to the tim
 The roofline model uses the numbers in a GPU's data sheet and the shape of a model. In an iteration,
 the GPU reads weights and KV cache once, and computes matrix products. Layers run one after another;
 within a layer, products and memory reads overlap only partly. The fractions of peak speed that
-kernels reach are typical values, not measured on the given GPU.
+kernels reach are typical values, which were not measured on the given GPU.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ def operators_ms(
         given |= {"model_path": folder, "model_name": folder}
         given |= {"system": gpu.system, "system_name": gpu.system} | chosen
         missing = ""
-        # Tables of some GPUs have latent attention only with the default data types.
+        # The tables of some GPUs have latent attention only with the default data types.
         for kv in (_KV[kv_dtype], {}):
             try:
                 model = RustForwardPassPerfModel.from_native(given | kv)
                 times = [_estimated_ms(model, row) for row in zip(*it, strict=True)]
-            # aiconfigurator has no exception class of its own
+            # aiconfigurator has no exception class of its own.
             except Exception as error:
                 missing = missing or " ".join(str(error).split()).partition(" at /")[0]
                 continue
@@ -106,7 +106,7 @@ def _estimated_ms(model: Any, row: tuple[float, ...]) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the messages in which ``aiconfigurator-core`` reports fallbacks."""
+    """Silence the log messages in which ``aiconfigurator-core`` reports fallbacks."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -116,17 +116,15 @@ def _quiet() -> Iterator[None]:
 
 
 ATTENTION_SHARE = 0.50  # fraction of the GPU's peak that matrix products of attention reach
-# median of the coefficient p in operator fits of Llama-3.1-8B on five GPUs; 1 is a plain sum
+# ``OVERLAP`` is the median of the coefficient p in operator fits of Llama-3.1-8B on five GPUs.
 OVERLAP = 1.9
-# Memory bandwidth and vocabulary in the measurement of c0 and c_nd, with SGLang on an A10G
-# (Llama-3.1-8B and 3.2-3B). Norms, activations and sampling read and write memory, so their times
-# scale with the bandwidth.
+# The coefficients c0 and c_nd were measured with SGLang on an A10G (Llama-3.1-8B and 3.2-3B), at
+# the bandwidth ``MEASURED_GB_S``. Norms, activations and sampling read and write memory, so their
+# times scale with the bandwidth.
 MEASURED_GB_S, MEASURED_VOCABULARY = 600, 128_256
-# microseconds for the norms and activations of a layer (c0 divided by 32 layers)
-LAYER_US = 88.7
+LAYER_US = 88.7  # time for the norms and activations of a layer (c0 divided by 32 layers)
 SEQUENCE_US = 50.2  # microseconds for sampling a sequence (c_nd)
-# rate of matrix products of small experts, as a fraction of that of dense products
-EXPERT_SHARE = 0.86
+EXPERT_SHARE = 0.86  # speed of small experts' matrix products, relative to dense products
 LINK_SHARE = 0.80  # fraction of the link's bandwidth that transfers between GPUs reach
 MS = 1e3
 
@@ -135,10 +133,10 @@ ALL_REDUCE = {
     Interconnect.PCIE: (18.0, 1.0),
     Interconnect.PCIE_HOST: (30.0, 0.5),
 }
-"""The latency of an all-reduce in us, and the fraction of the link's bandwidth that it reaches.
+"""The latency of an all-reduce in us, and the fraction of the link's bandwidth that is reached.
 
 Each layer of a model has two all-reduces. Without peer access, a GPU writes to the host's memory,
-from which the other GPU reads.
+from which another GPU reads.
 """
 
 
@@ -154,16 +152,15 @@ def roofline_ms(
 
 
 def _small_kernels_s(shape: ModelShape, gpu: GPU, it: Iterations) -> Column:
-    """Return the seconds of norms, activations and sampling in each iteration."""
     slower = MEASURED_GB_S / gpu.memory_gb_s
     sampling = SEQUENCE_US * shape.vocabulary / MEASURED_VOCABULARY
     return np.asarray(slower * 1e-6 * (shape.layers * LAYER_US + sampling * it.decodes))
 
 
 def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, token_s: float) -> Column:
-    """Return the seconds of attention: products of prefills, and reads of KV.
+    """Return the seconds of attention: matrix products of prefills, and reads of the KV cache.
 
-    ``token_s`` is the time to read the KV of a token, in seconds.
+    ``token_s`` is the time to read the KV cache of one token, in seconds.
     """
     full = shape.layers - shape.windowed_layers
     heads, latent = shape.heads / tp, shape.latent
@@ -183,7 +180,7 @@ def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, token_s: 
 
 
 def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth: float) -> Column:
-    """Return the seconds of linear layers, whose reads and products overlap in part."""
+    """Return the seconds of linear layers, whose memory reads and products overlap in part."""
     dense_bytes = 2.0 if dtype == "mxfp4" else WEIGHT_BYTES[dtype]
     attention = shape.layers * shape.attention_weights
     used = shape.experts.active if shape.experts else 0
@@ -196,7 +193,7 @@ def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth
         (active, read, WEIGHT_BYTES[dtype], share),
         (shape.output_weights, shape.output_weights, 2.0, 1.0),
     ):
-        # Experts take about as long in fp8 as in 16 bits, as measured.
+        # According to measurements, experts take about as long in fp8 as in 16 bits.
         fast = each == WEIGHT_BYTES["fp8"] and of_dense == 1.0 and gpu.fp8_tflops
         multiply = 2 * weights * tokens / ((fast or gpu.bf16_tflops) * 1e12 * gpu.compute_share)
         multiply /= of_dense

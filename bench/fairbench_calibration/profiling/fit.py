@@ -12,11 +12,11 @@ from fairbench.hardware.timing import DIMENSIONLESS
 
 Column = NDArray[np.float64]
 
-MOST_CONTEXT = 400_000  # largest context of a decode batch in an iteration, in tokens
+MOST_CONTEXT = 400_000  # largest total context of a decode batch in an iteration, in tokens
 
 
 class Iterations(NamedTuple):
-    """A table of iterations, in each of which sequences of a kind have equal lengths.
+    """A table of iterations. In each iteration, sequences of one kind have equal lengths.
 
     Attributes:
         prefills: Number of sequences in prefill.
@@ -43,12 +43,12 @@ class Iterations(NamedTuple):
         return self.new * (self.prefix + (self.new + 1) / 2)
 
     def selected(self, chosen: slice) -> Iterations:
-        """Return the iterations in the range ``chosen``."""
+        """Return the iterations whose indices are in the slice ``chosen``."""
         return Iterations(*(column[chosen] for column in self))
 
 
 def drawn(count: int, rng: np.random.Generator, most_context: int = MOST_CONTEXT) -> Iterations:
-    """Draw random iterations: a third only prefills, a third only decodes, a third does both.
+    """Draw random iterations: a third only prefills, a third only decodes, and a third does both.
 
     Lengths and numbers of sequences are uniform on a logarithmic scale.
 
@@ -87,20 +87,19 @@ TURNS = (
     {"c0": 2.0, "c_w": 0.3, "p": 0.6, "c_T": 0.3, "c_e": 3.0},
     {"c0": 0.5, "c_w": 0.3, "p": 1.5, "c_T": 2.0, "c_e": 2.0},
 )
-"""Multiples of the estimate from which fits also start, as a fit may end in a local minimum."""
+"""Factors by which fits scale their starting values, because a fit can end in a local minimum."""
 
 LEAST_P, MOST_P = 1.0, 8.0  # limits on the coefficient p of a timing profile
 NEGLIGIBLE = 1e-4  # a coefficient below this fraction of its starting value becomes 0
-# most steps of a minimisation, the difference from which slopes are computed, and the longest step
+# A minimisation has at most ``_STEPS`` steps of at most ``_LONGEST``. Slopes are computed from
+# differences of ``_TRIAL``.
 _STEPS, _TRIAL, _LONGEST = 200, 1e-5, 1.0
-# relative error above which the loss of an iteration is linear instead of squared
-_SOFT = 0.05
-# a minimisation ends when a step reduces the loss by less than this fraction
-_ENOUGH = 1e-9
+_SOFT = 0.05  # relative error above which the loss is linear instead of squared
+_ENOUGH = 1e-9  # a minimisation ends when a step reduces the loss by less than this fraction
 
 
 def predicted_ms(c: Mapping[str, float], it: Iterations) -> Column:
-    """Return the formula's milliseconds for each iteration, without the host's time."""
+    """Return the formula's time in ms for each iteration, without the host's time."""
     weights = c["c_w"] + c.get("c_e", 0.0) * (1 - c.get("q_e", 1.0) ** it.tokens)
     linear = c["c_T"] * it.tokens
     logs = (c["p"] * np.log(np.maximum(1e-12, part)) for part in (weights, linear))
@@ -122,17 +121,17 @@ def fitted(
 ) -> dict[str, float]:
     """Return the non-negative coefficients that fit the times best.
 
-    They minimise the soft-L1 loss of the logarithms.
+    The coefficients minimise the soft-L1 loss of the logarithms of the times.
 
     Args:
         it: The composition of each measured iteration.
         times_ms: Times of the iterations in ms, shape (n_iterations,).
         experts_left: Fraction of the experts that a token does not use, 0 for a dense model.
         waits: How often each of ``times_ms`` contains a constant unknown delay, or None for never.
-            The result has this delay as ``delay_ms``.
+            The function returns the delay as the coefficient ``delay_ms``.
         start: The coefficients with which the search begins.
-        prior: Weight of a coefficient's squared logarithmic deviation from ``start``; an iteration
-            has weight 1.
+        prior: Weight of a coefficient's squared logarithmic deviation from ``start``, where an
+            iteration has the weight 1.
     """
     names = [name for name in START if experts_left or name != "c_e"]
     names += ["delay_ms"] if waits is not None else []

@@ -1,8 +1,8 @@
-"""A catalogue of GPUs with data sheet numbers and usable memory; files may add GPUs.
+"""A catalogue of GPUs with data sheet numbers and usable memory. Files can add further GPUs.
 
 Peaks are for dense matrices (without sparsity) with 32-bit accumulation, and come from the vendors'
-data sheets. ``pre_load_avail_gib`` follows logs of SGLang on cards with 80 GB and 24 GB. For others
-it is an estimate: the memory that the driver reports, minus 0.5 GiB. ``mem_fraction_static`` and
+data sheets. ``pre_load_avail_gib`` follows logs of SGLang on cards with 80 GB and 24 GB. For cards
+of other sizes, it is the memory that the driver reports, minus 0.5 GiB. ``mem_fraction_static`` and
 ``chunked_prefill_size`` are the values that SGLang 0.5.23 chooses for a card's memory.
 """
 
@@ -25,7 +25,7 @@ class Interconnect(StrEnum):
     """The path over which the GPUs of a node exchange data.
 
     ``pcie`` needs peer access, by which GPUs read each other's memory. GeForce drivers and most
-    virtual machines lack it, so that data pass through the host's memory (``pcie-host``).
+    virtual machines have no peer access, so data pass through the host's memory (``pcie-host``).
     """
 
     NVLINK = "nvlink"
@@ -34,7 +34,7 @@ class Interconnect(StrEnum):
 
 
 LINK_GB_S = {Interconnect.NVLINK: 300.0, Interconnect.PCIE: 25.2, Interconnect.PCIE_HOST: 25.2}
-"""The usual bandwidths between GPUs, for an A100's NVLink and for PCIe 4.0 x16."""
+"""The usual bandwidths between GPUs (GB/s), for an A100's NVLink and for PCIe 4.0 x16."""
 
 
 class GPU(NamedTuple):
@@ -52,7 +52,7 @@ class GPU(NamedTuple):
         mem_fraction_static: Fraction of the free memory that weights and KV cache use.
         chunked_prefill_size: Largest number of prompt tokens in an iteration.
         host_gb_s: Measured bandwidth to the host's memory, in 10^9 bytes/s.
-        interconnect: Path to the other GPUs of the node.
+        interconnect: The link by which the GPU exchanges data with other GPUs of its node.
         compute_share: Fraction of the peak speed that dense matrix products reach.
         memory_share: Fraction of the memory bandwidth that kernels reach.
     """
@@ -81,10 +81,10 @@ class GPU(NamedTuple):
 
 
 _HOST = Interconnect.PCIE_HOST
-# GeForce cards accumulate in 32 bits at half rate, so power does not limit their products: cuBLAS
-# reaches 92% of the peak on the similar L20, and layers 85% of cuBLAS, as on an A100. They lack
-# error correction, which takes a sixteenth of an A10G's memory bandwidth (share 0.80). The MI300X's
-# fraction of the peak is an estimate.
+# GeForce cards accumulate in 32 bits at half rate, so power does not limit their products. cuBLAS
+# reaches 92% of the peak on the similar L20, and layers reach 85% of cuBLAS, as on an A100. GeForce
+# cards lack error correction, which takes a sixteenth of an A10G's memory bandwidth (share 0.80).
+# The MI300X's fraction of the peak is an estimate.
 _GEFORCE = (_HOST, 0.78, 0.85)
 _MI300X_SHARE = 0.50
 _ALL = (
@@ -113,7 +113,7 @@ _MAKERS = ("nvidia", "amd", "instinct", "geforce", "tesla")
 
 
 def find_gpu(text: str) -> GPU:
-    """Return the GPU with this name or unique prefix; the memory size may be left out.
+    """Return the GPU with this name or unique prefix. The name may omit the memory size.
 
     Words such as ``NVIDIA``, ``GeForce`` and ``SXM5`` are ignored, and ``RTX 4090`` means
     ``rtx4090``. Raises UsageError for an unknown or ambiguous name.
@@ -139,9 +139,9 @@ def find_gpu(text: str) -> GPU:
 
 _DRIVER_GIB = 1.2  # GiB that the driver and CUDA use on an 80-GB A100
 _SIZES = ((35, 2_048, 2_900), (60, 4_096, 7_744), (160, 8_192, 13_888), (inf, 16_384, 26_176))
-"""Rows of a GPU's memory in GB, SGLang's ``chunked_prefill_size`` and reserved MiB.
+"""Rows (memory limit in GB, SGLang's ``chunked_prefill_size``, MiB that SGLang reserves).
 
-Each row applies to GPUs with less memory than its first value.
+A row applies to GPUs whose memory is below the row's limit.
 """
 
 Positive = Annotated[float, Field(gt=0, lt=1e7)]
@@ -175,7 +175,7 @@ class _Spec(BaseModel):
 
 
 def read_gpu(path: Path) -> GPU:
-    """Return the GPU that a TOML or JSON file describes; raise DataError for a wrong field."""
+    """Return the GPU that a TOML or JSON file describes. Raises DataError for a wrong field."""
     shown = str(path)
     data: Any = json_file(path, shown) if path.suffix == ".json" else read_toml(path, shown)
     with of_file(shown, _Spec.model_fields):

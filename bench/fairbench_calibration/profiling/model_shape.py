@@ -10,11 +10,11 @@ from fairbench.errors import DataError, UsageError
 from fairbench.hardware.timing import KVPool, VLLMMemory
 
 WEIGHT_BYTES = {"fp16": 2.0, "fp8": 1.0, "int4": 0.53, "mxfp4": 0.53}
-"""Bytes of a weight by data type; four-bit types include the scales of groups."""
+"""Bytes per weight by data type. Four-bit types include the scales of groups of weights."""
 
 _NATIVE = {"fp8": "fp8", "mxfp4": "mxfp4", "awq": "int4", "gptq": "int4"}
 KV_BYTES = {"fp16": 2, "fp8": 1}
-"""Bytes of a value in the KV cache by data type."""
+"""Bytes per value in the KV cache, by data type."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class ModelShape:
 
     @property
     def output_weights(self) -> int:
-        """The number of weights in the output layer, which have 16 bits."""
+        """The number of weights in the output layer, which are stored with 16 bits."""
         return self.vocabulary * self.hidden
 
     @property
@@ -93,7 +93,7 @@ class ModelShape:
 
     @property
     def active_parameters(self) -> float:
-        """The number of weights that the computation of one token uses."""
+        """The number of weights that are used to compute one token."""
         used = self.experts.active if self.experts else 0
         return self.layers * self.attention_weights + self.mlp_weights(used) + self.output_weights
 
@@ -117,8 +117,8 @@ class ModelShape:
     def kv_bytes(self, tp: int, dtype: str = "fp16") -> int:
         """Return the bytes of a token's KV cache on each of ``tp`` GPUs.
 
-        The latent KV cache of MLA models has the same size on every GPU. Layers with a sliding
-        window count like other layers.
+        The latent KV cache of MLA models has equal size on every GPU. A layer with a sliding window
+        counts like a layer without a window.
         """
         each = KV_BYTES[dtype]
         if self.latent is not None:
@@ -220,7 +220,7 @@ TOTAL_GIB = {
     "h100-80gb": 79.19,
     "h200-141gb": 139.8,
 }
-"""Total memory in GiB that PyTorch reports for a GPU, from public logs."""
+"""Total memory in GiB of each GPU, as PyTorch reports it in public logs."""
 
 _LOGIT_BYTES = 2 + 4 + 4  # two logits (16 and 32 bits) and a probability
 _ACTIVATION_BYTES = 2
@@ -232,7 +232,7 @@ UTILIZATION = 0.92  # default gpu_memory_utilization of vLLM 0.32.0 (``vllm/conf
 def vllm_memory(
     pool: KVPool, shape: ModelShape, gpu: str, tp: int, utilization: float = UTILIZATION
 ) -> VLLMMemory:
-    """Return the memory that a vLLM server uses beside weights and KV cache.
+    """Return the memory that a vLLM server uses besides weights and KV cache.
 
     Args:
         pool: The memory of the GPU, and the memory of the weights.
@@ -245,7 +245,7 @@ def vllm_memory(
     return VLLMMemory(
         total_gib=TOTAL_GIB.get(gpu, pool.pre_load_avail_gib),
         gpu_memory_utilization=utilization,
-        # two tensors of the hidden size, and the outputs of the MLP's gate, up and activation
+        # The pass holds two tensors of the hidden size, and the MLP's gate, up and activation.
         forward_bytes=2 * hidden_bytes + 3 * shape.mlp / tp * _ACTIVATION_BYTES,
         hidden_bytes=hidden_bytes,
         logits_bytes=shape.vocabulary * _LOGIT_BYTES,

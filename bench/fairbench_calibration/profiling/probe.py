@@ -1,4 +1,4 @@
-"""Measurements of a running server, and the fit of a timing profile to them."""
+"""Measurements of a running server, and the fit of a timing profile to the measurements."""
 
 from __future__ import annotations
 
@@ -25,13 +25,9 @@ if TYPE_CHECKING:
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 BATCH_PROMPT, BATCH_OUTPUT = 128, 129
 LONG_BATCHES, LONG_PROMPT = (8, 32), 2_048
-# measured single prompts of each length, of which the fastest counts, because disturbances only add
-# time
-REPEATS = 5
-# parts of the time in which all requests of a batch decode together
-WINDOWS = 4
-# token ids of prompts, which nearly all vocabularies contain
-TOKEN_IDS = range(1_000, 30_000)
+REPEATS = 5  # measurements per prompt length; the fastest counts, as disturbances only add time
+WINDOWS = 4  # parts into which the time with all requests of a batch decoding is divided
+TOKEN_IDS = range(1_000, 30_000)  # token ids that nearly all vocabularies contain
 SEED = 0
 _WAIT_S = 300.0  # seconds after which a request to the server fails
 
@@ -69,7 +65,7 @@ class _Answer:
     pieces_s: list[float]
 
     def tokens_at(self, moment_s: float) -> float:
-        """Return the number of tokens until a time, assuming equal pieces after the first."""
+        """Return the number of tokens at a time, assuming equal pieces after the first piece."""
         counts = np.linspace(1, BATCH_OUTPUT, len(self.pieces_s))
         return float(np.interp(moment_s, self.pieces_s, counts))
 
@@ -118,14 +114,13 @@ class ProbedServer:
         return min(windows, key=lambda one: one.step_s)
 
     def _window(self, answers: list[_Answer], tokens: int, begin_s: float, end_s: float) -> Batch:
-        """Return the mean decode step of a batch from ``begin_s`` to ``end_s``."""
         made = [(one.tokens_at(begin_s), one.tokens_at(end_s)) for one in answers]
         step_s = float(np.median([(end_s - begin_s) / max(1e-9, b - a) for a, b in made]))
         context = sum(tokens + (a + b) / 2 for a, b in made)
         return Batch(len(answers), context, step_s)
 
     async def _timed_answer(self, tokens: int, output: int) -> _Answer:
-        """Send a prompt of random tokens; record when each piece of the answer arrives."""
+        """Send a prompt of random tokens, and record when each piece of the answer arrives."""
         ids = self._rng.integers(TOKEN_IDS.start, TOKEN_IDS.stop, tokens).tolist()
         body = {
             "model": self._model, "prompt": ids, "max_tokens": output, "temperature": 0,
@@ -184,7 +179,7 @@ async def served_model(session: ClientSession, base_url: str) -> str:
 
 
 async def pool_tokens(session: ClientSession, base_url: str) -> int | None:
-    """Return the KV memory that an SGLang server reports, in tokens, or None for other servers."""
+    """Return the size of an SGLang server's KV pool in tokens, or None for another server."""
     async with session.get(f"{root_of(base_url)}/server_info") as answer:
         if answer.status != 200:
             return None
@@ -229,25 +224,24 @@ async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Answered]:
                 yield found.answer
 
 
-# residual in the fit of a coefficient that is wrong by a factor of e; a time that is wrong by 5%
-# has the residual 1
+# If a coefficient is wrong by a factor of e, its residual in the fit is ``PRIOR``. A time that is
+# wrong by 5% has the residual 1.
 PRIOR = 0.3
-# end of the id of a timing profile that was fitted to a measured server
-MEASURED = "probed"
-# start of the fit for p and c_nd, because an estimate would hide how step times grow with the batch
+MEASURED = "probed"  # last part of the id of a profile that was fitted to a measured server
+# The fit starts at ``UNMEASURED``, because estimates would hide how step times grow with the batch.
 UNMEASURED = {"p": 8.0, "c_nd": 0.0}
 
 
 def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> TimingProfile:
     """Return the timing profile that fits a server's measurements.
 
-    Some coefficients are hardly determined and stay close to ``start``: ``p`` (the cost of another
-    prompt in an iteration) and the host's tokenizer.
+    Some coefficients are hardly determined by the measurements and stay close to ``start``: ``p``
+    (the cost of another prompt in an iteration) and the host's tokenizer.
 
     Args:
         probed: The measurements.
         start: The derived profile from which the fit starts.
-        pool_tokens: Size of the server's KV memory in tokens, or None for that of ``start``.
+        pool_tokens: Size of the server's KV pool in tokens, or None for the size in ``start``.
     """
     it, times_ms, waits = observations(probed)
     costs = dict(start.coefficients_ms)
@@ -304,7 +298,7 @@ def worst(found: dict[str, float], delay_ms: float, start: TimingProfile, probed
 
 
 def _pool_of_size(start: TimingProfile, tokens: int) -> KVPool:
-    """Return the memory of ``start`` with the fraction that gives this KV size in tokens."""
+    """Return the pool of ``start`` with the memory fraction that gives ``tokens`` of KV cache."""
     pool = start.pool
     gib = pool.weights_gib + (tokens + 0.5) * pool.kv_bytes_per_token / 2**30
     fraction = min(1.0, gib / pool.pre_load_avail_gib)

@@ -19,12 +19,11 @@ from fairbench.named import imported
 from fairbench.sim.run import simulate
 from fairbench.streams import stream
 
-# programs/s of a well-behaved client that fill a small pool within seconds, by workload
+# At the arrival rates ``RATES`` (programs/s of a well-behaved client), a small pool is soon full.
 RATES = {"chat": 2.5, "judge": 0.68, "tot": 0.44}
 POLICIES = {DEFAULT_ENGINE: ("fcfs", "lpm"), "vllm": ("fcfs",)}
-# tokens of a KV block in vLLM
-BLOCK = 16
-# columns of a request, in the order in which an engine decides their values
+BLOCK = 16  # tokens of a KV block in vLLM
+# ``DECIDED`` lists columns of a request in the order in which an engine decides their values.
 DECIDED = (
     *("admitted_s", "cached_tokens", "extend_tokens", "first_token_s", "retractions"),
     *("recompute_tokens", "output_tokens", "finish_s"),
@@ -34,7 +33,7 @@ DECIDED = (
 class FirstDifference(NamedTuple):
     """The earliest request for which the model differs from the engine's code.
 
-    ``ours`` is the value of ``column`` under the model, ``theirs`` under the engine's code.
+    ``ours`` is the value of ``column`` in the model, and ``theirs`` in the engine's code.
     """
 
     request: int
@@ -48,8 +47,8 @@ class FirstDifference(NamedTuple):
 class CheckedStream:
     """A random run, simulated with fairbench's model and with the engine's own code.
 
-    ``differing`` is the number of requests whose records differ; ``first`` is the earliest of them,
-    or None. ``code`` describes the engine's code, as ``engine_code`` does in a summary.
+    ``differing`` is the number of requests whose records differ. ``first`` is the earliest
+    difference, or None. ``code`` describes the engine's code, as ``engine_code`` does in a summary.
     """
 
     spec: ExperimentSpec
@@ -65,7 +64,7 @@ class CheckedStream:
 
 
 def random_spec(engine: str, seed: int) -> ExperimentSpec:
-    """Return a short random experiment that soon fills an engine's KV memory."""
+    """Return a short random experiment that soon fills an engine's KV pool."""
     rng = stream(seed, "engine-check")
     workload = rng.choice(sorted(RATES))
     flags = {
@@ -119,7 +118,7 @@ def check_engine(
 ) -> Iterator[CheckedStream]:
     """Yield the comparison of model and code for each seed.
 
-    The model follows the engine's release, or else the newest release that it knows.
+    The model imitates the engine's release or, if it does not know that release, its newest one.
 
     Args:
         python: Path of the Python that has the engine, as in ``engine_code``.
@@ -166,7 +165,7 @@ def _equal(one: Any, two: Any) -> Any:
 
 
 def _decided_s(columns: Mapping[str, Any], name: str, row: int) -> float:
-    """Return when a column of a request was decided, in whichever run was earlier."""
+    """Return the earlier of the two times at which a column of a request was decided."""
     timed = name if name.endswith("_s") else "admitted_s"
     values = [float(side[row]) for side in columns[timed]]
     return min((value for value in values if value == value), default=inf)

@@ -23,14 +23,14 @@ from fairbench.results.store import EXPERIMENT, StoredRun, Summary
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The values of a metric in the simulation and in the real run, NaN if missing."""
+    """The values of a metric in the simulation and in the real run, or NaN if missing."""
 
     simulated: float
     measured: float
 
     @property
     def error_pct(self) -> float | None:
-        """The error of the simulated value in percent of the measured value; None if undefined."""
+        """The error of the simulated value in percent of the measured value, or None."""
         if self.simulated == self.measured:
             return 0.0
         if not self.measured or not isfinite(self.simulated - self.measured):
@@ -38,7 +38,7 @@ class Pair:
         return 100 * (self.simulated / self.measured - 1)
 
     def within(self, percent: float) -> bool:
-        """Return whether the error is defined and at most ``percent``, in either direction."""
+        """Return whether the error is defined and its size is at most ``percent``."""
         return self.error_pct is not None and abs(self.error_pct) <= percent
 
     def as_dict(self) -> dict[str, float | None]:
@@ -73,9 +73,9 @@ class LiveComparison:
 def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> ExperimentSpec:
     """Return the experiment that simulates a run on real servers.
 
-    It has the run's seed, load, schedulers and KV memory, and follows the rules of the SGLang
-    release that served the run. Raises UsageError if fairbench did not start the servers of the
-    run, or if there is no timing profile.
+    The experiment has the run's seed, load, schedulers and KV pool, and follows the rules of the
+    SGLang release that served the run. Raises UsageError if fairbench did not start the servers of
+    the run, or if there is no timing profile.
 
     Args:
         run: The stored run on real servers.
@@ -106,7 +106,7 @@ def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> Experi
 
 
 def _release_setting(served: str) -> dict[str, str]:
-    """Return the setting for the run's SGLang release, if its rules differ from the newest ones."""
+    """Return the setting for the run's SGLang release, or {} if it has the newest rules."""
     found = re.match(r"sglang (\d+\.\d+\.\d+)", served)
     older = [name for name, rules in RULES.items() if rules != NEWEST]
     return {"engine.release": found[1]} if found and found[1] in older else {}

@@ -1,4 +1,4 @@
-"""The choice of the bundled workloads' loads, by one rule, from runs under LPM and VTC.
+"""The rule that chooses the bundled workloads' loads, from runs under LPM and VTC.
 
     python studies loads [--gpu GPU] [--model MODEL] [WORKLOAD.SCENARIO ...]
 
@@ -29,10 +29,10 @@ CELLS = (
 MULTIPLES = tuple(round(1.25 - 0.05 * step, 2) for step in range(24))
 SEEDS = (0, 1, 2)
 REPLICAS = 4
-# To overload a replica, ``FLOOD`` times the rate in the workload's file arrives for ``FLOOD_S``
+# Arrivals at ``FLOOD`` times the rate in the workload file overload a replica for ``FLOOD_S``
 # seconds.
 FLOOD_S, FLOOD = 300.0, 3.0
-# These overloads last longer, because a single answer takes five minutes.
+# Some overloads last longer, because a single answer takes five minutes.
 LONG_FLOODS_S = {"reasoning.s2": 1200.0}
 MOST_EMPTY = 0.05
 
@@ -79,8 +79,8 @@ def file_rate(cell: str, machine: Machine) -> float:
 def capacity(cell: str, machine: Machine, scheduler: str) -> float:
     """Return how many programs/s per well-behaved client a replica completes under overload.
 
-    Every client sends more than the replica can serve, for at least five minutes. The programs that
-    arrived in this time are divided by the time until the last of them has finished.
+    Every client sends more than the replica can serve, for at least five minutes. The number of
+    programs that arrived is divided by the time until all of them have finished.
     """
     flood, lasting_s = FLOOD * file_rate(cell, machine), LONG_FLOODS_S.get(cell, FLOOD_S)
     summary = run(cell, machine, scheduler, dp=1, request_rate=flood, duration=lasting_s)
@@ -90,15 +90,15 @@ def capacity(cell: str, machine: Machine, scheduler: str) -> float:
 
 
 def two_digits(rate: float) -> float:
-    """Return a rate, rounded to two digits."""
+    """Return a rate, rounded to two significant digits."""
     return round(rate, 1 - floor(log10(rate)))
 
 
 def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
-    """Return the highest P99 latency (s) under VTC, and the window (s).
+    """Return the highest P99 latency (s) under VTC, and the length of the window (s).
 
-    The P99 is that of the well-behaved clients with the worst seed. It is infinite if, for any
-    seed, requests remain unfinished or all queues are empty.
+    The latency is the P99 over well-behaved clients' requests, with the seed that has the highest
+    P99. The latency is infinite if some seed leaves requests unfinished.
     """
     worst = window_s = 0.0
     for seed in SEEDS:
@@ -117,7 +117,7 @@ def choose(cell: str, machine: Machine) -> Choice:
     lpm, vtc = (capacity(cell, machine, scheduler) for scheduler in ("lpm", "vtc"))
     low, high = 0, len(MULTIPLES) - 1
     found: dict[int, tuple[float, float]] = {}
-    # a binary search, because a lower load has a lower latency
+    # Binary search works because latency falls with the load.
     while low < high:
         middle = 0 if not found else (low + high) // 2
         found[middle] = latency_s(cell, machine, two_digits(MULTIPLES[middle] * lpm))

@@ -3,8 +3,8 @@
     fairbench sweep results/tables/profile-error.toml
     python studies profile-error results/runs/profile-error
 
-The script writes results/tables/profile-error.csv. Schedulers are compared in runs of the same
-seed, in which the timing profile has the same random error.
+The script writes results/tables/profile-error.csv. Schedulers are compared in runs with equal
+seeds, in which the timing profile has the same random error.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ LEVELS = {0.0: AS_IT_IS, 10.0: "10%", 20.0: "20%", 40.0: "40%"}
 COLUMNS = (*LEVELS.values(), OTHER)
 
 Seeds = Mapping[str, Mapping[int, Summary]]
-"""The runs with one timing profile and one error of it, by scheduler and seed."""
+"""The runs with one timing profile and one profile error, by scheduler and seed."""
 
 
 def column_of(summary: Summary) -> str:
-    """Return the timing profile of a run, and the error that was added to it."""
+    """Return the table column of a run, which names the timing profile or the profile's error."""
     if not summary["timing_profile"].endswith(MEASURED):
         return OTHER
     return LEVELS[float(summary.get("timing_error_pct") or 0.0)]
@@ -60,7 +60,7 @@ def competed(pair: Pair, runs: Seeds) -> bool:
 
 
 def sign(pair: Pair, seen: Seen) -> Outcome:
-    """Return on which side of the conclusion's threshold a seed's value lies."""
+    """Return whether a seed's value is on the right side of the conclusion's threshold."""
     if seen.low is not None and seen.low > pair.flip:
         return Outcome.HOLDS
     reversed_ = seen.high is not None and seen.high < pair.flip
@@ -70,7 +70,7 @@ def sign(pair: Pair, seen: Seen) -> Outcome:
 def shown(pair: Pair, seen: Sequence[Seen]) -> str:
     """Return the range of values over seeds as text, such as ``1.08x to 1.23x``.
 
-    Bounds are marked.
+    A bound is marked with ``<`` or ``>``.
     """
     values = sorted((one.value, one.bound) for one in seen if one.value is not None)
     if not values:
@@ -82,7 +82,7 @@ def shown(pair: Pair, seen: Sequence[Seen]) -> str:
 
 
 def verdict(signs: Mapping[str, Sequence[Outcome]]) -> str:
-    """Say that the conclusion holds under all errors, or name the errors that reverse it."""
+    """Return a text that names the profile errors that reverse the conclusion, if any."""
     usual = set(signs[AS_IT_IS])
     if len(usual) > 1:
         counts = Counter(signs[AS_IT_IS])

@@ -3,10 +3,10 @@
     python studies client-limits            # about ten minutes of CPU
     python studies client-limits NAME...    # only the named rows; other rows stay
 
-The table compares runs with and without client limits, with the same seeds, at two loads. In the
-first, an honest client sends four times as much as each of three equal clients. In the second, all
-four clients send the same amount. The workload is ``judge``, unless a row names another. The script
-writes results/client-limits.csv and the table of the page.
+The table compares runs with and without client limits, with equal seeds, at two loads. At the first
+load, an honest client sends four times as much as each of three equal clients. At the second load,
+all four clients send equally much. The workload is ``judge``, unless a row names another. The
+script writes results/client-limits.csv and the table of the page.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def served(spec: ExperimentSpec, multiple: float) -> Served:
 
 
 def costs(name: str, seed: int) -> dict[str, float | None]:
-    """Return the results with client limits divided by those without, for one seed."""
+    """Return the results with client limits divided by the results without, for one seed."""
     without, limited = (spec_of(name, on, seed) for on in (False, True))
     before, after = served(without, 4.0), served(limited, 4.0)
     p95 = None
@@ -158,7 +158,7 @@ def simulate(names: Sequence[str]) -> list[dict[str, str]]:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the documentation page's table, keyed by the name of its block in the page."""
+    """Return the documentation page's table, keyed by the name of the block in the page."""
     body = []
     for row in (row for row in rows if row["scheduler"] in SHOWN):
         signs = {"p95": "<" if row["p95_at_most"] == "true" else ""}

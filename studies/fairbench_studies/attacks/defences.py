@@ -8,30 +8,25 @@ from fairbench_studies.kit.rows import ROOT
 
 PAGE = ROOT / "docs/appendix/attacks.md"
 SEEDS = 5
-# Rows with client limits use seeds from here on, because the limits were designed when the other
-# rows were known.
-LIMITED_SEED = 105
+LIMITED_SEED = 105  # the limits were designed when all rows without limits were known
 DEFENDED = (
     *("fair-finish.tenants=tree", "dlpm-hold.tenants=tree"),
     *("dlpm-hold.charge=gpu-time", "engine.load_cap=auto"),
 )
 D2LPM_TENANTS = ("d2lpm.tenants=tree", "dlpm.tenants=tree")
 LIMITS = ("gateway.client_limit=auto", "gateway.tenants=tree")
-# Each client may have as many requests in progress as a worker can run.
-REQUESTS = "gateway.client_requests=64"
-# three units of KV memory per client; the default "auto" gives five
-LOWER = "gateway.client_limit=420000"
-# keeps capacity for absent clients, as if two more clients were present
-RESERVE = "gateway.client_reserve=2"
-# The gateway "fcfs" without a saturation detector has no effect of its own, so only the client
-# limits act.
+REQUESTS = "gateway.client_requests=64"  # requests in progress: as many as a worker can run
+LOWER = "gateway.client_limit=420000"  # three units of KV memory per client; "auto" gives five
+RESERVE = "gateway.client_reserve=2"  # keeps capacity for two absent clients
+# The gateway "fcfs" without a saturation detector changes nothing itself, so only the client limits
+# have an effect.
 LIMITING = {"gateway": "fcfs", "saturation": "none"}
 
 
 def cell(row: Mapping[str, str], measure: str, sign: str = "") -> str:
     """Return a mean and half the width of its interval as text.
 
-    ``sign`` stands before a mean that is a bound.
+    ``sign`` is written before the mean, if the mean is a bound.
     """
     if not row[f"{measure}_mean"]:
         return "-"
@@ -40,14 +35,14 @@ def cell(row: Mapping[str, str], measure: str, sign: str = "") -> str:
 
 
 def p95_sign(row: Mapping[str, str], measure: str) -> str:
-    """Return "> " if a P95 latency is a lower bound because programs were unfinished, else ""."""
+    """Return ">" if the P95 latency is a lower bound because of unfinished programs, or ""."""
     return ">" if measure == "p95" and row["p95_more"] == "true" else ""
 
 
 def interval_columns(
     found: Mapping[str, Mapping[str, float | None] | None], measure: str
 ) -> dict[str, str]:
-    """Return a mean and its interval as columns of a table row. Unknown values are empty."""
+    """Return a mean and its interval as columns of a table row, with "" for unknown values."""
     values = found.get(measure) or {}
     shown = {part: values.get(part) for part in ("mean", "low", "high")}
     return {

@@ -3,7 +3,7 @@
     python studies memory-attacks            # about two minutes of CPU
     python studies memory-attacks --table    # the tables again, from results/memory-attacks.csv
 
-The script writes results/memory-attacks.csv, with one row per run, and the tables.
+The script writes results/memory-attacks.csv, with one row per run, and the tables of the page.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def spec_of(workload: str, eviction: str, seed: int) -> ExperimentSpec:
 
 
 def run(workload: str, eviction: str, attack: str, seed: int) -> dict[str, str]:
-    """Simulate an attack, and return its table row."""
+    """Simulate an attack, and return the table row of the run."""
     spec = spec_of(workload, eviction, seed)
     made = attack_workload(spec.workload, "none", ATTACKS[attack], Stakes())
     honest, attacked = pair(spec, made)
@@ -69,7 +69,7 @@ def run(workload: str, eviction: str, attack: str, seed: int) -> dict[str, str]:
 
 
 def simulate() -> Iterator[dict[str, str]]:
-    """Run all simulations, and yield a table row for each."""
+    """Run all simulations, and yield a table row for each run."""
     for workload in WORKLOADS:
         for eviction in EVICTIONS:
             sys.stderr.write(f"{workload}, {eviction}\n")
@@ -96,10 +96,6 @@ def table(rows: Sequence[Row], workload: str) -> str:
 
 
 def _lost(before: Sequence[float], after: Sequence[float]) -> str:
-    """Return the mean loss over seeds as text.
-
-    Unless the loss is 0, half the width of its 95% interval is added.
-    """
     found = t_interval([one - other for one, other in zip(before, after, strict=True)])
     assert found.high is not None
     half = f"{found.high - found.mean:.1f}"
@@ -112,7 +108,7 @@ def _p95(rows: Sequence[Row]) -> str:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the documentation page's tables, keyed by the names of their blocks in the page."""
+    """Return the documentation page's tables, keyed by the names of the blocks in the page."""
     return {f"memory-attacks/{workload}": table(rows, workload) for workload in WORKLOADS}
 
 

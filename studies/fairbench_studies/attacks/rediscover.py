@@ -20,7 +20,7 @@ from fairbench_attacks.store import SearchPlan, SearchStore
 from fairbench_attacks.workload import Stakes
 from fairbench_studies.attacks.rediscovery import by_scheduler, rediscover
 
-# trials of each search, and the length of a run (whole periods of the known bursts)
+# Each search has ``TRIALS`` trials. ``DURATION_S`` covers whole periods of the known bursts.
 TRIALS, DURATION_S = 192, 120.0
 
 
@@ -29,7 +29,7 @@ def sought_all(
 ) -> None:
     """Search for attacks under each scheduler, and print the results.
 
-    Exit with code 1 if a known attack was not found.
+    Exits with code 1 if a known attack was not found.
     """
     flags: dict[str, Any] = {"dp": 2, "workload": "judge", "scenario": "none"}
     flags |= {"duration": DURATION_S, "trials": TRIALS, "seeds": 1} | given_options(

@@ -1,6 +1,6 @@
 """Tests of whether a search finds the known attacks without hints.
 
-A search that finds all known attacks deserves trust in its results under other schedulers.
+If a search finds all known attacks, its results under other schedulers are more trustworthy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairbench_attacks.measure import AttackHarm
 from fairbench_attacks.search import Search
 from fairbench_attacks.store import Trial
 
-# An attack counts as found if it does at least this fraction of the known attack's harm.
+# An attack counts as found if the search does at least ``PART`` of the known attack's harm.
 PART = 0.9
 
 
@@ -30,7 +30,7 @@ class Sought:
     choice: str
 
 
-# Attacks on the same scheduler are neighbours, because one search per scheduler looks for them.
+# Attacks on one scheduler are listed together, because one search per scheduler looks for them.
 SOUGHT = (
     Sought("sybil", "vtc", "identities"),
     Sought("padding-3k", "lpm", "padding_tokens"),
@@ -54,7 +54,7 @@ def loss(harms: Iterable[AttackHarm]) -> float:
 
 
 def is_of_its_kind(behaviour: Behaviour, sought: Sought) -> bool:
-    """Return whether a behaviour makes the defining choice of only this known attack."""
+    """Return whether a behaviour makes the defining choice of this known attack and of no other."""
     return MAKES & behaviour.changed().keys() == {sought.choice}
 
 
@@ -62,7 +62,7 @@ def rediscover(search: Search, sought: list[Sought]) -> list[Mapping[str, Any]]:
     """Search until all known attacks are found or no trials are left. Return a row per attack.
 
     A known attack counts as found if a behaviour with its defining choice does at least nine tenths
-    of the attack's harm with the same seeds. Raises Interrupted after a signal, or the error of a
+    of the attack's harm with equal seeds. Raises Interrupted after a signal, or the error of a
     simulation that failed.
     """
     with run_folder(search.store.path, "search"):

@@ -3,10 +3,10 @@
     python studies attacks-reserve            # about ten minutes of CPU
     python studies attacks-reserve --table    # the table again, from results/attack-reserve.csv
 
-The script runs the known attacks on the workload judge, and five attacks that a search found. It
-writes results/attack-reserve.csv and the table of the page. Instead of three victims, as in the
-page's other tables, there are fifteen that each send a fifth as much, so the load per replica is
-equal.
+The script runs the known attacks on the workload judge, and five attacks that a search found. The
+results are in results/attack-reserve.csv and in the table of the page. The table has fifteen
+victims, which send as much as the three victims of other tables of the page, so the load per
+replica is equal.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _row(attack: str, reserve: int, found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the documentation page's table, keyed by the name of its block in the page."""
+    """Return the documentation page's table, keyed by the name of the block in the page."""
     heads = (f"P95, {f'a reserve of {n}' if n else 'no reserve'}" for n in RESERVES)
     body = []
     for name in SHOWN:

@@ -89,8 +89,8 @@ ROWS: Mapping[str, Sequence[str]] = {
         )
     },
 }
-# A run lasts a whole number of the attack's periods, so that the attacker and the honest client
-# send the same amount.
+# A run lasts a whole number of an attack's periods, so that the attacker sends as much as its
+# honest twin.
 ATTACKS: Mapping[float, Sequence[str]] = {
     100.0: (
         *("sybil", "fresh-names", "padding-3k", "padding-20k", "victims-prefix", "small-requests"),
@@ -100,17 +100,14 @@ ATTACKS: Mapping[float, Sequence[str]] = {
 }
 MEASURES = ("finished", "kept", "p95", "gain")
 HARMLESS = ("leave-and-rejoin", "large-reservations", "one-at-a-time", "bursts")
-COLUMNS = (  # measures in the page's table; results/attacks.csv has all
+COLUMNS = (  # schedulers in the page's table; results/attacks.csv has all schedulers
     *("fcfs", "lpm", "vtc", "fair-finish, defended"),
     "fair-finish, defended, limited with a reserve",
 )
 
 
 def simulate(folder: Path) -> list[dict[str, str]]:
-    """Return a table row per attack and scheduler.
-
-    Runs that ``folder`` lacks are simulated.
-    """
+    """Return a table row per attack and scheduler. Runs missing in ``folder`` are simulated."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for name, how in ROWS.items():
@@ -148,7 +145,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 def draw(rows: Sequence[Row]) -> None:
     """Draw the victims' finished programs and the attacker's gain, with a column per attack."""
-    # imported here because the tables need no matplotlib
+    # Seaborn is imported here, because the tables need no plotting package.
     from seaborn import heatmap
 
     from fairbench.figures.style import panels, paper_style, save

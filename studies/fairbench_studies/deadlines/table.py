@@ -4,9 +4,9 @@
     python studies deadlines results/runs/deadlines [SWEEP.toml]
 
 The script writes results/tables/deadlines.csv (means over seeds, with rows for each scheduler) and
-plots/deadlines.svg. By load, the figure shows the fraction of requests that meet their deadlines,
-for the worst well-behaved client and for the heavy client. Another sweep of the same load with
-different schedulers can be given.
+plots/deadlines.svg. For each load, the figure shows the fraction of requests that meet their
+deadlines, for the worst well-behaved client and for the heavy client. The optional ``SWEEP.toml``
+is a sweep with equal load and other schedulers.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from fairbench_studies.kit.rows import ROOT, write_rows
 SWEEP = ROOT / "results/tables/deadlines.toml"
 TABLE = ROOT / "results/tables/deadlines.csv"
 FIGURE = ROOT / "plots/deadlines.svg"
-# the rate (conversations/s of each interactive client) at which lpm saturates a replica
-CAPACITY = 0.37
+CAPACITY = 0.37  # conversations/s of each client at which lpm saturates a replica
 KEPT = 0.9  # a client collapses if a smaller fraction of its requests meets the deadlines
-ORDER = (  # these schedulers come first in tables, all others follow by name
+ORDER = (  # schedulers that come first in tables; all others follow in order of names
     *("fcfs", "priority", "vtc", "dlpm", "dlpm-edf", "dlpm-edf within=credit"),
     *("edf-textbook", "edf", "edf-dlpm", "niyama"),
 )
-SHOWN = {  # name and number format of each metric in the table
+SHOWN = {  # title and number format of each metric in the table
     "kept_worst": ("in time, worst well-behaved", ".0%"),
     "kept_flood": ("in time, the flood", ".0%"),
     "worst_share": ("min. fair share of goodput", ".2f"),
@@ -53,7 +52,7 @@ CLIENTS = {
 def name_of(spec: ExperimentSpec) -> str:
     """Return the name of the local scheduler, with its settings that differ from defaults."""
     within = spec.settings["dlpm-edf.within"] if spec.local == "dlpm-edf" else "client"
-    # With the value 0, a rule chooses the quantum.
+    # The quantum 0 means that a rule chooses the quantum.
     quantum = spec.settings.get("dlpm-hold.quantum") or None
     told = {"within": within if within != "client" else None, "quantum": quantum}
     set_ = [f"{name}={value}" for name, value in told.items() if value is not None]
@@ -65,7 +64,7 @@ def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
     clients = summary["clients"]
     kept = [one["goodput_ratio"] for one in clients if not one["misbehaving"]]
     return {
-        # The metric is None for a client without requests.
+        # ``goodput_ratio`` is None for a client without requests.
         "kept_worst": min(one for one in kept if one is not None),
         "kept_flood": next(one["goodput_ratio"] for one in clients if one["misbehaving"]),
         "worst_share": summary["goodput_worst_share"],
@@ -75,10 +74,7 @@ def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 Curves = Mapping[str, Mapping[float, Mapping[str, float]]]
-"""The means by scheduler and load.
-
-They are over the seeds for which all schedulers have a run.
-"""
+"""The means by scheduler and load, over the seeds with which all schedulers have a run."""
 
 
 def ordered(names: set[str]) -> list[str]:
@@ -112,7 +108,7 @@ def curves(store: Path, sweep: Path) -> Curves:
 
 
 def collapse(curve: Mapping[float, Mapping[str, float]]) -> str:
-    """Return the interpolated load at which the worst client's share falls below ``KEPT``."""
+    """Return the load, interpolated, at which the worst client collapses (see ``KEPT``)."""
     loads = list(curve)
     for before, after in pairwise(loads):
         high, low = curve[before]["kept_worst"], curve[after]["kept_worst"]

@@ -6,7 +6,7 @@
 The script appends its runs to results/disaggregation.csv, and writes
 results/tables/disaggregation-fair.csv. The scheduler was chosen with short runs of seed 0, so the
 table uses other seeds. For the workload tot, the number of decode slots was chosen after a full run
-of seed 1.
+with seed 1.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from fairbench_studies.kit.table_text import differs, plus_minus
 OURS = "fair-finish+vtc-match"
 UNSEEN = ("1", "2", "3", "4")
 SETTINGS = {"disaggregation.reserve": "admission", "disaggregation.charge_outputs": True}
-# All decode workers together run as many requests as four colocated replicas by default.
+# All decode workers together run as many requests as four colocated replicas run by default.
 REQUESTS = 4 * 64
-# numbers of prefill and decode workers, by workload
+# ``RATIOS`` holds the numbers of prefill and decode workers by workload.
 RATIOS = {"sessions": (2, 2), "judge": (2, 2), "tot": (1, 3), "long-qa": (2, 2)}
 
 
@@ -64,7 +64,7 @@ def points(workloads: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str
 
 
 def table(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
-    """Yield a row per workload and colocated scheduler, over seeds that were not used to choose."""
+    """Yield a row per workload and colocated scheduler, with only the seeds in ``UNSEEN``."""
     found = {tuple(row[name] for name in KEY): row for row in rows}
     for workload, scheduler in product(WORKLOADS, SCHEDULERS):
         keys = [(OURS, ratio(workload)), (scheduler, COLOCATED)]
@@ -105,7 +105,7 @@ def _bold(changes: Sequence[float]) -> str:
 
 
 def main(workloads: str = "", *seeds: str) -> None:
-    """Make the missing runs, and write the table."""
+    """Simulate the missing runs, and write the table of colocated and separate workers."""
     names = workloads.split(",") if workloads else []
     extend_rows(RUNS, KEY, points(names, [*map(int, seeds)]), run)
     write("disaggregation-fair", [*table(read_rows(RUNS))])

@@ -5,8 +5,8 @@
 results.csv is ``comparison/pd_ratio/csv_data/results.csv`` of the repository dstackai/benchmarks at
 06c957ab: SGLang with gpt-oss-120b, TP 2, on 8 x H200, 500 requests at a fixed concurrency. The
 script takes ten seconds of CPU, and writes results/tables/disaggregation-order.csv. For each metric
-and pair of prompt and output length, the table counts the pairs of ratios that the simulation ranks
-as measured.
+and each combination of prompt and output length, the table counts the pairs of ratios that the
+simulation ranks as measured.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from fairbench.sim.run import simulate
 from fairbench_studies.kit.rows import read_rows
 from fairbench_studies.kit.table_store import write
 
-# a profile of tensor parallelism 1, because none of size 2 exists
+# The profile has tensor parallelism 1, because no profile has tensor parallelism 2.
 GPU = "h200-141gb/gpt-oss-120b/tp1/sglang-0.5.14"
 NVLINK_GB_S = 450.0
-# Ratios of prefill to decode replicas that were measured on eight GPUs. The ratio 1:1 used only
-# four.
+# ``RATIOS`` has the ratios of prefill to decode replicas that were measured on eight GPUs. The
+# ratio 1:1 was measured on only four GPUs and is left out.
 RATIOS = ("1:3", "2:2", "3:1")
-ALIKE = 0.05  # two values that differ by less than this fraction count as equal
+ALIKE = 0.05  # two values count as equal if they differ by less than this fraction
 METRICS = {"output_throughput": "throughput", "median_ttft_ms": "TTFT", "median_tpot_ms": "TPOT"}
 
 
@@ -43,7 +43,7 @@ class Shape(NamedTuple):
 
 Values = Mapping[str, float]
 Points = Mapping[Shape, Mapping[str, Values]]
-"""The metrics and the mean output length for each load and each ratio of workers."""
+"""The metrics and the mean output length (``answer``), by load and ratio of workers."""
 
 
 def measured(file: Path) -> Points:
@@ -60,9 +60,9 @@ def measured(file: Path) -> Points:
 
 
 def simulated(shape: Shape, ratio: str, answer: float) -> Values:
-    """Simulate one load with one ratio.
+    """Simulate one load with one ratio of workers.
 
-    Output lengths are uniform around the measured mean.
+    Output lengths are drawn uniformly around the measured mean ``answer``.
     """
     prefill, decode = map(int, ratio.split(":"))
     params = {"input_min": shape.input_tokens, "input_max": shape.input_tokens}
@@ -98,7 +98,7 @@ def simulated(shape: Shape, ratio: str, answer: float) -> Values:
 
 
 class Agreement(NamedTuple):
-    """How many pairs of ratios the measurements rank, and how many the simulation ranks alike."""
+    """The number of pairs of ratios that measurements rank, and that simulations rank alike."""
 
     pairs: int
     alike: int
@@ -122,7 +122,7 @@ def agreement(key: str, measured: Mapping[str, Values], ours: Mapping[str, Value
 
 
 def table(points: Points) -> list[dict[str, str]]:
-    """Return a table row per pair of lengths over all concurrencies, and one over all loads."""
+    """Return a row per combination of lengths over all concurrencies, and a row for all loads."""
     found: dict[tuple[str, str], list[Agreement]] = defaultdict(list)
     for shape, by_ratio in sorted(points.items()):
         answer = fmean(one["answer"] for one in by_ratio.values())
@@ -145,5 +145,5 @@ def _sum(parts: list[Agreement]) -> Agreement:
 
 
 def main(file: str) -> None:
-    """Read the measurements, simulate each measured load, and write the table."""
+    """Read the measurements, simulate each measured load, and write the table of rankings."""
     write("disaggregation-order", table(measured(Path(file))))

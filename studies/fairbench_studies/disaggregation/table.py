@@ -4,8 +4,8 @@
     python studies disaggregation                         # table and picture of the stored runs
 
 The script appends a row to results/disaggregation.csv as soon as a run has ended, and writes
-results/tables/disaggregation.csv and plots/disaggregation.svg. A configuration is in the table if
-it has a run for each seed of its colocated runs.
+results/tables/disaggregation.csv and plots/disaggregation.svg. The table leaves out configurations
+that lack a run for a seed of the colocated runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WORKLOADS = ("sessions", "judge", "tot", "long-qa")
 SCHEDULERS = ("vtc", "d2lpm", "fair-finish")
 COLOCATED, VLLM = "colocated", "vLLM"
 APART = {"prefill": 2, "decode": 2}
-# flags and settings of each form of the cluster (separate or colocated prefill and decode)
+# ``FORMS`` holds flags and settings of each cluster form: prefill and decode separate or colocated.
 FORMS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     COLOCATED: ({"dp": 4}, {}),
     "SGLang": (APART, {}),
@@ -65,10 +65,7 @@ def measured(
     flags: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Simulate scenario s1 on the cluster that ``flags`` and ``settings`` describe.
-
-    Return the run's table row.
-    """
+    """Simulate scenario s1 on the cluster of ``flags`` and ``settings``. Return the table row."""
     own = {"workload": workload, "scenario": "s1", "scheduler": scheduler, "seed": seed}
     summary = simulate(resolve({**own, **flags}, settings)).summary
     return {
@@ -86,7 +83,7 @@ Found = Mapping[Configuration, Sequence[Row]]
 def complete(rows: Sequence[Row]) -> Found:
     """Return the configurations that have a run for each seed of their colocated runs.
 
-    A workload and scheduler that ran only on colocated replicas is left out.
+    A workload and scheduler that ran only on colocated replicas are left out.
     """
     runs: dict[Configuration, list[Row]] = {}
     for row in sorted(rows, key=lambda row: int(row["seed"])):
@@ -105,10 +102,10 @@ def _seeds(rows: Sequence[Row]) -> list[str]:
 
 
 def table(found: Found) -> Iterator[dict[str, str]]:
-    """Yield a row per configuration.
+    """Yield a row per configuration, with means over seeds.
 
-    Values are means over seeds, and throughput is relative to colocated replicas. Shares say little
-    for vLLM, whose simulated engine counts a request as served from its prefill on.
+    Throughput is relative to colocated replicas. Fair shares are left out for vLLM, whose simulated
+    engine counts a request as served from its prefill on.
     """
     for (workload, scheduler, form), rows in found.items():
         base = found[workload, scheduler, COLOCATED]
@@ -156,14 +153,13 @@ def draw(found: Found) -> None:
             axes.set_title(workload, fontsize=9)
             axes.set_yticks(range(len(schedulers)), schedulers)
             axes.set_ylim(len(schedulers) - 0.5, -0.5)
-        # Some workloads lack runs on some forms of the cluster.
+        # The legend comes from the panel with the most forms, because some workloads lack forms.
         fullest = max(row, key=lambda axes: len(axes.get_legend_handles_labels()[1]))
         caption(figure, "P50 latency of well-behaved clients, s", PROVENANCE, fullest)
         save(figure, [FIGURE])
 
 
 def _draw_form(axes: Any, form: str, runs: Sequence[Sequence[Row] | None]) -> None:
-    """Draw a mark with an interval for each scheduler that has runs on a form of the cluster."""
     (colour, marker), offset = MARKS[form], 0.18 * ([*FORMS].index(form) - 1)
     found = [
         (at + offset, t_interval([float(row[P50]) for row in rows]))
@@ -180,7 +176,7 @@ def _draw_form(axes: Any, form: str, runs: Sequence[Sequence[Row] | None]) -> No
 
 
 def main(workloads: str = "", *seeds: str) -> None:
-    """Make the missing runs, write the table, and draw the picture."""
+    """Simulate the missing runs, write the table of fairness, and draw the picture."""
     names = workloads.split(",") if workloads else []
     points = product(names, SCHEDULERS, FORMS, map(int, seeds))
     extend_rows(RUNS, KEY, points, run)

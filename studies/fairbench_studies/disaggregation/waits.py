@@ -2,8 +2,8 @@
 
     python studies disaggregation-waits
 
-The script simulates 180 s of arrivals with seed 0 in ten seconds of CPU. It writes means over the
-time from 60 to 180 s to results/tables/disaggregation-waits.csv.
+The script simulates 180 s of arrivals with seed 0 in ten seconds of CPU time, and writes means from
+60 to 180 s to results/tables/disaggregation-waits.csv.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 
 
 def row(cluster: str) -> dict[str, str]:
-    """Simulate a cluster, and return its table row."""
+    """Simulate a cluster, and return the table row of the run."""
     flags = {"workload": "long-qa", "scenario": "s2", "scheduler": "d2lpm", "seed": 0, **APART}
     spec = resolve({**flags, "duration_s": END_S}, CLUSTERS[cluster])
     result = simulate(spec)
@@ -78,5 +78,5 @@ def _uncovered(start: Floats, end: Floats) -> float:
 
 
 def main() -> None:
-    """Simulate the clusters and write the table."""
+    """Simulate the clusters, and write the table of requests' waits."""
     write("disaggregation-waits", [row(cluster) for cluster in CLUSTERS])

@@ -1,6 +1,6 @@
-"""The reproduced figures of the DLPM paper by name, and the sources of their numbers.
+"""The reproduced figures of the DLPM paper by name, with the source of each figure's numbers.
 
-A new figure needs only a module and a sweep with the figure's name.
+To add a figure, add a module and a bundled sweep with the figure's name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairbench_studies.kit.pictures import write_figure
 
 
 def read_cells(folder: Path) -> Any:
-    """Return the results stored in a sweep's directory, by configuration and scheduler.
+    """Return the results in a sweep's directory, one for each configuration and scheduler.
 
     Raises DataError if no run of the sweep is finished.
     """
@@ -33,9 +33,9 @@ def read_cells(folder: Path) -> Any:
 
 
 def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> None:
-    """Raise DataError if a run does not belong to the sweep of the figure.
+    """Raise DataError if a run does not belong to the sweep of the figure ``name``.
 
-    A run may differ from the sweep in hardware, duration and settings.
+    The run's hardware, duration and settings are not compared with the sweep.
     """
     own = {
         (spec.scheduler, spec.workload.name, spec.scenario, spec.dp)
@@ -53,10 +53,10 @@ def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> Non
 
 @dataclass(frozen=True, slots=True)
 class PaperFigure:
-    """A figure of the paper. The module with its name has the functions ``draw`` and ``rows``.
+    """A figure of the DLPM paper, which the module with the figure's name draws.
 
-    The bundled sweep with the figure's name (or NAME-PRESET for a ``preset``) makes the runs. Only
-    fig4 has no sweep, because it shows timings.
+    The bundled sweep with the figure's name (NAME-PRESET with a ``preset``) makes the figure's
+    runs. Only fig4 has no sweep, because fig4 shows measured times instead of simulations.
     """
 
     name: str
@@ -69,10 +69,10 @@ class PaperFigure:
         return self.name if self.preset is None else f"{self.name}-{self.preset}"
 
     def plot(self, folder: Path, output: Path, formats: Sequence[str]) -> list[Path]:
-        """Draw the runs in ``folder``. Write the pictures and their numbers to ``output``.
+        """Draw the runs in ``folder``. Write the pictures and the numbers behind them.
 
-        Returns the written files. Raises DataError if the folder cannot be read or belongs to
-        another figure, and UsageError if a file cannot be written.
+        Returns the paths of the written files. Raises DataError if the folder cannot be read or
+        belongs to another figure, and UsageError if a file cannot be written.
         """
         check_drawable()
         module = import_module(f"fairbench_studies.dlpm.{self.name}")
@@ -85,7 +85,6 @@ class PaperFigure:
 
 
 def _figures() -> Mapping[str, PaperFigure]:
-    """Return the figures in the order of their numbers in the paper."""
     names = [name for name in sweep_names() if re.fullmatch(r"fig\d+", name)]
     figures = (PaperFigure("fig4", read_timings), *map(PaperFigure, names))
     return {one.name: one for one in sorted(figures, key=lambda one: int(one.name[len("fig") :]))}
@@ -95,9 +94,9 @@ FIGURES = _figures()
 
 
 def figure_named(name: str, preset: str | None = None) -> PaperFigure:
-    """Return a figure by name, with the settings of a preset if one is given.
+    """Return the figure with the given name, with the settings of ``preset`` if not None.
 
-    Raises UsageError for an unknown name, or for a preset for which the figure has no runs.
+    Raises UsageError if the name is unknown, or if the figure has no runs with the preset.
     """
     if name not in FIGURES:
         raise unknown_name("figure", name, FIGURES)
@@ -112,7 +111,7 @@ def figure_named(name: str, preset: str | None = None) -> PaperFigure:
 
 
 def figures_of(preset: str) -> Mapping[str, PaperFigure]:
-    """Return the figures for which a preset has settings, keyed by name.
+    """Return the figures with runs at the settings of a preset, keyed by name.
 
     Raises UsageError if the preset is unknown.
     """

@@ -1,4 +1,4 @@
-"""A comparison of one queue for the whole cluster (central-dlpm) with one per replica (d2lpm).
+"""A comparison of central-dlpm (one queue for the cluster) with d2lpm (a queue per replica).
 
     python studies central
 
@@ -16,7 +16,7 @@ from fairbench_studies.kit.values import mean_of
 
 
 def row(cell: SchedulerResults) -> dict[str, str]:
-    """Return a row of the table, with means over the seeds.
+    """Return the table row of a scheduler, with means over the seeds.
 
     Service and Jain's index cover only the time in which all clients are active.
     """
@@ -37,7 +37,7 @@ def row(cell: SchedulerResults) -> dict[str, str]:
 
 
 def main() -> None:
-    """Make the runs that are missing, and write the table."""
+    """Simulate the missing runs, and write the table of central schedulers."""
     _, cells = completed_cells(str(TABLES / "central.toml"))
     order = [row(cell) for cell in cells]
     write("central", sorted(order, key=lambda one: one["configuration"]))

@@ -1,8 +1,8 @@
 """Figure 1 ([DLPM] §1): throughput against fairness on one A10G, under DLPM, LPM and VTC.
 
-DLPM has a point for each quantum. Points further up and to the right are better, and DLPM's should
-lie beyond the line from VTC to LPM. A second curve shows DLPM when newcomers join with the credit
-of one quantum ([gaps] A13).
+The figure has one point per quantum of DLPM. Points further up and to the right are better.
+According to the paper, DLPM's points lie beyond the line from VTC to LPM. A second DLPM curve shows
+a variant in which a new client starts with one quantum of credit ([gaps] A13).
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ FAIRNESS = {
     "min_entitlement_ratio": "minimum fair share of own total",
 }
 THROUGHPUT = "service_rate_tok_s"
-MARK = 30  # area of a mark in square points
+MARK = 30  # area of a marker in square points
 JOINED = ", newcomers with a quantum"
 
 
 def quantum_of(cell: SchedulerResults) -> int | None:
-    """Return the quantum Q^u in tokens, or None if the scheduler has no quantum."""
+    """Return the quantum Q^u in tokens, or None if the scheduler is not DLPM."""
     return setting_of(cell, "dlpm.quantum") if cell.combined["scheduler"] == "dlpm" else None
 
 
 def joins_with_quantum(cell: SchedulerResults) -> bool:
-    """Return whether newcomers join with one quantum of credit, instead of none as in Algorithm 1.
+    """Return whether a new client starts with one quantum of credit, instead of none (Algorithm 1).
 
-    A run that does not state how newcomers join counts as following Algorithm 1.
+    A run that does not state the credit of new clients counts as following Algorithm 1.
     """
     return bool(value_at(cell.runs[0].experiment, "settings.dlpm.join") == "quantum")
 
 
 def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
-    """Return a row per configuration, with the quantum and the credit of newcomers (``join``)."""
+    """Return a row per configuration, with the quantum and the credit of new clients (``join``)."""
     metrics = (THROUGHPUT, *FAIRNESS)
     return [
         row_of(cell, metrics, quantum_tokens=quantum_of(cell), join=_join(cell)) for cell in cells
@@ -57,7 +57,7 @@ def _join(cell: SchedulerResults) -> str | None:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw two panels: the paper's fairness measure, and one that suits unequal demand."""
+    """Draw throughput against the paper's fairness measure, and against the minimum fair share."""
     table = rows(cells)
     figure, axes = panels(1, len(FAIRNESS), 8.0, 3.6, sharey=True)
     for panel, (metric, label) in zip(axes[0], FAIRNESS.items(), strict=True):
@@ -111,7 +111,6 @@ def _panel(axes: Axes, table: Sequence[dict[str, Any]], metric: str) -> None:
 
 
 def _name(axes: Axes, place: tuple[float, float], quantum: int, number: int) -> None:
-    """Label a point with its quantum, alternately below left and above right of the point."""
     side = 1 if number % 2 else -1
     axes.annotate(
         f"{quantum / 1000:g}k", place, (6 * side, 5 * side), textcoords="offset points",
@@ -120,7 +119,6 @@ def _name(axes: Axes, place: tuple[float, float], quantum: int, number: int) -> 
 
 
 def _arms(rows: Sequence[dict[str, Any]], metric: str, unit: float) -> list[list[float]]:
-    """Return the lengths of the error bars below and above each mean."""
     return [
         [(row[metric] - row[f"{metric}_low"]) / unit for row in rows],
         [(row[f"{metric}_high"] - row[metric]) / unit for row in rows],

@@ -1,6 +1,6 @@
 """Figure 10 ([DLPM] §7.2): throughput and fairness by D2LPM's quantum Q^w.
 
-The runs have a heavy client or none. Schedulers without Q^w appear as horizontal lines.
+A horizontal line shows a scheduler that has no Q^w.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SCENARIOS = {"s2": "one heavy client", "none": "all well-behaved"}
 
 
 def quantum_of(cell: SchedulerResults) -> int | None:
-    """Return the quantum Q^w in tokens, or None if the scheduler has no quantum Q^w."""
+    """Return the quantum Q^w in tokens, or None if the scheduler is not D2LPM."""
     is_d2lpm = cell.combined["scheduler"] == "d2lpm"
     return setting_of(cell, "d2lpm.worker_quantum") if is_d2lpm else None
 
 
 def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
-    """Return a row per configuration, with the column ``quantum_tokens``."""
+    """Return a row per configuration, with Q^w in the column ``quantum_tokens``."""
     return [row_of(cell, (THROUGHPUT, JAIN), quantum_tokens=quantum_of(cell)) for cell in cells]
 
 

@@ -20,11 +20,11 @@ MEASURES = ("response_s", "actual_service_ktok_s")
 
 
 def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
-    """Return a row per scheduler, client and interval."""
+    """Return a row for each scheduler, client and time interval."""
     return rows_over_time(cells, MEASURES)
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw a column of panels per scheduler and a line per client."""
+    """Draw a column of panels per scheduler, with a line per client."""
     title = "DLPM Fig. 12: a mix of workloads on one A10G"
     return draw_over_time(cells, rows(cells), title, MEASURES, ROLES)

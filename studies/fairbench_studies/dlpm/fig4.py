@@ -1,7 +1,7 @@
 """Figure 4 ([DLPM] §5.1): the cost of a central scheduler, by replicas and queue length.
 
-The parts of the cost are measured on the machine that ran ``fairbench reproduce fig4``. The decode
-step with which they are compared is simulated.
+The cost is measured on the machine that ran ``fairbench reproduce fig4``. The decode step with
+which the cost is compared is simulated.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILE = "timings.json"
-QUEUE = 200  # queued requests in the panel that varies the replicas ([DLPM] Fig. 4)
-REPLICAS = 8  # replicas in the panel that varies the queue length
+QUEUE = 200  # queued requests while the number of replicas varies ([DLPM] Fig. 4)
+REPLICAS = 8  # replicas while the queue length varies
 
 BASIS = ("timing_profile", "host", "seed", "rounds")
 PARTS = {
@@ -35,10 +35,10 @@ PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Timings of a central scheduler, with the machine and the number of rounds.
+    """Measured times of a central scheduler, with the machine and the number of rounds.
 
-    Each of ``points`` has ``workers``, ``waiting``, the times of all ``PARTS``, ``update_ms`` and
-    ``decode_step_ms``.
+    Each point is a mapping with ``workers``, ``waiting``, the times of all ``PARTS``, ``update_ms``
+    and ``decode_step_ms``.
     """
 
     timing_profile: str
@@ -49,7 +49,7 @@ class Timings:
 
 
 def read_timings(folder: Path) -> Timings:
-    """Read the timings stored in a folder. Raises DataError if the timings cannot be read."""
+    """Read measured costs from a folder. Raises DataError if they cannot be read."""
     path = folder / FILE
     content = read_json(path)
     try:
@@ -59,13 +59,13 @@ def read_timings(folder: Path) -> Timings:
 
 
 def write_values(path: Path, timings: Timings) -> None:
-    """Write the timings as CSV, with the columns of ``rows`` and the basis of the timings."""
+    """Write measured costs as CSV. Each row repeats the machine, the seed and the rounds."""
     basis = {key: getattr(timings, key) for key in BASIS}
     write_rows(path, [basis | row for row in rows(timings)])
 
 
 def read_values(path: Path) -> Timings:
-    """Read a file that ``write_values`` wrote."""
+    """Read the measured costs from a file that ``write_values`` wrote."""
     listed = read_rows(path)
     profile, host, seed, rounds = (listed[0][key] for key in BASIS)
     points = [{key: float(row[key]) for key in row if key not in BASIS} for row in listed]
@@ -73,17 +73,17 @@ def read_values(path: Path) -> Timings:
 
 
 def overhead_pct(point: Mapping[str, Any]) -> float:
-    """Return the sum of all parts in percent of a decode step, as in [DLPM] §5.1."""
+    """Return the scheduler's total cost in percent of a decode step, as in [DLPM] §5.1."""
     return 100 * sum(float(point[part]) for part in PARTS) / float(point["decode_step_ms"])
 
 
 def rows(timings: Timings) -> list[dict[str, Any]]:
-    """Return a row for each number of replicas and queue length."""
+    """Return a row for each combination of replicas and queue length."""
     return [dict(point) | {"overhead_pct": overhead_pct(point)} for point in timings.points]
 
 
 def draw(timings: Timings) -> Figure:
-    """Draw stacked bars of the parts, by replicas (left) and by queue length (right)."""
+    """Draw the cost as stacked bars, by replicas (left) and by queue length (right)."""
     table = rows(timings)
     figure, axes = panels(1, 2, 8.0, 3.6, sharey=True)
     left = [row for row in table if row["waiting"] == QUEUE]
@@ -119,4 +119,4 @@ def _bars(axes: Axes, table: Sequence[dict[str, Any]], x: str, label: str) -> No
     axes.set_xticks(places, [str(row[x]) for row in table])
     axes.set_xlabel(label)
     axes.grid(axis="x", visible=False)
-    axes.margins(y=0.1)  # leave space for the percentages above the bars
+    axes.margins(y=0.1)  # space for the percentages above the bars

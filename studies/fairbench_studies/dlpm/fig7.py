@@ -1,7 +1,7 @@
 """Figure 7 ([DLPM] §6.2): four schedulers on 1 to 8 replicas, in workloads with heavy clients.
 
-Three workloads have two scenarios each. A row of panels per workload and scenario shows the service
-rate, its Jain's index, and the latency of the well-behaved clients.
+The figure has a row of panels for each of three workloads in each of two scenarios. A row shows the
+service rate, its Jain's index, and the latency of the well-behaved clients.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COLUMNS = {
 }
 PREBLES = ("preble", "preble-code")
 REACHABLE = "jain_index_maxmin"
-POOL = "pool_tokens"  # column for the KV pool's size, in runs that set it
+POOL = "pool_tokens"  # column with the size of the KV pool, if the runs set the size
 X_AXES = {"dp": "replicas", POOL: "KV pool, 1000 tokens"}
 
 GREY = (
@@ -52,8 +52,8 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 def columns(cells: Sequence[SchedulerResults]) -> dict[str, str]:
     """Return the metrics that the figure draws, with their titles.
 
-    For whole runs, Jain's index covers only the time in which all clients were active. By the end,
-    every client has received the same service under any scheduler, because the programs are fixed.
+    In tables of whole runs, Jain's index covers only the time in which all clients were active. The
+    total service of a client in a whole run is equal under every scheduler.
     """
     if not _whole(cells):
         return COLUMNS
@@ -62,19 +62,18 @@ def columns(cells: Sequence[SchedulerResults]) -> dict[str, str]:
 
 
 def _whole(cells: Sequence[SchedulerResults]) -> bool:
-    """Return whether the metrics cover whole runs instead of a window."""
+    """Return whether the metrics cover whole runs instead of a measurement window."""
     return all(run.experiment.get("window") == "whole" for cell in cells for run in cell.runs)
 
 
 def _pool(cell: SchedulerResults) -> dict[str, int]:
-    """Return {POOL: size of the KV memory in tokens}, or {} for the engine's default."""
     engine = cell.runs[0].experiment["settings"].get("engine", {})
     tokens = engine.get("max_total_tokens", 0)
     return {POOL: tokens} if tokens else {}
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw the figure. Latencies have a logarithmic axis."""
+    """Draw the metrics of each workload and scenario, with latencies on a logarithmic axis."""
     table, titles = rows(cells), columns(cells)
     places = list(dict.fromkeys((row["workload"], row["scenario"]) for row in table))
     figure, axes = panels(len(places), len(titles), 9.5, 0.8 + 1.55 * len(places))
@@ -101,19 +100,16 @@ def draw(cells: Sequence[SchedulerResults]) -> Figure:
 
 
 def _x_axis(table: Sequence[dict[str, Any]]) -> str:
-    """Return the key by which a workload's rows differ: the replicas or the KV memory."""
     pools = {row.get(POOL) for row in table}
     return POOL if len(pools) > 1 and len({row["dp"] for row in table}) == 1 else "dp"
 
 
 def _lacks_preble(table: Sequence[dict[str, Any]]) -> bool:
-    """Return whether the table has points with one replica, but none of Preble."""
     alone = {row["scheduler"] for row in table if row["dp"] == 1}
     return bool(alone) and not alone & set(PREBLES)
 
 
 def _has(row: dict[str, Any], x: str, tick: float, metric: str) -> bool:
-    """Return whether a row has a value of the metric at a tick of the x axis."""
     return row[x] == tick and row[metric] is not None
 
 

@@ -1,7 +1,7 @@
 """Figure 8 ([DLPM] §6.3): conversations on two A10G, with two heavy clients.
 
-One of them is heavy for only half of the time. The figure shows the response time and service rate
-of each client over time.
+One heavy client stops sending after half of the time. The figure shows each client's response time
+and service rate over time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ MEASURES = ("response_s", "service_ktok_s")
 
 
 def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
-    """Return a row per scheduler, client and interval."""
+    """Return a row for each scheduler, client and time interval."""
     return rows_over_time(cells, MEASURES)
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw a column of panels per scheduler and a line per client."""
+    """Draw a column of panels per scheduler, with a line per client."""
     title = "DLPM Fig. 8: conversations; clients 2 and 3 flood, client 2 until half of the arrivals"
     return draw_over_time(cells, rows(cells), title, MEASURES)

@@ -1,4 +1,4 @@
-"""How long a client that joins late waits under DLPM's Algorithm 1 and other rules.
+"""How long a client that joins late waits under DLPM's Algorithm 1 and under other rules.
 
     python studies newcomers
 
@@ -22,14 +22,14 @@ from fairbench_studies.kit.seeds import completed_cells, derived, value_at, writ
 from fairbench_studies.kit.table_store import write
 from fairbench_studies.kit.values import mean_of
 
-LATE = 12  # the number of clients, of 30, that count as joining late
+LATE = 12  # number of clients, of 30, that count as joining late
 
 
 def first_waits(run: StoredRun) -> Floats:
-    """Return when each client first sent a request, and how long it waited for the first token.
+    """Return each client's first arrival, and the wait from then to its first output token.
 
-    The result has shape (clients, 2) and is in seconds. The wait of a client that got no answer is
-    infinite.
+    The times are in seconds and have shape (clients, 2). The wait is infinite if no request of the
+    client produced a token.
     """
     found: Floats = derived(run, "first waits", lambda: _first_waits(run))
     return found
@@ -48,13 +48,13 @@ def _first_waits(run: StoredRun) -> Floats:
 
 
 def late_waits(run: StoredRun) -> list[float]:
-    """Return the waits of the clients that joined last, ascending, in seconds."""
+    """Return the waits of the clients that joined last, in seconds and ascending order."""
     waits = first_waits(run)
     return sorted(float(wait) for _, wait in waits[np.argsort(waits[:, 0])][-LATE:])
 
 
 def row(cell: SchedulerResults) -> dict[str, str]:
-    """Return a row of the table: the scheduler, and means over the seeds."""
+    """Return a table row for a scheduler, with means over the seeds."""
     waits = [late_waits(one.run) for one in cell.runs]
     experiment = cell.runs[0].experiment
     quantum = value_at(experiment, "settings.dlpm.quantum")
@@ -71,12 +71,12 @@ def row(cell: SchedulerResults) -> dict[str, str]:
 
 
 def table(cells: Sequence[SchedulerResults]) -> list[dict[str, str]]:
-    """Return the table, with a row per scheduler and setting."""
+    """Return the table of waits, with a row per scheduler and setting."""
     return [row(cell) for cell in cells]
 
 
 def main() -> None:
-    """Make the missing runs, and write the per-seed values and the table."""
+    """Simulate the missing runs, then write the values of each seed and the table of waits."""
     _, cells = completed_cells(str(TABLES / "newcomers.toml"))
     rows = table(cells)
     write_seeds(SEEDS / "newcomers.csv", cells)

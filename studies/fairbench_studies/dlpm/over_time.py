@@ -1,4 +1,4 @@
-"""Figures over time: a column per scheduler, a row per measure, and a line per client."""
+"""Figures over time, with a column per scheduler, a row per metric, and a line per client."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ INTERVALS = 40
 
 
 class Measure(NamedTuple):
-    """A measure over time, drawn as a row of panels.
+    """A metric over time, drawn as a row of panels.
 
-    ``of`` computes a run's values, of shape (clients, intervals).
+    ``of`` takes a run and the edges of intervals (s), and returns shape (clients, intervals).
     """
 
     label: str
@@ -51,7 +51,7 @@ MEASURES: Mapping[str, Measure] = {
 def rows_over_time(
     cells: Sequence[SchedulerResults], measures: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return a row per scheduler, client and interval, from each scheduler's first run."""
+    """Return a row per scheduler, client and interval, from the first seed of each scheduler."""
     found = []
     for cell in cells:
         run = cell.runs[0].run
@@ -78,14 +78,14 @@ def draw_over_time(
     names: Sequence[str],
     roles: Mapping[int, str] = MappingProxyType({}),
 ) -> Figure:
-    """Draw the values over time.
+    """Draw metrics of clients over time.
 
     Args:
-        cells: The results, which give the caption its hardware.
+        cells: The results, from which the caption names hardware and seeds.
         rows: The values that ``rows_over_time`` returned.
         title: The title of the figure.
-        names: The names of the measures.
-        roles: Each client's role for the legend, by client number.
+        names: The names of the metrics.
+        roles: The role of each client in the legend, by client number.
     """
     shown = list(dict.fromkeys(row["scheduler"] for row in rows))
     height_in = 1.0 + 1.7 * len(names)
@@ -113,7 +113,6 @@ def draw_over_time(
 
 
 def _end(cells: Sequence[SchedulerResults], scheduler: str) -> str:
-    """Say when a run ended, and whether all programs finished."""
     summary = _cell_of(cells, scheduler).runs[0].summary
     return (
         f"{'all done' if not summary['unfinished'] else 'cut off'} at {summary['duration']:,.0f} s"

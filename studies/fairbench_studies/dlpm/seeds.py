@@ -1,4 +1,4 @@
-"""Per-seed values of a sweep for the claims of the DLPM paper.
+"""Per-seed values of a sweep, from which the claims of the DLPM paper are judged.
 
     python studies seeds SWEEP
 
@@ -19,7 +19,7 @@ SEEDS = ROOT / "results" / "seeds"
 
 
 def main(sweep: str) -> None:
-    """Make the missing runs, compute the values that the claims need, and write the file."""
+    """Make the missing runs, and store the values from which claims are judged."""
     name, cells = completed_cells(sweep)
     sources = with_four({name.removesuffix(f"-{AUTHORS}"): cells})
     for claim in CLAIMS:

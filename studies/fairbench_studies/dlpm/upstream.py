@@ -1,4 +1,4 @@
-"""A variant of DLPM that prefers calls on whose output many later calls wait ([DLPM] §9)."""
+"""A variant of DLPM that prefers calls whose output later calls need ([DLPM] §9)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fairbench.schedulers.local.dlpm_bases import ReorderedDLPM
 
 
 class UpstreamDLPM(ReorderedDLPM):
-    """A DLPM scheduler that, among clients with credit, serves the most upstream call first.
+    """A DLPM scheduler that serves the most upstream call of clients with credit first.
 
-    A call is upstream if later calls need its output. [DLPM] §9 suggests serving such calls first
-    as future work, even at the expense of prefix sharing or strict fairness. This scheduler gives
-    up only prefix sharing, because credits and bounds stay those of DLPM. Among equally upstream
-    calls, the one with the longest cached prefix goes first.
+    A call is upstream if later calls need its output. [DLPM] §9 suggests as future work to serve
+    such calls first, even at the expense of prefix sharing or strict fairness. This scheduler gives
+    up prefix sharing but not fairness, because it keeps DLPM's credits and bounds. Among equally
+    upstream calls, the call with the longest cached prefix goes first.
     """
 
     name = "dlpm-upstream"
@@ -27,10 +27,10 @@ class UpstreamDLPM(ReorderedDLPM):
     class Params(DLPM.Params):
         """The parameters of DLPM, and the rule that ranks calls from most to least upstream.
 
-        ``calls_left`` prefers the program with the most remaining calls, and ``few_left`` the one
-        with the fewest. ``depth`` prefers the call that follows the shortest chain of earlier
-        calls. A real server does not know the number of remaining calls, so only ``depth`` works
-        there.
+        ``calls_left`` prefers calls of the program with the most remaining calls, and ``few_left``
+        calls of the program with the fewest. ``depth`` prefers the call after the shortest chain of
+        earlier calls. Only ``depth`` works on a real server, which does not know the number of
+        remaining calls.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("charge", "tenants", *KEPT_AS_IN_DLPM)

@@ -1,4 +1,4 @@
-"""A comparison of rules that order one client's calls: DLPM's rule and three upstream rules.
+"""A comparison of DLPM with three rules that serve the most upstream call first.
 
     python studies upstream
 
@@ -20,11 +20,11 @@ FIRST = {
     "depth": "shortest chain of calls before",
     "few_left": "fewest calls left",
 }
-"""The call that goes first under each value of ``dlpm-upstream.upstream``."""
+"""The call that is served first, by value of the parameter ``dlpm-upstream.upstream``."""
 
 
 def row(cell: SchedulerResults) -> dict[str, str]:
-    """Return a row of the table, with means over the seeds."""
+    """Return the table row of a rule, with means over the seeds."""
     rule = value_at(cell.runs[0].experiment, "settings.dlpm-upstream.upstream")
     if "upstream" in cell.combined["scheduler"]:
         rule = rule or "calls_left"
@@ -44,7 +44,7 @@ TIMES = {"P50 of a program, s": "victim_p50_s", "P95, s": "victim_p95_s"}
 
 
 def main() -> None:
-    """Make the missing runs, and write the table."""
+    """Simulate the missing runs, and write the table of rules."""
     _, cells = completed_cells(str(TABLES / "upstream.toml"))
     order = [row(cell) for cell in cells]
     write("upstream", sorted(order, key=lambda one: one["configuration"]))

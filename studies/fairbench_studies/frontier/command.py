@@ -22,7 +22,7 @@ FRONTIER = NAME
 
 
 class FrontierSize(NamedTuple):
-    """The size of the study: configurations, seeds (None means all planned seeds), and preset."""
+    """The configurations to run, the number of seeds (None means all planned), and the preset."""
 
     quick: bool
     seeds: int | None
@@ -41,8 +41,8 @@ def reproduce_frontier(
 ) -> None:
     """Run the missing simulations, then write the picture, the tables and the verdict.
 
-    Raises Interrupted after a signal. If simulations failed, the finished runs are drawn before
-    RunFailed is raised.
+    Raises Interrupted after a signal. If simulations failed, draws the finished runs and then
+    raises RunFailed.
     """
     settings = frozen(size.preset)
     plan = Plan(settings, quick=size.quick, seeds=size.seeds)
@@ -71,4 +71,4 @@ def reproduce_frontier(
     if interrupted():
         raise interrupted.ended(f"interrupted; finished runs are in {folder}")
     if failures or not runs:
-        raise RunFailed(f"{len(failures)} points failed; see {folder / 'failed'}")
+        raise RunFailed(f"runs failed: {len(failures)}; see {folder / 'failed'}")

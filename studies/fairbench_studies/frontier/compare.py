@@ -13,17 +13,16 @@ from fairbench_studies.frontier.paired_tests import Estimate, estimate, holm, no
 
 Outcomes = Mapping[Cell, Mapping[Configuration, Outcome]]
 
-# the fields of ``Measured`` in which lower values are better
-LESS = ("to_90_s", "to_100_s", "p95_s")
+LESS = ("to_90_s", "to_100_s", "p95_s")  # lower values of these measures are better
 PRIMARY = (*LESS, "served")
 SECONDARY = ("share", "worst_minute", "service_tok_s", "output_tok_s")
-LEAST = 1e-9  # replaces 0 before a logarithm is taken
+LEAST = 1e-9  # value that replaces 0 before a logarithm is taken
 
 
 class Relation(StrEnum):
-    """Whether fair-finish dominates a rival in a configuration or is dominated by it.
+    """Whether fair-finish dominates a rival scheduler pair in a configuration.
 
-    Only the primary measures count.
+    Only the primary measures decide.
     """
 
     DOMINATES = "dominates"
@@ -33,7 +32,7 @@ class Relation(StrEnum):
 
 
 class Mark(StrEnum):
-    """The result of the tests for fair-finish, corrected for multiple comparisons."""
+    """The result of the tests of fair-finish against a rival, corrected for multiple tests."""
 
     BETTER = "+"
     NOT_WORSE = "="
@@ -43,7 +42,7 @@ class Mark(StrEnum):
 
 
 class Compared(NamedTuple):
-    """Fair-finish against one rival: mean gain and test result by measure, and dominance."""
+    """Fair-finish against one rival: mean gain and test result per measure, and dominance."""
 
     rival: Configuration
     estimates: Mapping[str, Estimate]
@@ -51,7 +50,7 @@ class Compared(NamedTuple):
     relations: Mapping[Cell, Relation]
 
     def count(self, relation: Relation) -> int:
-        """Count the configurations in which the given relation holds."""
+        """Return the number of configurations in which the given relation holds."""
         return sum(one is relation for one in self.relations.values())
 
 
@@ -62,10 +61,10 @@ def gain(name: str, ours: float, rival: float) -> float:
 
 
 def relation(ours: Outcome, rival: Outcome, margin: float) -> Relation:
-    """Return which of two schedulers dominates the other, if one does.
+    """Return whether one scheduler pair dominates the other.
 
-    The dominating scheduler is better in at least one measure by more than ``margin``, and in none
-    worse by more than ``margin``.
+    A pair dominates if it is better by more than ``margin`` in at least one primary measure, and
+    worse by more than ``margin`` in none.
     """
     gains = [gain(name, ours.mean(name), rival.mean(name)) for name in PRIMARY]
     worse = non_inferior_gain(margin)
@@ -104,7 +103,6 @@ def compare(
 
 
 def _bounds(outcomes: Outcomes, configuration: Configuration) -> frozenset[str]:
-    """Return the measures that are only lower bounds in some configuration."""
     return frozenset().union(*(here[configuration].bounds for here in outcomes.values()))
 
 
@@ -126,13 +124,13 @@ def seed_gains(
 
 Key = tuple[Configuration, str]
 Bounds = Mapping[Configuration, tuple[frozenset[str], frozenset[str]]]
-"""Measures that are only lower bounds, by rival: those of fair-finish, and those of the rival."""
+"""Sets of measures with only a lower bound, by rival: fair-finish's set, and the rival's set."""
 
 
 def _marks(
     estimates: Mapping[Key, Estimate], bounds: Bounds, margin: float, level: float
 ) -> Mapping[Key, Mark]:
-    """Test each question as its own family, with Holm's correction over rivals and measures.
+    """Test each question as a family, with Holm's correction over rivals and measures.
 
     A value that is only a lower bound, such as a censored latency, never counts in favour of its
     scheduler.

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = 5
-MOST_CELLS = 6  # with more panels, marks would overlap
+MOST_CELLS = 6  # with more panels, markers would overlap
 PANEL_IN, HEIGHT_IN = 2.1, 1.9
 MARKERS = {PUBLISHED: "o", CAPPED: "s", TUNED: "^"}
-# colours by Okabe and Ito, in the order of the scheduler pairs
+# The colours are by Okabe and Ito, one for each scheduler pair in order.
 COLOURS = ("#999999", "#56b4e9", "#f0c000", "#009e73", "#cc79a7", "#0072b2", "#d55e00")
 LABELS = ("P95 of the\nwell-behaved, s", "min. fair share of best, %")
 OF_LIMIT = "service, % of the limit"
@@ -33,11 +33,11 @@ TITLES = {
 
 
 def draw(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
-    """Draw a panel of latencies and a panel of shares for each configuration.
+    """Draw a panel of latencies and a panel of minimum fair shares for each configuration.
 
-    Hollow marks are dominated pairs. Shares are left out if every client of every run got all
-    service that was due to it. The limit is left out if every run reached it. Many configurations
-    share panels, which show ratios to the best value in each.
+    Hollow markers are dominated scheduler pairs. A panel of minimum fair shares, or of service
+    relative to the limit, is left out if all its values are 100%. Many configurations share panels,
+    which show ratios to the best value in a configuration.
     """
     cells = list(found)
     if len(cells) > MOST_CELLS:
@@ -83,15 +83,11 @@ MEASURES = {
     "share": "min. fair share,\nparts of the largest",
     "limit": "service,\nparts of the limit",
 }
-# vertical offsets of a scheduler pair's three forms, in rows of the figure
+# ``OFFSETS`` are vertical offsets of a scheduler pair's three forms, in rows of the figure.
 OFFSETS = {PUBLISHED: 0.24, CAPPED: 0.0, TUNED: -0.24}
 
 
 def _together(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
-    """Draw a panel per measure and a row per scheduler pair.
-
-    A dot is a configuration, and a bar is the median.
-    """
     height_in = 1.4 + 0.42 * len(frozen.pairs)
     figure, (axes,) = panels(1, len(MEASURES), 9.5, height_in, sharey=True)
     for panel, (measure, label) in zip(axes, MEASURES.items(), strict=True):
@@ -118,7 +114,7 @@ def _together(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
 def _ratios(found: Outcomes, configuration: Configuration, measure: str) -> list[float]:
     """Return a measure in each configuration, divided by the best value of any scheduler pair.
 
-    Fractions of the limit are returned as they are, because the limit does not depend on a pair.
+    Fractions of the limit are returned undivided, because every pair has the same limit.
     """
     best = max if measure == "share" else min
     return [
@@ -163,7 +159,6 @@ def _panels(own: list[Axes], here: Mapping[Configuration, Outcome], frozen: Froz
 def _looks(
     configuration: Configuration, here: Mapping[Configuration, Outcome], frozen: Frozen
 ) -> dict[str, Any]:
-    """Return the look of a scheduler pair's mark: form, colour, and hollow if dominated."""
     colour = COLOURS[frozen.pairs.index(configuration.pair) % len(COLOURS)]
     is_dominated = _is_dominated(here[configuration], here, frozen.margin)
     return {
@@ -176,7 +171,6 @@ def _looks(
 
 
 def _limit_panel(axes: Axes, here: Mapping[Configuration, Outcome], frozen: Frozen) -> None:
-    """Draw service against minimum fair share, with the highest possible service as a curve."""
     for configuration, outcome in here.items():
         if outcome.curve:
             shares, limits = ([100 * one for one in part] for part in (FAIRNESS, outcome.curve))

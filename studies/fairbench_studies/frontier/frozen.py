@@ -1,6 +1,6 @@
 """The frontier study's scheduler pairs, workloads and seeds, fixed in files before the runs.
 
-``frozen.toml`` is for the default settings, ``frozen_dlpm_paper.toml`` for the preset
+``frozen.toml`` has the study at default settings, and ``frozen_dlpm_paper.toml`` at the preset
 ``dlpm-paper``.
 """
 
@@ -19,7 +19,7 @@ from fairbench.files.reader import MIB, opened
 
 NAME = "frontier"
 FILES = {None: "frozen.toml", "dlpm-paper": "frozen_dlpm_paper.toml"}
-"""The frozen file for each preset. None stands for the default settings."""
+"""The file with frozen choices for each preset, where None means the default settings."""
 
 PUBLISHED, CAPPED, TUNED = "published", "capped", "tuned"
 FORMS = (PUBLISHED, CAPPED, TUNED)
@@ -28,7 +28,7 @@ Settings = dict[str, Any]
 
 
 class Configuration(NamedTuple):
-    """A pair of router and local scheduler in one of ``FORMS`` (published, capped, tuned)."""
+    """A pair of router and local scheduler in one form: published, capped or tuned."""
 
     pair: str
     form: str
@@ -40,8 +40,8 @@ class Configuration(NamedTuple):
 class Cell(BaseModel):
     """A workload in a scenario, with its seeds in the order of the runs.
 
-    ``full`` is the default number of seeds, and ``quick`` the number with ``--quick``. Settings
-    were tuned on the cells of the part ``development``, and never on seeds of the part ``test``.
+    ``full`` is the default number of seeds, and ``quick`` is the number with ``--quick``. Settings
+    were tuned only on cells of the part ``development``, and never on seeds of the part ``test``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -61,9 +61,8 @@ class Cell(BaseModel):
 class Frozen(BaseModel):
     """The content of a frozen file.
 
-    ``capped`` holds the settings of all capped pairs, and ``tuned`` those of each tuned pair.
-    ``preset`` names the settings of a paper under which everything runs, or is None for the default
-    settings.
+    ``capped`` holds the settings of all capped pairs, and ``tuned`` the settings of each tuned
+    pair. ``preset`` names the paper whose settings all runs use, or is None for default settings.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -79,16 +78,16 @@ class Frozen(BaseModel):
 
     @property
     def name(self) -> str:
-        """The name shared by the directory of runs, the tables, and the picture."""
+        """The common name of the directory of runs, the tables and the picture."""
         return f"{NAME}-{self.preset}" if self.preset else NAME
 
     @property
     def configurations(self) -> list[Configuration]:
-        """All forms (published, capped, tuned) of all scheduler pairs, pair by pair."""
+        """All forms of all scheduler pairs, pair by pair."""
         return [Configuration(pair, form) for pair in self.pairs for form in FORMS]
 
     def settings(self, configuration: Configuration) -> Settings:
-        """Return the settings of a scheduler pair that differ from its workload's defaults."""
+        """Return the settings of a scheduler pair that differ from the workload's defaults."""
         of_form: dict[str, Settings] = {
             PUBLISHED: {},
             CAPPED: self.capped,
@@ -101,15 +100,15 @@ class Frozen(BaseModel):
 def frozen(preset: str | None = None) -> Frozen:
     """Return the study's scheduler pairs, settings, workloads and seeds under a preset.
 
-    They are read from a frozen file, which was fixed before the first test run, so that no result
-    could influence the choices. Raises UsageError if the preset has no frozen file.
+    The frozen file was fixed before the first test run, so that no result could influence the
+    choices. Raises UsageError if the preset has no frozen file.
     """
     file = _file(preset)
     return Frozen.model_validate(read_toml(files(__package__) / file, file))
 
 
 def digest(preset: str | None = None) -> str:
-    """Return the hash of a frozen file. A test compares it with a fixed value."""
+    """Return the SHA-256 hash of a frozen file, to detect changes."""
     file = _file(preset)
     with opened(files(__package__) / file, file) as stream:
         return hashlib.sha256(stream.read(MIB)).hexdigest()

@@ -17,11 +17,11 @@ RIVALS = tuple(Configuration(pair, PUBLISHED) for pair in ("d2lpm", "preble"))
 class Claimed(NamedTuple):
     """The main claim for one configuration and rival.
 
-    It says that fair-finish's throughput is within a margin of the rival's, and its P99 lower.
-    ``service``, ``output`` and ``makespan`` are factors by which fair-finish is better.
-    ``p_service`` is the p-value of the hypothesis that fair-finish is worse by the margin, after
-    Holm's correction over all rows. ``p99_s`` holds the P99 latencies of fair-finish and of the
-    rival in seconds, NaN if there are too few latencies.
+    The claim says that fair-finish's throughput is at most a margin below the rival's, and that its
+    P99 is lower. ``service``, ``output`` and ``makespan`` are factors by which fair-finish is
+    better. ``p_service`` is the p-value of the hypothesis that fair-finish's service is lower by
+    the margin or more, after Holm's correction over all rows. ``p99_s`` holds the P99 latencies of
+    fair-finish and of the rival in seconds, or NaN if there are too few latencies.
     """
 
     cell: Cell
@@ -36,18 +36,18 @@ class Claimed(NamedTuple):
 
     @property
     def throughput_holds(self) -> bool:
-        """Whether the means satisfy the throughput part of the claim."""
+        """Whether the mean service satisfies the throughput part of the claim."""
         return self.service.gain >= log(1 - self.margin)
 
     @property
     def latency_holds(self) -> bool:
-        """Whether the P99 of fair-finish over all seeds is lower than the rival's."""
+        """Whether fair-finish's P99 over all seeds is lower than the rival's P99."""
         ours, rival = self.p99_s
         return ours < rival
 
 
 def headline(found: Outcomes, ours: Configuration, margin: float) -> list[Claimed]:
-    """Return the rows of the main claim, for the configurations that have finished runs."""
+    """Return the rows of the main claim, for configurations with finished runs."""
     pairs = [
         (cell, here, rival)
         for cell, here in found.items()

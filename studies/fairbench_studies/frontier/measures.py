@@ -33,20 +33,19 @@ Samples = Mapping[str, Sample]
 
 
 class Measured(NamedTuple):
-    """The measures of a run in which all programs should have finished.
+    """The measures of a run that was long enough for all programs to finish.
 
-    - ``to_90_s`` and ``to_100_s`` are the times (s) by which 90% and 100% of the programs that
-      arrived in warm-up and window had finished. If some never finished, the end of the run is a
+    - ``to_90_s`` and ``to_100_s`` are the times (s) until 90% and 100% of the programs that arrived
+      in warm-up and window had finished. If too few programs finished, the end of the run is a
       lower bound.
-    - ``p95_s`` is the mean P95 latency of the well-behaved clients, or NaN if a P95 lies among
+    - ``p95_s`` is the mean of the well-behaved clients' P95 latencies, or NaN if a P95 falls on
       refused requests.
-    - ``served`` is the service of the worst-off well-behaved client in the window, as a fraction of
-      the service that it asked for.
-    - ``share`` is the lowest ratio of a client's service to its max-min fair share of the best
-      total of any scheduler pair.
-    - Rates are in tokens/s. They count cached input, except ``computed_tok_s``.
-    - ``worst_minute`` is the lowest fraction of its fair share that a client received in any
-      minute.
+    - ``served`` is the lowest fraction of its demand that a well-behaved client received in the
+      window.
+    - ``share`` is the lowest ratio of a client's service to its max-min fair share of the highest
+      total service under any scheduler pair.
+    - Rates are in tokens/s. All rates except ``computed_tok_s`` count cached input.
+    - ``worst_minute`` is the lowest fraction of its fair share that a client got in any minute.
     - ``limit`` is the service as a fraction of the most that any scheduler could give in the
       window.
     """
@@ -64,7 +63,7 @@ class Measured(NamedTuple):
 
 
 def measured(summary: Mapping[str, Any], best_tok_s: float) -> Measured:
-    """Return a run's measures, given the highest service of any run with the same seed."""
+    """Return a run's measures. ``best_tok_s`` is the highest service of all runs of the seed."""
     good = [row for row in summary["clients"] if not row["misbehaving"]]
     compared = compared_summary(summary, best_tok_s, ())
     least = compared["min_entitlement_best_ratio"]
@@ -84,7 +83,7 @@ def measured(summary: Mapping[str, Any], best_tok_s: float) -> Measured:
 
 
 def bounds(summary: Mapping[str, Any]) -> frozenset[str]:
-    """Return the fields of ``Measured`` that are lower bounds in a run."""
+    """Return the names of the measures of which a run gives only lower bounds."""
     never = {f"to_{part}_s" for part in (90, 100) if summary[f"time_to_{part}pct_s"] is None}
     return frozenset(never | ({"p95_s"} if "victim_p95_s" in summary["censored"] else set()))
 
@@ -113,8 +112,8 @@ FAIRNESS = tuple(number / 10 for number in range(11))
 def limit_curve(run: StoredRun) -> tuple[float, ...]:
     """Return the highest possible service at each minimum fair share in ``FAIRNESS``.
 
-    Values are relative to the highest possible service without fairness. The result is empty if it
-    is unknown.
+    Each value is divided by the highest possible service without a fairness requirement. The result
+    is empty if the highest possible service is unknown.
     """
     tables, stored = read_tables(run), run.summary
     if not stored.get("limit_service_tok_s"):
@@ -135,8 +134,8 @@ def limit_curve(run: StoredRun) -> tuple[float, ...]:
 class Outcome:
     """A scheduler pair in one configuration, with its runs by seed and their latencies.
 
-    ``bounds`` names the fields of ``Measured`` that are only lower bounds in some run. ``curve``
-    holds the result of ``limit_curve``.
+    ``bounds`` names the measures of which at least one run gives only a lower bound. ``curve`` is
+    the result of ``limit_curve``.
     """
 
     runs: Mapping[int, Measured]
@@ -145,14 +144,14 @@ class Outcome:
     curve: tuple[float, ...] = ()
 
     def mean(self, name: str) -> float:
-        """Return a field's mean over the seeds. For ``p95_s``, return the P95 over all seeds."""
+        """Return a measure's mean over the seeds, or for ``p95_s`` the P95 over all requests."""
         if name == "p95_s":
             return self.p95.value_s
         return fmean(getattr(run, name) for run in self.runs.values())
 
     @cached_property
     def p95(self) -> Percentile:
-        """The mean of the well-behaved clients' P95 latencies, each over all seeds."""
+        """The mean of the well-behaved clients' P95 latencies, each computed over all seeds."""
         clients = self.latencies[0]
         return mean_percentile(
             [percentile(pooled([by[name] for by in self.latencies]), 95) for name in clients]
@@ -165,5 +164,5 @@ class Outcome:
 
     @cached_property
     def p99(self) -> Percentile | None:
-        """The P99 of the latencies of all seeds, or None if there are too few."""
+        """The P99 latency over all seeds, or None if there are too few latencies."""
         return percentile(self.together, 99) if self.together.n >= ENOUGH_FOR_P99 else None

@@ -29,7 +29,7 @@ def outcomes(runs: Mapping[Point, StoredRun]) -> Outcomes:
     for point, run in runs.items():
         key = point.cell, point.seed
         best[key] = max(best[key], run.summary["service_rate_tok_s"])
-    # latencies by run, because several configurations may share a run
+    # Latencies are cached by run, because several scheduler pairs may share a run.
     latencies: dict[str, Samples] = {}
     found: dict[Cell, dict[Configuration, list[tuple[int, Measured, StoredRun]]]] = {}
     for point in sorted(runs, key=lambda one: one.seed):
@@ -44,7 +44,7 @@ def outcomes(runs: Mapping[Point, StoredRun]) -> Outcomes:
                 {seed: one for seed, one, _ in of},
                 [latencies[str(run.path)] for _, _, run in of],
                 frozenset().union(*(bounds(run.summary) for _, _, run in of)),
-                # All runs of a group have the same load, and therefore the same curve.
+                # All runs of a configuration have the same load, and therefore the same curve.
                 () if number else limit_curve(of[0][2]),
             )
             for number, (configuration, of) in enumerate(here.items())
@@ -54,5 +54,5 @@ def outcomes(runs: Mapping[Point, StoredRun]) -> Outcomes:
 
 
 def of_part(found: Outcomes, part: str) -> Outcomes:
-    """Return the outcomes of the configurations for development, or of those for the test."""
+    """Return the outcomes of the configurations of one part: development or test."""
     return {cell: here for cell, here in found.items() if cell.part == part}

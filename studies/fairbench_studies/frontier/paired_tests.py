@@ -1,9 +1,9 @@
 """Tests of fair-finish against a rival, paired by seed and corrected for multiple comparisons.
 
-A gain is the logarithm of a ratio, positive where fair-finish is better. Runs with the same seed
-have the same load, so gains are taken seed by seed. Configurations were chosen in advance, and
-gains may differ between them. The tests are about the mean gain over configurations. The variance
-of this mean comes from the differences between the seeds of each configuration.
+A gain is the logarithm of a ratio, positive if fair-finish is better. Gains are computed seed by
+seed, because runs with the same seed have the same load. The tests are about the mean gain over
+configurations, which were chosen in advance. The variance of the mean gain comes only from the
+differences between seeds, because the gains of different configurations may really differ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from fairbench.results.intervals import quantile, two_sided_p
 
 Gains = Mapping[Hashable, Sequence[float]]
-"""The gains of the seeds in each configuration."""
+"""The gains of all seeds, by configuration."""
 
 
 class Estimate(NamedTuple):
@@ -28,11 +28,11 @@ class Estimate(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The factor by which fair-finish is better than the other scheduler."""
+        """The factor by which fair-finish is better than the rival."""
         return exp(self.gain)
 
     def interval(self, level: float) -> tuple[float, float]:
-        """Return the factor's interval; it is (0, infinity) if no configuration has two seeds."""
+        """Return the factor's interval, which is (0, infinity) if there are too few seeds."""
         if not self.degrees:
             return 0.0, inf
         reach = quantile(1 - level / 2, self.degrees) * self.error
@@ -56,8 +56,8 @@ class Estimate(NamedTuple):
 def estimate(gains: Gains) -> Estimate:
     """Average each configuration's gains over its seeds, and then over the configurations.
 
-    A configuration with a single seed counts in the mean but not in the standard error. The degrees
-    of freedom follow Satterthwaite's formula, rounded down. If a gain is not finite, the result is
+    A configuration with one seed counts in the mean but not in the standard error. Degrees of
+    freedom follow Satterthwaite's formula, rounded down. If a gain is not finite, the estimate is
     NaN and not significant.
     """
     mean = fmean(fmean(of_cell) for of_cell in gains.values())

@@ -1,4 +1,4 @@
-"""Whether fair-finish's advantage survives changed settings, and what each part of it adds.
+"""Fair-finish's advantage under changed settings, and the contribution of each of its parts.
 
     fairbench sweep results/tables/frontier-robustness.toml
     python studies frontier-robustness results/runs/frontier-robustness
@@ -8,10 +8,10 @@ geometric means over the configurations:
 
 - results/tables/frontier-robustness.csv has the factor by which fair-finish is better than each
   rival, for each value of a varied setting.
-- results/tables/frontier-levers.csv has the factor by which fair-finish is better than itself
+- results/tables/frontier-levers.csv has the factor by which fair-finish is better than fair-finish
   without one of its parts.
 
-If runs are missing, the rows of the tables are incomplete.
+If runs are missing, the tables are incomplete.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ AXES = SWEEP.with_suffix(".csv")
 LEVERS = SWEEP.with_name("frontier-levers.csv")
 DEFAULT, CAPPED = "default", "capped as it is"
 RIVALS = ("d2lpm", "preble-dlpm", "preble")
-# the configurations in which fair-finish also runs without each of its parts
-EVERYWHERE = ("tot s1", "judge s1", "long-qa s2")
+EVERYWHERE = ("tot s1", "judge s1", "long-qa s2")  # where parts of fair-finish were switched off
 SHOWN = {"to_90_s": "90%", "p95_s": "P95", "service_tok_s": "service"}
 KEPT = ("to_90_s", "to_100_s", "p95_s", "served", "service_tok_s", "output_tok_s")
 
@@ -48,12 +47,12 @@ Tagged = Mapping[str, Outcomes]
 
 
 def ours() -> Configuration:
-    """Return the scheduler pair that stands for fair-finish with default settings."""
+    """Return the configuration of fair-finish in its published form."""
     return Configuration(frozen().ours, PUBLISHED)
 
 
 def found(folder: Path) -> Tagged:
-    """Return the outcomes in a folder of runs, by tag (varied setting and value)."""
+    """Return the outcomes in a folder of runs, keyed by tag (varied setting and value)."""
     stored = SweepStore(Path(folder)).finished()
     by_tag: dict[str, dict[Point, StoredRun]] = {}
     for spec in points(read_sweep(str(SWEEP))):
@@ -68,9 +67,9 @@ def _point(spec: ExperimentSpec) -> Point:
 
 
 def factors(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
-    """Return for each measure the factor by which the first outcomes are better, as text.
+    """Return, for each measure, the factor by which the first outcomes are better, as text.
 
-    Factors are geometric means over the pairs.
+    Factors are geometric means over the pairs of outcomes.
     """
     means = [exp(fmean(gain(m, one.mean(m), other.mean(m)) for one, other in pairs)) for m in SHOWN]
     return " / ".join(f"{mean:.2f}" for mean in means)
@@ -93,7 +92,7 @@ def _pairs(cells: Outcomes, rival: Configuration) -> list[tuple[Outcome, Outcome
 
 
 def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
-    """Yield a row per part of fair-finish, with the factor that the part gains."""
+    """Yield a row per part of fair-finish, with the factor by which the part improves results."""
     for tag, cells in tagged.items():
         form, _, lever = tag.partition(" ")
         if form not in ("published", "capped") or tag == CAPPED:
@@ -102,7 +101,7 @@ def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
         pairs = [
             (whole[cell][ours()], without)
             for cell, here in cells.items()
-            # each is fair-finish with one of its parts switched off
+            # Each outcome is that of fair-finish with one of its parts switched off.
             for without in here.values()
             if str(cell) in EVERYWHERE and ours() in whole.get(cell, {})
         ]
@@ -128,7 +127,7 @@ def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main(folder: str) -> None:
-    """Read the folder with the runs, and write the tables."""
+    """Read the folder with the runs, and write the tables of robustness."""
     tagged = found(Path(folder))
     _write(RUNS, list(run_rows(tagged)))
     _write(AXES, list(axis_rows(tagged)))

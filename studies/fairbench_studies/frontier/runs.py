@@ -16,7 +16,7 @@ from fairbench_studies.kit.store import Filling, filling
 
 
 class Point(NamedTuple):
-    """A run of the frontier study: configuration, scheduler pair and seed."""
+    """A run of the frontier study, given by configuration, scheduler pair and seed."""
 
     cell: Cell
     configuration: Configuration
@@ -26,7 +26,7 @@ class Point(NamedTuple):
 class Plan:
     """The planned runs: every scheduler pair in every configuration, with several seeds.
 
-    If ``seeds`` is given, it replaces the number of seeds of each configuration.
+    ``seeds`` replaces the number of seeds of each configuration, if it is not None.
     """
 
     def __init__(self, frozen: Frozen, *, quick: bool = False, seeds: int | None = None) -> None:
@@ -40,7 +40,7 @@ class Plan:
 
     @property
     def cells(self) -> list[Cell]:
-        """The configurations of the plan, in order."""
+        """The configurations of the plan in order."""
         return list(self.seeds)
 
     @cached_property
@@ -55,7 +55,7 @@ class Plan:
 
     @cached_property
     def identities(self) -> Mapping[str, list[Point]]:
-        """The runs by the identity of their experiment.
+        """The planned runs, keyed by the identity of their experiments.
 
         Several forms of a scheduler pair may share an experiment.
         """
@@ -65,7 +65,7 @@ class Plan:
         return found
 
     def sweep(self, name: str) -> Sweep:
-        """Return all runs as one sweep."""
+        """Return all planned runs as one sweep."""
         grid = [
             self._draft(cell, configuration)
             for cell in self.cells
@@ -88,8 +88,8 @@ class Plan:
     def left(self, folder: Path) -> Filling:
         """Find the runs that the folder lacks. Create the folder if it does not exist.
 
-        Test configurations come first, and seeds are completed one by one, so that an interrupted
-        study has usable results.
+        Missing runs are sorted by part (test first) and then by seed, so that an interrupted study
+        has complete seeds.
         """
         specs = {identity(spec): spec for _, spec in self._points}
         lacking = filling(self.sweep(folder.name), folder, list(specs.values()))
@@ -102,7 +102,7 @@ class Plan:
         return replace(lacking, jobs=jobs)
 
     def finished(self, stored: Mapping[str, StoredRun]) -> Mapping[Point, StoredRun]:
-        """Return the stored runs of the seeds for which no scheduler pair lacks a run."""
+        """Return the stored runs of the seeds for which every scheduler pair has a run."""
         runs = {
             point: stored[key]
             for key, sharing in self.identities.items()

@@ -25,7 +25,7 @@ from fairbench_studies.frontier.outcomes import of_part
 from fairbench_studies.kit.rows import write_rows
 
 WIDTH = 100
-COLUMNS = {  # column of the table of ratios for each field of ``Measured``
+COLUMNS = {  # heading in the table of factors for each field of ``Measured``
     "to_90_s": "90%",
     "to_100_s": "100%",
     "p95_s": "P95",
@@ -53,7 +53,7 @@ def against(compared: Sequence[Compared], ours: Configuration) -> list[str]:
 
 
 def explanation(frozen: Frozen, cells: int) -> list[str]:
-    """Explain the columns, marks and counts in the table of ``against``."""
+    """Return an explanation of the table that ``against`` returns."""
     points = (
         f"Numbers are factors by which {frozen.ours} as published beats the rival: means over "
         f"{cells} configurations.",
@@ -75,7 +75,7 @@ def explanation(frozen: Frozen, cells: int) -> list[str]:
 
 
 def claim_rows(claimed: Sequence[Claimed], level: float) -> list[str]:
-    """Return the lines of the table for the study's main claim."""
+    """Return the lines of the table that tests the study's main claim."""
     head = [
         "configuration",
         "against",
@@ -153,7 +153,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
-    """Yield the printed lines: fair-finish against each rival, and the main claim."""
+    """Yield the lines to print: fair-finish against each rival, and the main claim."""
     ours = Configuration(frozen.ours, PUBLISHED)
     for part, title in PARTS.items():
         here = of_part(found, part)
@@ -181,7 +181,7 @@ def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
 def result_lines(found: Outcomes, frozen: Frozen) -> list[str]:
     """Return sentences with the number of configurations in which fair-finish dominates each rival.
 
-    Only published forms of fair-finish and of the rivals are compared.
+    All compared scheduler pairs are in the form that their authors published.
     """
     here = of_part(found, "test")
     ours = Configuration(frozen.ours, PUBLISHED)
@@ -196,7 +196,6 @@ def result_lines(found: Outcomes, frozen: Frozen) -> list[str]:
 
 
 def _like_for_like(found: Outcomes, frozen: Frozen, form: str) -> Iterator[str]:
-    """Yield comparisons of fair-finish in one form (such as capped) with rivals in that form."""
     alike = {
         cell: {one: outcome for one, outcome in here.items() if one.form == form}
         for cell, here in found.items()
@@ -208,7 +207,7 @@ def _like_for_like(found: Outcomes, frozen: Frozen, form: str) -> Iterator[str]:
 
 
 def _with_seeds(found: Outcomes) -> list[str]:
-    """Return the configurations as text, each with its number of seeds, such as ``tot s1 (3)``."""
+    """Return the configurations as text, with the number of seeds, such as ``tot s1 (3)``."""
     return [f"{cell} ({len(next(iter(h.values())).runs)})" for cell, h in found.items()]
 
 
@@ -241,7 +240,7 @@ def _flag(frozen: Frozen) -> str:
 
 
 def rows(found: Outcomes) -> list[dict[str, Any]]:
-    """Return a row per configuration, scheduler pair and seed."""
+    """Return a row for each configuration, scheduler pair and seed."""
     return [
         {
             "part": cell.part,

@@ -7,9 +7,9 @@ The script writes results/frontier-tuning.csv, with a row per trial. A row has t
 completion and the P95 latency of the well-behaved clients, as geometric means over the development
 configurations.
 
-For each pair, the rule considers the trials whose time is within a margin of the pair's best, and
-chooses the one with the lowest P95 latency. Chosen trials are stored in frozen.toml. For a preset
-such as dlpm-paper, the files' names end in its name.
+For each scheduler pair, the rule chooses the trial with the lowest P95 latency among the trials
+whose time is within a margin of the pair's best time. The chosen trials are stored in frozen.toml.
+With a PRESET such as dlpm-paper, the names of all files end in the preset's name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAME = "frontier-tuning"
 class Trial(NamedTuple):
     """Settings of a scheduler pair that are tried in all configurations.
 
-    The value 0 keeps the workload's value or that of the default rule.
+    The value 0 of a field means the workload's limit or the default quantum.
     """
 
     pair: str

@@ -13,7 +13,7 @@ from fairbench_studies.kit.parts import COUNTED, Claim, Part, score, total
 from fairbench_studies.kit.rows import write_rows
 
 NOT_RUN = "not run"
-HERE = "here"  # heading of the column of results if claims are judged in only one setting
+HERE = "here"  # heading of the results column, if claims are judged in only one setting
 UNDER = "holds under"
 RULE = (
     "A part is one statement of a claim. A direction *holds* or is *reversed* if the 95% interval "
@@ -30,8 +30,8 @@ RULE = (
 class Page(NamedTuple):
     """The fixed texts of a claims page: title, rule and remarks.
 
-    ``rule`` explains how the parts of a claim are judged. The first remark follows the summary of
-    verdicts, and the other remarks follow as paragraphs.
+    ``rule`` explains how the parts of a claim are judged. The page shows the first remark after the
+    summary of verdicts, and each other remark as its own paragraph.
     """
 
     title: str
@@ -40,7 +40,7 @@ class Page(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A group of runs, such as those with the paper's settings, and the data of each figure."""
+    """A group of runs, such as runs with the paper's settings, and the data of each figure."""
 
     title: str
     sources: Mapping[str, Any]
@@ -56,10 +56,10 @@ class Judged(NamedTuple):
 def page_text(
     page: Page, judged: Sequence[Judged], titles: Sequence[str], runs: Sequence[str]
 ) -> str:
-    """Return the page: a summary, a row per claim, and a table of each claim's parts.
+    """Return the page of judged claims: a summary, a row per claim, and tables of their parts.
 
     Args:
-        titles: The titles of the settings, in the order of columns.
+        titles: The titles of the settings, in the order of the page's columns.
         runs: A text about the runs of each setting.
     """
     said = (
@@ -90,7 +90,6 @@ def page_text(
 
 
 def _counted(judged: Sequence[Judged], titles: Sequence[str]) -> str:
-    """Return a sentence that says how many parts of claims have each verdict, by setting."""
     said = []
     for title in titles:
         counts = total([part for one in judged for part in one.parts.get(title, ())])
@@ -102,7 +101,7 @@ def _counted(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 
 
 def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
-    """Return a sentence that counts the parts that hold at exactly one of two settings."""
+    """Return a sentence that counts the parts of claims that hold in only one of two settings."""
     if len(titles) != 2:
         return ""
     pairs = [
@@ -120,10 +119,10 @@ def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 
 
 def steady(parts: Iterable[Part]) -> tuple[int, int]:
-    """Return how many parts hold under every reading of the paper, and how many were tested so.
+    """Count the parts of claims that hold under every reading of the paper.
 
-    A reading is one interpretation of an unclear point of the paper. Only parts that hold and were
-    also judged under another reading are counted.
+    A reading is one interpretation of an unclear point of the paper. Returns two numbers: parts
+    that hold under every reading, and all parts that hold and were judged under several readings.
     """
     tried = [part for part in parts if part.under and part.outcome is Outcome.HOLDS]
     every = [part for part in tried if set(part.under.values()) == {Outcome.HOLDS}]
@@ -131,7 +130,6 @@ def steady(parts: Iterable[Part]) -> tuple[int, int]:
 
 
 def _steady(judged: Sequence[Judged], titles: Sequence[str]) -> str:
-    """Return a sentence that counts the parts that hold under every reading of the paper."""
     said = []
     for title in titles:
         every, tried = steady(part for one in judged for part in one.parts.get(title, ()))
@@ -146,7 +144,6 @@ def _steady(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 
 
 def _same(first: Sequence[Part], second: Sequence[Part]) -> list[tuple[Part, Part]]:
-    """Pair the parts of two settings that make the same statement."""
     others = {part.text: part for part in second}
     return [(part, others[part.text]) for part in first if part.text in others]
 
@@ -160,7 +157,6 @@ def _row(one: Judged, titles: Sequence[str]) -> str:
 
 
 def _details(one: Judged, titles: Sequence[str]) -> list[str]:
-    """Return the section of a claim: a table of its parts, and the reason why some do not hold."""
     shown = [title for title in titles if title in one.parts]
     texts = dict.fromkeys(part.text for title in shown for part in one.parts[title])
     by_text = {title: {part.text: part for part in one.parts[title]} for title in shown}
@@ -184,7 +180,6 @@ def _details(one: Judged, titles: Sequence[str]) -> list[str]:
 
 
 def _under(text: str, by_text: Mapping[str, Mapping[str, Part]]) -> str:
-    """Return the readings of the paper under which a part holds, separately for each setting."""
     said = {title: readings(parts[text].under) for title, parts in by_text.items() if text in parts}
     several = len(by_text) > 1
     return "; ".join(
@@ -220,10 +215,10 @@ def write_page(
     stem: str,
     bases: Mapping[tuple[str, str], str] = MappingProxyType({}),
 ) -> list[Path]:
-    """Write the page as ``STEM.md`` and the claims' parts as ``STEM.csv``. Return both files.
+    """Write the page as ``STEM.md`` and the parts of claims as ``STEM.csv``; return both paths.
 
-    ``bases`` describes the runs behind a claim, by setting and figure. Raises UsageError if a file
-    cannot be written.
+    ``bases`` maps a setting and a figure to a text about the runs behind the figure. Raises
+    UsageError if a file cannot be written.
     """
     markdown, table = folder / f"{stem}.md", folder / f"{stem}.csv"
     try:

@@ -15,7 +15,7 @@ from fairbench.metrics.waiting import merged, waits
 class ServiceHistory(NamedTuple):
     """The service that each client has received up to each instant of a run.
 
-    ``served`` has shape (n_times, n_clients) and is in weighted tokens.
+    ``times`` are in seconds. ``served`` holds weighted tokens, with shape (n_times, n_clients).
     """
 
     times: Floats
@@ -23,10 +23,10 @@ class ServiceHistory(NamedTuple):
 
     @classmethod
     def of(cls, service: ServiceRows, clients: int) -> ServiceHistory:
-        """Sum up a service log.
+        """Sum up a service log over time.
 
-        The tokens of a prompt count when the request is admitted. Output tokens count at the end of
-        the log interval in which they were produced.
+        Input tokens are served at a request's admission, and output tokens at the end of their
+        interval in the service log.
         """
         rows = service.between(0, len(service))
         times = np.unique(np.concatenate([[-np.inf], rows.start_s, rows.end_s]))
@@ -37,22 +37,22 @@ class ServiceHistory(NamedTuple):
         return cls(times, served.cumsum(axis=0))
 
     def between(self, start_s: float, end_s: float) -> Floats:
-        """Return the cumulative service from ``start_s`` to ``end_s``.
+        """Return the cumulative service at the instants from ``start_s`` to ``end_s``.
 
-        The first row is the service before ``start_s``. A log interval that lies partly in this
-        period counts as a whole, so a lead can be overestimated by the output of one log interval.
+        The first row is the service before ``start_s``. Log intervals that cross ``start_s`` or
+        ``end_s`` count fully, so a lead can be overestimated by the output of one log interval.
         """
         first, after = self.span(start_s, end_s)
         return self.served[first - 1 : after]
 
     def span(self, start_s: float, end_s: float) -> tuple[int, int]:
-        """Return the index range of the instants from ``start_s`` to ``end_s``, including both."""
+        """Return the first index from ``start_s`` on, and the first index after ``end_s``."""
         first = int(np.searchsorted(self.times, start_s))
         return first, int(np.searchsorted(self.times, end_s, "right"))
 
 
 def largest_lead(requests: Requests, service: ServiceRows, clients: int, horizon_s: float) -> float:
-    """Return the largest lead that a client gains over a client with waiting requests.
+    """Return the most weighted tokens that a client gains over a client with waiting requests.
 
     Args:
         requests: The requests that one worker served.

@@ -1,8 +1,8 @@
 """Verdicts on a claim, and the comparison of two schedulers over paired seeds.
 
-A claim holds if the 95% interval of the paired difference lies entirely on the claimed side of a
-threshold, such as a ratio of 1. It is reversed if the interval lies entirely on the other side, and
-inconclusive otherwise. With a single seed, the difference itself decides.
+A claim that one scheduler exceeds another holds if the 95% interval of the paired difference lies
+above a threshold. The claim is reversed if the interval lies below the threshold, and inconclusive
+otherwise. With a single seed, the difference replaces the interval.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairbench.results.summary import Value
 class Outcome(StrEnum):
     """The verdict on a claim, in one configuration or overall.
 
-    ``OFF`` applies only to numbers: the simulated number is too far from the paper's.
+    ``OFF`` means that a simulated number is too far from the paper's number.
     """
 
     HOLDS = "holds"
@@ -34,8 +34,8 @@ class Seen(NamedTuple):
     """The result of one measure in one configuration: verdict, mean and confidence interval.
 
     The ends ``low`` and ``high`` of the interval are None if unknown. ``bound`` is ``>`` or ``<``
-    if ``value`` is only a bound of the mean. ``value`` is None if the mean is unknown, or if the
-    result covers several pairs of schedulers.
+    if ``value`` is only a lower or upper bound of the mean. ``value`` is None if the mean is
+    unknown, or if the result covers several pairs of schedulers.
     """
 
     outcome: Outcome
@@ -48,10 +48,10 @@ class Seen(NamedTuple):
 def compared(
     less: Sequence[Value], more: Sequence[Value], flip: float = 1.0, *, is_ratio: bool = True
 ) -> Seen:
-    """Judge whether ``more`` exceeds ``less``, given a value per seed of each.
+    """Judge whether the values ``more`` exceed the values ``less``, paired by seed.
 
-    ``flip`` is the threshold for the ratio (or difference) of ``more`` to ``less``; the claim holds
-    above it. The mean ratio is the geometric mean.
+    The claim holds if the ratio ``more / less`` (or the difference, if ``is_ratio`` is false) is
+    above the threshold ``flip``. The mean over the seeds is geometric for ratios.
     """
     if is_ratio:
         less, more, flip = [*map(_logarithm, less)], [*map(_logarithm, more)], log(flip)
@@ -73,7 +73,7 @@ def compared(
 def exceeds(
     less: Iterable[float], more: Iterable[float], flip: float = 1.0, *, is_ratio: bool = True
 ) -> Seen:
-    """Judge plain numbers as ``compared`` does. NaN and infinite numbers count as unknown."""
+    """Judge plain numbers like ``compared``, with NaN and infinity as unknown values."""
     first, second = (
         [Value(one if isfinite(one) else None) for one in side] for side in (less, more)
     )
@@ -81,7 +81,7 @@ def exceeds(
 
 
 def joined(outcomes: Iterable[Outcome]) -> Outcome:
-    """Return the verdict on several conditions together: the worst of their verdicts."""
+    """Return the joint verdict on several conditions: the worst of their verdicts."""
     worst_first = (Outcome.UNCONTENDED, Outcome.REVERSED, Outcome.INCONCLUSIVE, Outcome.HOLDS)
     return min(outcomes, key=worst_first.index)
 

@@ -21,7 +21,7 @@ from fairbench_studies.kit.rows import Row, read_rows, write_rows
 
 
 class Experiment(Protocol):
-    """An experiment that can be repeated with any seed."""
+    """An experiment that can be repeated with any random seed."""
 
     def spec(self, seed: int) -> ExperimentSpec:
         """Return the complete specification of the experiment with the given seed."""
@@ -32,11 +32,11 @@ class Experiment(Protocol):
 class Paper:
     """A paper to reproduce, with the functions that turn its runs into figures and claims.
 
-    ``experiments`` returns the experiments whose data files exist. ``read`` returns the results in
-    a folder, for the given number of seeds. ``plot`` draws results and returns the files. ``basis``
-    describes the hardware and the seeds of results. The judges of ``claims`` take results and raise
-    KeyError if a run is missing. ``keep`` returns the judged values as rows, one per seed, and
-    ``recall`` restores results from such rows.
+    ``experiments`` returns the experiments whose data files exist. ``read`` takes a folder and the
+    number of seeds, and returns results. ``plot`` draws results and returns the written files.
+    ``basis`` describes the hardware and the seeds of results. A claim's ``judge`` function takes
+    results, and raises KeyError if a run is missing. ``keep`` returns the judged values as one row
+    per seed, and ``recall`` restores results from such rows.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Paper:
     recall: Callable[[Sequence[Row]], Any]
 
     def judge(self, results: Any) -> list[Judged]:
-        """Judge the claims. A claim whose runs are missing has no parts."""
+        """Judge the paper's claims. A claim whose runs are missing has no parts."""
         return [Judged(claim, _parts(claim, results)) for claim in self.claims]
 
     def page(self, judged: Sequence[Judged], results: Any) -> str:
@@ -80,7 +80,7 @@ def reproduce_paper(
 ) -> None:
     """Run missing simulations, draw the figures, and judge the claims.
 
-    Raises Interrupted after a signal, and the error of a failed run.
+    Raises Interrupted after a signal. If a run fails, raises the error of the run.
     """
     seeds = 1 if quick else paper.seeds
     with run_context(shown_progress() if show else None, executor) as context:
@@ -108,7 +108,7 @@ def reproduce_paper(
 def judge_stored(paper: Paper, source: Path, claims_dir: Path) -> None:
     """Judge a paper's claims from the stored values of each seed, without any simulation.
 
-    Raises DataError if the folder contains no such values.
+    Raises DataError if the folder contains no stored values.
     """
     path = _seeds_path(paper, source)
     try:
@@ -128,7 +128,6 @@ def _seeds_path(paper: Paper, folder: Path) -> Path:
 
 
 def _write_page(paper: Paper, judged: Sequence[Judged], results: Any, claims_dir: Path) -> None:
-    """Write the results page of a paper's claims, and print it."""
     text = paper.page(judged, results)
     for path in write_page(judged, text, claims_dir, f"{paper.name}-claims"):
         typer.echo(path)
@@ -138,9 +137,9 @@ def _write_page(paper: Paper, judged: Sequence[Judged], results: Any, claims_dir
 def fill(
     experiments: Iterable[Experiment], folder: Path, context: RunContext, *, seeds: int
 ) -> None:
-    """Simulate the runs of the first ``seeds`` seeds that the folder lacks, in parallel.
+    """Simulate, in parallel, the runs of the first ``seeds`` seeds that the folder lacks.
 
-    If a run fails, its error is raised.
+    If a run fails, raises the error of the run.
     """
     done = stored(folder)
     specs = {identity(spec): spec for one in experiments for spec in map(one.spec, range(seeds))}

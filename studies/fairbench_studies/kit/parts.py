@@ -1,8 +1,8 @@
 """A claim of a paper, and the statements ("parts") into which it is split for judging.
 
-A claimed direction *holds*, is *reversed*, or is *inconclusive* (which is not a failure). A claimed
-number *holds* if the simulated number is near it, and is *off* otherwise. A part is *not contended*
-if clients never competed for service, and *not testable* if the paper says too little.
+A claimed direction *holds*, is *reversed*, or is *inconclusive*, which does not count as a failure.
+A claimed number *holds* if the simulated number is near it, and is *off* otherwise. A part is *not
+contended* if clients never competed for service, and *not testable* if the paper says too little.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ COUNTED = (Outcome.HOLDS, Outcome.REVERSED, Outcome.OFF, Outcome.INCONCLUSIVE)
 class Part:
     """A statement of a claim, and the verdict on it.
 
-    ``ours`` reports the numbers that fairbench found. ``beside`` holds the verdicts by measures
-    that the paper does not use; they are reported but not counted. ``elsewhere`` names the
+    ``ours`` reports the numbers that fairbench found. ``beside`` holds verdicts, which are reported
+    but not counted, by measures that the paper does not use. ``elsewhere`` names the
     configurations in which the statement does not hold. ``under`` holds the verdict under each
     reading of an unclear point of the paper. ``interval`` is the 95% interval of the number that
-    decides the verdict, if there is exactly one.
+    decides the verdict; ``interval`` is empty if several numbers decide.
     """
 
     text: str
@@ -46,9 +46,9 @@ class Part:
 class Claim:
     """A claim of the paper, and how to judge it.
 
-    ``source`` is the section or figure of the paper, and ``paper`` the claimed number or wording.
-    ``judge`` takes the data of ``figure`` and returns the claim's parts. ``cause`` says why some
-    parts do not hold.
+    ``source`` is the section or figure of the paper, and ``paper`` is the claimed number or
+    wording. ``judge`` takes the data of ``figure`` and returns the claim's parts. ``cause`` says
+    why some parts do not hold.
     """
 
     number: int
@@ -61,13 +61,13 @@ class Claim:
 
 
 def number(text: str, value: float, low: float, high: float, shown: str) -> Part:
-    """Judge that ``value`` lies between ``low`` and ``high``. ``shown`` is the value as text."""
+    """Judge whether ``value`` lies between ``low`` and ``high``. ``shown`` is the value as text."""
     outcome = Outcome.HOLDS if low <= value <= high else Outcome.OFF
     return Part(text, outcome if value == value else Outcome.INCONCLUSIVE, shown)
 
 
 def in_every(text: str, found: Sequence[bool], ours: str) -> Part:
-    """Judge a statement that must hold in every seed. It is reversed if it holds in none."""
+    """Judge a statement that holds if every seed confirms it, and is reversed if no seed does."""
     there = sum(found)
     outcome = Outcome.INCONCLUSIVE
     if there in (0, len(found)):
@@ -77,9 +77,9 @@ def in_every(text: str, found: Sequence[bool], ours: str) -> Part:
 
 
 def mean_within(text: str, found: Iterable[float], low: float, high: float, form: str) -> Part:
-    """Judge that the mean over seeds lies between ``low`` and ``high``.
+    """Judge whether the mean over seeds lies between ``low`` and ``high``.
 
-    ``form`` formats the mean, such as ``{:.1f} s``.
+    ``form`` is a format string for the mean, such as ``{:.1f} s``.
     """
     values = list(found)
     mean = fmean(values)
@@ -104,10 +104,10 @@ def rising(
     *,
     is_ratio: bool = True,
 ) -> Part:
-    """Judge that each list of values exceeds the previous list (see ``exceeds``).
+    """Judge whether each list of values in ``sides`` exceeds the previous list.
 
-    The part holds if every step holds, and is reversed if any step is reversed. ``form`` formats
-    the means over seeds, such as ``FCFS {1:.0f}, VTC {0:.0f}``.
+    The part holds if each list exceeds the previous list, and is reversed if any comparison is.
+    ``form`` is a format string for the means over seeds, such as ``FCFS {1:.0f}, VTC {0:.0f}``.
     """
     pairs = [([*less], [*more]) for less, more in pairwise([[*side] for side in sides])]
     steps = [exceeds(less, more, flip, is_ratio=is_ratio) for less, more in pairs]

@@ -1,4 +1,4 @@
-"""Saving a study's figure, and the numbers behind it as CSV."""
+"""Functions that save a study's figure, and the numbers behind the figure as CSV."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def write_figure(
     formats: Sequence[str],
     rows: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[Path]:
-    """Save the figure as ``STEM.FORMAT`` in each format, and its rows as ``STEM.csv``.
+    """Save the figure as ``STEM.FORMAT`` in each format, and ``rows`` as ``STEM.csv``.
 
-    Raises UsageError if a file cannot be written.
+    Raises UsageError if a picture cannot be written.
     """
     pictures = save_in(figure, output, stem, formats)
     if rows is None:

@@ -1,4 +1,4 @@
-"""Reading and writing rows of CSV files, and the path of the repository."""
+"""Functions that read and write rows of CSV files, and paths of the repository."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def read_cells(path: Path) -> list[list[str]]:
-    """Return the values of a CSV file row by row, including the header. Column names may repeat."""
+    """Return the cells of a CSV file row by row, including the header. Headings may repeat."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.reader(file))
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows with equal keys as CSV: numbers with 6 digits, undefined values as ""."""
+    """Write rows with equal keys as CSV. Floating-point numbers have 6 significant digits."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(rows[0])
@@ -40,7 +40,7 @@ def stored_rows(path: Path) -> list[dict[str, str]]:
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
-    """Append a row to a CSV file. The first row also writes the header."""
+    """Append a row to a CSV file. If the file is new, write the header first."""
     is_new = not path.exists()
     with path.open("a", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -57,8 +57,8 @@ def extend_rows(
 ) -> None:
     """Measure the points that a CSV file lacks, and append each row as soon as it is measured.
 
-    A point is a tuple of values for the columns ``identity``. ``measured`` is called with these
-    values and returns the row.
+    A point is a tuple of values for the columns ``identity``. ``measured`` takes the values of a
+    point and returns the point's row.
     """
     known = {tuple(row[name] for name in identity) for row in stored_rows(path)}
     for point in points:

@@ -1,7 +1,7 @@
-"""Values of every seed in ``results/seeds/NAME.csv``, from which claims are judged without runs.
+"""The metrics of each seed in ``results/seeds/NAME.csv``, from which claims are judged.
 
 A row holds a run's settings, the metrics that verdicts use, and values derived from the run's
-records, such as response times over time. The records themselves are not stored.
+records, such as response times over time. The rows are sufficient to judge claims without the runs.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ VARIED = (
     "settings.dlpm.join", "settings.d2lpm.worker_quantum", "settings.engine.max_total_tokens",
     "settings.engine.batch_is_full",
 )  # fmt: skip
-"""The settings, besides ``PLACE``, in which the experiments of judged runs may differ."""
-MOST_ROWS = 400  # rows per file, which keeps files small
+"""The settings, besides ``PLACE``, that may differ between the experiments of judged runs."""
+MOST_ROWS = 400  # largest number of rows per file, to keep files small
 DIGITS = 7  # significant digits of a derived value
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedRun(StoredRun):
-    """A run that remembers the values that were derived from its records."""
+    """A run that caches the values that were derived from its records."""
 
     derived: dict[str, Any]
 
 
 def derived(run: StoredRun, name: str, derive: Callable[[], Any]) -> Any:
-    """Return a remembered value of a run, or compute it from the run's records."""
+    """Return a value derived from a run's records, and cache the value if the run can."""
     if not isinstance(run, JudgedRun):
         return derive()
     if name not in run.derived:
@@ -73,7 +73,7 @@ def _rounded(value: Any) -> Any:
 
 
 def keeping(cells: Iterable[SchedulerResults]) -> list[SchedulerResults]:
-    """Return results whose runs remember derived values, so that ``write_seeds`` can store them."""
+    """Return results whose runs cache derived values, so that ``write_seeds`` can store them."""
     return [replace(cell, runs=tuple(map(_keeping, cell.runs)), known=None) for cell in cells]
 
 
@@ -83,9 +83,9 @@ def _keeping(one: ComparedRun) -> ComparedRun:
 
 
 def write_seeds(path: Path, cells: Iterable[SchedulerResults]) -> None:
-    """Write the values of every seed, one row per run.
+    """Write the metrics of each seed as CSV, with one row per run.
 
-    Many runs are split into several files.
+    More than ``MOST_ROWS`` rows are split into several files.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for old in _files(path):
@@ -96,14 +96,13 @@ def write_seeds(path: Path, cells: Iterable[SchedulerResults]) -> None:
 
 
 def _names(path: Path) -> Iterator[Path]:
-    """Yield the path of the first file, then those of its continuations, such as fig7.2.csv."""
+    """Yield the path of the first file, then paths of further files such as fig7.2.csv."""
     yield path
     for number in count(2):
         yield path.with_name(f"{path.stem}.{number}{path.suffix}")
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the path of the first file, and the continuations that exist."""
     return list(takewhile(lambda one: one == path or one.exists(), _names(path)))
 
 
@@ -136,7 +135,7 @@ def _text(value: Any) -> str:
 
 
 def read_seeds(path: Path) -> list[SchedulerResults]:
-    """Read the values that ``write_seeds`` wrote, in the order of rows.
+    """Read the results that ``write_seeds`` wrote, in the order of the stored rows.
 
     Raises DataError if a file is invalid.
     """
@@ -178,7 +177,7 @@ def _value(key: str, text: str) -> Any:
 
 
 def completed_cells(sweep: str) -> tuple[str, list[SchedulerResults]]:
-    """Make the missing runs of a sweep. Return the sweep's name and all its results."""
+    """Make the missing runs of a sweep. Return the sweep's name and the results of all its runs."""
     read = read_sweep(sweep)
     folder = RUNS / read.name
     with run_context(None, executor_named(LOCAL)) as context:

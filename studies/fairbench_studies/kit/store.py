@@ -13,8 +13,8 @@ from fairbench.execute.simulations import FailedPoint, SimulationJob, jobs_left,
 from fairbench.execute.tasks import RunContext
 from fairbench.results.store import SweepStore
 
-# Processor seconds of a simulation: ``SECONDS_PER_RUN`` for each run plus ``SECONDS_PER_REQUEST``
-# for each request. Both were measured with the bundled workloads.
+# ``SECONDS_PER_RUN`` and ``SECONDS_PER_REQUEST`` estimate the CPU time of a simulation. Both
+# numbers were measured with the bundled workloads.
 SECONDS_PER_RUN, SECONDS_PER_REQUEST = 0.5, 3e-4
 
 
@@ -28,7 +28,7 @@ class Filling:
 
     @property
     def cpu_minutes(self) -> float:
-        """Estimate the processor time of the missing runs (minutes) from their requests."""
+        """The estimated CPU time of the missing runs, in minutes."""
         requests = sum(job.requests for job in self.jobs)
         return (len(self.jobs) * SECONDS_PER_RUN + requests * SECONDS_PER_REQUEST) / 60
 
@@ -40,9 +40,9 @@ class Filling:
 def fill_store(
     name: str, folder: Path, context: RunContext, *, quick: bool = False
 ) -> list[FailedPoint]:
-    """Make the missing runs of a bundled sweep. Return the points of the sweep whose runs failed.
+    """Make the missing runs of a bundled sweep, and return the points whose runs failed.
 
-    Raises UsageError if the folder contains a different sweep.
+    Raises UsageError if the folder contains the runs of a different sweep.
     """
     seeds = {"num_runs": 1} if quick else {}
     sweep = with_axes(read_sweep(name), {}, name=folder.name, **seeds)
@@ -56,8 +56,8 @@ def fill_store(
 def filling(sweep: Sweep, folder: Path, specs: Sequence[ExperimentSpec] | None = None) -> Filling:
     """Find the runs of a sweep that the folder lacks. Create the folder if it does not exist.
 
-    Runs of an earlier version of the sweep are reused. ``specs`` are the sweep's experiments, if
-    the caller has already computed them.
+    Runs of an earlier version of the sweep are reused. ``specs`` are the sweep's experiments; if
+    ``specs`` is None, they are computed from the sweep.
     """
     specs = points(sweep) if specs is None else specs
     if not folder.exists():

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fairbench_studies.kit.rows import TABLES, Row, read_rows, write_rows
 
-# Rows are sorted in the order of the next two lists. A row consists of the columns that identify a
-# run, followed by its numbers.
+# Table rows are sorted in the order of ``WORKLOADS`` and ``SCHEDULERS``. The columns ``IDENTITY``
+# identify a run, and the columns ``NUMBERS`` hold the run's metrics.
 WORKLOADS = ("tot", "judge", "long-qa", "chat")
 SCHEDULERS = ("fcfs", "lpm", "vtc", "preble", "dlpm", "d2lpm", "preble-dlpm", "fair-finish")
 IDENTITY = ("workload", "scenario", "scheduler", "dp", "seed")
@@ -35,7 +35,7 @@ SWEEP_NUMBERS = ("sharing_incentive_p95", "service_rate_tok_s", "jain_index_actu
 
 
 def kept(summary: Mapping[str, object], of: str) -> dict[str, str]:
-    """Return a run as a table row. The label ``of`` tells runs of the same scheduler apart."""
+    """Return a run as a table row. The label ``of`` distinguishes runs of one scheduler."""
     censored = summary["censored"]
     assert isinstance(censored, list)
     return {
@@ -48,7 +48,7 @@ def kept(summary: Mapping[str, object], of: str) -> dict[str, str]:
 
 
 def collect(runs: Iterable[str]) -> list[dict[str, str]]:
-    """Return the sorted rows of stored runs, given as ``RUN_DIR`` or ``LABEL::RUN_DIR``."""
+    """Return sorted table rows of stored runs, each given as ``RUN_DIR`` or ``LABEL::RUN_DIR``."""
     rows = []
     for run in runs:
         label, _, folder = run.rpartition("::")
@@ -58,7 +58,7 @@ def collect(runs: Iterable[str]) -> list[dict[str, str]]:
 
 
 def collect_sweep(folder: Path) -> list[dict[str, str]]:
-    """Return the rows of a stored sweep, in figure 7's columns. Numbers are means over seeds."""
+    """Return the table rows of a stored sweep, with each metric's mean over seeds."""
     cells = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))["cells"]
     rows = []
     for cell in cells:

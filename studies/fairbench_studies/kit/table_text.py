@@ -1,4 +1,4 @@
-"""Numbers of runs as text, for Markdown tables."""
+"""Functions that format the numbers of runs for Markdown tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLOCK = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def as_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table. Columns that contain numbers are aligned to the right."""
+    """Return a Markdown table. Columns of numbers are right-aligned."""
     body = [list(row) for row in rows]
     marks = [
         "--:" if all(map(is_number, column)) and any(column) else "---"
@@ -36,30 +36,29 @@ def is_number(cell: str) -> bool:
 
 
 def bounded(row: Row, name: str) -> str:
-    """Return a time in seconds as text. A lower bound begins with ``> ``."""
+    """Format a time in seconds. A lower bound begins with ``> ``."""
     if not row[name]:
         return "-"
     value, at_least = float(row[name]), name in row["at_least"].split()
     digits = 0 if value >= 100 else 1
-    if at_least:  # A lower bound is rounded down, because rounding up could make it false.
+    if at_least:  # Rounding up a lower bound could make the bound false.
         value = floor(value * 10**digits) / 10**digits
     return f"{'> ' if at_least else ''}{value:,.{digits}f}"
 
 
 def tail_of(rows: Iterable[Row]) -> str:
-    """Return the latency column to show: P99 if each row has enough latencies, otherwise P95."""
+    """Return the latency column to show: P99 if every row has enough latencies, otherwise P95."""
     known = ({"victim_n": int(n), "victim_p95_s": ""} if n else {} for n in map(_number_of, rows))
     tail = shown_tail(known)
     return f"victim_p{tail}_s"
 
 
 def _number_of(row: Row) -> str | None:
-    """Return how many latencies a row is based on, or None for older runs."""
     return row.get("victim_n")
 
 
 def percentile_of(name: str) -> str:
-    """Return the heading of a latency column, such as ``P95``."""
+    """Return a latency column's heading, such as ``P95``."""
     return name.removeprefix("victim_").removesuffix("_s").upper()
 
 
@@ -74,7 +73,7 @@ def percent(row: Row, name: str) -> str:
 
 
 def min_share(row: Row) -> str:
-    """Format the minimum fair share of own total. Without contention, the text says so."""
+    """Format the minimum fair share of own total, or return "not contended"."""
     return (
         percent(row, "min_entitlement_ratio") if row["min_entitlement_ratio"] else "not contended"
     )
@@ -86,22 +85,22 @@ def index(row: Row, name: str) -> str:
 
 
 def plus_minus(values: Sequence[float], digits: int, sign: str = "+") -> str:
-    """Format a mean with half the width of its 95% interval. A single value has no interval."""
+    """Format a mean, with half the width of its 95% interval if there are several values."""
     found = t_interval(values)
     mean = f"{found.mean:{sign},.{digits}f}"
     return mean if found.high is None else f"{mean} ± {found.high - found.mean:,.{digits}f}"
 
 
 def differs(changes: Sequence[float]) -> bool:
-    """Return whether a mean change is significant: its 95% interval excludes zero."""
+    """Return whether the mean change is significant: its 95% interval excludes zero."""
     _, low, high = t_interval(changes)
     return low is not None and high is not None and not low <= 0 <= high
 
 
 def filled(page: str, render: Callable[[str], str | None]) -> str:
-    """Render the table in each marked block of a page again, and return the page.
+    """Replace the table in each marked block of a page, and return the new page.
 
-    ``render`` takes the name of a block. The block stays unchanged if it returns None.
+    ``render`` returns a block's table by name, or None to keep the block as it is.
     """
 
     def block(found: re.Match[str]) -> str:
@@ -112,5 +111,5 @@ def filled(page: str, render: Callable[[str], str | None]) -> str:
 
 
 def write_tables(page: Path, tables: Mapping[str, str]) -> None:
-    """Write tables into the marked blocks of a page. ``tables`` is keyed by block name."""
+    """Write tables into the marked blocks of a page. The keys of ``tables`` are block names."""
     page.write_text(filled(page.read_text(encoding="utf-8"), tables.get), encoding="utf-8")

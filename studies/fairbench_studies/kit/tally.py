@@ -1,4 +1,4 @@
-"""Tallies: the number of configurations in which a claim holds, by one measure."""
+"""The number of configurations in which a claim holds by a given measure."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Any
 from fairbench_studies.kit.outcomes import Outcome, Seen
 from fairbench_studies.kit.parts import Part
 
-# A claim holds if it holds in at least the fraction ``MOST`` of the decided configurations or
-# measured runs.
+# A claim holds if at least the fraction ``MOST`` of the decided configurations or measured runs
+# support it.
 MOST = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The outcomes of a measure in all configurations that have runs of the compared schedulers."""
+    """The verdicts on a claim by one measure, keyed by configuration."""
 
     name: str
     seen: Mapping[Any, Seen]
 
     def where(self, outcome: Outcome) -> list[Any]:
-        """Return the configurations that have the given outcome."""
+        """Return the configurations that have the given verdict."""
         return [place for place, seen in self.seen.items() if seen.outcome is outcome]
 
     def within(self, keep: Callable[[Any], bool]) -> Tally:
-        """Return a tally with only the configurations for which ``keep`` is true."""
+        """Return a tally of only the configurations for which ``keep`` is true."""
         return replace(self, seen={place: one for place, one in self.seen.items() if keep(place)})
 
     @property
     def holds(self) -> int:
-        """The number of configurations in which the measure holds."""
+        """The number of configurations in which the claim holds by this measure."""
         return len(self.where(Outcome.HOLDS))
 
     @property
@@ -51,12 +51,11 @@ class Tally:
         return dict(sorted(known.items(), key=lambda one: one[1].value or 0.0))
 
     def outcome(self) -> Outcome:
-        """Return the joint outcome of all configurations.
+        """Return the joint verdict of all configurations in which clients competed.
 
-        Two conditions decide whether the claim holds (or is reversed) overall. In at least half of
-        the configurations where clients competed, the outcome must be decided; and in at least four
-        fifths of the decided configurations, the claim must hold (or be reversed). A configuration
-        with an inconclusive outcome is not decided.
+        The joint verdict is "holds" if at least half of the configurations have the verdict "holds"
+        and at least four times as many have the verdict "holds" as "reversed". For the joint
+        verdict "reversed", both words are exchanged in this rule.
         """
         if not self.counted:
             return Outcome.UNCONTENDED
@@ -68,7 +67,7 @@ class Tally:
 
     @property
     def score(self) -> str:
-        """Return the outcome as a text such as ``holds in 20 of 21 (reversed in 1)``."""
+        """The configurations by verdict as text: ``holds in 20 of 21 (reversed in 1)``."""
         rest = [
             f"{outcome} in {len(places)}"
             for outcome in (Outcome.REVERSED, Outcome.INCONCLUSIVE)
@@ -81,10 +80,7 @@ class Tally:
 
     @property
     def extremes(self) -> str:
-        """Return the range of values as text.
-
-        An example is ``from 0.96x (tot s2 at 2) to 4.06x (long-qa s1 at 4)``.
-        """
+        """The range of values, such as ``from 0.96x (tot s2 at 2) to 4.06x (long-qa s1 at 4)``."""
         values = list(self.values.items())
         if not values:
             return "nothing known"
@@ -93,7 +89,7 @@ class Tally:
 
     @property
     def elsewhere(self) -> str:
-        """The configurations in which the claim does not hold, grouped by outcome."""
+        """A list of the configurations in which the claim does not hold, grouped by verdict."""
         listed = [
             f"{outcome}: {', '.join(map(str, places))}"
             for outcome in Outcome
@@ -104,13 +100,13 @@ class Tally:
 
 def _ratio(seen: Seen) -> str:
     value = seen.value or 0.0
-    if seen.bound == ">":  # A lower bound is rounded down, so that the sentence stays true.
+    if seen.bound == ">":  # Rounding up a lower bound could make the bound false.
         value = floor(value * 100) / 100
     return f"{seen.bound}{value:.2f}x"
 
 
 def decided(there: int, of: int) -> Outcome:
-    """Return the outcome of a statement that holds in ``there`` of ``of`` configurations."""
+    """Return the verdict on a statement that holds in ``there`` of ``of`` configurations."""
     if not of:
         return Outcome.UNCONTENDED
     if there >= MOST * of:
@@ -119,9 +115,9 @@ def decided(there: int, of: int) -> Outcome:
 
 
 def part_of(text: str, tallies: Sequence[Tally], ours: str = "") -> Part:
-    """Return a part of a claim from tallies by several measures, with the paper's measure first."""
+    """Return a part of a claim, judged by the first tally; further tallies are only reported."""
     first, *beside = tallies
-    # The outcome of this part of the claim already says "holds".
+    # The verdict of the part already says "holds", so the text omits it.
     counted = first.score.removeprefix(f"{Outcome.HOLDS} ")
     said = counted if not ours else f"{counted}, {ours}"
     others = {one.name: one.outcome() for one in beside}

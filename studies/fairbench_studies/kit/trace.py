@@ -1,7 +1,7 @@
 """Runs for which only the latencies of requests are known, such as published measurements.
 
-Runs that other projects measured have neither a service log nor admission times. Simulated replays
-are reduced to the same columns, so that the same functions evaluate both.
+Runs that other projects measured have no service log and no admission times. Simulated replays are
+reduced to the same columns, so that the same functions evaluate measured and simulated runs.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import numpy as np
 from fairbench.core import ServiceWeights
 from fairbench.metrics.records import Flags, Floats, Ints
 
-_INSTANT_S = 1e-6  # shortest time in seconds over which a request's service is spread
+_INSTANT_S = 1e-6  # shortest time, in seconds, over which a request's service is spread
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """The requests of one run as arrays with one entry per request, in any order.
 
-    ``req_time_s`` holds the arrival times in seconds. Latencies to the first and to the last token
-    count from the arrival, and are NaN for refused requests.
+    ``req_time_s`` holds the arrival times in seconds. The latencies are the times in seconds from
+    arrival to the first and the last output token, and are NaN for refused requests.
     """
 
     client: Ints
@@ -36,7 +36,7 @@ class Trace:
 
     @property
     def finished(self) -> Flags:
-        """A mask of the served requests. All other requests were refused."""
+        """A mask of the requests that were served and not refused."""
         return ~np.isnan(self.request_latency_s)
 
     @property
@@ -51,7 +51,7 @@ class Trace:
 
     @property
     def duration_s(self) -> float:
-        """The seconds from the first arrival to the last completion. Requires a served request."""
+        """The seconds from the first arrival to the last completion of a served request."""
         return float(np.nanmax(self.req_time_s + self.request_latency_s) - self.req_time_s.min())
 
     def service_tokens(self, weights: ServiceWeights) -> Floats:
@@ -61,7 +61,7 @@ class Trace:
 
 
 def throughput_tok_s(trace: Trace) -> float:
-    """Return the throughput: input and output tokens of served requests per second of the run."""
+    """Return the input and output tokens of served requests per second of the run."""
     tokens = (trace.prompt_tokens + trace.output_tokens)[trace.finished].sum()
     return float(tokens / trace.duration_s) if tokens else 0.0
 
@@ -77,9 +77,9 @@ def ttft_s(trace: Trace, clients: list[int], percent: float) -> float:
 def max_service_spread(trace: Trace, weights: ServiceWeights) -> float:
     """Return the largest difference between two clients' cumulative service until the last arrival.
 
-    More is not known of a measured run than each request's first and last token. Therefore, as in
-    VTC-artifact (192c2e2, plot_6.2_work_diff.py), its service is spread evenly between the two.
-    After the last arrival, the difference would only show which clients still have queued requests.
+    A measured run has only the times of each request's first and last token. As in VTC-artifact
+    (192c2e2, plot_6.2_work_diff.py), a request's service is therefore spread evenly between the two
+    times. After the last arrival, the difference would only reflect which client's queue is longer.
     """
     served = trace.finished
     start = (trace.req_time_s + trace.first_token_latency_s)[served]
@@ -97,7 +97,7 @@ def max_service_spread(trace: Trace, weights: ServiceWeights) -> float:
 
 
 def _accumulated(times: Floats, start: Floats, end: Floats, service: Floats) -> Floats:
-    """Spread each request's service evenly over [start, end], and add it up to each time."""
+    """Return the cumulative service at each time, with service spread evenly over [start, end]."""
     rate = service / (end - start)
     events = np.concatenate([start, end])
     order = np.argsort(events, kind="stable")

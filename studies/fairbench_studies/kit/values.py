@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Estimate(NamedTuple):
     """A metric's mean over seeds with its confidence interval.
 
-    ``at_least`` marks a lower bound. With a single seed, both ends of the interval equal the value.
+    ``at_least`` marks a mean that is a lower bound. A single seed gives an interval of width 0.
     """
 
     mean: float
@@ -41,13 +41,13 @@ def mean_of(cell: SchedulerResults, metric: str) -> float | None:
 
 
 def setting_of(cell: SchedulerResults, name: str) -> Any:
-    """Return the value of a setting in a configuration's experiments, such as ``dlpm.quantum``."""
+    """Return the value of a setting of a configuration, such as ``dlpm.quantum``."""
     part, _, parameter = name.partition(".")
     return cell.runs[0].experiment["settings"][part][parameter]
 
 
 def chosen(cells: Iterable[SchedulerResults], **wanted: Any) -> list[SchedulerResults]:
-    """Return the results that match, such as those of one scheduler, workload or scenario."""
+    """Return the results with the wanted values, such as those of one scheduler or workload."""
     return [c for c in cells if all(c.combined[key] == value for key, value in wanted.items())]
 
 
@@ -57,7 +57,7 @@ def schedulers(cells: Iterable[SchedulerResults]) -> list[str]:
 
 
 def row_of(cell: SchedulerResults, metrics: Sequence[str], **more: Any) -> dict[str, Any]:
-    """Return a CSV row: the experiment, the fields in ``more``, metrics and intervals."""
+    """Return a CSV row: a configuration's name, ``more`` fields, and metrics with intervals."""
     row = {key: cell.combined[key] for key in ("workload", "scenario", "dp", "scheduler")} | more
     for metric in metrics:
         found = value_of(cell, metric)
@@ -75,7 +75,7 @@ def in_units(rows: Sequence[dict[str, Any]], metric: str, unit: float) -> list[d
 
 
 def label_on(scheduler: str, replicas: Iterable[int]) -> str:
-    """Return a scheduler's label for plots. With a single replica, the router is not named."""
+    """Return a scheduler's label for plots, without the router if there is a single replica."""
     label = scheduler_style(scheduler).label
     return label.removeprefix("RR + ") if set(replicas) == {1} else label
 
@@ -83,7 +83,7 @@ def label_on(scheduler: str, replicas: Iterable[int]) -> str:
 def plot_rows(
     axes: Axes, rows: Sequence[dict[str, Any]], x: str, metric: str, scheduler: str
 ) -> None:
-    """Plot a scheduler's metric over ``x``, with error bars. Open marks are lower bounds."""
+    """Plot a scheduler's metric over ``x`` with intervals. Open markers show lower bounds."""
     style = scheduler_style(scheduler)
     mine = [row for row in rows if row["scheduler"] == scheduler and row[metric] is not None]
     ends = {row[x]: (row[metric], row[f"{metric}_low"], row[f"{metric}_high"]) for row in mine}
@@ -100,8 +100,8 @@ def line_with_band(
 ) -> None:
     """Draw a line through means, with a band for their intervals.
 
-    ``ends`` maps x to a mean and the two ends of its interval, in any order: the mean is always the
-    one in the middle.
+    ``ends`` maps x to a mean and the two ends of its interval, in any order, because the line
+    follows the middle value.
     """
     from seaborn import lineplot
 

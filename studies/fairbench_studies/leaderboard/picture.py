@@ -1,4 +1,4 @@
-"""The leaderboard's picture: a numbered mark per row, and a list of the rows' names."""
+"""The leaderboard's picture: a numbered marker per row, and a list of the rows' names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FIGURE = ROOT / "plots/leaderboard.svg"
 BASELINE = "fcfs"
-# Each kind of scheduler has its own shape, so that colour is not needed to tell kinds apart.
+# Each kind of scheduler has its own marker shape, so the picture can be read without colour.
 KINDS = {
     "queue before the cluster": (VERMILION.colour, "s"),
     "fair local scheduler": (BLUE.colour, "o"),
@@ -33,10 +33,11 @@ PLAIN = (
     *("round-robin+justitia", "round-robin+autellix"),
 )
 WIDTH_IN, HEIGHT_IN = 8.5, 8.4
-# The list below the plot has COLUMNS columns of LIST_IN inches, and lines of LINE_IN inches.
+# The list below the plot has ``COLUMNS`` columns of ``LIST_IN`` inches, and lines of ``LINE_IN``
+# inches.
 COLUMNS, LIST_IN, LINE_IN = 3, 2.75, 0.15
 POINTS = 72  # typographic points in an inch
-DIGIT_POINTS = 5.6  # width in points of a digit of 8-point type
+DIGIT_POINTS = 5.6  # width of a digit of 8-point type in points
 
 
 class View(NamedTuple):
@@ -55,7 +56,7 @@ class View(NamedTuple):
 
 
 WHOLE = View((0.7, 1.3), (0.4, 1.0), 0.7, 2.85, 7.6, 5.2)
-# A dense region of the plot, which an inset shows enlarged.
+# ``CLOSE`` is a dense region of the plot, which an inset shows enlarged.
 CLOSE = View((1.127, 1.148), (0.8, 0.856), 1.25, 6.05, 2.9, 1.95)
 
 
@@ -68,7 +69,7 @@ class Point(NamedTuple):
 
 
 def kind(row: str) -> str:
-    """Return the kind of scheduler in a row, one of ``KINDS``."""
+    """Return the kind of scheduler in a row, which is a key of ``KINDS``."""
     if " behind " in row:
         return "queue before the cluster"
     if row.rpartition("+")[2].removesuffix("-predict").removesuffix("-upstream") in FAIR:
@@ -77,7 +78,7 @@ def kind(row: str) -> str:
 
 
 def draw(points: Sequence[Point]) -> None:
-    """Draw the minimum fair share of best total against service, with a numbered mark per row.
+    """Draw the minimum fair share of best total against service, with a numbered marker per row.
 
     Args:
         points: Rows in the order of their numbers, which start at 1.
@@ -103,7 +104,6 @@ def _size(view: View) -> tuple[float, float]:
 
 
 def _axes(figure: Figure, view: View, points: Sequence[Point]) -> Axes:
-    """Draw the points of a view. Each point's number appears in only one view."""
     across, up = WIDTH_IN, HEIGHT_IN
     axes = figure.add_axes(
         (view.left / across, view.bottom / up, view.wide / across, view.high / up)
@@ -124,17 +124,17 @@ def _axes(figure: Figure, view: View, points: Sequence[Point]) -> Axes:
 
 
 def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, int, bool]]:
-    """Place the numbers in a view so that they cover neither marks nor each other.
+    """Place the numbers in a view so that they cover neither markers nor each other.
 
-    Yields for each number its x and y (in points, from the lower left corner), the number, and
-    whether a line joins it to its mark. Points of the enlarged view have no number in the full
-    view.
+    Yields the position of a number (in typographic points from the lower left corner), the number,
+    and whether a line joins the number to its marker. Points of the enlarged view have no number in
+    the full view.
     """
     wide, high = POINTS * view.wide, POINTS * view.high
     spots = {
         number: (
             wide * (point.service - view.x[0]) / _size(view)[0],
-            # In the picture, y is measured from the top, as in the boxes.
+            # Boxes measure y from the top of the picture.
             high * (view.y[1] - point.share) / _size(view)[1],
         )
         for number, point in enumerate(points, 1)
@@ -152,13 +152,12 @@ def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, 
 
 
 def named(point: Point) -> str:
-    """Return a row's name for the list, with its values if its point is outside the axes."""
+    """Return a list entry: the name of a leaderboard row, with values that lie outside the axes."""
     name = re.sub(r"^llm-d\+fcfs behind (.*) by (\w+)$", r"\1 before llm-d (\2)", point.row)
     return name if WHOLE.shows(point) else f"{name} (at {point.service:.2f}, {point.share:.0%})"
 
 
 def _list(figure: Figure, points: Sequence[Point]) -> None:
-    """List the numbers, marks and names of the rows below the plot, in columns."""
     lines = -(-len(points) // COLUMNS)
     axes = figure.add_axes((0, 0, 1, (lines + 1) * LINE_IN / HEIGHT_IN))
     axes.set(xlim=(0, WIDTH_IN), ylim=((lines + 1) * LINE_IN, 0))

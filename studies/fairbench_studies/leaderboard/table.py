@@ -2,7 +2,7 @@
 
     fairbench sweep results/tables/leaderboard.toml
     python studies leaderboard results/runs/leaderboard [MORE ...]
-    python studies leaderboard     # picture and tables again, of results/leaderboard.csv
+    python studies leaderboard     # picture and tables again, from results/leaderboard.csv
 
 The script writes results/leaderboard.csv (a line per run), plots/leaderboard.svg, and the table of
 docs/appendix/leaderboard.md.
@@ -26,7 +26,7 @@ SHOWN = (
     *("fair-finish", "preble-dlpm", "d2lpm", "llm-d+fcfs behind dlpm by concurrency", "preble"),
     *("llm-d+fcfs", "dlpm", "vtc", "lpm", "fcfs"),
 )
-# means over seeds, by scheduler of the leaderboard and configuration
+# ``Values`` holds means of a metric over seeds, by leaderboard row and configuration.
 Values = dict[str, dict[str, float]]
 
 
@@ -45,7 +45,7 @@ def values(name: str) -> Values:
 
 
 def points(shares: Values, services: Values) -> list[Point]:
-    """Return the rows as points in the order of the tables, the fairest first."""
+    """Return the rows of the leaderboard as points, the fairest first."""
     found = [
         Point(
             row,
@@ -58,7 +58,7 @@ def points(shares: Values, services: Values) -> list[Point]:
 
 
 def ranks() -> str:
-    """Return the first ten rows of the table that ``fairbench leaderboard`` prints."""
+    """Return the rows in ``SHOWN`` of the table that ``fairbench leaderboard`` prints."""
     command = [sys.executable, "-m", "fairbench", "leaderboard", str(TABLE), "--format", "md"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     table = [line for line in done.stdout.splitlines(keepends=True) if line.startswith("|")]

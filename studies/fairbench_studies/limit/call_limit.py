@@ -1,8 +1,8 @@
 """The least makespan of a run that any scheduler could reach, computed call by call.
 
-The bound knows when each call can begin: after the earlier calls of its program and the user's
-think time. The simpler bound ``least_makespan`` of ``limit`` lets all calls of a program begin when
-the program arrives. Docs: docs/reference/metrics.md.
+The bound uses the earliest time at which each call can begin: after the earlier calls of its
+program and the user's think time. In the simpler bound ``least_makespan`` of the module ``limit``,
+all calls of a program can begin when the program arrives. Docs: docs/reference/metrics.md.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def least_makespan_by_calls(
 ) -> float:
     """Return the time (s) before which no scheduler could have finished the run's requests.
 
-    Take, for a time ``a`` and a duration ``q``, the calls that cannot begin before ``a`` and after
-    which their programs need at least ``q`` more. The last of these calls ends no earlier than
-    ``a`` plus the work of all of them divided by the number of replicas. Therefore, the run ends at
-    least ``q`` later than that. The result is the largest such bound over all ``a`` and ``q``, and
-    at least the end of each program if it were alone in the cluster.
+    Let S be the set of calls that cannot begin before a time ``a``, and after which the program
+    needs at least a time ``q``. The last call of S ends no earlier than ``a`` plus the work of S
+    divided by the number of replicas. The run ends at least ``q`` after the last call of S. The
+    result is the largest bound on the run's end over all ``a`` and ``q``. The result is also at
+    least the end of each program if the program were alone in the cluster.
 
     ``facts`` must contain prices, and the compulsory tokens must be known.
     """
@@ -68,10 +68,10 @@ class LeastCallTimes(NamedTuple):
 def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCallTimes:
     """Return, for each call, the times that no scheduler can shorten.
 
-    A call at depth d > 0 waits for a call at depth d - 1, assumed to be the one that can end first,
-    and then for its own think time (pause). If a depth has a single call, all calls at the next
-    depth wait for it. The tail of a single call therefore contains the longest next call and its
-    tail.
+    A call at depth d > 0 waits for a call at depth d - 1, and then for its own think time (pause).
+    A lower bound of its begin assumes that it waits for the call that can end first. If depth d has
+    a single call, all calls at depth d + 1 wait for the single call. The tail of the single call
+    then contains the longest call at depth d + 1 and the tail of that longest call.
     """
     prices = facts.prices
     assert prices is not None
@@ -85,7 +85,7 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
     if not len(first):
         return LeastCallTimes(row, alone_s, alone_s, alone_s)
     took_s = pause_s + alone_s
-    # the shortest time of a program's calls at each depth
+    # ``shortest_s`` is the shortest pause plus call of each program at each depth.
     shortest_s = np.minimum.reduceat(took_s, first)
     level = np.cumsum(np.isin(np.arange(len(row)), first)) - 1
     before_s = np.cumsum(shortest_s) - shortest_s
@@ -93,7 +93,7 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
     before_s -= np.repeat(before_s[begins], np.diff(begins, append=len(first)))
     begin_s = program_arrivals(programs, facts)[program] + before_s[level] + pause_s
     single = np.diff(first, append=len(row)) == 1
-    # whether the program has calls at the next depth
+    # ``follows`` says whether a program has calls at the next depth.
     follows = np.diff(program[first], append=-1) == 0
     known = _all_finished(requests, programs, program[first])
     tails_s = _tails(np.maximum.reduceat(took_s, first), single & follows & known)
@@ -103,17 +103,17 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
 def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) -> Floats:
     """Return the least pause of each call, from the end of the calls it waits for to its arrival.
 
-    A call at depth 0 waits for no call, and arrives at a fixed time after its program. A later call
-    waited for calls that had ended before its arrival, so its think time is at least the time since
-    the latest of these ends. The pause is 0 if no such end is known, or if calls of the program did
-    not finish.
+    A call at depth 0 waits for no call, and arrives at a fixed time after its program. A call at
+    another depth waited for calls that ended before its arrival. Its think time is at least the
+    time since the latest of the earlier ends. The pause is 0 if the program has no earlier end, or
+    if calls of the program did not finish.
     """
     arrival_s = requests.arrival_s[row]
     times_s = np.unique(requests.finish_s[row])
     own = program * (len(times_s) + 1)
     ends = np.sort(own + np.searchsorted(times_s, requests.finish_s[row]) + 1)
     latest = np.searchsorted(ends, own + np.searchsorted(times_s, arrival_s, "right"), "right") - 1
-    # negative if no call had ended
+    # ``last`` is negative if no call of the program had ended.
     last = np.where(latest < 0, -1, ends[latest] - own - 1)
     is_known = (last >= 0) & _all_finished(requests, programs, program)
     since_s = np.where(is_known, times_s[np.maximum(last, 0)], arrival_s)
@@ -124,7 +124,6 @@ def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) ->
 
 
 def _all_finished(requests: Requests, programs: Programs, program: Ints) -> Flags:
-    """Return, for each row of ``program``, whether all calls of that program finished."""
     broken = program_rows(requests, programs)[requests.status != FINISHED]
     return ~np.isin(program, broken)
 

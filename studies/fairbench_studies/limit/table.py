@@ -1,10 +1,10 @@
-"""How near seven schedulers come to the limit of the DLPM paper's workloads, on four replicas.
+"""The limit of the DLPM paper's workloads, and how near seven schedulers come to it.
 
     python studies limit [SEED ...]
 
-The script simulates the runs that results/tables/limit.csv lacks, by default for seeds 0 and 1. It
-prints the tables, and writes them into docs/studies/limit.md. The CSV file grows by a line per run,
-so an interrupted study continues after its last line.
+The script simulates, on four replicas, the runs that results/tables/limit.csv lacks, by default for
+seeds 0 and 1. It prints the tables, and writes them into docs/studies/limit.md. The CSV file grows
+by a line per run, so an interrupted study continues after its last line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SCHEDULERS = ("d2lpm", "preble", "fair-finish", "vtc", "dlpm", "lpm", "fcfs")
 TWO = ("tot", "judge", "long-qa")  # workloads that have two scenarios with heavy clients
 PLACES = (*((name, each) for name in TWO for each in ("s1", "s2")), ("chat", "s1"))
 FAIREST = ("d2lpm", "fair-finish")  # schedulers whose service is compared with the fair limit
-# Fairness matters in a configuration if it lowers the limit on service below this fraction.
+# Fairness has an effect if it multiplies the limit on service by less than ``WITHOUT_EFFECT``.
 WITHOUT_EFFECT = 0.995
 SERVICE_LIMITS = ("limit_service_tok_s", "limit_fair_service_tok_s")
 DP = 4
@@ -71,7 +71,6 @@ def measured(workload: str, scenario: str, scheduler: str, seed: int) -> dict[st
 
 
 def _without_names(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the names in the columns of a table by indices."""
     return {name: getattr(column, "indices", column) for name, column in columns.items()}
 
 
@@ -87,7 +86,7 @@ def extend(seeds: Sequence[int]) -> None:
 
 
 def tables() -> dict[str, str]:
-    """Return the Markdown tables of the page. Values are means over the stored seeds."""
+    """Return the Markdown tables of limits on service, with means over the stored seeds."""
     return {
         "limit/share": share_table(),
         "limit/service": service_table(),
@@ -96,7 +95,7 @@ def tables() -> dict[str, str]:
 
 
 def share_table() -> str:
-    """Return a table of shares of the limit: a row per configuration, a column per scheduler."""
+    """Return a table of fractions of the limit: a row per configuration, a column per scheduler."""
     body = []
     for place, by_scheduler in _by_place().items():
         first = [one for found in by_scheduler.values() for one in found]
@@ -133,7 +132,7 @@ def service_table() -> str:
 def loss_table() -> str:
     """Return a table of each scheduler's GPU time by purpose.
 
-    Only configurations whose work sets the limit count.
+    The table leaves out configurations whose limit depends on arrivals.
     """
     body = []
     bound = {place: found for place, found in _by_place().items() if _is_bound(found)}
@@ -150,7 +149,6 @@ def _is_bound(found: dict[str, list[dict[str, str]]]) -> bool:
 
 
 def _by_place() -> dict[str, dict[str, list[dict[str, str]]]]:
-    """Return the table rows by configuration, then by scheduler."""
     found: dict[str, dict[str, list[dict[str, str]]]] = {}
     for row in stored_rows(TABLE):
         place = f"{row['workload']} {row['scenario']}"
@@ -159,7 +157,7 @@ def _by_place() -> dict[str, dict[str, list[dict[str, str]]]]:
 
 
 def _mean(found: Sequence[Row], name: str) -> float | None:
-    """Return the mean over those rows that have a value. Rows of older runs may lack one."""
+    """Return the mean over the rows that have a value, because rows of older runs may lack it."""
     values = [float(row[name]) for row in found if row.get(name)]
     return fmean(values) if values else None
 

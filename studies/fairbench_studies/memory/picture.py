@@ -13,9 +13,9 @@ from fairbench_studies.kit.rows import ROOT
 FIGURE = ROOT / "plots/memory-share.svg"
 WIDTH_IN, HEIGHT_IN = 7.0, 1.8  # width and height of a row of panels, in inches
 COLUMNS = 2  # a column for each scenario
-# the style of each eviction policy, in the order of the table
+# ``STYLES`` has a style for each eviction policy, in the order of the table.
 STYLES: Sequence[Swatch] = (BLACK, ORANGE, GREEN, BLUE, VERMILION)
-FAR = 1e3  # a value beyond the panels
+FAR = 1e3  # a value outside all panels
 MOST_LOST = -5.0  # the goal: at most 5% less throughput than with LRU eviction
 PROVENANCE = (
     "Simulated: vtc, two A100 replicas. A mark is the mean over seeds of the well-behaved client "
@@ -31,7 +31,7 @@ class Point(NamedTuple):
 
 
 def draw(points: Mapping[str, Mapping[str, Point]], goal: float) -> None:
-    """Draw a panel for each workload, with a mark for each eviction policy.
+    """Draw a panel for each workload, with a marker for each eviction policy.
 
     ``goal`` is the lowest hit rate that a client should keep, in percent.
     """
@@ -69,7 +69,6 @@ def _half(interval: Iterable[float | None]) -> float:
 
 
 def _shade(every: Sequence[Any], goal: float) -> None:
-    """Shade the region of the goal in all panels, which share their axes."""
     one = every[0]
     one.set_xlim(min(one.get_xlim()[0], MOST_LOST - 3), max(one.get_xlim()[1], 3))
     one.set_ylim(0, max(one.get_ylim()[1], goal + 20))

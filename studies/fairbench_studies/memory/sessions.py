@@ -49,7 +49,6 @@ def table(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
 
 
 def _chosen(rows: Sequence[Row], wanted: Sequence[str]) -> list[Row]:
-    """Return the rows of a scenario, scheduler and eviction policy, in the order of the seeds."""
     chosen = [row for row in rows if [row[name] for name in KEY[:3]] == wanted]
     return sorted(chosen, key=lambda row: int(row["seed"]))
 
@@ -60,18 +59,17 @@ def _changes(before: Sequence[Row], after: Sequence[Row], name: str) -> list[flo
 
 
 def _marked(changes: Sequence[float], digits: int) -> str:
-    """Return the mean change with its interval, in bold if the interval excludes zero."""
     text = plus_minus(changes, digits)
     return f"**{text}**" if differs(changes) else text
 
 
 def _losers(rows: Sequence[Row]) -> str:
-    """Count how often a client's hit rate in a run was below its hit rate when alone."""
+    """Return how often a client's hit rate in a run was below the client's hit rate when alone."""
     return str(sum(one < 1 for one in kept(rows)))
 
 
 def main(*seeds: str) -> None:
-    """Make the missing runs of the seeds, and write the table."""
+    """Simulate the missing runs of the seeds, and write the table of sessions."""
     points = product(map(int, seeds), SCENARIOS, SCHEDULERS, EVICTIONS)
     extend_rows(RUNS, KEY, ((*cell, seed) for seed, *cell in points), run)
     write("sessions", [*table(read_rows(RUNS))])

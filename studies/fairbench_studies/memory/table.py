@@ -3,7 +3,7 @@
     python studies memory-share                          # the table again, from the stored runs
     python studies memory-share WORKLOAD,... SEED ...    # missing runs; needs FAIRBENCH_DATA
 
-The script appends a row to results/memory-share.csv as soon as a run has ended. It also writes
+The script appends a row to results/memory-share.csv as soon as a run has ended, and writes
 results/tables/memory-share.csv and plots/memory-share.svg.
 """
 
@@ -34,8 +34,8 @@ POLICIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     SHARE: ("max-min", {"memory.share": True}),
 }
 """The eviction policy and the settings for each row of the table."""
-# The goal: a well-behaved client keeps this fraction of the hit rate that it has alone on 1/n of
-# the KV pool.
+# A well-behaved client should keep the fraction ``GOAL`` of the hit rate that the client would have
+# alone on 1/n of the KV pool.
 GOAL = 0.9
 NUMBERS = (
     *("kept", "service_tok_s", "hit_rate", "victim_p95_s"),
@@ -78,7 +78,7 @@ def run(workload: str, scenario: str, policy: str, seed: int) -> dict[str, Any]:
 
 
 def kept(rows: Sequence[Row]) -> list[float]:
-    """Return each well-behaved client's hit rate, divided by its hit rate alone, in all runs."""
+    """Return each well-behaved client's hit rate divided by its hit rate alone, for all runs."""
     return [float(one) for row in rows for one in row["kept"].split()]
 
 
@@ -97,13 +97,12 @@ def _groups(rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, list[Row]]]]:
 
 
 def _changes(rows: Sequence[Row], lru: Sequence[Row]) -> list[float]:
-    """Return the difference in throughput from LRU with the same seed, in percent."""
     pairs = zip(rows, lru, strict=True)
     return [100 * (float(a["service_tok_s"]) / float(b["service_tok_s"]) - 1) for a, b in pairs]
 
 
 def table(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
-    """Yield a row per workload, scenario and policy."""
+    """Yield a row per workload, scenario and eviction policy."""
     for workload, groups in _groups(rows):
         for policy, mine in groups.items():
             parts, change = kept(mine), _changes(mine, groups["lru"])
@@ -125,7 +124,7 @@ def table(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
 
 
 def points(rows: Sequence[Row]) -> dict[str, dict[str, Point]]:
-    """Return the points of the picture, by workload and eviction policy."""
+    """Return the points to draw, by workload and eviction policy."""
     return {
         workload: {
             policy: Point([100 * min(kept([row])) for row in mine], _changes(mine, groups["lru"]))
@@ -136,7 +135,7 @@ def points(rows: Sequence[Row]) -> dict[str, dict[str, Point]]:
 
 
 def main(workloads: str = "", *seeds: str) -> None:
-    """Make the missing runs, write the table, and draw the picture."""
+    """Simulate the missing runs, write the table of eviction policies, and draw the picture."""
     names = workloads.split(",") if workloads else []
     cells = product(map(int, seeds), names, SCENARIOS, POLICIES)
     extend_rows(RUNS, KEY, ((*cell, seed) for seed, *cell in cells), run)

@@ -1,4 +1,4 @@
-"""Short tables for the pages of the studies. The appendices have the tables with all columns."""
+"""Short forms, for the pages of the studies, of tables that the appendices show in full."""
 
 from __future__ import annotations
 
@@ -68,7 +68,6 @@ def real_service() -> str:
 
 
 def _across(shown: Callable[[Row, str], str]) -> str:
-    """Return a table with a row for each file of real text and a column for each scheduler."""
     rows = read("real-input")
     names = list(dict.fromkeys(row["scheduler"] for row in rows))
     body = []

@@ -1,4 +1,4 @@
-"""Tables of the papers' claims and of the verdicts on them."""
+"""Tables of the papers' claims, and of the verdicts on the claims."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def claims() -> str:
 
 
 def pools() -> str:
-    """Return a table of the service rate in the workload long-qa by size of the KV memory."""
+    """Return a table of the service rate in the workload long-qa by size of the KV pool."""
     rows = {
         (row["scenario"], row["pool_tokens"], row["scheduler"]): row
         for row in read_rows(ROOT / "plots" / "fig7-dlpm-paper.csv")

@@ -1,4 +1,4 @@
-"""The flags of experiments as a table for the documents."""
+"""The flags of experiments as a table for the documentation."""
 
 from __future__ import annotations
 

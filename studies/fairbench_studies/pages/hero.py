@@ -1,7 +1,7 @@
 """The README's chart, drawn from results/tables/cells.csv: ``python studies hero``.
 
 The chart shows the P95 latency of the well-behaved clients against throughput in two workloads,
-with a mark per scheduler.
+with a marker per scheduler.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CELLS = (
     ("tot", "s1", "trees of thought, one client sends more", "P95 of the well-behaved, s"),
     ("long-qa", "s2", "long documents, one client's are longer", "P95 to the first token, s"),
 )
-# Offsets of labels from their marks, in points. Other labels stand to the right of their mark.
+# The labels in ``OFFSETS`` have offsets from their markers in points, to avoid overlaps.
 OFFSETS = {
     ("tot", "vtc"): (-4, -11),
     ("tot", "dlpm"): (6, 5),

@@ -1,4 +1,4 @@
-"""The catalogue of metrics as a table for the documents."""
+"""The catalogue of metrics as a table for the documentation."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ HEADINGS = ("key", "meaning", "of", "unit", "better", "null if")
 
 
 def metric_table() -> str:
-    """Return a table with a row per metric.
-
-    Neighbouring metrics that differ only in the key share a row.
-    """
+    """Return a table with a row per metric. Metrics that differ only in the key share a row."""
     rows = groupby(CATALOGUE.values(), _facts)
     lines = table(HEADINGS, ([_keys(group), *facts] for facts, group in rows), str)
     return "\n".join(lines) + "\n"
@@ -27,7 +24,6 @@ def _keys(metrics: Iterator[Metric]) -> str:
 
 
 def _facts(metric: Metric) -> tuple[str, ...]:
-    """Return the cells of a metric's table row, apart from the key."""
     missing = [f"the server reports no {needs.value}" for needs in metric.needs]
     if metric.undefined and not metric.of_comparison:
         missing.insert(0, metric.undefined)

@@ -10,17 +10,17 @@ from fairbench.report.pages.html import as_html
 from fairbench.report.pages.run_page import run_page
 from fairbench.results.store import read_run
 
-# width and height in pixels; the screenshot ends below the report's figures
+# ``SIZE`` is the window's width and height in pixels, chosen to end below the report's figures.
 SIZE = "1100,1450"
 
 
 def main(run: str, picture: str) -> None:
-    """Write the picture. Needs Chromium."""
+    """Write the screenshot with Chromium, which must be installed."""
     with TemporaryDirectory() as folder:
         page = Path(folder, "report.html")
         page.write_text(as_html(run_page(read_run(Path(run)))), encoding="utf-8")
         command = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu"]
         looks = ["--hide-scrollbars", f"--window-size={SIZE}"]
-        # select the light colour scheme
+        # The following option selects the light colour scheme.
         looks += ["--blink-settings=preferredColorScheme=1"]
         subprocess.run([*command, *looks, f"--screenshot={picture}", page.as_uri()], check=True)

@@ -57,7 +57,7 @@ def headline() -> str:
 def frontier_limit() -> str:
     """Return a table of the frontier study's test configurations, as means over the seeds.
 
-    It shows the fraction of the limit and the worst minute of a few schedulers as published.
+    The table shows the fraction of the limit and the worst minute of a few published schedulers.
     """
     cells: dict[str, dict[str, list[Row]]] = {}
     for row in read_rows(ROOT / "results/frontier.csv"):
@@ -114,7 +114,7 @@ def quantum() -> str:
 
 
 def gaps() -> str:
-    """Return the table of the largest service gaps with small KV memory, and the proven bounds."""
+    """Return the table of the largest service gaps with a small KV pool, and the proven bounds."""
     return as_markdown(
         ("scheduler", "largest gap, tokens", "bound, tokens"),
         (

@@ -1,4 +1,4 @@
-"""The interface of schedulers as tables for the documents, made from the code."""
+"""The interface of schedulers as tables for the documentation, made from the code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbench.report.pages.markdown import table
 from fairbench.schedulers.base import LocalScheduler, Parts, Router, RunningView, Scan, WaitingView
 from fairbench.schedulers.views import ClientLoad, FleetView, Running, WorkerLoad
 
-# the classes whose fields the page shows
+# The page shows the fields of the classes in ``VALUES``.
 VALUES: tuple[type, ...] = (Request, Segment, Running, ClientLoad, WorkerLoad)
 ALIASES = {"Prompt": "tuple[Segment, ...]"}
 FINAL = re.compile(r"Final\[(.*)\]")
@@ -37,13 +37,13 @@ PARTS = (
 
 
 def scheduler_interface() -> str:
-    """Return the page's sections: one per class of values, and one on the views."""
+    """Return the page's sections: one per class of values, and one per interface."""
     sections = [*map(_values, VALUES), *(_section(*part) for part in PARTS)]
     return "\n".join(sections)
 
 
 def _values(described: type) -> str:
-    """Return the fields of a class with types, followed by the explanations in its docstring."""
+    """Return the fields of a class with types, followed by the explanations in the docstring."""
     names = ", ".join(f"`{name}: {kind}`" for name, kind in _fields(described))
     head, _, explained = _text(described).replace("``", "`").partition("\n\n")
     told = explained if is_dataclass(described) else f"{head}\n\n{explained}".strip()
@@ -71,7 +71,6 @@ def _rows(described: type) -> Iterator[tuple[str, str, str]]:
 
 
 def _type(function: Any) -> str:
-    """Return a function's return type as text, or "" for None."""
     kind = str(inspect.get_annotations(function)["return"])
     return "" if kind == "None" else f"`{kind}`".replace("|", "\\|")
 

@@ -1,7 +1,7 @@
 """A draw of sentences for a reading test: ``python studies sentences [SEED]``.
 
 The script prints 15 sentences of the documents, 10 docstrings, 10 messages and 5 help texts. A
-reader who does not know the project judges whether each is natural, and clear at first sight.
+reader who does not know the project judges whether each sentence is natural and clear.
 """
 
 from __future__ import annotations
@@ -81,7 +81,6 @@ def help_text(node: ast.AST) -> Iterator[str]:
 
 
 def _constants(tree: ast.Module) -> dict[str, str]:
-    """Return the constants of a module that are strings or numbers, by name."""
     return {
         str(node.targets[0].id): str(node.value.value)
         for node in tree.body
@@ -99,7 +98,7 @@ def _usable(texts: list[str]) -> Iterator[str]:
 
 
 def _text(node: ast.AST, known: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return a string literal's text with ``<name>`` for each inserted value; else return ""."""
+    """Return a string literal's text, with ``<name>`` for each inserted value."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):

@@ -1,11 +1,11 @@
-"""The rows and columns of large tables that pages show. The whole tables are in results/."""
+"""The rows and columns that pages show of the large tables in results/."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-# for each table, a regular expression for the beginnings of the shown rows, and the shown columns
+# ``PARTS`` has, by table, a pattern for the beginnings of shown rows, and the shown columns.
 PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "traces": (
         r"(mooncake|arena|reasoning-clients) \| (fcfs|vtc|d2lpm) \||agents \| (fcfs|preble) \|",

@@ -1,8 +1,8 @@
-"""The tables of README.md and docs/, from results/tables/*.csv.
+"""The tables of README.md and docs/, made from results/tables/*.csv.
 
     python studies tables                                   rewrites every marked block
     python studies tables collect NAME [LABEL::]RUN_DIR ... writes results/tables/NAME.csv
-    python studies tables collect-sweep NAME SWEEP_DIR      writes the same of a sweep
+    python studies tables collect-sweep NAME SWEEP_DIR      writes the CSV file from a sweep
 
 A marked block lies between ``<!-- table: NAME -->`` and ``<!-- end -->``. The scripts of the
 attacks and of the leaderboard write the blocks of their own pages.
@@ -59,7 +59,7 @@ MADE: dict[str, Callable[[], str]] = {
 
 
 def render(name: str) -> str:
-    """Return the table with a name, from a function, a CSV file, or a part (``cells/W-S``)."""
+    """Return a table by name, from a function, a CSV file, or a part (``cells/W-S``)."""
     kind, _, which = name.partition("/")
     if kind == "cells":
         rows = [row for row in read("cells") if f"{row['workload']}-{row['scenario']}" == which]
@@ -76,7 +76,7 @@ def rendered(text: str) -> str:
 
 
 def main(*arguments: str) -> None:
-    """Render all tables. ``collect`` and ``collect-sweep`` first write a CSV file."""
+    """Render all tables. ``collect`` and ``collect-sweep`` write a CSV file instead."""
     match arguments:
         case []:
             for document in DOCUMENTS:

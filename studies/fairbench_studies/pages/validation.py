@@ -11,7 +11,7 @@ from fairbench_studies.validation.report import LONG_TTFT_S, UNRESOLVED
 
 
 def measured() -> str:
-    """Return a table of the measured runs that no fit used, with errors in percent."""
+    """Return a table of the measured runs that were not used for a fit, with errors in percent."""
     runs: dict[str, dict[str, Row]] = {}
     for row in read_rows(ROOT / "results" / "validation" / "validation.csv"):
         if row["fitted"] == "no":
@@ -42,24 +42,24 @@ def _validated(run: str, numbers: Mapping[str, Row]) -> tuple[str, ...]:
 
 
 def serving() -> str:
-    """Return a table of runs of real engines that no fit used, with the errors.
+    """Return a table of real engines' runs that were not used for a fit, with the errors.
 
-    Runs on an A100 also have the error of the profile that was derived from operator tables.
+    Runs on an A100 also have the errors with the profile that was derived from operator tables.
     """
     return _engine_runs("serving/validation", "serving/operator-profile")
 
 
 def serving_h100() -> str:
-    """Return a table of SGLang's runs on an H100 that no fit used, with the errors."""
+    """Return a table of SGLang's runs on an H100 that were not used for a fit, with the errors."""
     return _engine_runs("gpu/validation").replace("sglang-h100-", "")
 
 
 def _engine_runs(file: str, other: str | None = None) -> str:
-    """Return a table of the runs in ``results/FILE.csv`` that no fit used.
+    """Return a table of the runs in ``results/FILE.csv`` that were not used for a fit.
 
-    A row has measured values and errors. If ``other`` is given, the errors of this second file are
-    shown in parentheses. A time to first token that is too short to have an accuracy target is
-    shown without its error.
+    A row has measured values with errors in parentheses, which are followed by errors from the file
+    ``other`` if it is given. A time to first token that is too short to have an accuracy target has
+    no error.
     """
     columns: dict[tuple[str | None, str, str], Row] = {}
     for name in filter(None, (file, other)):

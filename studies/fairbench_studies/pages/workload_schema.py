@@ -1,6 +1,6 @@
-"""The JSON Schema of a workload file. Editors use it to complete keys and mark errors.
+"""The JSON Schema of a workload file, with which editors complete keys and mark errors.
 
-The schema has the parameters of every kind of program. Conditions that a schema cannot express,
+The schema lists the parameters of every kind of program. Conditions that a schema cannot express,
 such as parameters that must agree, are checked when a workload file is loaded.
 """
 
@@ -35,7 +35,7 @@ def workload_schema() -> Schema:
     for table in (schema, definitions["Other"]):
         table["properties"]["program"] = {"enum": sorted(KINDS)}
     for table, least in ((schema, ["name"]), (definitions["Other"], ["client"])):
-        # A workload that inherits from another workload need not repeat its keys.
+        # A workload that inherits from another workload need not repeat the inherited keys.
         whole = table.pop("required")
         table["if"] = {"required": ["workload"]}
         table["then"], table["else"] = {"required": least}, {"required": whole}
@@ -64,7 +64,6 @@ def _if_program(kind: str, properties: Schema) -> Schema:
 
 
 def _params_of_all(kind: str) -> Schema:
-    """Return the schemas of all parameter tables in a workload of this kind."""
     changed = {"params": _ref(_some(kind))}
     misbehaving = {"items": {"properties": changed}}
     scenario = {"properties": changed | {"misbehaving": misbehaving}}

@@ -29,7 +29,7 @@ from fairbench_studies.preble.experiments import (
 from fairbench_studies.preble.speed import GPUS
 from fairbench_studies.preble.store import Results
 
-NEAR = 1.02  # two latencies whose ratio is at most this count as equal
+NEAR = 1.02  # two latencies count as equal if their ratio is at most this
 METRICS = {"mean": "mean_s", "P99": "p99_s"}
 PAPER_GAINS = {"mean": (1.5, 14.5), "P99": (2, 10)}
 PROGRAMMING, PAPER_PROGRAMMING = "programming", {"mean": (1.56, 1.8), "P99": (3, 4)}
@@ -57,7 +57,7 @@ def gains(results: Results, metric: str) -> dict[str, Floats]:
 
 
 def judge_end_to_end(results: Results) -> list[Part]:
-    """Judge claim 30: Preble is faster than round robin, and its gain grows with the rate."""
+    """Judge claim 30: Preble is faster than round robin, and the gain grows with the rate."""
     parts = []
     ratios = {name: gains(results, metric) for name, metric in METRICS.items()}
     for name, found in ratios.items():
@@ -91,7 +91,6 @@ def judge_end_to_end(results: Results) -> list[Part]:
 
 
 def _range(name: str, found: Floats, low: float, high: float) -> Part:
-    """Judge that the gains at all rates, as means over seeds, are in the paper's range."""
     gains = found.mean(axis=1)
     least, most = float(gains.min()), float(gains.max())
     worst = least if least < low else most
@@ -102,7 +101,7 @@ def _range(name: str, found: Floats, low: float, high: float) -> Part:
 def judge_ablation(results: Results) -> list[Part]:
     """Judge claim 31: each mechanism of Preble lowers latency.
 
-    Rebalancing must lower the P99 more than the mean. Priority groups must lower only the P99.
+    In the paper, rebalancing lowers the P99 most, and priority groups lower only the P99.
     """
     rate = RATES["tool-use"][-1]
     steps = {step: Key("fig5", "tool-use", step, rate) for step in ABLATION}
@@ -156,7 +155,7 @@ def judge_baselines(results: Results) -> list[Part]:
 
 
 def judge_window(results: Results) -> list[Part]:
-    """Judge claim 33: a window H between one and six minutes changes the mean by at most 10%."""
+    """Judge claim 33: window lengths from one to six minutes change the mean by at most 10%."""
     parts = []
     for workload in ("tool-use", "video-qa"):
         keys = [Key("window", workload, PREBLE, window_s) for window_s in WINDOWS_S]
@@ -178,7 +177,7 @@ MIXED = {
 
 
 def judge_mix(results: Results) -> list[Part]:
-    """Judge claim 57: for a mix of tool use and videos, Preble is better in four latencies."""
+    """Judge claim 57: Preble lowers four latencies of a mix of tool use and videos."""
     keys = {
         (system, rate): Key("fig4", "preble-mix", system, rate)
         for system in (ROUND_ROBIN, PREBLE)
@@ -196,7 +195,7 @@ def judge_mix(results: Results) -> list[Part]:
     return parts
 
 
-SUSTAINED_S = 20.0  # the latency in seconds that the paper requires
+SUSTAINED_S = 20.0  # mean latency in seconds that the paper requires
 
 
 def judge_scale(results: Results) -> list[Part]:
@@ -245,7 +244,7 @@ def judge_scale(results: Results) -> list[Part]:
 
 
 def judge_speed(results: Results) -> list[Part]:
-    """Judge claim 34 on routing decisions per second, measured on the computer at hand."""
+    """Judge claim 34 about routing decisions per second, which are measured on this machine."""
     tools, videos = (results.speeds[name] for name in ("tool-use", "video-qa"))
     form = f"{{:,.0f}}/s ({GPUS} GPUs, Python, one thread)"
     return [

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 PANEL_IN, HEIGHT_IN = 2.6, 4.4
 Runs = Mapping[Key, Sequence[Latency]]
-# The axis is logarithmic if the largest value exceeds the smallest by this factor.
-FLAT = 12
+FLAT = 12  # the y axis is logarithmic if the values' largest ratio exceeds this
 METRICS = {"mean_s": "mean latency, s", "p99_s": "P99 latency, s"}
 
-# Title and axis label of each figure. The steps of the ablation need no label.
+# ``FIGURES`` holds the title and x label of each figure. The ablation's x label is empty, because
+# its bars have names.
 FIGURES = {
     "fig3": ("Preble Fig. 3: latency over the rate", "programs/s of a client and GPU"),
     "fig4": ("Preble Fig. 4: tool use and videos mixed, in bursts", "tool programs/s"),
@@ -37,7 +37,7 @@ FIGURES = {
 
 
 def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
-    """Draw each figure, and write its numbers as CSV. Return the files. Raises UsageError."""
+    """Draw each figure, write its numbers as CSV, and return all paths. Raises UsageError."""
     files: list[Path] = []
     for name in FIGURES:
         files += _plot_one(name, results, output, formats)
@@ -53,7 +53,7 @@ def _plot_one(name: str, results: Results, output: Path, formats: Sequence[str])
 
 
 def rows(shown: Runs) -> list[dict[str, Any]]:
-    """Return a table row per run, with means over seeds and 95% intervals of the latencies."""
+    """Return a table row per run, with mean latencies over seeds and 95% intervals."""
     return [
         key._asdict()
         | {
@@ -68,7 +68,7 @@ def rows(shown: Runs) -> list[dict[str, Any]]:
 def interval(runs: Sequence[Latency], metric: str) -> MeanInterval:
     """Return a metric's mean over the seeds with its 95% interval (Student's t).
 
-    The mean is infinite, without an interval, if any seed left a request unfinished.
+    If a seed left a request unfinished, the mean is infinite and has no interval.
     """
     values = [getattr(one, metric) for one in runs]
     return (
@@ -79,7 +79,6 @@ def interval(runs: Sequence[Latency], metric: str) -> MeanInterval:
 
 
 def _figure(name: str, shown: Runs, origin: str) -> Figure:
-    """Draw mean latency above P99, with a column per workload and bars for the systems."""
     if not FIGURES[name][1]:
         figure, grid = panels(1, 2, 2.6 * PANEL_IN, 2.4, sharey=True)
         for panel, (metric, label) in zip(grid[0], METRICS.items(), strict=True):
@@ -104,11 +103,10 @@ def _figure(name: str, shown: Runs, origin: str) -> Figure:
 
 
 def _scale(panel: Axes, values: Sequence[MeanInterval]) -> None:
-    """Make the y axis logarithmic if the values differ much. Otherwise, start it at zero."""
     means = [value.mean for value in values]
     if max(means) > FLAT * min(means):
         log_y(panel)
-        # An interval may begin at zero, which a logarithmic axis cannot show.
+        # A lower limit is set, because an interval can end at zero, which has no logarithm.
         panel.set_ylim(bottom=min(means) / 2)
     else:
         panel.set_ylim(0, 1.06 * max(value.high or value.mean for value in values))
@@ -140,6 +138,5 @@ def _bars(panel: Axes, shown: Runs, metric: str) -> None:
 
 
 def _ends(value: MeanInterval) -> tuple[float, float]:
-    """Return the ends of an interval. With a single seed, both ends equal the mean."""
     mean, low, high = value
     return mean if low is None else low, mean if high is None else high

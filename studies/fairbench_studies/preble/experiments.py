@@ -1,4 +1,4 @@
-"""The runs behind the Preble paper's figures and claims, each with a key."""
+"""The runs behind the Preble paper's figures and claims, keyed by figure and system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLIENTS = 4
 WARMUP_S, DURATION_S, DRAIN_S = 30.0, 300.0, 9000.0
 
 ROUND_ROBIN, PREBLE, ORACLE, MEMSERVE = "round-robin", "preble", "oracle", "memserve"
-# the values of --router and --local for each system
+# ``SYSTEMS`` names the router and the local scheduler of each system.
 SYSTEMS: Mapping[str, tuple[str, str]] = {
     ROUND_ROBIN: ("round-robin", "lpm"),
     PREBLE: ("preble-e2", "preble-groups"),
@@ -22,9 +22,9 @@ SYSTEMS: Mapping[str, tuple[str, str]] = {
     MEMSERVE: ("memserve", "lpm"),
 }
 
-# Programs per second and GPU of each of the four clients, at 0.4, 0.8 and 1.2 times the workload's
-# rate. That rate assumes a heavy client, which these runs lack. Therefore agents do not fill the
-# GPUs even at the highest rate.
+# ``RATES`` are in programs per second per client and GPU: 0.4, 0.8 and 1.2 times the workload's
+# usual rate. The usual rate is for runs with a heavy client. Without a heavy client, the workload
+# agent leaves GPUs idle even at the highest rate.
 RATES: Mapping[str, tuple[float, ...]] = {
     "tool-use": (1.8, 3.6, 5.4),
     "agent": (0.03, 0.06, 0.09),
@@ -38,7 +38,7 @@ OFF = {
     "preble-e2.autoscale_factor": inf,
     "preble-e2.imbalance_ratio": inf,
 }
-# The steps of [Preble] Fig. 5 in order. Each step adds the mechanism that gives it its name.
+# ``ABLATION`` lists the steps of [Preble] Fig. 5. A step is named after the mechanism that it adds.
 ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     ROUND_ROBIN: ("round-robin", "lpm", {}),
     "E2 alone": ("preble-e2", "lpm", OFF),
@@ -46,20 +46,20 @@ ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "prefill/decode balancing": ("preble-e2", "lpm", {}),
     "priority groups": ("preble-e2", "preble-groups", {}),
 }
-# The number of tokens ("system_tokens" or "instruction_tokens") with which every prompt of a
-# workload begins. Every worker soon caches them. If a match of these tokens alone counted, MemServe
-# would send all requests to the worker that received the first one.
+# Every prompt of a workload begins with ``SHARED_BY_ALL`` common tokens, which every worker soon
+# caches. If a match of only these tokens counted, MemServe would send all requests to the worker
+# that received the first request.
 SHARED_BY_ALL = {"tool-use": 190, "agent": 20, "programming": 2800, "video-qa": 15, "loogle": 13}
 WINDOWS_S = (60.0, 180.0, 360.0)
 SCALES = (2, 4, 8)
 GPUS = 4
-# Gaps between arrivals have a coefficient of variation of 2, as in Azure's trace, which is not
-# included.
+# With the burstiness ``BURSTS``, gaps between arrivals have a coefficient of variation of 2, as in
+# Azure's trace, which the repository does not include.
 BURSTS = 0.25
 
 
 class Key(NamedTuple):
-    """The key of a run: figure, workload, system (router), and the varied parameter's value."""
+    """The key of a run: figure, workload, system, and the value of the varied parameter."""
 
     figure: str
     workload: str
@@ -80,7 +80,7 @@ class Experiment:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def spec(self, seed: int) -> ExperimentSpec:
-        """Return the experiment with a seed and all settings, without a heavy client."""
+        """Return the experiment with the given seed, without a heavy client."""
         flags = {
             "workload": self.workload,
             "scenario": "none",
@@ -99,7 +99,7 @@ class Experiment:
 
 
 def experiments() -> dict[Key, Experiment]:
-    """Return all experiments of the paper, by key. Two keys may share a run."""
+    """Return all experiments of the paper. Two keys may share an experiment."""
     return dict([*_fig3(), *_fig4(), *_fig5(), *_baselines(), *_windows(), *_scales()])
 
 
@@ -128,7 +128,6 @@ def _fig5() -> Iterator[tuple[Key, Experiment]]:
 
 
 def _baselines() -> Iterator[tuple[Key, Experiment]]:
-    """Yield the runs of all systems at the middle rate, at which the systems differ most."""
     for workload, (_, rate, _) in RATES.items():
         for system in (PREBLE, ORACLE, MEMSERVE):
             settings = _least_match(workload) if system == MEMSERVE else {}

@@ -10,8 +10,7 @@ from fairbench_studies.preble.experiments import PREBLE, Key
 from fairbench_studies.preble.speed import GPUS
 from fairbench_studies.preble.store import Latency, Results
 
-# The figure of measured decisions per second. Its seeds are repetitions.
-SPEED = "speed"
+SPEED = "speed"  # figure name of measured decisions per second, whose seeds are repetitions
 
 
 def keep(results: Results) -> list[Row]:
@@ -48,9 +47,9 @@ def _row(
 
 
 def recall(rows: Sequence[Row]) -> Results:
-    """Return the results that the rows of a file store.
+    """Restore results from the rows of a file.
 
-    Raises KeyError or ValueError if the rows have a wrong form.
+    Raises KeyError or ValueError if a row has a wrong form.
     """
     runs: dict[Key, list[Latency]] = {}
     speeds: dict[str, list[float]] = {}

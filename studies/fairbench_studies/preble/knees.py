@@ -1,4 +1,4 @@
-"""The knee of each router for agents: the largest load at which latency meets the target.
+"""The knee of each router for agents: the largest load at which latency meets a target.
 
     python studies knees
 
@@ -24,13 +24,13 @@ from fairbench_studies.preble.store import latencies_of
 
 TARGET_S = 20.0  # "the 20-second latency requirement" ([Preble] §F, Fig. 15)
 SYSTEMS = {"lpm": ROUND_ROBIN, PREBLE: PREBLE, "memserve+lpm": MEMSERVE}
-"""The system in the table for each scheduler of the runs."""
+"""The system's name in the table, keyed by the scheduler of the runs."""
 
 
 class Point(NamedTuple):
     """A system's latencies at one load.
 
-    Latencies are in seconds, by seed. The load is in programs/s per client and GPU.
+    Latencies are in seconds, one per seed. The load is in programs/s per client and GPU.
     """
 
     system: str
@@ -47,8 +47,8 @@ class Point(NamedTuple):
 def knees(points: Sequence[Point]) -> dict[str, float]:
     """Return the knee of each system: the largest load up to which all seeds meet the target.
 
-    The points of a system must be sorted by ascending load. A system that misses the target at its
-    first load has no knee.
+    The points of a system must be sorted by load. A system has no knee if it misses the target at
+    its lowest load.
     """
     found: dict[str, float] = {}
     missed: set[str] = set()
@@ -61,7 +61,7 @@ def knees(points: Sequence[Point]) -> dict[str, float]:
 
 
 def table(points: Sequence[Point]) -> list[dict[str, str]]:
-    """Return a row per system and load. The last columns compare the system with round-robin."""
+    """Return a row per system and load, with a comparison of the system to round-robin."""
     base = {point.load: point for point in points if point.system == ROUND_ROBIN}
     return [_row(point, base[point.load]) for point in points]
 
@@ -79,7 +79,6 @@ def _row(point: Point, base: Point) -> dict[str, str]:
 
 
 def _gain(base: Sequence[float], of: Sequence[float]) -> str:
-    """Return the ratio of two systems' latencies as text, with its mean over the seeds."""
     return f"{fmean(one / other for one, other in zip(base, of, strict=True)):.1f}x"
 
 
@@ -96,7 +95,7 @@ def _latencies(run: StoredRun, experiment: Mapping[str, float]) -> tuple[float, 
 
 
 def main() -> None:
-    """Make the runs that are missing, and write the table."""
+    """Simulate the missing runs, and write the table of knees."""
     _, cells = completed_cells(str(TABLES / "knees.toml"))
     order = [*SYSTEMS.values()]
     points = sorted(map(_point, cells), key=lambda one: (order.index(one.system), one.load))

@@ -11,10 +11,10 @@ from fairbench.schedulers.routing.bases import PrefixRouter
 
 
 class MemServe(PrefixRouter):
-    """A router that picks the worker with the longest cached prefix, or else with the least load.
+    """A router that picks the worker with the longest cached prefix, whatever the load.
 
-    The Preble paper only says "longest-prefix-match regardless of the existing load". Here, load is
-    the number of requests in flight, and workers with equal load take turns.
+    The Preble paper only says "longest-prefix-match regardless of the existing load". Here, equal
+    matches go to the worker with the fewest unfinished requests, and then workers take turns.
     """
 
     name = "memserve"
@@ -23,8 +23,8 @@ class MemServe(PrefixRouter):
     class Params:
         """Parameters. A match of fewer than ``min_match_tokens`` tokens does not count.
 
-        In the rule as printed, a single shared token, such as the first of a system prompt,
-        decides. All requests that share it then go to the same worker.
+        With the paper's value 0, all requests that begin with the same token, such as the first
+        token of a system prompt, go to one worker.
         """
 
         min_match_tokens: NotNegativeInt = 0

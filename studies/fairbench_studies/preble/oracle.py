@@ -14,12 +14,11 @@ from fairbench.schedulers.prefix_tree import truncate
 
 
 class Oracle(Router):
-    """A router that sends all prompts of a prefix group to the same GPU.
+    """A router that sends all prompts of a prefix group to one GPU.
 
     The oracle of [Preble] §H knows all requests of a workload in advance. The paper's authors
-    choose a layer of the prefix tree by hand, and split it evenly among the GPUs. In their code and
-    in this router, each new group goes to the next GPU in turn. The load and the caches of the GPUs
-    do not matter.
+    choose a layer of the prefix tree by hand, and split the layer evenly among the GPUs. As in the
+    authors' code, each new group goes to the next GPU in turn, whatever the GPUs' loads and caches.
     """
 
     name = "oracle"
@@ -28,9 +27,9 @@ class Oracle(Router):
     class Params:
         """Parameters. ``by`` says how prompts are grouped: by their first tokens, or by client.
 
-        A group shares its first ``layer_tokens`` tokens. If ``layer_tokens`` is 0, groups differ at
-        the first position at which earlier prompts differed, such as after a system prompt. The
-        router remembers only the latest ``groups`` groups.
+        The prompts of a group share their first ``layer_tokens`` tokens. If ``layer_tokens`` is 0,
+        groups differ at the first position at which earlier prompts differed, such as after a
+        system prompt. The router remembers only the latest ``groups`` groups.
         """
 
         by: Literal["prefix", "client"] = "prefix"
@@ -40,10 +39,9 @@ class Oracle(Router):
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
         self._workers = list(range(workers))
-        # the worker of each group of prompts
-        self._placed: OrderedDict[Prompt | str, int] = OrderedDict()
+        self._placed: OrderedDict[Prompt | str, int] = OrderedDict()  # worker of each group
         self._last = -1
-        # the common prefix of all earlier prompts, or None before the first
+        # ``_shared`` is the common prefix of all earlier prompts, or None before the first prompt.
         self._shared: Prompt | None = None
 
     def route(self, request: Request, now_s: float) -> int:
@@ -57,15 +55,15 @@ class Oracle(Router):
         return self._placed[group]
 
     def _group(self, prompt: Prompt) -> Prompt:
-        """Return the beginning of the prompt that identifies its group."""
+        """Return the beginning of the prompt that identifies the prompt's group."""
         if self.params.layer_tokens:
             return _first(prompt, self.params.layer_tokens)
         shared = prompt if self._shared is None else _shared(self._shared, prompt)
         layer = prompt_tokens(shared) + 1
         if shared != self._shared:
             self._shared = shared
-            # Groups that differ only after the new common prefix are merged, and keep the position
-            # of their first member.
+            # Groups that differ only after the new common prefix are merged. A merged group keeps
+            # the position of its first member.
             groups, self._placed = self._placed, OrderedDict()
             for group, worker in groups.items():
                 assert not isinstance(group, str)
@@ -82,12 +80,10 @@ class Oracle(Router):
 
 
 def _first(prompt: Prompt, tokens: int) -> Prompt:
-    """Return the first ``tokens`` tokens of the prompt, or all of a shorter prompt."""
     return truncate(prompt, min(tokens, prompt_tokens(prompt)))
 
 
 def _shared(one: Prompt, other: Prompt) -> Prompt:
-    """Return the common prefix of two prompts."""
     tokens = 0
     for (key, length), (other_key, other_length) in zip(one, other, strict=False):
         if key != other_key:

@@ -1,4 +1,4 @@
-"""The number of decisions per second that the router E2 makes here ([Preble] §4.4)."""
+"""The measured number of routing decisions per second of the router E2 ([Preble] §4.4)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ GPUS = 4
 
 
 def measure() -> dict[str, list[float]]:
-    """Route each workload ``REPEATS`` times as fast as possible. Return requests per second.
+    """Route two workloads ``REPEATS`` times as fast as possible. Return requests per second.
 
-    The two workloads have the most complex and the simplest prefix tree.
+    The prefix tree of tool use is the most complex of all workloads, and video QA's the simplest.
     """
     prompts = {name: _prompts(name)[:REQUESTS] for name in ("tool-use", "video-qa")}
     rounds = [[_speed(of) for of in prompts.values()] for _ in range(REPEATS)]
@@ -43,7 +43,6 @@ def _speed(prompts: list[Prompt]) -> float:
 
 
 def _prompts(workload: str) -> list[Prompt]:
-    """Return the prompts of a workload, program by program."""
     spec = load_workload(workload)
     params = make_params(spec.program, spec.params, workload)
     kind = program_class(spec.program)
@@ -58,7 +57,7 @@ def _prompts(workload: str) -> list[Prompt]:
 
 
 class _Listed:
-    """A stand-in for the model (``core.LLM``) that lists prompts and answers them at once."""
+    """A stand-in for the model (``core.LLM``) that lists prompts and answers at once."""
 
     def __init__(self) -> None:
         self.prompts: list[Prompt] = []
@@ -70,7 +69,7 @@ class _Listed:
         return Segment(name, output_tokens)
 
     async def sleep(self, seconds: float) -> None:
-        """Return at once, because no time passes."""
+        """Return immediately, because the measurement does not simulate time."""
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         return [await branch for branch in branches]

@@ -1,4 +1,4 @@
-"""The stored runs of the Preble paper."""
+"""Functions that read the stored runs for the Preble paper's figures and claims."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from fairbench_studies.preble.speed import measure
 
 
 class Latency(NamedTuple):
-    """Latencies (s) of the requests after the warm-up, from arrival to end, and the hit rate.
+    """Latencies of the requests after the warm-up, and the cache hit rate of a run.
 
-    ``ttft_s`` is the mean time to first token, and ``tpot_s`` is the mean time per output token
-    after the first, in seconds.
+    All times are in seconds. ``mean_s`` and ``p99_s`` are times from arrival to completion.
+    ``ttft_s`` is the mean time to first token, and ``tpot_s`` the mean time per later output token.
     """
 
     mean_s: float
@@ -35,14 +35,14 @@ class Latency(NamedTuple):
 
 
 class Results(NamedTuple):
-    """The results of the runs: latencies by key and seed, decisions per second, and hardware."""
+    """Results of runs: latencies by key and seed, decisions per second, and hardware."""
 
     runs: Mapping[Key, Sequence[Latency]]
     speeds: Mapping[str, Sequence[float]]
     basis: str
 
     def each(self, keys: Iterable[Key], metric: str) -> dict[Key, Floats]:
-        """Return a metric of the runs in ``keys``, for the seeds that all of them have."""
+        """Return a metric of the runs in ``keys``, for the seeds that all these runs have."""
         runs = {key: self.runs[key] for key in keys}
         seeds = min(map(len, runs.values()))
         return {
@@ -50,7 +50,7 @@ class Results(NamedTuple):
         }
 
     def origin(self) -> str:
-        """Describe the hardware of the runs, and the seeds of each figure."""
+        """Return the hardware of the runs and the seeds of each figure as text."""
         seeds: dict[str, int] = {}
         for key, of in self.runs.items():
             seeds[key.figure] = min(len(of), seeds.get(key.figure, len(of)))
@@ -62,7 +62,7 @@ class Results(NamedTuple):
 
 
 def read(folder: Path, seeds: int) -> Results:
-    """Read the results of the first seeds. A run's seeds end before its first missing seed."""
+    """Read the results of up to ``seeds`` seeds, until a run's first missing seed."""
     there = stored(folder)
     found: dict[Key, list[Latency]] = {}
     seen: dict[str, Latency] = {}
@@ -84,9 +84,9 @@ def _latency(run: StoredRun) -> Latency:
 
 
 def latencies_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float, float]:
-    """Return mean and P99 latency in seconds, both infinite if a request is unfinished.
+    """Return the mean and P99 latency in seconds of requests that arrive after ``warmup_s``.
 
-    Requests that arrive before ``warmup_s`` are left out.
+    If one of the counted requests is unfinished, the mean and the P99 are infinite.
     """
     counted = requests.arrival_s >= warmup_s
     taken_s = (requests.finish_s - requests.arrival_s)[counted]
@@ -95,10 +95,10 @@ def latencies_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float,
 
 
 def token_times_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float, float]:
-    """Return mean TTFT and TPOT in seconds, both infinite if a request is unfinished.
+    """Return the mean TTFT and TPOT in seconds of requests that arrive after ``warmup_s``.
 
-    TPOT is the time per output token; a request with only one output token has none. Requests that
-    arrive before ``warmup_s`` are left out.
+    Both results are infinite if a counted request is unfinished. TPOT is the time per output token
+    after the first token, so a request with one output token has no TPOT.
     """
     counted = requests.arrival_s >= warmup_s
     if (requests.status[counted] != FINISHED).any():

@@ -1,4 +1,4 @@
-"""The cases in both studies of several routers, which differ in how routers share charges."""
+"""The cases that both studies of several routers share: how routers exchange charges."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SKEWS = (1.0, 3.0, 10.0)
 INTERVALS_S = (0.01, 0.1, 1.0, 10.0)
 
 Case = tuple[tuple[str, Any], ...]
-"""Settings of the routers as pairs. Without settings, there is a single router."""
+"""Settings of the routers as pairs. A case without settings has a single router."""
 
 
 def case(**settings: Any) -> Case:
@@ -23,7 +23,7 @@ def exchange(skew: float, every_s: float, **settings: float) -> Case:
 
 
 def usual() -> Iterator[Case]:
-    """Yield cases with one router, with each way of sharing charges, and with each interval."""
+    """Yield one router, then each way of sharing charges, and each exchange interval."""
     yield case()
     for skew in SKEWS:
         yield case(form="independent", skew=skew)
@@ -34,7 +34,7 @@ def usual() -> Iterator[Case]:
 
 
 def name_of(case: Case) -> str:
-    """Return the name of a case: the way of sharing charges, and settings except the skew."""
+    """Return the name of a case, made of the way of sharing charges and other settings."""
     rest = {key: value for key, value in case if key not in ("form", "skew")}
     form = dict(case).get("form", "one router")
     return " ".join([form, *(f"{key}={value:g}" for key, value in rest.items())])

@@ -2,8 +2,8 @@
 
     python studies routers-d2lpm
 
-The script takes about four minutes of CPU. It writes results/tables/router-scaling.csv,
-results/tables/routers-d2lpm.csv and plots/routers-d2lpm.svg, which docs/studies/routers.md shows.
+The script writes results/tables/router-scaling.csv, results/tables/routers-d2lpm.csv and
+plots/routers-d2lpm.svg for docs/studies/routers.md, in about four minutes of CPU time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DIVIDED = "independent, 1/N quantum each"
 GATHERED = "exchange, each client at one"
 FORMS = ("independent", DIVIDED, "sticky", "exchange", GATHERED)
 
-# The drift is the difference between a client's charges at two workers.
+# The drift is the largest difference between a client's charges at two workers.
 REPLICAS = 4
 DRIFT: Mapping[str, Any] = {
     "workload": "tot", "scenario": "s1", "scheduler": "d2lpm", "dp": REPLICAS, "duration_s": 60.0,
@@ -43,8 +43,8 @@ SEEDS = range(5)
 class Drift(NamedTuple):
     """The results of a case: shares of well-behaved clients, and charges of clients at workers.
 
-    ``shares`` holds a value for each seed. The drift ``apart`` and the charges ``unheard`` by other
-    routers are maxima over seeds, the bound is a minimum, and service and hit rate are means.
+    ``shares`` has a value per seed. ``apart`` is the largest drift over all seeds, and ``unheard``
+    is the largest charge that a router did not know. ``bound`` is the lowest drift bound of a seed.
     """
 
     shares: tuple[float, ...]
@@ -55,12 +55,12 @@ class Drift(NamedTuple):
     unheard: float
 
     def changes(self, alone: Drift) -> NDArray[Any]:
-        """Return each seed's change of the share from a single router's, in percentage points."""
+        """Return, for each seed, the change of the share from a single router, in points."""
         return np.asarray(100 * (np.array(self.shares) - np.array(alone.shares)))
 
 
 def scaling() -> Iterator[list[str]]:
-    """Yield a row per number of workers, number of routers, and way of sharing charges."""
+    """Yield a table row per number of workers, number of routers, and way of sharing charges."""
     for workload, dp, numbers in FLEETS:
         for number, form in [(1, ""), *((n, form) for n in numbers for form in FORMS)]:
             flags = SCALE | {"workload": workload, "dp": dp, "routers": number}
@@ -79,7 +79,7 @@ def scaling() -> Iterator[list[str]]:
 
 
 def cases() -> Iterator[Case]:
-    """Yield the simulated cases in the order of the table."""
+    """Yield the cases (ways and intervals of sharing charges) in the order of the table."""
     yield from usual()
     for lost in (0.5, 0.9):
         yield exchange(10.0, 0.1, lost=lost)
@@ -91,7 +91,7 @@ def cases() -> Iterator[Case]:
 
 
 def drift(one: Case) -> Drift:
-    """Simulate a case with all seeds."""
+    """Simulate a case with all seeds, and return the combined results."""
     found = [_drift(one, seed) for seed in SEEDS]
     of = {name: [getattr(each, name) for each in found] for name in Drift._fields}
     return Drift(
@@ -124,9 +124,9 @@ def _drift(one: Case, seed: int) -> Drift:
 
 
 def charges(result: RunResult) -> tuple[float, float]:
-    """Return the largest difference of a client's charges between workers, and what bounds it.
+    """Return the largest difference of a client's charges between workers, and its bound.
 
-    The second number is the client's longest prompt plus its most unfinished output at a worker.
+    The bound is the client's longest prompt plus its largest unfinished output at a worker.
     """
     table = result.requests
     column = {key: np.asarray(table[key]) for key in ("worker", "arrival_s", "finish_s")}
@@ -162,7 +162,7 @@ def peaks(events: Sequence[tuple[float, int, float]], *, difference: bool) -> fl
 
 
 def rows_of(found: Mapping[Case, Drift]) -> Iterator[list[str]]:
-    """Yield a table row for each case."""
+    """Yield a table row for each case (way of sharing charges, and interval)."""
     alone = next(iter(found.values()))
     for one, outcome in found.items():
         skew = dict(one).get("skew")
@@ -175,7 +175,7 @@ def rows_of(found: Mapping[Case, Drift]) -> Iterator[list[str]]:
 
 
 def points(changes: NDArray[Any]) -> str:
-    """Return the mean and the standard deviation as text."""
+    """Return the mean and the standard deviation of changes as text."""
     return f"{changes.mean():+.1f} ± {changes.std(ddof=1):.1f}"
 
 
@@ -203,7 +203,7 @@ def write(name: str, head: Sequence[str], rows: Iterator[list[str]]) -> None:
 
 
 def main() -> None:
-    """Run the simulations, write the tables, and draw the picture."""
+    """Simulate all cases of D2LPM routers, write the tables, and draw the picture."""
     found = results(cases(), drift)
     head = ["routers", "skew", "behaved share", "error, points", "service, tok/s", "hit rate"]
     write("routers-d2lpm", [*head, "apart, tokens", "bound", "unheard"], rows_of(found))

@@ -29,7 +29,7 @@ def simulated(spec: ExperimentSpec) -> tuple[Simulation, float]:
 
 
 def results(cases: Iterable[Case], simulate: Callable[[Case], R]) -> dict[Case, R]:
-    """Simulate each case, and print each result as it is computed."""
+    """Simulate each case, and print the result of each case as soon as it is known."""
     found = {}
     for one in cases:
         found[one] = simulate(one)
@@ -38,9 +38,9 @@ def results(cases: Iterable[Case], simulate: Callable[[Case], R]) -> dict[Case, 
 
 
 class Panel(NamedTuple):
-    """A panel of the picture, which shows a quantity of each case and its ``spread``.
+    """A panel of the picture, which shows a quantity of each case, optionally with its spread.
 
-    A dashed line shows ``bound`` if given, or else the quantity for independent routers.
+    A dashed line shows ``bound`` or, if ``bound`` is None, the quantity for independent routers.
     """
 
     label: str
@@ -51,9 +51,9 @@ class Panel(NamedTuple):
 
 
 def draw(path: Path, about: tuple[str, str], found: Mapping[Case, Any], *shown: Panel) -> None:
-    """Draw panels against the exchange interval.
+    """Draw panels with the routers' exchange interval on the x axis.
 
-    ``about`` has the title and the source of the numbers.
+    ``about`` holds the title and the source of the numbers.
     """
     with paper_style():
         figure, (row,) = panels(1, len(shown), WIDTH_IN, HEIGHT_IN)

@@ -3,8 +3,8 @@
     python studies routers
 
 The script runs examples/two-routers.toml with all ways of sharing charges, all skews and all
-intervals, in about two minutes of CPU time. It writes results/tables/routers.csv and
-plots/routers.svg, which docs/studies/routers.md shows.
+intervals, in about two minutes of CPU time. The page docs/studies/routers.md shows the written
+files, results/tables/routers.csv and plots/routers.svg.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from fairbench_studies.routers.runs import Panel, draw, results, simulated
 CASE = ROOT / "examples/two-routers.toml"
 TABLE = ROOT / "results/tables/routers.csv"
 FIGURE = ROOT / "plots/routers.svg"
-# Between these times (s), both clients wait and all charges are known.
+# Between ``SETTLED_S`` and ``END_S``, both clients have waiting requests and all charges are known.
 SETTLED_S, END_S = 30.0, 120.0
 
 
 class Outcome(NamedTuple):
-    """The results of a case with two clients: shares, and charges divided by weights."""
+    """The results of a case with two clients: a share, and charges divided by weights."""
 
     share: float
     service_tok_s: float
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """Yield the simulated cases in the order of the table."""
+    """Yield the cases (ways, skews and intervals) in the order of the table."""
     yield from usual()
     for lost in (0.5, 0.9):
         yield exchange(10.0, 0.1, lost=lost, forget_s=60.0)
@@ -60,13 +60,13 @@ def cases() -> Iterator[Case]:
 
 
 def spec_of(case: Case) -> ExperimentSpec:
-    """Return the experiment of the example, with the routers of a case."""
+    """Return the example's experiment with the routers of a case."""
     settings = {f"routers.{key}": value for key, value in case}
     return resolve({} if case else {"routers": 1}, settings, read_experiment(CASE))
 
 
 def outcome(case: Case) -> Outcome:
-    """Simulate a case, and return the shares and charges."""
+    """Simulate a case, and return the premium client's share and the charges."""
     spec = spec_of(case)
     simulation, unheard = simulated(spec)
     ingress, ahead = simulation.cluster.ingress, 0.0
@@ -77,17 +77,17 @@ def outcome(case: Case) -> Outcome:
     rates = [row["service_rate_tok_s"] for row in result.summary["clients"]]
     gap, most = gaps(spec, result)
     settings = dict(case)
-    # With lost messages, routers sometimes forget their peers, so no bound is proven.
+    # A router that loses messages may forget its peers; then no bound is proven.
     forgets = "lost" in settings and "forget_s" not in settings
     bound = 2 * (most + unheard + ahead) if is_heard(case) and not forgets else None
     return Outcome(rates[0] / sum(rates), sum(rates), gap, bound, unheard, ahead)
 
 
 def gaps(spec: ExperimentSpec, result: RunResult) -> tuple[float, float]:
-    """Return the largest gap between two clients' charges, and the U of the theorem.
+    """Return the largest gap between two clients' charges, and U of the fairness theorem.
 
-    Charges are divided by weights. A prompt is charged when its request is sent, and the output
-    when the request has ended.
+    Charges are divided by weights. A prompt is charged when the request is sent, and the output is
+    charged when the request has ended.
     """
     table = result.requests
     column = {name: np.asarray(table[name]) for name in ("routed_s", "finish_s")}
@@ -115,7 +115,7 @@ def gaps(spec: ExperimentSpec, result: RunResult) -> tuple[float, float]:
 
 
 def write(found: Mapping[Case, Outcome]) -> None:
-    """Write the table, with a row for each case."""
+    """Write results/tables/routers.csv, with a row for each case."""
     alone = next(iter(found.values())).share
     rows = [
         {
@@ -149,7 +149,7 @@ def picture(found: Mapping[Case, Outcome]) -> None:
 
 
 def main() -> None:
-    """Run the simulations, write the table, and draw the picture."""
+    """Simulate all cases of two routers, write the table, and draw the picture."""
     found = results(cases(), outcome)
     write(found)
     picture(found)

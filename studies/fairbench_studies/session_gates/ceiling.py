@@ -1,11 +1,11 @@
-"""The share that clients of ``fair-sessions`` could get at best, and where their calls lose time.
+"""The best possible share of clients under ``fair-sessions``, and the lost time of their calls.
 
     FAIRBENCH_DATA=FOLDER python studies session-gates-ceiling [SEED ...]
 
 The script simulates the runs that results/tables/session-gates-ceiling.csv lacks, by default for
-seeds 61 to 65, and writes two tables into docs/reference/gates.md. The first has the share of the
-worst well-behaved client with all clients, without the heavy client, and alone. The second has the
-time that this client's calls lost in each phase.
+seeds 61 to 65, and writes two tables into docs/reference/gates.md. The first table has the share of
+the worst well-behaved client with all clients, without the heavy client, and alone. The second
+table has the time that calls of the worst well-behaved client lost in each phase.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fairbench_studies.session_gates.table import DP, PAGE, RATES
 TABLE = TABLES / "session-gates-ceiling.csv"
 SEEDS = (61, 62, 63, 64, 65)
 UNLIMITED = 100_000_000  # tokens of KV memory, more than all sessions need
-# Flags and settings of each variant, besides the gate fair-sessions and the scheduler fcfs.
+# ``SHARED`` holds each variant's flags and settings besides gate fair-sessions and scheduler fcfs.
 SHARED: Mapping[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
     "fair-sessions": ({}, {}),
     "fair-sessions, vtc, 4 running": ({"scheduler": "vtc"}, {"engine.max_running_requests": 4}),
@@ -47,7 +47,7 @@ WELL_BEHAVED = (1, 2)  # numbers of the well-behaved clients; client 0 is heavy
 
 
 class Measured(NamedTuple):
-    """The service and fair share of each simulated client in tok/s, and the time its calls lost.
+    """The service and fair share of each simulated client in tok/s, and its calls' lost time.
 
     ``service`` and ``fair`` have shape (n_clients,), ``lost_s`` has shape (n_clients, n_phases).
     """
@@ -83,11 +83,11 @@ def measure(spec: ExperimentSpec, kept: Sequence[int]) -> Measured:
 
 
 def lost_by_phase(requests: Requests, facts: Facts) -> Floats:
-    """Return how many seconds finished calls of the window took longer than they would alone.
+    """Return by how many seconds finished calls of the window exceeded their duration alone.
 
-    The result has a row per client and a column per phase. Time in the gate and in an engine's
-    queue is lost entirely. In prefill and decoding, only the time beyond that of a lone call is
-    lost.
+    The result has a row per client and a column per phase. All time in the gate and in an engine's
+    queue counts as lost. A call's time in prefill and decoding counts as lost as far as it exceeds
+    the time that the call would take alone.
     """
     chosen = (requests.status == FINISHED) & facts.window.holds(requests.arrival_s)
     own = requests.take(chosen)
@@ -138,7 +138,7 @@ def _row(
 
 
 def extend(seeds: Sequence[int]) -> None:
-    """Append the rows that the table does not contain yet."""
+    """Simulate the scenarios and seeds that the table lacks, and append their rows."""
     known = {(row["scenario"], row["seed"]) for row in stored_rows(TABLE)}
     for seed in seeds:
         for scenario in RATES:
@@ -148,7 +148,7 @@ def extend(seeds: Sequence[int]) -> None:
 
 
 def mean(scenario: str, run: str, name: str, most: float = inf) -> float:
-    """Return the mean of a column over the stored seeds. Each value is capped at ``most``."""
+    """Return the mean of a table column over all seeds, with each value capped at ``most``."""
     rows = stored_rows(TABLE)
     mine = [row for row in rows if (row["scenario"], row["run"]) == (scenario, run)]
     return fmean(min(most, float(row[name])) for row in mine)
@@ -176,7 +176,7 @@ def lost_table() -> str:
 
 
 def main(*seeds: str) -> None:
-    """Simulate the runs that are missing, and write both tables."""
+    """Simulate the missing runs, and write the tables of shares and of lost time."""
     extend(tuple(map(int, seeds)) or SEEDS)
     shares, lost = ceiling_table(), lost_table()
     write_tables(PAGE, {f"{TABLE.stem}/shares": shares, f"{TABLE.stem}/lost": lost})

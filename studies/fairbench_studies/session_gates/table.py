@@ -3,7 +3,7 @@
     FAIRBENCH_DATA=FOLDER python studies session-gates [SEED ...]
 
 The script simulates the runs that results/tables/session-gates.csv lacks, by default for seeds 61
-to 65. It writes two tables of means into docs/reference/gates.md, and draws
+to 65. The script writes two tables of means into docs/reference/gates.md, and draws
 plots/session-gates.svg. The CSV file grows by a line per run, so an interrupted study continues
 after its last line.
 """
@@ -28,7 +28,7 @@ DP = 4
 SEEDS = (61, 62, 63, 64, 65)
 RATES = {"s1": 0.003 * DP, "s2": 0.006 * DP}  # default rate of a client, in sessions per second
 LOADS = (1.0, 0.25, 0.5, 2.0)  # loads as multiples of the default rate
-# Flags and settings of each gate, besides the scheduler fcfs.
+# ``GATES`` holds flags and settings of each gate, in addition to the scheduler fcfs.
 GATES: Mapping[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
     "no gate, fcfs": ({}, {}),
     "no gate, vtc": ({"scheduler": "vtc"}, {}),
@@ -44,7 +44,7 @@ GATES: Mapping[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
 }  # fmt: skip
 SHOWN_LOADS = ("0.25", "0.5", "1", "2")
 WAITS_S = (200, 1000, 5000)  # labelled ticks of the x axis, in seconds
-MARKS = "ovsD^PXp*"  # marks of the gates in the picture
+MARKS = "ovsD^PXp*"  # markers of the gates in the picture
 SHARE = "share of the worst client"
 IDENTITY = ("scenario", "load", "gate", "seed")
 NUMBERS = (
@@ -82,7 +82,7 @@ Means = Mapping[tuple[str, str, str], Mapping[str, float]]
 
 
 def means() -> Means:
-    """Return the means of all stored runs."""
+    """Return the means over seeds of all runs in results/tables/session-gates.csv."""
     found: dict[tuple[str, str, str], list[dict[str, str]]] = {}
     for row in stored_rows(TABLE):
         found.setdefault((row["scenario"], row["load"], row["gate"]), []).append(row)
@@ -90,7 +90,6 @@ def means() -> Means:
 
 
 def _mean(rows: Sequence[Row], name: str) -> float:
-    """Return the mean over the rows that have a value, or NaN if none has (nobody waited)."""
     values = [float(row[name]) for row in rows if row[name]]
     return fmean(values) if values else nan
 
@@ -129,7 +128,7 @@ def load_table(found: Means) -> str:
 def draw(found: Means) -> None:
     """Draw service against the longest wait of a call, and against the worst client's share.
 
-    Each column of panels shows a scenario at the default load or at twice this load.
+    Each column of panels shows a scenario at the default load or at twice the default load.
     """
     columns = [(scenario, load) for scenario in RATES for load in ("1", "2")]
     names = {"max_turn_wait_s": "longest wait of a call, s", "min_entitlement_ratio": SHARE}
@@ -150,7 +149,6 @@ def draw(found: Means) -> None:
 
 
 def _draw_panel(panel: Any, gates: Mapping[str, Mapping[str, float]], name: str) -> None:
-    """Draw a mark per gate, with service against the metric ``name``."""
     for (gate, one), mark in zip(gates.items(), MARKS, strict=True):
         size, service = 9 if mark == "*" else 6, one["service_rate_tok_s"] / 1000
         panel.plot(one[name], service, mark, markersize=size, label=gate)
@@ -164,7 +162,7 @@ def _draw_panel(panel: Any, gates: Mapping[str, Mapping[str, float]], name: str)
 
 
 def main(*seeds: str) -> None:
-    """Simulate the missing runs, write the table and draw the picture."""
+    """Simulate the missing runs, write the tables of gates, and draw the picture."""
     extend_rows(TABLE, IDENTITY, points(tuple(map(int, seeds)) or SEEDS), measured)
     found = means()
     tables = {"session-gates/default": gate_table(found), "session-gates/loads": load_table(found)}

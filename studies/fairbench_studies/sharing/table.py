@@ -1,10 +1,10 @@
-"""How rules that charge for a shared prefix change clients' shares and incentives.
+"""The effect of charging rules for shared prefixes on clients' shares and incentives.
 
     fairbench sweep results/tables/sharing.toml
     python studies sharing results/runs/sharing
 
 The script writes results/tables/sharing.csv. In scenario s1, the prompts of all clients begin with
-the same description of tools. In s2, the last client has a different description and shares no
+a common description of tools. In s2, the last client has a different description and shares no
 prefix.
 """
 
@@ -48,7 +48,7 @@ def rates(summary: Summary) -> list[float]:
 
 
 def row(scheduler: str, rule: str, shared: Seeds, alone: Seeds) -> dict[str, str]:
-    """Return a row: rates if all clients share the prefix, rates if one leaves, and the change."""
+    """Return a row: rates if all clients share a prefix, rates if one does not, and the change."""
     last = [rates(summary)[-1] for summary in shared]
     own = [rates(summary)[-1] for summary in alone]
     others = [mean(rates(a)[:-1]) / mean(rates(s)[:-1]) for s, a in zip(shared, alone, strict=True)]
@@ -89,5 +89,5 @@ def _by_seed(of: Mapping[int, Summary]) -> Seeds:
 
 
 def main(folder: str) -> None:
-    """Read the folder with the runs, and write the table."""
+    """Read the folder with the runs, and write the table of service by charging rule."""
     write("sharing", table(runs_in(Path(folder) / "runs")))

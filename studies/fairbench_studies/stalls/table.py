@@ -22,11 +22,9 @@ TABLE = TABLES / "stalls.csv"
 PAGE = ROOT / "docs/reference/metrics.md"
 WORKLOAD = Path(__file__).with_name("workload.toml")
 SEEDS = (1, 2, 3)
-# Requests per second of each chatting client under overload, about six times the default rate.
-OVERLOAD_RATE = 4.5
-# the client with long prompts
-LONG = "client-4"
-# remedies for stalls on each engine: a local scheduler and settings
+OVERLOAD_RATE = 4.5  # requests/s of each chatting client, about six times the default rate
+LONG = "client-4"  # the client with long prompts
+# ``REMEDIES`` holds a local scheduler and settings for each remedy against stalls, by engine.
 REMEDIES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "sglang": {
         "none: chunks of 8,192": ("fcfs", {}),
@@ -64,7 +62,7 @@ REMEDIES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 def summary_of(engine: str, remedy: str, seed: int, rate: float | None) -> dict[str, Any]:
     """Simulate a replica with one of the ``REMEDIES``, and return the summary.
 
-    With a ``rate`` of None, the workload's rate is used.
+    If ``rate`` is None, requests arrive at the workload's rate.
     """
     local, settings = REMEDIES[engine][remedy]
     flags: dict[str, Any] = {
@@ -119,7 +117,7 @@ def remedy_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Simulate all runs, and write both tables."""
+    """Simulate all remedies, and write the tables of runs and of means."""
     rows = [
         row(engine, remedy, seed)
         for engine, remedies in REMEDIES.items()

@@ -28,7 +28,7 @@ BASIS = "the listing's own replica, 120 blocks of 16 tokens and batches of 24"
 
 
 def played() -> dict[str, Outcome]:
-    """Run both policies of the textbook's listing on its own load."""
+    """Run both policies of the listing on the listing's own load."""
     textbook = TextbookEDF(TextbookEDF.Params(step_s=1.0))
     return {
         "fcfs": Replica(InOrder(), printed_load()).run(),
@@ -37,7 +37,7 @@ def played() -> dict[str, Outcome]:
 
 
 def judge_listing(outcomes: dict[str, Outcome]) -> list[Part]:
-    """Compare all printed numbers exactly, and report the inputs that the listing ignores."""
+    """Compare all printed numbers exactly, and report where the listing exceeds its memory."""
     found = {
         name: (one.finished, one.on_time, f"{one.short_on_time:.0%}", one.steps)
         for name, one in outcomes.items()

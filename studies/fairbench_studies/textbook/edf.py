@@ -18,23 +18,23 @@ SPARED = 100  # a running request with at most this many remaining tokens is not
 
 
 class TextbookEDF(LocalScheduler):
-    """Earliest deadline first as a textbook describes it: ordered by deadline, then by length.
+    """Earliest deadline first as in a textbook: ordered by deadline, then by length.
 
     Requests that are about to miss their deadlines (starve) preempt long requests. The source is
-    Code 24.6.1 of a textbook on distributed LLM serving. The flaws of its listing are kept, because
-    they show in its printed numbers:
+    Code 24.6.1 of a textbook on distributed LLM serving. The flaws of the listing are kept, because
+    they affect the numbers that the textbook prints:
 
-    - A request counts as starving if its deadline is fewer steps away than the tokens in prompt
-      *and* answer, as if a prompt token took a step. A request that is already late counts, too.
+    - A request counts as starving if the steps until its deadline are fewer than the tokens in its
+      prompt *and* answer, as if a prompt token took a step. Late requests count as starving.
     - Memory is freed for the first starving request in the queue, not for the most urgent one.
     - In the next pass, the freed memory goes to the request with the earliest deadline, which is
       often the request that was just preempted.
     - The listing does not check whether running requests outgrow the memory, and may exceed it.
-      Here, fairbench's engines preempt requests instead.
+      Unlike the listing, fairbench's engines preempt requests if memory is exceeded.
 
-    Each step lasts ``step_s`` seconds, and a request without a deadline is due ``default_s``
-    seconds after its arrival. Preempted requests keep their tokens and are recomputed; in the
-    textbook's listing, their tokens are lost.
+    Each step lasts ``step_s`` seconds. A request without a deadline is due ``default_s`` seconds
+    after its arrival. Unlike in the listing, preempted requests keep their output tokens and are
+    recomputed.
     """
 
     name = "edf-textbook"
@@ -76,12 +76,10 @@ class TextbookEDF(LocalScheduler):
 def victims(starving: Request, running: Iterable[Running], free_tokens: int) -> Iterator[Request]:
     """Yield requests to preempt until the prompt fits, those with the most remaining tokens first.
 
-    Memory is counted in blocks.
-
     Args:
-        starving: The request whose prompt needs memory.
+        starving: The request whose prompt needs KV memory.
         running: The requests that are running at the worker.
-        free_tokens: Free KV memory in tokens.
+        free_tokens: The free KV memory in tokens, of which only whole blocks count.
     """
     need, free = blocks(starving.input_tokens), free_tokens // BLOCK_TOKENS
     for one in sorted(running, key=_remaining, reverse=True):

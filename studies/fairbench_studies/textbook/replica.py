@@ -1,7 +1,7 @@
 """The simulated replica and the load of the textbook's listing, for any local scheduler.
 
-As in the listing, prompts cost nothing, memory is tested only when a prompt is admitted, and time
-is counted in steps.
+As in the listing, prefill takes no time, memory is checked only when a request is admitted, and
+time is counted in steps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def printed_load(seed: int = 7, count: int = 80, horizon: int = 200) -> list[Req
 
 
 class InOrder(LocalScheduler):
-    """The listing's FCFS, which skips requests that do not fit into memory."""
+    """The listing's FCFS policy, which skips requests that do not fit into KV memory."""
 
     name = "in-order"
 
@@ -48,7 +48,7 @@ class InOrder(LocalScheduler):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The results of a run: the numbers that the listing prints, and more."""
+    """The results of a run: the numbers that the textbook prints, and further numbers."""
 
     finished: int
     on_time: int
@@ -61,7 +61,7 @@ class Outcome:
 
 
 class _Batch(NothingRunning):
-    """The running requests as a ``RunningView``, with the tokens that each has produced."""
+    """The running requests as a ``RunningView``, with the number of output tokens of each."""
 
     def __init__(self, produced: dict[Request, int]) -> None:
         self._produced = produced
@@ -82,7 +82,7 @@ class _Batch(NothingRunning):
 
 
 class Replica:
-    """The listing's loop, which admits prompts by blocks and then produces tokens."""
+    """The listing's loop, which admits requests by memory blocks and then produces tokens."""
 
     def __init__(self, scheduler: LocalScheduler, requests: list[Request]) -> None:
         self._scheduler = scheduler
@@ -93,7 +93,7 @@ class Replica:
         self.running = _Batch(self._produced)
 
     def queue_order(self) -> list[Request]:
-        """Return the requests that have arrived. Schedulers call no other method of this view."""
+        """Return the queued requests that have arrived so far."""
         return [request for request in self._waiting if request.arrival_s <= self._step]
 
     def run(self) -> Outcome:

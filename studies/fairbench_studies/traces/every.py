@@ -4,8 +4,8 @@
     python studies traces-every results/runs/every-scheduler
 
 The script writes results/tables/traces-every.csv. For each trace, the table has the service (k
-tok/s), the minimum fair share of own total, the P99 TTFT (s), the fraction of requests on time (if
-requests have deadlines), and the number of refused or unfinished requests.
+tok/s), the minimum fair share of own total and the P99 TTFT (s). A cell also has the fraction of
+requests on time, if requests have deadlines, and the number of refused or unfinished requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fairbench_studies.traces.table import TRACES
 
 
 def cell(summary: Summary) -> str:
-    """Return a table cell: the results of one trace under one scheduler."""
+    """Return a table cell with the results of one trace under one scheduler."""
     share, on_time = summary["min_entitlement_ratio"], summary.get("goodput_ratio")
     parts = [
         f"{summary['service_rate_tok_s'] / 1000:.1f}",
@@ -33,7 +33,7 @@ def cell(summary: Summary) -> str:
 
 
 def name(summary: Summary) -> str:
-    """Return the names of the router, the local scheduler, and the gateway if any."""
+    """Return the name of a run's scheduler, or of its gateway if it has one."""
     gateway = summary.get("gateway")
     return f"gateway {gateway}" if gateway else str(summary["scheduler"])
 
@@ -50,7 +50,7 @@ def table(summaries: Iterable[Summary], order: Iterable[str]) -> list[dict[str, 
 
 
 def main(folder: str) -> None:
-    """Read the folder with the runs, and write the table."""
+    """Read the folder with the runs, and write the table of traces and schedulers."""
     summaries = [run.summary for run in runs_in(Path(folder) / "runs")]
     names = set(map(name, summaries))
     order = sorted(names, key=lambda one: (one.startswith("gateway"), "+" in one, one))

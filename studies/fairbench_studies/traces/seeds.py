@@ -40,12 +40,11 @@ def rows(summaries: Iterable[Summary]) -> list[dict[str, str]]:
 
 
 def _spread(summaries: list[Summary], key: str, factor: float, digits: int) -> str:
-    """Return a metric's mean, lowest and highest value over the seeds, as columns of a row."""
     values = [summary[key] * factor for summary in summaries]
     mean, low, high = sum(values) / len(values), min(values), max(values)
     return f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 def main(folder: str) -> None:
-    """Write the table from the directory of the sweep's runs."""
+    """Read the folder with the sweep's runs, and write the table of means and ranges."""
     write("traces-seeds", rows(run.summary for run in runs_in(Path(folder) / "runs")))

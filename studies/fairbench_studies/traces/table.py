@@ -4,7 +4,7 @@
     python studies traces results/runs/traces
 
 The script writes results/tables/traces.csv. The traces are not part of this repository; the
-workload files say where they are published.
+workload files name their sources.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SCHEDULERS = ("fcfs", "lpm", "vtc", "dlpm", "d2lpm", "preble")
 
 
 def row(summary: Summary) -> dict[str, str]:
-    """Return a table row for a run's summary."""
+    """Return the table row of one trace under one scheduler."""
     shares = [one["entitlement_ratio"] for one in summary["clients"]]
     judged = [share for share in shares if share is not None]
     below = sum(share < 0.5 for share in judged)
@@ -53,5 +53,5 @@ def table(runs: Iterable[StoredRun]) -> list[dict[str, str]]:
 
 
 def main(folder: str) -> None:
-    """Read the folder with the runs, and write the table."""
+    """Read the folder with the runs, and write the table of traces."""
     write("traces", table(runs_in(Path(folder) / "runs")))

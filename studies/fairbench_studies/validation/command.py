@@ -30,7 +30,7 @@ def validate(
     *,
     as_json: bool,
 ) -> None:
-    """Print the comparison of a file's runs. Exit with code 1 if a run could not be replayed."""
+    """Compare the measured runs of a file. Exits with code 1 if a run could not be replayed."""
     _print(_compare(file, crosschecks, output_dir, profile, pool), as_json=as_json)
 
 
@@ -55,7 +55,7 @@ def validate_all(
 def print_overview(
     paths: Sequence[Path], output_dir: Path | None, profile: str | None, *, as_json: bool
 ) -> None:
-    """Print one table of all measured runs. Exit with code 1 if a run could not be replayed."""
+    """Print one table of all measured runs. Exits with code 1 if a run could not be replayed."""
     _print(overview(paths, output_dir, profile), as_json=as_json)
 
 
@@ -75,7 +75,6 @@ def _compare(
     profile: str | None,
     pool: int | None,
 ) -> Report:
-    """Replay and compare the measured runs of a file, for any kind of server."""
     kind = kind_of(file)
     if kind is Kind.SLORA:
         return validate_replay(file, crosschecks, output_dir, profile, pool)
@@ -89,9 +88,9 @@ def _compare(
 
 
 def predict(file: Path, profile: str | None, out: Path) -> None:
-    """Write predictions for the runs of a file. Exit with code 1 if a run could not be replayed.
+    """Write predictions for the runs of a file. Exits with code 1 if a run could not be replayed.
 
-    Raises UsageError if the runs are of an engine other than SGLang or vLLM.
+    Raises UsageError if the file has runs of an engine other than SGLang or vLLM.
     """
     if kind_of(file) is not Kind.SERVING:
         raise UsageError(f"--predict {out}: {file} holds no runs of SGLang or vLLM")
@@ -100,6 +99,6 @@ def predict(file: Path, profile: str | None, out: Path) -> None:
 
 
 def print_fit(file: Path, *, as_json: bool) -> None:
-    """Repeat the fit of a timing profile to the runs of a file, and print it."""
+    """Repeat the fit of a timing profile to the runs of a file, and print the result."""
     redo = print_serving_fit if kind_of(file) is Kind.SERVING else print_replay_fit
     redo(file, as_json=as_json)

@@ -8,15 +8,15 @@ from fairbench.errors import DataError, unknown_name
 
 
 class Replayed(NamedTuple):
-    """A router and a local scheduler, and the parameter that the server's ``--Q`` sets, if any."""
+    """A router, a local scheduler, and the name of the parameter that the option ``--Q`` sets."""
 
     router: str
     local: str
     quantum: str | None = None
 
 
-# The schedulers that simulate each --schedule-policy of a measured server. With a single replica,
-# the router has no choice.
+# ``POLICIES`` names the schedulers that replay each --schedule-policy of a measured server. With a
+# single replica, the router has no choice.
 POLICIES = {
     "fcfs": Replayed("round-robin", "fcfs"),
     "lpm": Replayed("round-robin", "lpm"),
@@ -25,7 +25,7 @@ POLICIES = {
     "lpm_mdrr": Replayed("round-robin", "dlpm", "dlpm.quantum"),
     "preble": Replayed("preble-e2-code", "preble-groups-code"),
 }
-# A server without --schedule-policy uses the default of SGLang in 2024.
+# A server without --schedule-policy uses SGLang's default of 2024.
 POLICIES["default"] = POLICIES["lpm"]
 
 

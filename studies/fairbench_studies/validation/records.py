@@ -1,4 +1,4 @@
-"""Files of measured runs: reading their records, and recognising the kind of run."""
+"""Functions that read files of measured runs and recognise the kind of run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench.files.formats import FilePlace, json_file, json_lines
 
 
 class Kind(Enum):
-    """A kind of measured run, and the fields by which it is recognised."""
+    """A kind of measured run, with the fields by which it is recognised."""
 
     SERVING = ("run_id", "columns")
     PROGRAMS = ("program_latencies_s",)
@@ -28,7 +28,7 @@ def kind_of(path: Path) -> Kind:
     records = [place.value for place in records_of(path)]
     if not records:
         raise DataError(f"{path}: holds no records")
-    # Look first for a record with all fields of a kind, then for one with at least one field.
+    # A record with all fields of a kind decides before a record with only the first field.
     for least in (None, 1):
         for record in records:
             for kind in Kind:
@@ -41,7 +41,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def records_of(path: Path) -> list[FilePlace]:
-    """Return the records of a file, which holds one record per line or a single JSON value."""
+    """Return the records of a file that has one record per line, or a single JSON value."""
     places: list[FilePlace] = []
     try:
         places = list(json_lines(path, f"{path}"))

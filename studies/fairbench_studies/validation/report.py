@@ -10,8 +10,8 @@ from fairbench.errors import UsageError, printable
 from fairbench.report.numbers import UNDEFINED, number
 from fairbench_calibration.validate.live_run import Pair
 
-# Times to first token up to ``LONG_TTFT_S`` have no target, and their errors are not shown, because
-# the model is too inexact for short times.
+# Times to first token up to ``LONG_TTFT_S`` have no target and no shown error, because the
+# simulator is too inexact for short times.
 LONG_TTFT_S, UNRESOLVED = 0.1, "<"
 
 Given = TypeVar("Given")
@@ -20,7 +20,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class NotReplayed:
-    """A run of a file that could not be compared, and the reason in one line."""
+    """A measured run that could not be compared, with the reason in one line."""
 
     run: str
     reason: str
@@ -30,7 +30,7 @@ class NotReplayed:
 class Report:
     """The comparison of all measured runs in one file.
 
-    ``whole`` is the report as a JSON object, and ``text`` the report as tables.
+    ``whole`` is the report as a JSON object, and ``text`` is the report as text tables.
     """
 
     whole: dict[str, Any]
@@ -38,14 +38,14 @@ class Report:
     not_replayed: list[NotReplayed] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the JSON object, including the runs that were not compared, if any."""
+        """Return the JSON object, including any runs that were not compared."""
         if not self.not_replayed:
             return self.whole
         lines = [{"run": one.run, "reason": one.reason} for one in self.not_replayed]
         return {**self.whole, "not_replayed": lines}
 
     def as_text(self) -> str:
-        """Return the tables, and a line for each run that was not compared."""
+        """Return the tables, followed by a line for each run that was not compared."""
         return self.text + "".join(f"{line}\n" for line in _lines(self.not_replayed))
 
 
@@ -57,7 +57,7 @@ def _lines(failed: list[NotReplayed]) -> Iterator[str]:
 
 
 def defined(value: float) -> float | None:
-    """Return the value as a float, or None for NaN."""
+    """Return the value as a float, or None if the value is NaN."""
     return None if value != value else float(value)
 
 
@@ -67,14 +67,14 @@ def both(pair: Pair, form: Callable[[float | None], str] = number) -> str:
 
 
 def error(pair: Pair, least: float = 0.0) -> str:
-    """Return the simulation error as text, or "" if the measured value is at most ``least``."""
+    """Return the simulation error as text, or ``<`` if the measured value is at most ``least``."""
     if pair.measured <= least:
         return UNRESOLVED
     return UNDEFINED if pair.error_pct is None else f"{pair.error_pct:+.0f}%"
 
 
 def unresolved_line() -> str:
-    """Return the legend for times to first token that are too short for the model."""
+    """Return the table's legend for times to first token that are too short to have a target."""
     return f"{UNRESOLVED} measured below {1000 * LONG_TTFT_S:g} ms, too short for a target"
 
 
@@ -87,8 +87,8 @@ def each(
 ) -> tuple[list[Made], list[NotReplayed]]:
     """Convert each item with ``make``. Return the results, and the items that failed.
 
-    If every item failed, raises UsageError with the first item's error. If the items are
-    ``replayed`` runs, this message begins with the run's name.
+    If every item failed, raises UsageError with the error of the first item. With ``replayed``, the
+    items are runs, and the message of the error begins with the run's name.
     """
     made: list[Made] = []
     failed: list[NotReplayed] = []
@@ -107,7 +107,7 @@ def each(
 def unique(
     runs: Iterable[Given], name: Callable[[Given], str]
 ) -> tuple[list[Given], list[NotReplayed]]:
-    """Return the first run of each name, and an error for each further run with that name."""
+    """Return the first run of each name, and an error for each further run with the same name."""
     found: dict[str, Given] = {}
     later = [run for run in runs if found.setdefault(name(run), run) is not run]
     reason = "an earlier run has this name; rename one"

@@ -7,13 +7,12 @@ import numpy as np
 from fairbench.errors import DataError
 from fairbench.metrics.records import Floats
 
-# Two recorded times of a request may contradict each other by this many seconds.
-CLOCK_S = 1e-3
+CLOCK_S = 1e-3  # seconds by which two recorded times of a request may contradict each other
 MAX_SPAN_S = 1e7  # longest measured run in seconds (116 days)
 
 
 def check_span(times_s: Floats, field: str, where: str) -> None:
-    """Raise DataError, which names the field, if requests are too far apart in time."""
+    """Raise DataError, which names ``field``, if the times span more than ``MAX_SPAN_S``."""
     span_s = float(np.ptp(times_s))
     if span_s > MAX_SPAN_S:
         raise DataError(

@@ -1,12 +1,12 @@
 """Service in time windows of a run, computed alike for simulation and measurement.
 
-Service is counted only until the last arrival, and in slices of this period. Later service shows
-nothing about a scheduler: if no request is refused, every scheduler ends with the same totals.
+Service is counted until the last arrival, and in slices of this period. Service after the last
+arrival shows nothing about a scheduler, because the clients' totals at the end depend on the trace.
 
-Only the arrival, the first token and the end of a request are known. Its input and first output
-token count at the time of the first token, and all later output tokens are spread evenly until the
-end. (VTC-artifact also spreads the input over the decode, although a server has processed the input
-before the first token.)
+Measured requests have only the times of arrival, first token and completion. The input and the
+first output token count at the first token's time, and later output tokens are spread evenly until
+completion. VTC-artifact also spreads the input over the decode, although a server has processed the
+input before the first token.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from fairbench_studies.kit.trace import Trace
 WEIGHTS = ServiceWeights()  # 1 for input and 2 for output, as in VTC-artifact
 SLICE_S = 60.0  # approximate length of a slice in seconds, as in VTC-artifact
 RATE_TARGET_PCT = 5.0
-# A difference below this percentage of the window's service never counts as a miss.
+# A difference below ``TINY_SHARE_PCT`` percent of the window's service never misses a target.
 TINY_SHARE_PCT = 1.0
-# A slice contains six full minibatches of 11 requests (256 input and 256 output tokens). In a
+# A slice has time for six full minibatches of 11 requests (256 input and 256 output tokens). In a
 # slice, a client's service may differ by a sixth of its own service, or by a third of a sixth of
 # all service.
 SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
-# The change in Jain's index if the rates of two clients, at 1 : 2, miss their targets in opposite
-# directions.
+# Jain's index changes by the tolerance if two clients with rates 1 : 2 miss their targets in
+# opposite directions.
 JAIN_TOLERANCE, SLICE_JAIN_TOLERANCE = 0.025, 0.075
 
 
@@ -47,7 +47,7 @@ class Window:
     rates: dict[int, Pair]
     jain: Pair
     slice: bool = False
-    # client names for messages, in the order of the clients' numbers
+    # ``names`` holds the clients' names for messages, in the order of the clients' numbers.
     names: tuple[str, ...] = ()
 
     @property
@@ -69,13 +69,13 @@ class Window:
 
     @property
     def jain_within(self) -> bool:
-        """Return whether Jain's index meets its target, or is undefined in both runs."""
+        """Whether Jain's index meets its target, or is undefined in both runs."""
         undefined = isnan(self.jain.simulated), isnan(self.jain.measured)
         off = abs(self.jain.simulated - self.jain.measured)
         return all(undefined) or off <= self.jain_tolerance
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the window as JSON types. Times are those of the trace, in seconds."""
+        """Return the window as JSON types, with times in seconds on the trace's clock."""
         return {
             "start_s": self.start_s,
             "end_s": self.end_s,
@@ -92,7 +92,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class TTFT:
-    """The time to first token of a group of clients, in seconds."""
+    """The P50 and P99 time to first token of a group of clients, in seconds."""
 
     group: str
     p50_s: Pair
@@ -105,10 +105,7 @@ class TTFT:
 
 
 def windows(simulated: Trace, measured: Trace, weights: ServiceWeights) -> tuple[Window, ...]:
-    """Compare service in the window from the first to the last arrival.
-
-    If this period has several slices, their windows follow.
-    """
+    """Compare service from the first to the last arrival, and in slices of this period."""
     spans = spans_of(measured)
     return tuple(
         _window(simulated, measured, weights, span, cut=number > 0)
@@ -125,7 +122,7 @@ def spans_of(measured: Trace) -> list[tuple[float, float]]:
 def service_between(
     trace: Trace, weights: ServiceWeights, start_s: float, end_s: float
 ) -> dict[int, float]:
-    """Return each client's service in a window. Refused requests count as 0."""
+    """Return each client's service in a window. A refused request has a service of 0."""
     served = trace.finished
     first_s = (trace.req_time_s + trace.first_token_latency_s)[served]
     last_s = (trace.req_time_s + trace.request_latency_s)[served]
@@ -150,7 +147,7 @@ def _window(
 ) -> Window:
     start_s, end_s = span
     sides = [service_between(side, weights, start_s, end_s) for side in (simulated, measured)]
-    length_s = end_s - start_s or 1.0  # in a window of length 0, no client receives service
+    length_s = end_s - start_s or 1.0  # in a window of length 0, all service is 0
     pairs = {
         client: Pair(sides[0][client] / length_s, sides[1][client] / length_s)
         for client in measured.clients

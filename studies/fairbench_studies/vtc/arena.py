@@ -18,7 +18,7 @@ MEASURED_VTC = 779
 
 
 def judge_limits(seeds: Seeds) -> list[Part]:
-    """Judge whether a rate limit costs throughput, and a higher limit less."""
+    """Judge whether a rate limit lowers throughput, and a higher limit lowers it less."""
     vtc = by_seed(seeds, f"{ARENA} vtc", "throughput", throughput_tok_s)
     limited = [
         by_seed(seeds, f"{ARENA} rpm {limit}", "throughput", throughput_tok_s)
@@ -45,7 +45,7 @@ def judge_limits(seeds: Seeds) -> list[Part]:
 
 
 class Row(NamedTuple):
-    """A run by its name, with the measured mean and variance of the service difference."""
+    """The name of a run, with the measured mean and variance of the service difference."""
 
     run: str
     mean: float
@@ -64,10 +64,7 @@ TABLE = {
 
 
 def judge_arena(seeds: Seeds) -> list[Part]:
-    """Judge the ranking of runs by the mean and the variance of the service difference.
-
-    The values of the means are judged, too.
-    """
+    """Judge the size of the mean service difference, and the order of runs by mean and variance."""
     found = {
         name: [Differences(*one) for one in by_seed(seeds, row.run, "differences", differences)]
         for name, row in TABLE.items()

@@ -1,9 +1,8 @@
-"""The measures of VTC-artifact: service in windows, differences, response times.
+"""The measures of VTC-artifact: service in windows, service differences, response times.
 
-Only the arrival, the first token and the end of a request are known. Its service (input + 2 x
-output tokens, or weighted by ``weights``) is therefore spread evenly from the first to the last
-token (192c2e2, fair_bench/plot/visualize.py and plot_revision.py). A refused request has no
-service.
+Measured requests have only the times of arrival, first token and completion. A request's service
+(input + 2 x output tokens by default) is therefore spread evenly from the first to the last token.
+A refused request has no service. Source: [VTC-artifact] 192c2e2, fair_bench/plot/.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from fairbench.metrics.records import Floats
 from fairbench_studies.kit.trace import Trace, throughput_tok_s
 
 WINDOW_S = 60.0
-# In the revision's tables, windows lie around 19 points in the 570 s after a warm-up.
+# The revision's tables use windows around 19 points in the 570 s after a warm-up.
 TABLE_S, WARMUP_S, PARTS = 600.0, 30.0, 20
-# A request counts as no service if its first and last token are closer than this (seconds).
+# Requests whose first and last token are closer than ``SHORTEST_S`` count as no service.
 SHORTEST_S = 1e-5
 
 WEIGHTS = ServiceWeights()
@@ -28,7 +27,7 @@ WEIGHTS = ServiceWeights()
 class Differences(NamedTuple):
     """The maximum, mean and variance of a service difference over time, and the throughput.
 
-    Differences are in weighted tokens/s, and throughput is in input and output tokens/s.
+    Differences are in weighted tokens/s. Throughput is in tokens/s of input and output.
     """
 
     largest: float
@@ -38,7 +37,7 @@ class Differences(NamedTuple):
 
 
 def table_points() -> Floats:
-    """Return the centres (s) of the time windows from which the tables are computed."""
+    """Return the centres (s) of the windows from which the paper's tables are computed."""
     step_s = (TABLE_S - WARMUP_S) / PARTS
     return np.array([WARMUP_S + step_s * part for part in range(1, PARTS)])
 
@@ -73,7 +72,7 @@ def accumulated_difference(
 def demand_rates(
     trace: Trace, points_s: Floats, window_s: float = WINDOW_S, weights: ServiceWeights = WEIGHTS
 ) -> Floats:
-    """Return the demand per second that arrived in windows, shape (clients, points)."""
+    """Return each client's demand per second in windows around points, shape (clients, points)."""
     served = trace.finished
     arrived, cost = trace.req_time_s[served], trace.service_tokens(weights)[served]
     near = np.abs(arrived[:, np.newaxis] - points_s) <= window_s / 2
@@ -85,10 +84,10 @@ def windowed_difference(
 ) -> Floats:
     """Return the sum of the clients' service deficits in the window around each point.
 
-    A client's deficit is its service subtracted from that of the most served client, but at most
-    the difference between the client's own service and demand. This keeps the deficit of a client
-    with little demand small. The difference is absolute, so a client that is served late, with more
-    service than demand, can still have a deficit.
+    A client's deficit is its service subtracted from the service of the most served client. So that
+    a client with little demand has a small deficit, a deficit is at most the absolute difference
+    between the client's own service and demand. A client that is served late can have more service
+    than demand in a window, and still have a deficit.
     """
     service = service_rates(trace, points_s, window_s, weights)
     demand = demand_rates(trace, points_s, window_s, weights)
@@ -98,7 +97,7 @@ def windowed_difference(
 
 
 def differences(trace: Trace, weights: ServiceWeights = WEIGHTS) -> Differences:
-    """Return a run's values in the tables of service differences."""
+    """Return a run's values for the paper's tables of service differences."""
     values = windowed_difference(trace, table_points(), weights=weights)
     return Differences(
         float(values.max()), float(values.mean()), float(values.var()), throughput_tok_s(trace)
@@ -108,7 +107,7 @@ def differences(trace: Trace, weights: ServiceWeights = WEIGHTS) -> Differences:
 def response_times(trace: Trace, points_s: Floats, window_s: float = WINDOW_S) -> Floats:
     """Return the mean time to first token (s) in windows, shape (clients, points).
 
-    The value is NaN if no request had its first token in the window.
+    A mean is NaN if no request of the client had its first token in the window.
     """
     served = trace.finished
     latency_s = trace.first_token_latency_s[served]
@@ -138,6 +137,5 @@ def _between(trace: Trace, starts_s: Floats, ends_s: Floats, weights: ServiceWei
 
 
 def _by_client(trace: Trace, values: Floats) -> Floats:
-    """Sum ``values`` over the served requests of each client."""
     owner = trace.client[trace.finished]
     return np.array([values[owner == client].sum(axis=0) for client in trace.clients])

@@ -17,14 +17,12 @@ from fairbench_studies.vtc.artifact import (
 )
 from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
 
-# number of points of a curve
-POINTS = 60
-# The clients that the paper draws, by their rank in the number of requests ([VTC] §5.3).
-ARENA_RANKS = (12, 13, 25, 26)
+POINTS = 60  # points per curve
+ARENA_RANKS = (12, 13, 25, 26)  # drawn clients, by rank in number of requests ([VTC] §5.3)
 
 
 class Curve(NamedTuple):
-    """A line of a panel. Undefined points have the ``value`` NaN."""
+    """A line of a panel. An undefined ``value`` is NaN."""
 
     name: str
     at: Floats
@@ -32,7 +30,7 @@ class Curve(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A panel of a figure: title, axis label and curves."""
+    """A panel of a figure, with a title, axis labels and curves."""
 
     title: str
     x: str
@@ -61,14 +59,14 @@ def service_panel(trace: Trace, title: str) -> Panel:
 
 
 def response_panel(trace: Trace, title: str, chosen: Sequence[int] | None = None) -> Panel:
-    """Return a panel with the response times of all clients, or only of those in ``chosen``."""
+    """Return a panel with the response times of all clients, or of the clients in ``chosen``."""
     at = even_points(_end_s(trace), POINTS)
     rows = range(len(trace.clients)) if chosen is None else chosen
     return Panel(title, TIME, RESPONSE, _clients(trace, response_times(trace, at), at, rows))
 
 
 def difference_panel(traces: Mapping[str, Trace], title: str) -> Panel:
-    """Return a panel with each run's cumulative service difference while requests still arrive."""
+    """Return a panel with each run's accumulated service difference until the last arrival."""
     curves = []
     for name, trace in traces.items():
         at = even_points(_end_s(trace))
@@ -77,19 +75,19 @@ def difference_panel(traces: Mapping[str, Trace], title: str) -> Panel:
 
 
 def output_rate(trace: Trace) -> float:
-    """Return the output tokens served per second over the whole run."""
+    """Return the output tokens per second over the whole run."""
     return float(trace.output_tokens[trace.finished].sum() / trace.duration_s)
 
 
 def busiest(trace: Trace) -> list[int]:
-    """Return the rows of four clients: two in the middle, and the two with the most requests."""
+    """Return the clients that the paper draws: two of middle rank, and the two busiest."""
     counts = [int(np.count_nonzero(trace.client == client)) for client in trace.clients]
     order = sorted(range(len(counts)), key=counts.__getitem__)
     return [order[rank] for rank in ARENA_RANKS if rank < len(order)]
 
 
 def _overload(runs: Traces) -> list[Panel]:
-    """Return the panels of the overload experiment, with deficit round robin added."""
+    """Return the panels of the overload experiment, with MDRR as an additional scheduler."""
     named = {"VTC": "vtc", "FCFS": "fcfs", "MDRR": "mdrr"}
     traces = {shown: runs[f"vtc-overload {name}"] for shown, name in named.items()}
     return [difference_panel(traces, "VTC, FCFS and MDRR"), service_panel(traces["VTC"], "VTC")]
@@ -166,7 +164,7 @@ FIGURES: Mapping[int, tuple[str, Callable[[Traces], list[Panel]]]] = {
     13: ("throughput under rate limits", _throughput),
     14: ("memory pool and request length", _ablation),
 }
-"""The subject and the panels of each figure, by the figure's number in the paper."""
+"""The subject of each figure and a function that returns its panels, by figure number."""
 
 
 def panels_of(number: int, runs: Traces) -> list[Panel] | None:

@@ -17,15 +17,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PANEL_IN, HEIGHT_IN = 3.1, 2.9
-# most characters in a line of text below the figure
-LETTERS = 90
-# An axis is longer than its values by this factor, which leaves space for the legend.
-HEADROOM = 1.25
-MARKS = 12  # number of marks on a curve
+LETTERS = 90  # largest number of characters in a line of text below the figure
+HEADROOM = 1.25  # factor by which an axis exceeds its values, to leave space for the legend
+MARKS = 12  # markers per curve
 
 
 def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
-    """Draw each figure whose runs are complete. Return the files. Raises UsageError."""
+    """Draw each figure whose runs are complete, and return the files. Raises UsageError."""
     files: list[Path] = []
     for number in FIGURES:
         used = _Used(results.traces)
@@ -36,7 +34,7 @@ def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
 
 
 class _Used(dict[str, Trace]):
-    """Traces by name of the run, with a record of which were read."""
+    """A dictionary of traces by the run's name, which records the names that are looked up."""
 
     def __init__(self, traces: Mapping[str, Trace]) -> None:
         super().__init__(traces)

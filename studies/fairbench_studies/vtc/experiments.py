@@ -26,7 +26,7 @@ class Experiment:
     duration_s: float | None = None
 
     def spec(self, seed: int = 0) -> ExperimentSpec:
-        """Return the complete experiment with a seed.
+        """Return the complete experiment with the given seed.
 
         Raises DataError if the experiment's trace is missing.
         """
@@ -43,7 +43,6 @@ class Experiment:
 
 
 def _predicted(workload: str, duration_s: float | None = None) -> dict[str, Experiment]:
-    """Return experiments in which VTC uses known, wrong, and average output lengths."""
     kinds: dict[str, dict[str, Any]] = {
         "oracle": {"vtc-predict.predictor": "oracle"},
         "off by 50%": {"vtc-predict.predictor": "oracle", "vtc-predict.error": 0.5},
@@ -59,7 +58,7 @@ def _under(workload: str, *schedulers: str) -> dict[str, Experiment]:
     return {f"{workload} {local}": Experiment(workload, local) for local in schedulers}
 
 
-SHORT = "vtc-overload short"  # 360 s long, like the measured runs with predictions
+SHORT = "vtc-overload short"  # 360 s long, like the measured runs with predicted lengths
 EXPERIMENTS: Mapping[str, Experiment] = {
     **_under("vtc-overload", "vtc", "fcfs", "mdrr"),
     f"{SHORT} vtc": Experiment("vtc-overload", "vtc", duration_s=360.0),
@@ -91,7 +90,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 
 
 def possible() -> dict[str, Experiment]:
-    """Return the experiments whose data exist. Some need the Arena trace."""
+    """Return all experiments, or those without the Arena trace if the trace is missing."""
     try:
         find_trace_file("vtc_arena_trace.jsonl.gz")
     except DataError:

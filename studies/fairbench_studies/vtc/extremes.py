@@ -15,16 +15,16 @@ from fairbench.results.run_facts import read_tables
 from fairbench.results.store import StoredRun
 from fairbench_studies.kit.leads import ServiceHistory, largest_lead
 
-THEOREM = "VTC Theorem 4.4"  # name of the bound 2U on the service gap in a run under VTC
+THEOREM = "VTC Theorem 4.4"  # theorem that bounds the service gap by 2U in a run under VTC
 
 
 class Extremes(NamedTuple):
     """The largest values in a run that the theorems bound, in weighted tokens.
 
-    ``unit`` is the U of the theorems, and ``clients`` the number n of clients. ``lead`` is the
-    largest lead over a backlogged client, which has waiting requests. ``ahead`` is the service that
-    other clients receive while a client's only request waits. ``unasked`` is the amount by which an
-    equal share exceeds the service that a backlogged client has requested.
+    ``unit`` is the U of the theorems, and ``clients`` is the number n of clients. ``lead`` is the
+    largest lead in service over a client with waiting requests. ``ahead`` is the service that other
+    clients receive while a client's only request waits. ``unasked`` is the amount by which an equal
+    share exceeds the service that a waiting client has requested.
     """
 
     unit: float
@@ -35,7 +35,7 @@ class Extremes(NamedTuple):
 
 
 def extremes_of(run: StoredRun) -> Extremes | None:
-    """Return the extremes of a run whose clients have equal weights, or None without a bound."""
+    """Return the extremes of a run, or None if its weights differ or its bound is not VTC's."""
     summary = run.summary
     bound, weights = summary["service_gap_bound"], {_weight(row) for row in summary["clients"]}
     if summary.get("bound_source") != THEOREM or len(weights) > 1:
@@ -58,8 +58,8 @@ def _weight(row: Mapping[str, Any]) -> float:
 def largest_ahead(requests: Requests, service: ServiceRows, clients: int) -> float:
     """Return the most service of all other clients while a client's only request waits.
 
-    [VTC] Theorem 4.11 bounds it. When this request arrives, the client has no other waiting or
-    running request.
+    [VTC] Theorem 4.11 bounds the service of other clients if the waiting client had no waiting and
+    no running request when its request arrived.
     """
     history = ServiceHistory.of(service, clients)
     largest = 0.0
@@ -71,7 +71,7 @@ def largest_ahead(requests: Requests, service: ServiceRows, clients: int) -> flo
 
 
 def _alone(requests: Requests, clients: int) -> Iterator[tuple[int, int]]:
-    """Yield the client and row of each admitted request that was its client's only request."""
+    """Yield the client and the row of each request that waits as its client's only request."""
     for client in range(clients):
         mine = np.flatnonzero(requests.client == client)
         mine = mine[np.argsort(requests.arrival_s[mine], kind="stable")]
@@ -85,10 +85,10 @@ def _alone(requests: Requests, clients: int) -> Iterator[tuple[int, int]]:
 def largest_unasked(
     requests: Requests, service: ServiceRows, clients: int, horizon_s: float
 ) -> float:
-    """Return the most by which an equal share exceeds a backlogged client's requests.
+    """Return the most by which an equal share exceeds the requests of a waiting client.
 
-    [VTC] Theorem 4.13 bounds it. The equal share is T / n: the service T of all clients since the
-    client's backlog began, divided by the number n of clients that have requested service since.
+    [VTC] Theorem 4.13 bounds the excess. The equal share is T / n, where T is the service of all
+    clients, and n the number of clients with requests, since the client began to wait.
     """
     history, queued = ServiceHistory.of(service, clients), waits(requests, horizon_s)
     order = np.argsort(requests.arrival_s, kind="stable")
@@ -119,9 +119,9 @@ class _Arrivals(NamedTuple):
     tokens: Floats
 
     def since(self, start_s: float, times_s: Floats, client: int) -> tuple[Floats, Ints]:
-        """Return what a client has requested up to each time, and how many clients have requested.
+        """Return a client's requested tokens up to each time, and the number of requesting clients.
 
-        Tokens and clients count from ``start_s`` on.
+        Requests before ``start_s`` are not counted.
         """
         first = int(np.searchsorted(self.at_s, start_s))
         until = np.searchsorted(self.at_s, times_s, "right") - first

@@ -34,9 +34,9 @@ def _rows(seed: int, one: Results) -> Iterator[Row]:
 
 
 def recall(rows: Sequence[Row]) -> list[Results]:
-    """Return the results of each seed, without their traces.
+    """Restore the results of each seed, without traces.
 
-    Raises KeyError or ValueError if the rows have a wrong form.
+    Raises KeyError or ValueError if a row has a wrong form.
     """
     seeds: dict[int, Results] = {}
     for row in rows:
@@ -47,7 +47,7 @@ def recall(rows: Sequence[Row]) -> list[Results]:
 
 
 def _sorted(one: Results) -> Results:
-    """Move gaps, bases and extremes from the known measures to their own fields."""
+    """Move gaps, bases and extremes from ``known`` to their own fields."""
     gaps, bases, extremes = (
         {run: value for (run, name), value in one.known.items() if name == kind}
         for kind in (GAP, BASIS, EXTREMES)

@@ -14,14 +14,14 @@ from fairbench_studies.vtc.store import Seeds
 
 
 def difference_of(trace: Trace, start_s: float = 0.0) -> float:
-    """Return the largest service difference since ``start_s``, at the times the paper uses."""
+    """Return the largest service difference from ``start_s`` on, at the times the paper uses."""
     points = even_points(float(trace.req_time_s.max()))
     later = points[points > start_s]
     return float(accumulated_difference(trace, later, start_s).max())
 
 
 def rates(trace: Trace, start_s: float, end_s: float) -> Floats:
-    """Return the service per second of each client in a period."""
+    """Return the service per second of each client from ``start_s`` to ``end_s``."""
     service = accumulated(trace, np.array([end_s]), start_s)[:, 0]
     return service / (end_s - start_s)
 
@@ -33,10 +33,10 @@ def mean_ttft_s(trace: Trace, client: int) -> float:
 
 
 def by_seed(seeds: Seeds, run: str, name: str, measure: Callable[[Trace], Any]) -> list[Any]:
-    """Return a measure of a run for each seed. Each value is stored under the measure's name."""
+    """Return a measure of a run for each seed, and store the values under the measure's name."""
     return [one.measured(run, name, measure) for one in seeds]
 
 
 def listed(values: Sequence[float]) -> str:
-    """Return values as text for a table."""
+    """Return whole numbers as text, separated by commas."""
     return ", ".join(f"{value:,.0f}" for value in values)

@@ -2,8 +2,8 @@
 
     python studies vtc-trace real_trace.pkl vtc_arena_trace.jsonl.gz
 
-Reading a pickle can execute code. This reader creates only lists, strings, numbers and the trace's
-own requests, and refuses every other class name in the file.
+A malicious pickle can execute code when it is read. This reader therefore creates only lists,
+strings, numbers and the trace's requests, and refuses every other class in the file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _OnlyRequests(pickle.Unpickler):
 def trace_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield ``{t, client, prompt_len, output_len}`` for each request, in order of arrival.
 
-    Clients are numbered by their order in the list of adapters at the beginning of the file. Raises
+    A client's number is its position in the list of adapters at the beginning of the file. Raises
     DataError if the file is not the pickle of a trace.
     """
     try:

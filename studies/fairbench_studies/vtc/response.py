@@ -15,17 +15,17 @@ from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
 from fairbench_studies.vtc.measures import by_seed
 from fairbench_studies.vtc.store import Results, Seeds
 
-# The time to first token (s) that is assumed to be a "drastic increase", because the paper gives no
-# number.
+# ``DRASTIC_S`` is assumed for a "drastic increase" of the time to first token, because the paper
+# gives no number.
 DRASTIC_S = 30.0
-MEDIUM = 2  # number of clients with a medium number of requests, which figures 11 and 12 draw first
+MEDIUM = 2  # number of drawn clients with a medium number of requests, which come first
 PAPER_OUTPUT = {"rpm 5": 224, "rpm 20": 450, "vtc": 500}
 
 
 def judge_response_times(seeds: Seeds) -> list[Part]:
     """Judge for which clients the time to first token rises drastically under FCFS and VTC.
 
-    A client exceeds its share if its requests ask for more than an equal share of all service.
+    A client exceeds its share if its requests ask for more than an equal part of all service.
     """
     fcfs, vtc = ([_peaks_s(one, run) for one in seeds] for run in ("fcfs", "vtc"))
     late = by_seed(seeds, f"{ARENA} vtc", f"clients that reach {DRASTIC_S:g} s", _late)
@@ -56,7 +56,6 @@ def judge_response_times(seeds: Seeds) -> list[Part]:
 
 
 def _peaks_s(one: Results, run: str) -> list[float]:
-    """Return the longest time to first token (s) in any minute, for each drawn client."""
     name = "longest TTFT of the clients drawn"
     found: list[float] = one.measured(
         f"{ARENA} {run}", name, lambda trace: _drawn(one, peaks_s(trace)).tolist()
@@ -65,7 +64,6 @@ def _peaks_s(one: Results, run: str) -> list[float]:
 
 
 def _drawn(one: Results, values: Floats) -> Floats:
-    """Return the values of the four clients that the figures draw."""
     return values[busiest(one.traces[f"{ARENA} vtc"])]
 
 
@@ -84,7 +82,7 @@ def _late(trace: Trace) -> list[tuple[int, float]]:
 
 
 def judge_limited_times(seeds: Seeds) -> list[Part]:
-    """Judge that response times under rising rate limits change from evenly short to FCFS's."""
+    """Judge whether, with rising rate limits, response times approach those under FCFS."""
     lowest, *_ = names = [f"{ARENA} rpm {limit}" for limit in RPM_LIMITS]
     spread = [_spread(one, lowest) for one in seeds]
     every = [by_seed(seeds, name, "mean TTFT", _mean_s) for name in names]
@@ -120,8 +118,6 @@ def _mean_s(trace: Trace) -> float:
 
 
 def _spread(one: Results, run: str) -> float:
-    """Return the ratio of the longest to the shortest mean TTFT of the drawn clients."""
-
     def spread(trace: Trace) -> float:
         means_s = _drawn(one, _means_s(trace))
         return float(means_s.max() / means_s.min())
@@ -138,8 +134,6 @@ def _means_s(trace: Trace) -> Floats:
 
 
 def _apart_s(one: Results, run: str) -> float:
-    """Return the mean difference between the drawn curves of a run and of FCFS, in seconds."""
-
     def apart_s(trace: Trace) -> float:
         fcfs = one.traces[f"{ARENA} fcfs"]
         at = even_points(float(fcfs.req_time_s.max()), POINTS)

@@ -1,4 +1,4 @@
-"""The stored runs of the VTC paper."""
+"""Functions that read the stored runs for the VTC paper's figures and claims."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Results:
 
     ``gaps`` are the largest service differences of two clients while both wait, or NaN if no two
     clients wait at the same time. ``extremes`` holds the largest values that the theorems bound,
-    for runs under VTC. ``known`` holds the measures that verdicts use, by run and name; a run with
-    known measures needs no trace.
+    for runs under VTC. ``known`` holds the measures that verdicts use, by run and name of the
+    measure; a run whose measures are known needs no trace.
     """
 
     traces: Mapping[str, Trace]
@@ -46,7 +46,7 @@ class Results:
         return self.known[run, name]
 
     def basis(self, names: Iterable[str] | None = None) -> str:
-        """Describe the hardware on which the named runs, or all runs, were simulated."""
+        """Return a text about the hardware on which the named runs, or all runs, were simulated."""
         chosen = self.bases if names is None else names
         return "; ".join(sorted({self.bases[name] for name in chosen}))
 
@@ -55,13 +55,12 @@ Seeds = Sequence[Results]
 
 
 def read(folder: Path, seeds: int) -> list[Results]:
-    """Read the runs of the first seeds from a folder."""
+    """Read the runs with the first ``seeds`` seeds from a folder."""
     runs = stored(folder)
     return [_read(runs, seed) for seed in range(seeds)]
 
 
 def _read(runs: Mapping[str, StoredRun], seed: int) -> Results:
-    """Return the runs of a seed, keyed by the names of their experiments."""
     named = possible()
     found = {
         name: run
@@ -89,7 +88,7 @@ def gap_of(run: StoredRun) -> float:
 
 
 def as_trace(requests: Requests) -> Trace:
-    """Convert a table of requests to a trace. Refused and unfinished requests have no latencies."""
+    """Convert a table of requests to a trace, which marks unfinished requests as refused."""
     done = requests.status == FINISHED
     return Trace(
         requests.client,

@@ -29,12 +29,11 @@ def _under(
     name: str,
     measure: Callable[[Trace], float],
 ) -> list[list[float]]:
-    """Return a measure of several runs of one workload, for each seed."""
     return [by_seed(seeds, f"{workload} {run}", name, measure) for run in runs]
 
 
 def judge_overload(seeds: Seeds) -> list[Part]:
-    """Judge that the service difference is constant under VTC and grows under FCFS."""
+    """Judge whether the service difference is constant under VTC and grows under FCFS."""
     vtc, fcfs = _under(seeds, "vtc-overload", ("vtc", "fcfs"), DIFFERENCE, difference_of)
     within, form = [one <= BOUND for one in vtc], "VTC {:,.0f}, FCFS {:,.0f}"
     return [
@@ -60,7 +59,7 @@ def judge_shares(seeds: Seeds) -> list[Part]:
 
 
 def judge_proportional(seeds: Seeds) -> list[Part]:
-    """Judge that two clients below their share get their demand, and the third gets the rest."""
+    """Judge whether two clients below their share get their demand, and a third gets the rest."""
     name = "vtc-proportional vtc"
     found = _rates(seeds, name, 60, 600)
     waits = np.array(by_seed(seeds, name, "mean TTFT by client", _three_waits))
@@ -84,7 +83,7 @@ def _rates(seeds: Seeds, run: str, start_s: float, end_s: float) -> Floats:
 
 
 def judge_on_off(seeds: Seeds) -> list[Part]:
-    """Judge that a backlogged on-off client gets as much service as one that is always on."""
+    """Judge whether an on-off client with a backlog gets as much service as a steady client."""
     name, text = "vtc-on-off-overload vtc", "an accumulated difference of 7,541 (up to 3x)"
     found = _rates(seeds, name, 0, 600)
     ratio = float((found[:, 0] / found[:, 1]).mean())
@@ -94,12 +93,11 @@ def judge_on_off(seeds: Seeds) -> list[Part]:
     ]
 
 
-# The length of each ON phase and of each pause in figure 5, which begins with an ON phase.
-PHASE_S = 60.0
+PHASE_S = 60.0  # length of an ON phase and of a pause in figure 5, which begins with an ON phase
 
 
 def judge_pauses(seeds: Seeds) -> list[Part]:
-    """Judge that a client below its share is served in its ON phases, and another gets the rest."""
+    """Judge whether an on-off client is served while it is on, and another client gets the rest."""
     done, late, totals = (
         by_seed(seeds, "vtc-on-off-less vtc", name, measure)
         for name, measure in (
@@ -125,7 +123,7 @@ def judge_pauses(seeds: Seeds) -> list[Part]:
 
 
 def _done_in_phase(trace: Trace) -> float:
-    """Return the fraction of the first client's requests that end in their own ON phase."""
+    """Return the fraction of client 0's requests that end in the ON phase of their arrival."""
     mine = trace.client == trace.clients[0]
     at_s = trace.req_time_s[mine]
     off_s = at_s // (2 * PHASE_S) * 2 * PHASE_S + PHASE_S
@@ -133,27 +131,25 @@ def _done_in_phase(trace: Trace) -> float:
 
 
 def _share_of_second(trace: Trace) -> float:
-    """Return the second client's fraction of the service in the second half of each pause."""
     found = service_rates(trace, _phases(trace, 1.75 * PHASE_S), PHASE_S / 2)
     return float(found[1].sum() / found.sum())
 
 
 def _total_in_pauses(trace: Trace) -> float:
-    """Return the total service rate in pauses divided by that in ON phases."""
     on, off = (service_rates(trace, _phases(trace, first_s * PHASE_S)) for first_s in (0.5, 1.5))
     return float(off.sum(axis=0).mean() / on.sum(axis=0).mean())
 
 
 def _phases(trace: Trace, first_s: float) -> Floats:
-    """Return times at intervals of two phases, from ``first_s`` until the last arrival."""
+    """Return one time per cycle of ON phase and pause, from ``first_s`` until the last arrival."""
     return np.arange(first_s, float(trace.req_time_s.max()), 2 * PHASE_S)
 
 
 def judge_poisson(seeds: Seeds) -> list[Part]:
     """Judge the bound while both clients wait, and the service differences from 30 s on.
 
-    The paper leaves out the first 30 s, in which one client has not yet queued enough requests.
-    Verdicts on the whole run are reported beside.
+    The paper leaves out the first 30 s, in which one client has too few queued requests. The result
+    also has verdicts on the whole run.
     """
     parts = []
     for suffix, figure, measured in (("", "Fig. 7", 5_235), ("-2", "Fig. 8", 1_281)):
@@ -190,7 +186,7 @@ def _differences(
 
 
 def judge_isolation(seeds: Seeds) -> list[Part]:
-    """Judge whether a client below its share keeps its service when the other's load rises."""
+    """Judge whether a client below its share keeps its service when another's load rises."""
 
     def tail_s(trace: Trace) -> float:
         return ttft_s(trace, [trace.clients[0]], 99)
@@ -253,7 +249,7 @@ def judge_weights(seeds: Seeds) -> list[Part]:
 
 
 def judge_pool(seeds: Seeds) -> list[Part]:
-    """Judge whether a larger KV memory gives a larger service difference."""
+    """Judge whether a larger KV pool gives a larger service difference."""
     sides = _under(seeds, "vtc-memory-pool", ("35,000", "65,000"), DIFFERENCE, difference_of)
     by_length = _under(seeds, "vtc-length", ("256", "512", "768"), DIFFERENCE, difference_of)
     lengths = [*map(fmean, by_length)]
@@ -271,6 +267,5 @@ def _shown(found: Floats) -> str:
 
 
 def _near(text: str, found: Floats, due: Floats, most: float) -> Part:
-    """Judge that in each seed, every client's rate is near the rate that is due to it."""
     apart = np.abs(found / due - 1).max(axis=1)
     return mean_within(text, apart, 0, most, f"{_shown(found)}, at most {{:.2%}} off")

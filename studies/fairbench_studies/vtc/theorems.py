@@ -6,11 +6,11 @@ over-committed, U is half of the larger bound on the run's service gap (docs/app
 Two theorems are judged by what their proofs show, instead of as printed:
 
 - Theorem 4.11 divides by a lower bound ``a`` of the server's capacity, which the paper does not
-  give. While a client waits, the other clients get at least ``a`` tokens per second. If they get at
+  give. While a client waits, other clients get at least ``a`` tokens per second. If they get at
   most 2 (n - 1) U tokens during the wait, the wait is within the bound for every possible ``a``.
 - Theorem 4.13 as printed applies to no client: shortly before t2, when the total service T(t, t2)
   is still below 5U n, its premise would need a negative request. The proof shows that a client
-  which is backlogged from t to t2 has requested at least T(t, t2) / n - 5U since t.
+  with a backlog from t to t2 has requested at least T(t, t2) / n - 5U since t.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fairbench_studies.vtc.store import Seeds
 
 
 def judge_lead(seeds: Seeds) -> list[Part]:
-    """Judge Theorem 4.9: while client f is backlogged, its service is W_f >= W_g - 4U for any g."""
+    """Judge Theorem 4.9: a backlogged client gets at most 4U less service than any client."""
     text = "no client gets over 4U more than a client that waits meanwhile"
     return [_bounded(seeds, text, lambda one: one.lead, lambda one: 4 * one.unit)]
 
@@ -67,9 +67,9 @@ def _bounded(
     measured: Callable[[Extremes], float],
     bound: Callable[[Extremes], float],
 ) -> Part:
-    """Judge that no run exceeds its bound, and report the run nearest to its bound.
+    """Judge whether all runs keep a theorem's bound, and report the run nearest to its bound.
 
-    Raises KeyError if a run is missing.
+    Raises KeyError if the results contain no run under VTC.
     """
     runs = [of for one in seeds for of in one.extremes.values()]
     if not runs:

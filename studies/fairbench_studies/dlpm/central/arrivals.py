@@ -1,4 +1,4 @@
-"""An endless stream of tree-of-thought requests, used to time a central scheduler."""
+"""An endless stream of tree-of-thought requests, to measure a central scheduler's cost."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from fairbench.core import Request
 from fairbench.schedulers.token_pages import segments_of
 
 CLIENTS = 4
-# Lengths in tokens of trees of thought on the GSM8K data set ([DLPM] Table 2). A prompt consists of
-# an instruction, which all prompts share, and a question. Each level of the tree appends a thought
-# and a prompt for the next thought.
+# The lengths in tokens are for trees of thought on the GSM8K data set ([DLPM] Table 2). A prompt is
+# an instruction, which is equal in all prompts, and a question. The prompt of the next tree level
+# appends the output and a short instruction.
 INSTRUCTION_TOKENS = 66
 QUESTION_TOKENS = 480
 OUTPUT_TOKENS = 256
 TURN_TOKENS = 32
 LEVELS = 4
-# This fraction of the requests asks a new question. Every other request continues a finished
-# request.
-NEW_QUESTIONS = 0.25
+NEW_QUESTIONS = 0.25  # fraction of requests that start a new tree; other requests continue a tree
 LATELY = 200
-# The mean context of a sequence in a decode batch: halfway down its tree and halfway through its
-# output.
+# ``CONTEXT_TOKENS`` is the mean context of a running request, halfway down its tree and halfway
+# through its output.
 CONTEXT_TOKENS = (
     INSTRUCTION_TOKENS
     + QUESTION_TOKENS
@@ -33,13 +31,13 @@ CONTEXT_TOKENS = (
 
 
 class TreeOfThoughtArrivals:
-    """A stream of tree-of-thought requests whose prompts consist of random token ids."""
+    """A generator of tree-of-thought requests whose prompts consist of random token ids."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._instruction = self._tokens(INSTRUCTION_TOKENS)
         self._created = 0
-        # the prompt and the depth in the tree of each unfinished request, by request id
+        # ``_under_way`` holds the prompt and the tree level of each unfinished request by its id.
         self._under_way: dict[int, tuple[array[int], int]] = {}
         self._finished: deque[tuple[array[int], int]] = deque(maxlen=LATELY)
 
@@ -63,7 +61,7 @@ class TreeOfThoughtArrivals:
         )
 
     def on_finish(self, request: Request) -> None:
-        """Allow later requests to continue this request, unless its tree has no further level."""
+        """Allow later requests to continue this request, unless the last tree level is reached."""
         prompt, depth = self._under_way.pop(request.request_id)
         if depth + 1 < LEVELS:
             self._finished.append((prompt, depth))

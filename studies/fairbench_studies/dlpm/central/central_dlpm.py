@@ -1,4 +1,4 @@
-"""DLPM with one global queue: the central design that D2LPM replaces ([DLPM] §5.1)."""
+"""DLPM with one global queue, the central design that D2LPM replaces ([DLPM] §5.1)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fairbench.schedulers.views import ListView
 
 
 class TreeDelta(NamedTuple):
-    """The changes of a worker's cache since its last report.
+    """The changes of a worker's cache since the worker's last report.
 
     ``inserted`` holds prompts. ``evicted`` holds prefixes, each with the number of tokens that were
-    evicted at its end. Content that was inserted and evicted between two reports is left out.
+    evicted from its end. Content that was both inserted and evicted since the report is left out.
     """
 
     inserted: tuple[Prompt, ...]
@@ -27,9 +27,9 @@ class TreeDelta(NamedTuple):
 class CentralDLPM:
     """A scheduler with one queue for all workers and a copy of every worker's prefix tree.
 
-    A worker that is about to form a batch reports the changes of its cache, and waits while the
-    scheduler calls ``update``, ``match`` and ``dispatch``. The class is not a ``Router``: a router
-    assigns a request when it arrives, whereas this scheduler queues it until a worker is free.
+    Before a worker forms a batch, it reports the changes of its cache and waits while the scheduler
+    calls ``update``, ``match`` and ``dispatch``. The class is not a ``Router``, because a router
+    does not queue a request but assigns it to a worker on arrival.
     """
 
     def __init__(self, params: DLPM.Params, workers: int) -> None:
@@ -43,7 +43,7 @@ class CentralDLPM:
         self.queue.append(request)
 
     def on_tokens(self, client: str, tokens: int) -> None:
-        """Charge a client for output tokens that any worker produced for it."""
+        """Charge a client for output tokens that any worker produced for the client."""
         self.scheduler.on_tokens(client, tokens)
 
     def on_finish(self, request: Request) -> None:
@@ -51,7 +51,7 @@ class CentralDLPM:
         self.scheduler.on_finish(request)
 
     def update(self, worker: int, delta: TreeDelta) -> None:
-        """Apply a worker's reported cache changes to the copy of its prefix tree."""
+        """Apply the cache changes that a worker reported to the copy of its prefix tree."""
         tree = self._trees[worker]
         for prefix, tokens in delta.evicted:
             tree.evict(prefix, tokens, 0)
@@ -59,17 +59,17 @@ class CentralDLPM:
             tree.insert(prompt, 0)
 
     def match(self, worker: int) -> dict[Request, int]:
-        """Return how many prompt tokens of each queued request the worker has cached."""
+        """Return the number of cached prompt tokens of each queued request at a worker."""
         tree = self._trees[worker]
         return {r: tree.holders(tree.find(r.prompt).node).tokens for r in self.queue}
 
     def dispatch(self, matched: dict[Request, int], free_tokens: int) -> list[Request]:
-        """Choose the requests to send to a worker, and remove them from the global queue.
+        """Choose the requests to send to a worker, and remove the requests from the global queue.
 
-        A request reserves memory for its uncached prompt and for ``max_new_tokens``.
+        A request reserves KV memory for its uncached prompt and for ``max_new_tokens``.
 
         Args:
-            matched: The number of cached tokens of each queued request at the worker.
+            matched: The number of cached prompt tokens of each queued request at the worker.
             free_tokens: The free KV memory of the worker in tokens.
         """
         turn = _Turn(self.queue, matched)
@@ -94,7 +94,7 @@ class CentralDLPM:
 
 
 class _Turn(ListView):
-    """The global queue as DLPM sees it for one worker, with that worker's cached tokens."""
+    """A view of the global queue for DLPM, with the cached tokens at one worker."""
 
     def __init__(self, queue: list[Request], matched: dict[Request, int]) -> None:
         super().__init__(list(queue), matched.__getitem__)

@@ -1,4 +1,4 @@
-"""Stored timings of the central scheduler. Missing timings are measured."""
+"""The stored times of the central scheduler, and a function that measures missing times."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ ROUNDS, QUICK_ROUNDS = 50, 20
 
 
 def fill_timings(folder: Path, context: RunContext, *, quick: bool = False) -> None:
-    """Measure the missing timings of the central scheduler, and store each one immediately.
+    """Measure the missing times of the central scheduler, and store each time immediately.
 
-    All timings in a folder must come from the same machine. Raises UsageError otherwise.
+    Raises UsageError if the folder holds times from another machine.
     """
     rounds = QUICK_ROUNDS if quick else ROUNDS
     gpu, model = TIMED_PROFILE

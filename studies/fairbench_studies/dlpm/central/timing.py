@@ -1,7 +1,7 @@
 """The measured cost of a central DLPM scheduler ([DLPM] §5.1, Fig. 4).
 
-The scheduler's own time and the messages between processes on this machine are measured. The
-workers' caches are simulated, as is the decode step with which the cost is compared.
+The scheduler's CPU time and the time for messages between processes are measured on this machine.
+The workers' caches and the decode step, with which the cost is compared, are simulated.
 """
 
 from __future__ import annotations
@@ -25,27 +25,24 @@ from fairbench_studies.dlpm.central.arrivals import (
 from fairbench_studies.dlpm.central.central_dlpm import CentralDLPM
 from fairbench_studies.dlpm.central.workers import CentralWorkers
 
-# requests in the decode step with which [DLPM] Fig. 4 compares the scheduler's time
-BATCH_SIZE = 25
-# the size of a worker's KV cache in tokens
-POOL_TOKENS = 100_000
-# Tokens that a worker frees between two batches. SGLang forms a batch every 10 decode steps, in
-# which about one of 25 requests with 256 output tokens finishes.
+BATCH_SIZE = 25  # requests in the decode step of [DLPM] Fig. 4
+POOL_TOKENS = 100_000  # size of a worker's KV cache
+# A worker frees ``FREED_TOKENS`` tokens between two batches. SGLang forms a batch every 10 decode
+# steps, during which about one of 25 requests with 256 output tokens finishes.
 FREED_TOKENS = 1_000
-# Timing starts after this number of rounds, when the caches are full and workers evict.
-WARMUP_ROUNDS = 50
+WARMUP_ROUNDS = 50  # rounds before the timed rounds, which fill the caches so that workers evict
 WARMUP_TOKENS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class RoundCost:
-    """The cost of a round, which serves each worker once while ``waiting`` requests are queued.
+    """The cost of one scheduling round, which serves each worker once.
 
-    ``synchronisation_ms`` is the wall time until all workers have reported and received their
-    requests. The other parts are CPU times of the scheduler: ``update_ms`` for updating its copies
-    of the trees, ``match_ms`` for matching every request in every tree, and ``dispatch_ms`` for
-    sorting and DLPM. Each time is the lowest decile over many rounds, because other work on the
-    machine can only lengthen a round.
+    ``waiting`` is the number of queued requests. ``synchronisation_ms`` is the wall time until all
+    workers have reported and received their requests. The scheduler takes the CPU times
+    ``update_ms`` to update its copies of the prefix trees, ``match_ms`` to match every request in
+    every tree, and ``dispatch_ms`` to sort and dispatch. Each time is the lowest decile over many
+    rounds, because other work on the machine can only lengthen a round.
     """
 
     workers: int
@@ -58,7 +55,7 @@ class RoundCost:
 
     @property
     def overhead_pct(self) -> float:
-        """The time of synchronisation, matching and dispatch in percent of a decode step."""
+        """The time for synchronisation, matching and dispatch, in percent of a decode step."""
         overhead_ms = self.synchronisation_ms + self.match_ms + self.dispatch_ms
         return 100 * overhead_ms / self.decode_step_ms
 
@@ -68,7 +65,7 @@ def time_rounds(
 ) -> RoundCost:
     """Measure the cost of a round with ``waiting`` queued requests, over ``rounds`` rounds.
 
-    A process is started for each worker, so the caller's main module must be importable.
+    Each worker is a spawned process, so the caller's main module must be importable.
     """
     central = CentralDLPM(DLPM.Params(), workers)
     arrivals = TreeOfThoughtArrivals(Random(seed))
@@ -98,7 +95,7 @@ def time_rounds(
 
 
 class _Seconds(NamedTuple):
-    """The duration of each part of a round in seconds."""
+    """The duration of each part of a scheduling round in seconds."""
 
     synchronisation: float
     update: float
@@ -107,8 +104,6 @@ class _Seconds(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """The timings and the dispatched requests of a round, which serves each worker once."""
-
     seconds: _Seconds
     dispatched: list[Request]
 

@@ -1,4 +1,4 @@
-"""Worker processes that cache the prompts which a central scheduler sends."""
+"""Worker processes that cache the prompts of a central scheduler."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ JOIN_TIMEOUT_S = 5.0
 class CentralWorkers:
     """Worker processes, each with a simulated KV cache of ``pool_tokens`` tokens.
 
-    Call ``send`` to give each worker the prompts that it caches, ``wait`` until all workers have
-    cached them, and ``collect`` to get the changes of the caches. The processes end with the
-    context or with the parent process.
+    ``send`` gives a worker prompts to cache, ``wait`` waits until all workers have cached their
+    prompts, and ``collect`` returns the changes of the caches. The processes end with the context
+    or with the parent process.
     """
 
     def __init__(self, workers: int, pool_tokens: int) -> None:
@@ -36,7 +36,7 @@ class CentralWorkers:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
-            # An empty message asks the worker whether it is ready.
+            # The worker answers an empty message as soon as it is ready.
             self.send(len(self._pipes) - 1, ())
 
     def __enter__(self) -> Self:
@@ -58,7 +58,7 @@ class CentralWorkers:
             process.close()
 
     def send(self, worker: int, prompts: Iterable[Prompt]) -> None:
-        """Send a worker the prompts that it processes next."""
+        """Send a worker the prompts to cache next."""
         self._pipes[worker].send(tuple(prompts))
 
     def wait(self) -> None:
@@ -67,15 +67,15 @@ class CentralWorkers:
             pipe.recv()
 
     def collect(self) -> list[TreeDelta]:
-        """Return the cache changes of all workers in order. The workers report simultaneously."""
+        """Return the cache changes of all workers, in the order of the workers."""
         for pipe in self._pipes:
             pipe.send(None)
         return [pipe.recv() for pipe in self._pipes]
 
 
 def _serve(pipe: Connection, pool_tokens: int) -> None:
-    """Run a worker process: cache prompts, and report changes of the cache when asked."""
-    # Ctrl-C is ignored, because the worker ends when the parent closes the pipe.
+    """Run a worker process: cache prompts, and report cache changes on request."""
+    # The worker ignores Ctrl-C, because it ends when the parent closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     evicted: list[tuple[Prompt, int]] = []
     cache = KVCache(pool_tokens, lambda prefix, tokens: evicted.append((prefix, tokens)))
@@ -94,7 +94,7 @@ def _serve(pipe: Connection, pool_tokens: int) -> None:
 
 
 def _compute(cache: KVCache, prompt: Prompt) -> None:
-    """Store a prompt in the cache as if its request had finished."""
+    """Cache a prompt, like a worker that has finished the request."""
     tokens = prompt_tokens(prompt)
     node, place = cache.match(prompt, tokens)
     cache.lock(node)

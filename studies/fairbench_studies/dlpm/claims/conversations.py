@@ -16,9 +16,9 @@ from fairbench_studies.kit.parts import Claim, Part, in_every, number
 class Chat(NamedTuple):
     """Response times of the four clients of figure 8, in seconds.
 
-    ``good`` (clients 0 and 1) and ``flooding`` (clients 2 and 3) are the longest responses, by
-    scheduler. ``reformed`` and ``still`` are the mean responses of clients 2 and 3 under D2LPM in
-    the last quarter of the run, in which only client 3 still sends too much.
+    By scheduler, ``good`` is the longest response time of clients 0 and 1, and ``flooding`` is the
+    longest response time of clients 2 and 3. ``reformed`` and ``still`` are the mean response times
+    of clients 2 and 3 under D2LPM, after client 2 stopped sending too much.
     """
 
     good: Mapping[str, float]
@@ -38,10 +38,10 @@ def _chat(runs: Runs) -> Chat:
 
 
 def judge_chat(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge which clients wait under each scheduler.
+    """Judge which clients wait under LPM, VTC and D2LPM.
 
-    The paper says that clients 0 and 1 wait under LPM, clients 2 and 3 under VTC, and none under
-    D2LPM.
+    According to the paper, clients 0 and 1 wait long under LPM, clients 2 and 3 under VTC, and no
+    client under D2LPM.
     """
     found = over_seeds(cells, _chat, ("lpm", "vtc", "d2lpm"))
     good = {name: fmean(one.good[name] for one in found) for name in ("lpm", "vtc", "d2lpm")}

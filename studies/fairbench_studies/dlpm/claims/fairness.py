@@ -16,11 +16,11 @@ from fairbench_studies.kit.parts import Claim, Part, number
 from fairbench_studies.kit.tally import Tally, decided
 
 FAIREST_FIRST = ("vtc", "d2lpm", "preble", "lpm")
-SAME = 0.005  # two values of Jain's index that differ by less count as equal
+SAME = 0.005  # two values of Jain's index count as equal if they differ by less
 
 
 def order(name: str, metric: str) -> All:
-    """Return the order VTC >= D2LPM > Preble > RR+LPM of Jain's index as pairs to compare."""
+    """Return the pairs of schedulers to compare for the order VTC >= D2LPM > Preble > RR+LPM."""
     steps = [
         Pair(f"{CALLED[above]} over {CALLED[below]}", metric, above, below, 0.0, is_ratio=False)
         for above, below in pairwise(FAIREST_FIRST)
@@ -34,14 +34,14 @@ ORDERS = tuple(order(name, metric) for name, metric in INDICES)
 
 PAPER_MEANS = {"preble": 2.90, "preble-code": 2.90, "lpm": 4.06, "vtc": 2.98}
 PAPER_LARGEST = {"preble": 7.18, "preble-code": 7.18, "lpm": 9.55, "vtc": 7.96}
-MEAN_BAND = 0.4  # the claimed mean may be missed by this fraction of it
+MEAN_BAND = 0.4  # largest relative error at which a simulated mean still matches the paper
 LARGEST_BAND = (4.0, 12.0)
 GEOMETRIC, ARITHMETIC = "geometric mean", "arithmetic mean"
 MEANS: Mapping[str, Callable[[Sequence[float]], float]] = {
     GEOMETRIC: geometric_mean,
     ARITHMETIC: fmean,
 }
-"""The two kinds of mean that the paper's "on average" may refer to."""
+"""Two kinds of mean over configurations, because the paper only says "on average"."""
 BY_PLACE, BY_MEDIAN = "by configuration", "by medians"
 WAITS: Mapping[str, tuple[Pair, ...]] = {
     name: (
@@ -53,9 +53,9 @@ WAITS: Mapping[str, tuple[Pair, ...]] = {
 
 
 def judge_jain(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge the order VTC >= D2LPM > Preble > RR+LPM of Jain's index, step by step.
+    """Judge each step of the order VTC >= D2LPM > Preble > RR+LPM of Jain's index.
 
-    The index covers the time in which all clients are active.
+    The paper's index covers the time in which all clients are active.
     """
     at = by_place(cells)
     steps = [("vtc", "d2lpm", -SAME)]
@@ -80,7 +80,6 @@ def judge_jain(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def _median_gap(tallies: Sequence[Tally]) -> str:
-    """Return the median difference as text, for the first Jain's index with known values."""
     for one in tallies:
         if gaps := _known(one):
             by = "" if one is tallies[0] else f" by {one.name}"
@@ -89,10 +88,10 @@ def _median_gap(tallies: Sequence[Tally]) -> str:
 
 
 def _nearer(preble: str, to_vtc: Sequence[Tally], to_preble: Sequence[Tally]) -> Part:
-    """Judge that D2LPM's Jain's index is nearer to VTC's than to Preble's.
+    """Judge whether D2LPM's Jain's index is nearer to VTC's index than to Preble's.
 
-    The verdict counts the configurations in which this is true. The medians over configurations are
-    judged beside it. The first index with known values decides.
+    One verdict counts the configurations in which D2LPM is nearer to VTC, and a second verdict
+    compares the medians over configurations. The verdicts use the first index with known values.
     """
     both = [(a, b) for a, b in zip(to_vtc, to_preble, strict=True) if a.values and b.values]
     text = f"D2LPM nearer to VTC than to {preble}, by configuration"
@@ -126,7 +125,7 @@ def judge_latency(cells: Sequence[SchedulerResults]) -> list[Part]:
         for name in names
         for part in parts_apart(f"they wait longer under {CALLED[name]}", found[name], lambda _: "")
     ]
-    # A ratio to D2LPM's latency is unknown if D2LPM's latency is only a lower bound.
+    # If D2LPM's latency is only a lower bound, the ratio of a latency to D2LPM's is unknown.
     factors = {
         name: [
             s.value for one in several for s in one.values.values() if s.bound != "<" and s.value
@@ -144,7 +143,6 @@ def judge_latency(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def _longest(factors: Mapping[str, Sequence[float]]) -> Part:
-    """Judge whether RR+LPM lengthens waits the most, by geometric and by arithmetic mean."""
     under, shown = {}, []
     for kind, mean in MEANS.items():
         means = {name: mean(of) for name, of in factors.items()}
@@ -156,7 +154,6 @@ def _longest(factors: Mapping[str, Sequence[float]]) -> Part:
 
 
 def _mean_wait(name: str, factors: Sequence[float]) -> Part:
-    """Compare the mean lengthening of waits with the paper's number. The geometric mean decides."""
     paper = PAPER_MEANS[name]
     low, high = paper * (1 - MEAN_BAND), paper * (1 + MEAN_BAND)
     text = f"{CALLED[name]}: on average {paper:.2f}x (within 40%)"

@@ -1,4 +1,4 @@
-"""Service deficits across workers, waits of newcomers, and idle workers, measured in records."""
+"""Service deficits across workers, waits of newcomers, and idle workers, from stored runs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NAN = float("nan")
 def shortfall_everywhere(run: StoredRun) -> float:
     """Return the largest service deficit of a client that has waiting requests at every worker.
 
-    The deficit is relative to any other client, with or without waiting requests (Theorem 5.2). The
-    result is NaN if no client ever had waiting requests at every worker.
+    A deficit is the additional service of another client (Theorem 5.2). The result is NaN if no
+    client ever had waiting requests at every worker.
     """
     return float(derived(run, "shortfall everywhere", lambda: _shortfall(run)))
 
@@ -33,11 +33,11 @@ def _shortfall(run: StoredRun) -> float:
 
 
 def lead_over(backlog: Backlog, service: ServiceRows, clients: int) -> float:
-    """Return the largest lead that a client gains over a client with waiting requests.
+    """Return the largest lead in service over a client that waits at every worker.
 
     Args:
-        backlog: The intervals in which each client has waiting requests at every worker.
-        service: The service log of all workers together.
+        backlog: The intervals in which a client has waiting requests at every worker.
+        service: The service log of all workers.
         clients: The number of clients in the run.
     """
     if not len(backlog.client):
@@ -53,10 +53,10 @@ def lead_over(backlog: Backlog, service: ServiceRows, clients: int) -> float:
 
 
 def newcomer_wait(run: StoredRun) -> float:
-    """Return the most service that others received while a newcomer's first request waited.
+    """Return the most service that other clients received while a newcomer's first request waited.
 
-    A newcomer is a client that was idle before. Service is summed over the other clients and all
-    workers. The result is NaN if there was no newcomer (Theorems A.2 and A.4).
+    The result is a total over clients and workers (Theorems A.2 and A.4), and NaN if the run has no
+    newcomer.
     """
     return float(derived(run, "newcomer wait", lambda: _newcomer_wait(run)))
 
@@ -69,16 +69,16 @@ def _newcomer_wait(run: StoredRun) -> float:
 
 
 def largest_wait(requests: Requests, service: ServiceRows, clients: int, horizon_s: float) -> float:
-    """Return the most service that others received while a newcomer's first request waited.
+    """Return the most service that other clients received while a newcomer's first request waited.
 
-    A newcomer had no waiting or running request before. If it sends several requests at once, the
-    one that is admitted first counts.
+    A newcomer is a client that had no waiting or running request. If a newcomer sends several
+    requests at once, the wait ends when one of them is admitted.
 
     Args:
         requests: The requests of the run.
-        service: The service log of all workers together.
-        clients: The number of clients.
-        horizon_s: The end of the run in seconds, which ends the waits of unadmitted requests.
+        service: The service log of all workers.
+        clients: The number of clients in the run.
+        horizon_s: The end of the run in seconds. Waits of requests that were not admitted end then.
     """
     first = _after_idle_times(requests, horizon_s)
     waiting = first.admitted_s > first.arrival_s
@@ -94,7 +94,7 @@ def largest_wait(requests: Requests, service: ServiceRows, clients: int, horizon
 
 
 class _Firsts(NamedTuple):
-    """The first requests of clients after idle times, as arrays of shape (n_firsts,)."""
+    """The first request of each client after each idle time, as arrays of equal length."""
 
     client: np.ndarray
     arrival_s: Floats
@@ -120,9 +120,9 @@ def _after_idle_times(requests: Requests, horizon_s: float) -> _Firsts:
 
 
 class IdleShares(NamedTuple):
-    """Fractions of the workers' time in which a worker computes nothing while a request waits.
+    """Fractions of worker time in which a worker computes nothing while a request waits.
 
-    ``own`` counts requests in the idle worker's queue, ``another`` those in other workers' queues.
+    ``own`` counts waits in the idle worker's queue, and ``another`` waits in other workers' queues.
     """
 
     own: float
@@ -130,7 +130,7 @@ class IdleShares(NamedTuple):
 
 
 def idle_while_waiting(run: StoredRun) -> IdleShares:
-    """Return how long workers idle while a request waits in their own or in another queue."""
+    """Return the fractions of time in which workers of a run idle while requests wait."""
     return IdleShares(*derived(run, "idle while waiting", lambda: _idle_while_waiting(run)))
 
 
@@ -144,7 +144,7 @@ def idle_shares(requests: Requests, service: ServiceRows, workers: int, end_s: f
 
     Args:
         requests: The requests of the run.
-        service: The service log of all workers together.
+        service: The service log of all workers.
         workers: The number of workers.
         end_s: The end of the run in seconds.
     """
@@ -165,7 +165,7 @@ def _queued(queued: Waits, rows: Flags) -> Intervals:
 
 
 def _outside(waiting: Intervals, computing: Intervals) -> float:
-    """Return the total time (s) in ``waiting`` that is not covered by ``computing``."""
+    """Return the time in seconds that ``waiting`` covers but ``computing`` does not."""
     inside_s = sum(
         float((np.minimum(waiting.end, end) - np.maximum(waiting.start, start)).clip(0).sum())
         for start, end in zip(*computing, strict=True)

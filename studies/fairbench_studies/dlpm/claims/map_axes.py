@@ -1,4 +1,4 @@
-"""The settings that the map of claims varies, one at a time, around their defaults."""
+"""The settings that the map of claims varies, one setting at a time, around their defaults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import EngineParams, engine_limits
 
 Draft = Mapping[str, Any]
-"""An experiment as keys, without default values. A setting's key is ``NAME.PARAM``."""
+"""An experiment as a mapping without default values. The key of a setting is ``NAME.PARAM``."""
 
 POOL, RUNNING, LOAD = "KV pool", "running limit", "load"
 QUANTUM, WORKER_QUANTUM, PROFILE = "Q^u", "Q^w", "timing profile"
@@ -20,8 +20,7 @@ AXES = (POOL, RUNNING, LOAD, QUANTUM, WORKER_QUANTUM, PROFILE)
 POOL_PARTS = {"1/2": 0.5, "1/4": 0.25}
 RUNNING_LIMITS = (2048, 128, 32)
 LOADS = {"x2": 2.0}
-# The default quantum is multiplied by each of these factors.
-QUANTA = {"x0.1": 0.1, "x10": 10.0, "x100": 100.0}
+QUANTA = {"x0.1": 0.1, "x10": 10.0, "x100": 100.0}  # factors on the default quantum
 PROFILES = (
     "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",
     "a100-80gb/llama-3.1-8b/tp1/measured-sglang",
@@ -29,7 +28,7 @@ PROFILES = (
 
 
 class Step(NamedTuple):
-    """A value of a varied setting: its label, and the keys that differ from the default."""
+    """A value of a varied setting, with its label and the keys that differ from the default."""
 
     axis: str
     label: str
@@ -37,23 +36,23 @@ class Step(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """Return whether this is the default value of the setting."""
+        """Whether the value is the default value of the setting."""
         return not self.changes
 
 
 def spec_of(draft: Draft) -> ExperimentSpec:
-    """Return the experiment that a draft describes, with the first seed.
+    """Return the first seed's experiment of a draft.
 
-    Raises UsageError if the keys of the draft contradict each other.
+    Raises UsageError if keys of the draft contradict each other.
     """
     return points(make_sweep({"name": "cell", "grid": [dict(draft)]}))[0]
 
 
 def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
-    """Return each value of each setting that is varied around a configuration.
+    """Return every value of every setting that the map varies around a configuration.
 
-    The configuration's own value counts as the default, and is included in order of size. A setting
-    is left out if no scheduler has it, or if it would have only its default value.
+    The configuration's own values are the defaults, and are included. A setting is left out if no
+    scheduler has the setting, or if the default would be its only value.
     """
     specs = [spec_of({**cell, "scheduler": scheduler}) for scheduler in schedulers]
     spec = specs[0]
@@ -75,7 +74,6 @@ def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
 
 
 def _multiples(axis: str, key: str, default: float, by: Mapping[str, float]) -> list[Step]:
-    """Return the default value of a setting and multiples of it, in order of size."""
     whole = isinstance(default, int)
     found = [
         (factor, Step(axis, label, {key: round(default * factor) if whole else default * factor}))
@@ -88,7 +86,6 @@ def _multiples(axis: str, key: str, default: float, by: Mapping[str, float]) -> 
 
 
 def _values(axis: str, key: str, default: int) -> list[Step]:
-    """Return the limits on running requests, including the default, the largest first."""
     return [
         Step(axis, f"{value:,}", {} if value == default else {key: value})
         for value in sorted({*RUNNING_LIMITS, default}, reverse=True)
@@ -96,7 +93,6 @@ def _values(axis: str, key: str, default: int) -> list[Step]:
 
 
 def _profiles(spec: ExperimentSpec) -> list[Step]:
-    """Return the configuration's timing profile, and the others for its GPU and model."""
     machine = spec.gpu.rpartition("/")[0]
     names = [spec.gpu, *(one for one in PROFILES if one.rpartition("/")[0] == machine)]
     steps = [

@@ -26,11 +26,11 @@ from fairbench_studies.dlpm.claims.table import CLAIMS
 from fairbench_studies.kit.provenance import origin_of
 from fairbench_studies.kit.store import filling
 
-MAP = NAME  # name of the directory with the map's runs
+MAP = NAME  # name of the directory that holds the map's runs
 
 
 class MapFiles(NamedTuple):
-    """The output folders for pictures and for tables, and the file formats of the pictures."""
+    """The output folders for pictures and tables, and the file formats of the pictures."""
 
     pictures: Path
     tables: Path
@@ -40,10 +40,10 @@ class MapFiles(NamedTuple):
 def draw_claims_map(
     folder: Path, files: MapFiles, executor: Executor, *, quick: bool, show: bool
 ) -> None:
-    """Run the missing simulations of the map of claims, then write its pictures and tables.
+    """Run the missing simulations of the map of claims, then write pictures and tables.
 
-    Raises Interrupted after a signal. If simulations failed, the finished runs are drawn before
-    RunFailed is raised.
+    Raises Interrupted after a signal. If simulations failed, draws the finished runs and then
+    raises RunFailed.
     """
     check_drawable()
     seeds = QUICK_SEEDS if quick else SEEDS
@@ -78,4 +78,4 @@ def draw_claims_map(
     ):
         typer.echo(path)
     if failures:
-        raise RunFailed(f"{len(failures)} points failed; see {folder / 'failed'}")
+        raise RunFailed(f"runs failed: {len(failures)}; see {folder / 'failed'}")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDER = 1.25  # The y axis extends beyond the values by this factor, above and below.
+WIDER = 1.25  # factor by which the y axis extends beyond the largest and smallest values
 NAMES = {QUANTUM: "Q^u", WORKER_QUANTUM: "Q^w"}
 LEGEND = (
     "The dotted line is where the claim's sign flips: it holds above. Open marks are cells that "
@@ -51,7 +51,7 @@ def draw_map(claim: Mapped, title: str, readings: Sequence[Reading], basis: str)
 
 
 def _scale(axes: Axes, pair: Pair, values: Sequence[float | None]) -> None:
-    """Fit the y axis to the values and the threshold. Long intervals may be cut off."""
+    """Fit the y axis to the values and the threshold, even if long intervals are cut off."""
     known = [pair.flip, *(value for value in values if value is not None)]
     if not pair.is_ratio:
         margin = 0.15 * (max(known) - min(known)) or 0.1
@@ -69,7 +69,7 @@ def _scale(axes: Axes, pair: Pair, values: Sequence[float | None]) -> None:
 
 
 def _digits(span: float) -> Sequence[float]:
-    """Return the leading digits of ticks on a log axis whose ends differ by a factor ``span``."""
+    """Return the leading digits of ticks on a log axis that spans the factor ``span``."""
     if span < 3:
         return (1, 1.2, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)
     return (1, 2, 5) if span < 50 else (1,)
@@ -107,7 +107,7 @@ def _line(
 ) -> None:
     """Draw one measure over the values of a setting.
 
-    ``shift`` moves the points sideways, so that the intervals of several measures do not overlap.
+    ``shift`` moves the points sideways, to keep the intervals of several measures apart.
     """
     known = {
         labels.index(label) + shift: one.seen
@@ -151,10 +151,10 @@ def draw_maps(
     output: Path,
     formats: Sequence[str],
 ) -> list[Path]:
-    """Draw a picture ``claims-map-N`` for each claim with verdicts, and return the files.
+    """Draw a picture ``claims-map-N`` for each claim with verdicts; return the paths of all files.
 
-    ``titles`` and ``bases`` (the hardware of the runs) are keyed by the number of the claim. Raises
-    UsageError if a file cannot be written.
+    ``titles`` and ``bases`` (the hardware of the runs) are keyed by claim number. Raises UsageError
+    if a file cannot be written.
     """
     written = []
     with paper_style():

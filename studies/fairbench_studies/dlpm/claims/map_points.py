@@ -20,7 +20,7 @@ from fairbench_studies.kit.outcomes import Seen
 
 
 class Mapped(NamedTuple):
-    """A claim on the map: the measures that are judged, and those that the picture shows."""
+    """A claim on the map, with the measures to judge and the measures to draw."""
 
     number: int
     measures: tuple[Measure, ...]
@@ -28,7 +28,7 @@ class Mapped(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Claims that share their configurations, and the schedulers that these claims compare."""
+    """Claims that are judged in the same configurations and that compare the same schedulers."""
 
     claims: tuple[Mapped, ...]
     cells: tuple[Draft, ...]
@@ -36,13 +36,12 @@ class Group(NamedTuple):
 
 
 def _cell(figure: str, **wanted: Any) -> Draft:
-    """Return the first configuration of a figure's sweep that has the given values."""
     sweep = read_sweep(figure)
     grid = next(one for one in sweep.grid if all(one.get(k) == v for k, v in wanted.items()))
     return {**sweep.base, **{key: value for key, value in grid.items() if key != "scheduler"}}
 
 
-# Preble as the paper describes it. The map leaves out Preble as its published code works.
+# The map includes Preble as the paper describes it, but not Preble's published code.
 PREBLE = "preble"
 _WAITS = {name: pairs for name, pairs in WAITS.items() if name in ("lpm", "vtc", PREBLE)}
 IN_FIGURE_7 = (
@@ -68,7 +67,7 @@ _A100: tuple[Draft, ...] = tuple(
 
 
 def groups(*, quick: bool = False) -> tuple[Group, ...]:
-    """Return the groups of claims. With ``quick``, the most expensive configuration is left out."""
+    """Return the map's groups of claims. ``quick`` leaves out the most expensive configuration."""
     return (
         Group(IN_FIGURE_7, _A100[1:] if quick else _A100, ("lpm", "vtc", "preble", "d2lpm")),
         Group((DONE_FIRST,), (_cell("fig9"),), ("vtc", "preble", "d2lpm")),
@@ -80,7 +79,7 @@ SEEDS, QUICK_SEEDS = 3, 1
 
 
 class Reading(NamedTuple):
-    """The result of a claim's measure in one configuration with one value of one setting."""
+    """The result of comparing schedulers in one configuration, with one changed setting."""
 
     claim: int
     measure: Measure
@@ -92,7 +91,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """The points at which a group of claims is judged: configurations, settings and seeds."""
+    """The configurations, varied settings and seeds with which a group of claims is judged."""
 
     group: Group
     steps: Mapping[Place, Sequence[Step]]
@@ -100,13 +99,13 @@ class Chart:
 
     @classmethod
     def of(cls, group: Group, seeds: int) -> Chart:
-        """Return the points of a group of claims, with every value of every setting."""
+        """Return a group's chart, with a step for every value of every varied setting."""
         places = zip(map(_place, group.cells), group.cells, strict=True)
         steps = {place: steps_round(cell, group.schedulers) for place, cell in places}
         return cls(group, steps, seeds)
 
     def grid(self) -> list[dict[str, Any]]:
-        """Return all runs as grids of a sweep."""
+        """Return the runs of the chart as grids of a sweep."""
         return [self._draft(place, step) for place, of in self.steps.items() for step in of]
 
     def readings(self, finished: Mapping[str, StoredRun]) -> list[Reading]:
@@ -122,9 +121,9 @@ class Chart:
         ]
 
     def summaries(self, finished: Mapping[str, StoredRun]) -> list[Summary]:
-        """Return the summaries of the finished runs that belong to these points.
+        """Return the summaries of the chart's finished runs.
 
-        ``finished`` is keyed by the identity of the experiments.
+        The keys of ``finished`` are the identities of experiments.
         """
         wanted = {identity(spec) for spec in points(map_sweep([self], "chart"))}
         return [run.summary for key, run in finished.items() if key in wanted]
@@ -154,5 +153,5 @@ def _place(cell: Draft) -> Place:
 
 
 def _seeds(measure: Measure, at: At) -> int:
-    """Return for how many seeds all the runs are finished that a measure compares."""
+    """Return the number of seeds for which all schedulers of a measure have finished runs."""
     return len(set.intersection(*(set(at.get(name, ())) for name in measure.compared)))

@@ -1,4 +1,4 @@
-"""Tables for the map of claims: in how many configurations does each claim hold?"""
+"""Tables for the map of claims: the number of configurations in which each claim holds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
         f"|--:|---|---|{'---|' * len(axes)}",
     ]
     for claim, of_claim in _grouped(readings, lambda one: one.claim):
-        title = titles[claim]  # only the first row of a claim shows its title
+        title = titles[claim]  # only the first table row of a claim shows its title
         for measure, mine in _grouped(of_claim, lambda one: one.measure.name):
             columns = [_axis([one for one in mine if one.step.axis == axis]) for axis in axes]
             lines.append(f"| {claim} | {title} | {measure} | {' | '.join(columns)} |")
@@ -47,14 +47,14 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
 
 
 def _axis(readings: Sequence[Reading]) -> str:
-    """List the values of a setting, each with the configurations in which the claim holds.
+    """Return the values of a setting as text, each with the configurations in which a claim holds.
 
-    An example is ``1/2: 4/4``: at half the default, the claim holds in all four configurations.
+    In ``1/2: 4/4``, the claim holds in all 4 contended configurations at half the default value.
     """
     listed = []
     for label, of in _grouped(readings, lambda one: one.step.label):
         tally = Tally(label, {one.place: one.seen for one in of})
-        # The default limit on running requests may differ between configurations.
+        # Configurations may have different default limits on running requests.
         name = f"**{label}**" if any(one.step.is_default for one in of) else label
         listed.append(f"{name}: {f'{tally.holds}/{tally.counted}' if tally.counted else '-'}")
     return ", ".join(listed)
@@ -68,7 +68,7 @@ def _grouped(readings: Iterable[Reading], key: Any) -> list[tuple[Any, list[Read
 
 
 def map_rows(readings: Iterable[Reading]) -> list[dict[str, Any]]:
-    """Return one row per claim, measure, configuration and value of a setting."""
+    """Return a row for each claim, measure, configuration and value of a setting."""
     return [
         {
             "claim": one.claim,

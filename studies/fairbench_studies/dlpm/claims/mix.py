@@ -14,10 +14,10 @@ from fairbench_studies.kit.parts import Claim, Part, in_every
 
 
 class Mix(NamedTuple):
-    """Results of figure 12 in one seed, by scheduler.
+    """Results of figure 12 for one seed, by scheduler.
 
-    ``mean_s`` is the mean response time, ``chat_s`` the mean of the two chat clients, and ``end_s``
-    the end of the run. ``even`` is Jain's index of computed service.
+    ``mean_s`` is the mean response time of all clients, and ``chat_s`` that of the two chat
+    clients. ``end_s`` is the end of the run, and ``even`` is Jain's index of computed service.
     """
 
     mean_s: Mapping[str, float]
@@ -37,7 +37,7 @@ def _mix(runs: Runs) -> Mix:
 
 
 def judge_mix(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that DLPM responds and ends first, VTC is fairer, and LPM delays conversations."""
+    """Judge whether DLPM responds and ends first, VTC is fairer, and LPM delays conversations."""
     names = ("lpm", "vtc", "dlpm")
     found = over_seeds(cells, _mix, names)
 

@@ -12,16 +12,16 @@ from fairbench_studies.dlpm.claims.places import At, contended
 from fairbench_studies.kit.outcomes import Outcome, Seen, compared, joined
 from fairbench_studies.kit.tally import Tally
 
-MAKESPAN = "time_to_100pct_s"  # time until all programs of the measured window had finished
-LENGTH = "duration"  # time until all programs of the run had finished, unless the run was cut off
+MAKESPAN = "time_to_100pct_s"  # time until all programs of the measured window have finished
+LENGTH = "duration"  # length of the run: until all programs have finished, or until it is cut off
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
     """The claim that a metric is larger under the scheduler ``above`` than under ``below``.
 
-    ``flip`` is the ratio or difference of the two values (such as 1 or 0) beyond which the claim
-    holds.
+    The claim holds if the ratio ``above / below`` exceeds ``flip``. If ``is_ratio`` is false, the
+    difference must exceed ``flip``.
     """
 
     name: str
@@ -33,11 +33,11 @@ class Pair:
 
     @property
     def compared(self) -> frozenset[str]:
-        """The schedulers that this pair compares."""
+        """The two schedulers that the pair compares."""
         return frozenset({self.above, self.below})
 
     def seen(self, at: At) -> Seen:
-        """Compare the two schedulers over those seeds that both have."""
+        """Compare the two schedulers over the seeds that both schedulers have."""
         above, below = at[self.above], at[self.below]
         seeds = sorted(above.keys() & below.keys())
         less, more = (
@@ -49,9 +49,9 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Several pairs of schedulers.
+    """A claim about pairs of schedulers that holds if it holds for every pair.
 
-    The claim holds if all pairs hold, and is reversed if one pair is.
+    The claim is reversed if it is reversed for any pair.
     """
 
     name: str
@@ -63,7 +63,7 @@ class All:
         return frozenset().union(*(pair.compared for pair in self.pairs))
 
     def seen(self, at: At) -> Seen:
-        """Return the joint outcome of the pairs."""
+        """Return the joint verdict of the pairs."""
         if not contended(at[name] for name in self.compared):
             return Seen(Outcome.UNCONTENDED)
         return Seen(joined(pair.seen(at).outcome for pair in self.pairs))
@@ -73,7 +73,7 @@ Measure = Pair | All
 
 
 def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
-    """Evaluate a measure in each configuration that has runs of all compared schedulers."""
+    """Judge a measure in each configuration that has runs of all compared schedulers."""
     return Tally(
         measure.name,
         {place: measure.seen(runs) for place, runs in at.items() if measure.compared <= set(runs)},
@@ -81,7 +81,7 @@ def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
 
 
 def _reading(summary: Summary, metric: str) -> Value:
-    """Return a metric of a run. With unfinished work, the run's length is a lower bound."""
+    """Return a metric of a run, as a lower bound if it is the length of an unfinished run."""
     value = value_of(summary, metric)
     unfinished = metric == LENGTH and summary["unfinished"]
     if unfinished or (metric == MAKESPAN and value.raw is None):

@@ -15,9 +15,9 @@ from fairbench.results.store import Summary
 from fairbench_studies.kit.values import chosen
 
 BySeed = Mapping[int, Summary]
-"""The summaries of one experiment's runs, by seed."""
+"""The summaries of one scheduler's runs in one configuration, keyed by seed."""
 At = Mapping[str, BySeed]
-"""The runs in one configuration, by scheduler or by another setting that is compared."""
+"""The runs in one configuration, keyed by scheduler or by another compared setting."""
 
 
 CALLED = {
@@ -28,16 +28,16 @@ CALLED = {
     "lpm": "RR+LPM",
 }
 AT_FOUR = "fig7-at-4"
-"""The name for figure 7's configurations with four replicas, where other claims name a figure."""
+"""The key, in place of a figure's name, of figure 7's configurations with four replicas."""
 PREBLES = ("preble", "preble-code")
-"""Two forms of the scheduler Preble: the form in Preble's paper, and the published code.
+"""Two forms of the scheduler Preble: as its paper describes it, and as its published code works.
 
-The DLPM authors ran Preble's published code.
+The authors of DLPM ran Preble's published code.
 """
 
 
 class Place(NamedTuple):
-    """A configuration of figure 7: workload and scenario (a row of panels), number of replicas."""
+    """A configuration of figure 7: a workload, a scenario and a number of replicas."""
 
     workload: str
     scenario: str
@@ -48,17 +48,17 @@ class Place(NamedTuple):
 
 
 def schedulers_of(cells: Iterable[SchedulerResults]) -> set[str]:
-    """Return the schedulers for which there are runs."""
+    """Return the names of all schedulers that have results."""
     return {cell.combined["scheduler"] for cell in cells}
 
 
 def is_alone(place: Place) -> bool:
-    """Return whether a configuration has one replica, so that the router has no choice."""
+    """Return whether a configuration has only one replica, so that a router has no choice."""
     return place.dp == 1
 
 
 def by_seed(cell: SchedulerResults) -> BySeed:
-    """Return the run summaries of a configuration, by seed."""
+    """Return the run summaries of a configuration, keyed by seed."""
     return {one.summary["seed"]: one.summary for one in cell.runs}
 
 
@@ -68,9 +68,9 @@ def place_of(cell: SchedulerResults) -> Place:
 
 
 def in_one_pool(cells: Sequence[SchedulerResults]) -> list[SchedulerResults]:
-    """Return the results in configurations that have a single size of KV memory.
+    """Return the results of configurations that were run with one size of the KV pool.
 
-    A configuration with several sizes is left out, because the paper has none like it.
+    Configurations with several sizes of the KV pool are left out, because the paper has none.
     """
     counts = Counter((place_of(cell), cell.combined["scheduler"]) for cell in cells)
     several = {place for (place, _), count in counts.items() if count > 1}
@@ -78,12 +78,12 @@ def in_one_pool(cells: Sequence[SchedulerResults]) -> list[SchedulerResults]:
 
 
 def on_four_replicas(cells: Sequence[SchedulerResults]) -> list[SchedulerResults]:
-    """Return figure 7's results on four replicas, in configurations that the paper has."""
+    """Return figure 7's results on four replicas, in the paper's configurations."""
     return chosen(in_one_pool(cells), dp=4)
 
 
 def by_place(cells: Sequence[SchedulerResults]) -> Mapping[Place, At]:
-    """Return the runs of each scheduler, grouped by the configurations that the paper has."""
+    """Return the runs of each scheduler, grouped by the paper's configurations."""
     found: dict[Place, dict[str, BySeed]] = {}
     for cell in in_one_pool(cells):
         found.setdefault(place_of(cell), {})[cell.combined["scheduler"]] = by_seed(cell)
@@ -91,16 +91,16 @@ def by_place(cells: Sequence[SchedulerResults]) -> Mapping[Place, At]:
 
 
 def mean_over(runs: BySeed, metric: str) -> float:
-    """Return a metric's mean over the seeds in which it is defined, or NaN if there are none."""
+    """Return a metric's mean over the seeds in which the metric is defined, or NaN if in none."""
     known = [summary[metric] for summary in runs.values() if summary[metric] is not None]
     return fmean(known) if known else nan
 
 
 def contended(runs: Iterable[BySeed]) -> bool:
-    """Return whether clients competed for service in all runs.
+    """Return whether clients competed for service under all schedulers.
 
-    Below saturation, throughput equals the demand, and schedulers have no effect. The time with
-    empty queues varies by chance; therefore the mean over the seeds decides.
+    If the servers are not saturated, throughput equals demand under any scheduler. The time with
+    empty queues varies by chance, so the decision uses its mean over the seeds.
     """
     return all(_competed(list(of.values())) for of in runs)
 

@@ -17,24 +17,24 @@ from fairbench_studies.kit.parts import Claim, Part, interval_of, number
 from fairbench_studies.kit.tally import MOST, decided
 from fairbench_studies.kit.values import chosen
 
-SAME_RATE = 0.02  # two throughputs that differ by at most this fraction count as equal
+SAME_RATE = 0.02  # two throughputs count as equal if they differ by at most this fraction
 PAPER_QUANTA = (2000, 40000)
 INDICES = {"while all are active": "jain_index_paper_window", "over the window": "jain_index"}
 
 Swept = Mapping[int, BySeed]
-"""The runs with each value of a quantum (the credit that a refill adds), in ascending order."""
+"""The runs with each value of a quantum, in ascending order of the quantum."""
 
 
 def swept_over(
     cells: Sequence[SchedulerResults], quantum_of: Callable[[SchedulerResults], int | None]
 ) -> Swept:
-    """Group runs by the value of the quantum, in ascending order."""
+    """Group runs by quantum, in ascending order."""
     found = {quantum_of(cell): by_seed(cell) for cell in cells}
     return {quantum: found[quantum] for quantum in sorted(q for q in found if q is not None)}
 
 
 def judge_worker_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that a larger quantum Q^w raises throughput above all and lowers Jain's index."""
+    """Judge whether a larger Q^w raises throughput above all others and lowers Jain's index."""
     mine = chosen(cells, scenario="s2")
     least, most = PAPER_QUANTA
     swept = swept_over(mine, fig10.quantum_of)
@@ -49,10 +49,10 @@ def judge_worker_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def _rises(mine: Sequence[SchedulerResults], where: str) -> list[Part]:
-    """Judge that D2LPM's throughput rises with its quantum Q^w and finally exceeds all others.
+    """Judge whether D2LPM's throughput rises with Q^w and finally exceeds all other schedulers.
 
-    The paper says "eventually", so the largest Q^w decides. Verdicts at each Q^w from the paper's
-    largest upwards are reported beside it.
+    The paper says that D2LPM surpasses others "eventually", so the verdict is for the largest Q^w.
+    The result also has verdicts at each Q^w from the paper's largest Q^w upwards.
     """
     least, most = PAPER_QUANTA
     swept = swept_over(mine, fig10.quantum_of)
@@ -68,7 +68,6 @@ def _rises(mine: Sequence[SchedulerResults], where: str) -> list[Part]:
 
 
 def _stable(swept: Swept, where: str) -> Part:
-    """Judge that throughput no longer changes between the two largest values of Q^w."""
     before, last = list(swept)[-2:]
     rise = mean_over(swept[last], RATE) / mean_over(swept[before], RATE)
     text = f"throughput is stable in the end (within {SAME_RATE:.0%}), {where}"
@@ -77,13 +76,11 @@ def _stable(swept: Swept, where: str) -> Part:
 
 
 def _finally(late: Sequence[str], name: str, at: At, where: str) -> Part:
-    """Judge whether D2LPM at the largest Q^w has a higher throughput than another scheduler."""
     one = _part(f"finally above {CALLED[name]}, {where}", gains(late[-1], name), at)
     return replace(one, under={_called(q): gains(q, name)[0].seen(at).outcome for q in late})
 
 
 def _still_fairer(mine: Sequence[SchedulerResults], swept: Swept) -> list[Part]:
-    """Judge that Jain's index under D2LPM stays above that under Preble for every Q^w."""
     preble = [by_seed(c) for c in chosen(mine, scheduler="preble")]
     if not preble:
         return []
@@ -114,7 +111,7 @@ def _course(swept: Swept, metric: str) -> str:
 
 
 def judge_all_well_behaved(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that without a heavy client, Jain's index is 1 for every Q^w."""
+    """Judge whether Jain's index is 1 for every Q^w if no client is heavy."""
     mine = chosen(cells, scenario="none")
     swept = swept_over(mine, fig10.quantum_of)
     active, window = (
@@ -128,9 +125,9 @@ def judge_all_well_behaved(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge the Pareto frontier, and that a larger quantum Q^u trades fairness for throughput.
+    """Judge whether a larger Q^u trades fairness for throughput, along a new Pareto frontier.
 
-    Only runs in which clients join without credit count, as in Algorithm 1 of the DLPM paper.
+    Only runs in which clients start without credit count, as in Algorithm 1 of the DLPM paper.
     """
     cells = [cell for cell in cells if not fig1.joins_with_quantum(cell)]
     swept = swept_over(cells, fig1.quantum_of)
@@ -157,7 +154,6 @@ def judge_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def _falls_in_steps(swept: Swept) -> Part:
-    """Judge whether Jain's index falls in most steps to the next larger quantum Q^u."""
     metric = INDICES["while all are active"]
     course = [mean_over(runs, metric) for runs in swept.values()]
     falls = sum(later < earlier for earlier, later in pairwise(course))
@@ -166,10 +162,10 @@ def _falls_in_steps(swept: Swept) -> Part:
 
 
 def _frontier(cells: Sequence[SchedulerResults], swept: Swept) -> list[Part]:
-    """Judge that DLPM's points extend the Pareto frontier that VTC and LPM form.
+    """Judge whether DLPM's points extend the Pareto frontier of VTC and LPM.
 
-    VTC or LPM dominates a point of DLPM if its throughput and its Jain's index are at least as
-    high.
+    VTC or LPM dominates a point of DLPM if both its throughput and its Jain's index are at least as
+    high as the point's.
     """
     ends = [by_seed(c) for name in ("vtc", "lpm") for c in chosen(cells, scheduler=name)]
     if len(ends) < 2:
@@ -189,18 +185,18 @@ def _frontier(cells: Sequence[SchedulerResults], swept: Swept) -> list[Part]:
 
 
 def _beyond(swept: Swept, ends: Sequence[BySeed], metric: str) -> tuple[int, int]:
-    """Count the points beyond the line from VTC to LPM, and the points that neither dominates."""
+    """Count points beyond the line from VTC to LPM, and points that neither VTC nor LPM beats."""
     (x0, y0), (x1, y1) = ((mean_over(of, metric), mean_over(of, RATE)) for of in ends)
     points = [(mean_over(of, metric), mean_over(of, RATE)) for of in swept.values()]
-    # A point beyond the line from VTC (fair, slow) to LPM (fast, less fair) is better than every
-    # mixture of the two.
+    # A point beyond the line from VTC (fair, slow) to LPM (fast, less fair) is better than any
+    # mixture of VTC and LPM.
     beyond = sum((x - x0) * (y1 - y0) - (y - y0) * (x1 - x0) > 0 for x, y in points)
     free = sum(not any(x <= ax and y <= ay for ax, ay in ((x0, y0), (x1, y1))) for x, y in points)
     return beyond, free
 
 
 def _part(text: str, pairs: Sequence[Pair], at: At, ours: str = "") -> Part:
-    """Return a part of a claim that is judged by several measures, the paper's measure first."""
+    """Return a part of a claim, decided by the first pair; further pairs are only reported."""
     first, *beside = (pair.seen(at) for pair in pairs)
     names = [pair.name for pair in pairs[1:]]
     others = {name: seen.outcome for name, seen in zip(names, beside, strict=True)}

@@ -1,9 +1,9 @@
-"""Outcomes under other interpretations of the paper, for the column "holds under" of the table.
+"""Verdicts under other readings of the paper, for the column "holds under" of the claims table.
 
-``seeds/readings.csv`` has runs of figure 7 on four replicas, each with one change. For comparison,
-the file also has the runs without the change in the same configurations. The modules of this
-package call an interpretation of a claim a reading. A part of a claim has an outcome under a
-reading only if the runs without the change give the outcome of all configurations.
+A reading is an interpretation of an unclear point of the paper. ``seeds/readings.csv`` has runs of
+figure 7 on four replicas, each with one change for a reading, and runs of the same configurations
+without a change. The table shows a part's verdict under a reading only if the verdict without the
+change equals the verdict over all configurations of the figure.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from fairbench_studies.kit.parts import Claim, Part
 from fairbench_studies.kit.seeds import read_seeds, value_at
 
 OF_PAIRS = frozenset({1, 2, 4, 5, 6, 40})
-"""The claims that compare pairs of schedulers in the configurations of figure 7."""
+"""The numbers of claims that compare pairs of schedulers in the configurations of figure 7."""
 
 
 class Reading(NamedTuple):
-    """A reading (interpretation) of the paper: what changes, and the experiment's key and value."""
+    """An interpretation of the paper, with the experiment's key and value that it changes."""
 
     name: str
     key: str
@@ -38,24 +38,24 @@ AT_RERUN = (
     Reading("Poisson arrivals", "burstiness", 1.0),
     Reading("prefix as a mean", "workload.params.question_tokens", 51.0),
 )
-"""Readings (interpretations) of the rerun's settings: full batches, arrivals, ToT's prefix."""
+"""Readings of the rerun's settings, about full batches, arrivals and the prefix of trees."""
 LONG_QA_QUANTUM = Reading("Q^w 400,000 in long-qa", "settings.d2lpm.worker_quantum", 400_000)
-"""The interpretation that the quantum Q^w of long-qa is about twenty mean requests (gap B3)."""
+"""The reading that the quantum Q^w of long-qa is about twenty mean requests ([gaps] B3)."""
 LONG_QA_POOL = Reading(
     "with long-qa in 305,000 tokens", "settings.engine.max_total_tokens", 305_000
 )
-"""The interpretation that long-qa runs, too, in KV memory that is large enough for its texts."""
+"""The reading that the paper ran long-qa with a KV pool in which all documents fit."""
 LONG_QA = "long-qa"
 RERUN_FILE, LONG_QA_FILE = "readings.csv", "readings-long-qa.csv"
 
 Outcomes = Mapping[tuple[int, str], Outcome]
-"""The outcomes by the number of the claim and the text of its part."""
+"""Verdicts, keyed by the number of the claim and the text of the part."""
 
 
 class Tried(NamedTuple):
-    """The outcomes under an interpretation of the paper, and of the runs without its change.
+    """The verdicts with a changed setting that a reading implies, and without the change.
 
-    If there are no runs without the change, every outcome under the interpretation counts.
+    If ``compared`` is None, every verdict under the reading counts.
     """
 
     outcomes: Outcomes
@@ -63,7 +63,7 @@ class Tried(NamedTuple):
 
 
 def outcomes_of(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> Outcomes:
-    """Return the outcome of each part of the claims that compare pairs of schedulers."""
+    """Return the verdict on each part of the claims that compare pairs of schedulers."""
     return {
         (claim.number, part.text): part.outcome
         for claim in claims
@@ -73,7 +73,7 @@ def outcomes_of(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> O
 
 
 def at_rerun(claims: Sequence[Claim], folder: Path) -> Mapping[str, Tried]:
-    """Return, for each interpretation, the outcomes of the claims with four replicas."""
+    """Return, for each reading of the rerun's settings, the verdicts on four replicas."""
     path = folder / RERUN_FILE
     if not path.exists():
         return {}
@@ -94,10 +94,10 @@ def _shows(cell: SchedulerResults, reading: Reading) -> bool:
 
 
 def with_long_qa(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> Mapping[str, Tried]:
-    """Return outcomes that include long-qa with KV memory in which its documents fit.
+    """Return the verdicts that include long-qa with a KV pool in which its documents fit.
 
-    At the rerun's settings, figure 7 has long-qa with several sizes of KV memory, which no other
-    outcome includes.
+    All other verdicts at the rerun's settings exclude long-qa, because figure 7 has it with several
+    sizes of the KV pool.
     """
     in_pools = [cell for cell in cells if cell.combined["workload"] == LONG_QA]
     held = [cell for cell in in_pools if _shows(cell, LONG_QA_POOL)]
@@ -109,10 +109,7 @@ def with_long_qa(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> 
 def in_long_qa(
     claims: Sequence[Claim], cells: Sequence[SchedulerResults], folder: Path
 ) -> Mapping[str, Tried]:
-    """Return outcomes with another quantum Q^w in long-qa.
-
-    Outcomes of other workloads are unchanged.
-    """
+    """Return the verdicts with another quantum Q^w in the workload long-qa, and in no other one."""
     path = folder / LONG_QA_FILE
     if not path.exists():
         return {}
@@ -129,9 +126,9 @@ def _without_long_qa(cells: Sequence[SchedulerResults]) -> list[SchedulerResults
 
 
 def with_readings(number: int, parts: Sequence[Part], found: Mapping[str, Tried]) -> list[Part]:
-    """Return the parts of a claim with their outcomes under each interpretation (reading).
+    """Return the parts of a claim with their verdicts under each reading of the paper.
 
-    For a part about several replicas, runs with four replicas suffice.
+    A part about several numbers of replicas uses the verdict of the runs on four replicas.
     """
     done = []
     for part in parts:
@@ -147,7 +144,7 @@ def with_readings(number: int, parts: Sequence[Part], found: Mapping[str, Tried]
 
 
 def _outcome(outcomes: Outcomes, number: int, text: str) -> Outcome | None:
-    """Return the outcome of a part of a claim, even if runs with one replica are missing."""
+    """Return the verdict on a part, even if the runs have no configuration with one replica."""
     return outcomes.get((number, text), outcomes.get((number, text.removesuffix(SEVERAL))))
 
 

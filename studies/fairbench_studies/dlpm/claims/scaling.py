@@ -1,7 +1,6 @@
-"""Claims 15 and 17 of the DLPM paper.
+"""Claims 15 and 17 of the DLPM paper: many clients, and the cost of a central scheduler.
 
-Claim 15 is about more clients (figure 11), claim 17 about the cost of a central scheduler (figure
-4).
+Claim 15 is judged from figure 11, and claim 17 from figure 4.
 """
 
 from __future__ import annotations
@@ -21,13 +20,12 @@ from fairbench_studies.kit.parts import Claim, Part, number
 from fairbench_studies.kit.tally import MOST, part_of
 from fairbench_studies.kit.values import chosen, mean_of
 
-FLAT = 0.05  # a curve is flat if its largest value exceeds the smallest by at most this fraction
-FAR = 0.10  # the largest relative difference at which DLPM's service rate counts as near LPM's
+FLAT = 0.05  # a curve is flat if its maximum exceeds its minimum by at most this fraction
+FAR = 0.10  # largest relative difference at which DLPM's service rate counts as near LPM's
 NEAR = Pair("DLPM over LPM", RATE, "dlpm", "lpm", 1 - FAR)
-# the range that counts as the paper's "about 40%" of a decode step
-BAND_PCT = (25, 55)
-# Figure 4 was measured in ``OTHER_RUNS`` further runs on a shared machine. Their overheads at the
-# judged point lie between these percentages of a decode step, all outside ``BAND_PCT``.
+BAND_PCT = (25, 55)  # range that counts as the paper's "about 40%" of a decode step
+# Figure 4 was measured in ``OTHER_RUNS`` further runs on a shared machine. In these runs, the
+# overhead at the judged point was between the two percentages ``OTHER_PCT`` of a decode step.
 OTHER_RUNS = 7
 OTHER_PCT = (71, 135)
 LOWEST, LOWEST_HITS = (
@@ -40,7 +38,7 @@ LOWEST, LOWEST_HITS = (
 
 
 def judge_clients(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge claim 15: with more clients, DLPM stays near LPM, and VTC stays low and flat."""
+    """Judge whether, with more clients, DLPM stays near LPM and VTC stays low and flat."""
     at: dict[int, dict[str, Any]] = {}
     for cell in cells:
         at.setdefault(clients_of(cell), {})[cell.combined["scheduler"]] = by_seed(cell)
@@ -61,20 +59,19 @@ def judge_clients(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def _means(cells: Sequence[SchedulerResults], scheduler: str, metric: str) -> dict[int, float]:
-    """Return the mean of a metric, keyed by the number of clients."""
     return {clients_of(c): mean_of(c, metric) or 0.0 for c in chosen(cells, scheduler=scheduler)}
 
 
 def _flat(text: str, values: Collection[float]) -> Part:
-    """Judge that values are constant: the largest exceeds the smallest by at most ``FLAT``."""
     spread = max(values) / min(values) - 1
     return number(text, spread, 0.0, FLAT, f"its spread is {spread:.0%}")
 
 
 def judge_central(timings: Timings) -> list[Part]:
-    """Judge the size of a central scheduler's overhead, and that it grows.
+    """Judge whether a central scheduler's overhead grows, and whether it is about 40%.
 
-    Timings differ from run to run, so the size holds if it does in four fifths of all known runs.
+    Measured times vary between runs, so the overhead of about 40% is judged over all known runs of
+    figure 4.
     """
     pct = {(int(p["workers"]), int(p["waiting"])): overhead_pct(p) for p in timings.points}
     shown = pct[REPLICAS, QUEUE]
@@ -98,8 +95,8 @@ def judge_central(timings: Timings) -> list[Part]:
 def _grows(pct: Mapping[tuple[int, int], Any], axis: int) -> bool:
     """Return whether the overhead rises from the first to the last point along one axis.
 
-    ``pct`` is keyed by the numbers of workers and of waiting requests. Neighbouring points are not
-    compared, because they may differ by less than the measurement's noise.
+    The keys of ``pct`` are numbers of workers and queued requests. Neighbouring points are not
+    compared, because they may differ by less than the measurement noise.
     """
     lines: dict[int, list[tuple[int, Any]]] = {}
     for key, value in pct.items():

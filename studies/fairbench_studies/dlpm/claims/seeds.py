@@ -1,4 +1,4 @@
-"""Verdicts over several seeds: a shape must appear in every seed, and numbers are means."""
+"""Functions for claims about courses over time, which must hold in every seed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fairbench_studies.kit.seeds import derived
 INTERVALS = 40
 
 Runs = Mapping[str, StoredRun]
-"""The runs with one seed, by scheduler."""
+"""The runs with one seed, keyed by scheduler."""
 Facts = TypeVar("Facts")
 
 
 def over_seeds(
     cells: Sequence[SchedulerResults], facts: Callable[[Runs], Facts], names: Sequence[str]
 ) -> list[Facts]:
-    """Return the facts of each seed that has runs of all schedulers in ``names``."""
+    """Return ``facts`` of the runs of each seed for which all schedulers in ``names`` have runs."""
     runs: dict[int, dict[str, StoredRun]] = {}
     for cell in cells:
         for one in cell.runs:
@@ -32,7 +32,7 @@ def over_seeds(
 
 
 def responses(run: StoredRun, end_s: float) -> Floats:
-    """Return the mean response time (s) of each client's requests, by interval of arrival."""
+    """Return mean response times (s) by client and interval of arrival: (clients, INTERVALS)."""
     times: Floats = derived(
         run, "responses", lambda: response_times(run, np.linspace(0.0, end_s, INTERVALS + 1))
     )

@@ -17,14 +17,14 @@ from fairbench_studies.kit.parts import Claim, Part
 from fairbench_studies.kit.tally import Tally, decided, part_of
 from fairbench_studies.kit.values import chosen
 
-IDLE = 0.001  # the largest fraction of the time that still counts as never idle
+IDLE = 0.001  # largest fraction of idle time that still counts as never idle
 
 
 def judge_computed_service(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge whether RR+LPM and both forms of Preble share computed service less equally than D2LPM.
 
-    The measure is Jain's index while all clients are active. Over a whole run, it hardly depends on
-    the scheduler, because every scheduler completes the same programs.
+    Jain's index covers the time in which all clients are active. Over a whole run, the index would
+    hardly depend on the scheduler, because every scheduler completes the same programs.
     """
     at: dict[str, dict[str, SchedulerResults]] = {}
     for cell in cells:
@@ -45,7 +45,6 @@ def judge_computed_service(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def _compared(less: SchedulerResults, more: SchedulerResults) -> Seen:
-    """Compare the Jain's indices of two schedulers over the seeds that both have."""
     first, second = _indices(less), _indices(more)
     seeds = sorted(first.keys() & second.keys())
     low, high = ([of[seed] for seed in seeds] for of in (first, second))
@@ -66,7 +65,7 @@ def computed_index(run: StoredRun) -> float:
 
 
 def judge_idle_workers(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge for each configuration that under D2LPM, no worker idles while a request waits."""
+    """Judge, in each configuration, whether a worker under D2LPM idles while a request waits."""
     found = {
         cell.place.replace(" dp ", " at "): [idle_while_waiting(one.run) for one in cell.runs]
         for cell in chosen(cells, scheduler="d2lpm")

@@ -1,4 +1,4 @@
-"""The page of the DLPM paper's claims, judged at the paper's settings and at the defaults."""
+"""The page of the DLPM paper's claims, judged at the rerun's settings and at the defaults."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ CLAIMS: Sequence[Claim] = sorted(
     key=lambda claim: claim.number,
 )
 
-MAP = "claims-map.md"  # name of the file that ``map_table`` writes
+MAP = "claims-map.md"  # file that ``map_table`` writes
 AUTHORS = "dlpm-paper"  # preset with which claims are judged by default
 AT_RERUN, AT_DEFAULTS = "at the rerun's settings", "at fairbench's defaults"
-TIMED = "fig4"  # the only figure that shows timings instead of runs
-SEEDS = "seeds"  # the folder of per-seed values, beside the page
+TIMED = "fig4"  # the only figure that shows measured times instead of simulations
+SEEDS = "seeds"  # folder of per-seed values, in the same folder as the page
 WHY = (
     "The rerun's server had a KV pool of 20,000 tokens; in fairbench's default pool, twenty times "
     "as large, nearly all requests run at once, no scheduler orders them, and prefixes stay cached "
@@ -114,9 +114,9 @@ PAGE = Page(
 
 
 def judge_all(settings: Sequence[Setting], seeds: Path | None = None) -> list[Judged]:
-    """Judge each claim at each setting (paper's or default) for which the figure's runs exist.
+    """Judge each claim at each setting for which the figure's runs exist.
 
-    ``seeds`` is the folder of per-seed values, for outcomes under other interpretations.
+    ``seeds`` is the folder of per-seed values, from which verdicts under other readings are made.
     """
     found = {one.title: _readings(one, seeds) for one in settings} if seeds else {}
     judged = []
@@ -131,7 +131,6 @@ def judge_all(settings: Sequence[Setting], seeds: Path | None = None) -> list[Ju
 
 
 def _readings(setting: Setting, seeds: Path) -> Mapping[str, Tried]:
-    """Return the outcomes of figure 7's claims under each interpretation that was tested."""
     cells = setting.sources.get("fig7")
     if cells is None:
         return {}
@@ -152,7 +151,6 @@ def claims_markdown(judged: Sequence[Judged], settings: Sequence[Setting]) -> st
 
 
 def _remarks(judged: Sequence[Judged]) -> list[str]:
-    """Return remarks on how each interpretation in the column "holds under" was tested."""
     tried = {name for one in judged for of in one.parts.values() for p in of for name in p.under}
     names = [*sorted(RERUN_NAMES), LONG_QA_QUANTUM.name]
     missing = [name for name in names if name not in tried]
@@ -161,7 +159,6 @@ def _remarks(judged: Sequence[Judged]) -> list[str]:
 
 
 def _bases(settings: Sequence[Setting]) -> dict[tuple[str, str], str]:
-    """Return the hardware of the runs of each setting and figure."""
     return {
         (setting.title, name): _basis(source)
         for setting in settings
@@ -186,7 +183,7 @@ def write(judged: Sequence[Judged], settings: Sequence[Setting], folder: Path) -
 
 
 def stored_settings(folder: Path) -> list[Setting]:
-    """Return the settings (paper's and default) with each figure's stored per-seed values.
+    """Return the rerun's and the default settings, with each figure's stored per-seed values.
 
     Raises DataError if the folder has no folder of per-seed values.
     """
@@ -212,7 +209,7 @@ def stored_settings(folder: Path) -> list[Setting]:
 
 
 def with_four(sources: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the data of figures, with figure 7's runs on four replicas as a figure of its own."""
+    """Return the data of figures with a further entry: figure 7's runs on four replicas."""
     if "fig7" not in sources:
         return sources
     return {**sources, AT_FOUR: on_four_replicas(sources["fig7"])}

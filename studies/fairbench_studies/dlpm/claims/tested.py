@@ -1,4 +1,4 @@
-"""Claims 44, 46 and 48, which this project's tests decide instead of simulations."""
+"""Claims 44, 46 and 48 of the DLPM paper, which fairbench's test suite checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairbench_studies.kit.outcomes import Outcome
 from fairbench_studies.kit.parts import Claim, Part
 
 TESTS = "tests"
-"""The source of these claims. Other claims name a figure here."""
+"""The name under which tests are the source of a claim, instead of a figure."""
 FOLDER = "tests/schedulers/local"
 
 
@@ -20,9 +20,9 @@ class ByTests(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """A statement with its verdict, and the test that decides it.
+    """A statement with its verdict, and the test that decides the verdict.
 
-    ``shown`` is the result of the test in words. ``test`` is ``FILE::NAME`` in ``FOLDER``.
+    ``shown`` is the test's result in words. ``test`` has the form ``FILE::NAME`` in ``FOLDER``.
     """
 
     text: str
@@ -33,7 +33,7 @@ class Statement(NamedTuple):
 
     @property
     def part(self) -> Part:
-        """Return the statement as a part of a claim."""
+        """The statement as a part of a claim."""
         return Part(self.text, self.outcome, f"{self.shown} (`{self.test}`)", under=self.under)
 
 
@@ -62,7 +62,7 @@ STATEMENTS = (CREDIT, INFINITE, CONSERVING)
 
 
 def shown_by(statement: Statement) -> Callable[[Any], Sequence[Part]]:
-    """Return a judge for a claim that consists of one statement."""
+    """Return a ``judge`` function for a claim that consists of one statement."""
     return lambda _: [statement.part]
 
 

@@ -1,4 +1,4 @@
-"""Claims on the DLPM paper's theorems: do the runs of figures 1 and 7 keep the bounds?"""
+"""Claims on the DLPM paper's theorems, judged from the runs of figures 1 and 7."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAITED = ("the bound holds in every run", "while a newcomer waits, the others re
 
 
 class Bounded(NamedTuple):
-    """The largest service difference in a run and its bound, both in weighted tokens."""
+    """The largest service difference in a run and its bound, in weighted tokens."""
 
     gap: float
     bound: float
@@ -36,15 +36,15 @@ def judge_bound(
     times: Callable[[StoredRun], float] = lambda _: 1.0,
     texts: tuple[str, str] = ("the bound holds in every run", "the largest difference is"),
 ) -> list[Part]:
-    """Judge that no run exceeds a theorem's bound, and report the run nearest to its bound.
+    """Judge whether all runs keep a theorem's bound, and report the run nearest to its bound.
 
     Args:
         cells: The results of a figure, by configuration and scheduler.
-        theorem: The theorem that proves the bound, as a run's summary names it.
-        measured: Returns the service difference in a run that the theorem bounds.
+        theorem: The theorem that proves the bound, as named in run summaries.
+        measured: A function that returns the service difference that the theorem bounds.
         scheduler: The scheduler whose runs are checked.
-        times: Returns the factor by which the bound in a run's summary is multiplied.
-        texts: The statement to judge, and the words before the reported tokens.
+        times: A function that returns the factor by which a run's stored bound is multiplied.
+        texts: The statement to judge, and the words before the reported number of tokens.
     """
     runs = [
         one.run for cell in cells for one in cell.runs if _bounded_by(one.run, theorem, scheduler)
@@ -72,12 +72,12 @@ def _bounded_by(run: StoredRun, theorem: str, scheduler: str) -> bool:
 
 
 def others(run: StoredRun) -> float:
-    """Return the number of other clients. Theorems A.2 and A.4 multiply the bound by it."""
+    """Return the number of other clients, by which Theorems A.2 and A.4 multiply the bound."""
     return float(len(run.summary["clients"]) - 1)
 
 
 def judge_as_printed(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge Theorem A.2 in runs whose clients join without credit, as in Algorithm 1."""
+    """Judge Theorem A.2 from runs whose clients start without credit, as in Algorithm 1."""
     return judge_bound(
         [cell for cell in cells if not joins_with_quantum(cell)],
         theorem="DLPM Theorem 4.1",
@@ -91,9 +91,9 @@ def judge_as_printed(cells: Sequence[SchedulerResults]) -> list[Part]:
 def judge_round_robin(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge whether VTC's bounds hold on several workers (Theorem A.6).
 
-    The theorem multiplies VTC's bounds by the number of workers. On one worker, these are 2U
-    between two clients with waiting requests ([VTC] Theorem 4.4) and 4U against other clients
-    ([VTC] Theorem 4.9), where U is the largest charge for requests that are already admitted.
+    Theorem A.6 multiplies VTC's bounds for one worker by the number of workers. The bounds for one
+    worker are 2U between two clients with waiting requests ([VTC] Theorem 4.4), and 4U against any
+    other client ([VTC] Theorem 4.9). U is the largest charge for requests that are admitted.
     """
     judge = partial(judge_bound, cells, theorem="VTC Theorem A.6", scheduler="vtc")
     said = "the largest difference is"
@@ -108,7 +108,7 @@ def judge_round_robin(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def service_gap(run: StoredRun) -> float:
-    """Return the largest service difference of two clients while both have waiting requests.
+    """Return the largest service difference of two clients while both clients wait.
 
     The result is NaN if no two clients ever waited on all workers at the same time.
     """
@@ -117,10 +117,9 @@ def service_gap(run: StoredRun) -> float:
 
 
 def shortfall(run: StoredRun) -> float:
-    """Return the largest service deficit of a client with waiting requests, relative to others.
+    """Return the largest service deficit of a waiting client, compared with any other client.
 
-    The run must have exactly one worker. The other client need not have waiting requests (Theorem
-    4.2).
+    The run must have a single worker, because Theorem 4.2 bounds the deficit on one worker.
     """
     return float(derived(run, "shortfall", lambda: _shortfall(run)))
 

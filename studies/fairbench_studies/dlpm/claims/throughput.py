@@ -1,8 +1,8 @@
 """Claims 1 to 4 and 7 of the DLPM paper: throughput in figure 7, by several measures.
 
-The service rate counts cached input; therefore, over a fixed window, it favours a scheduler that
-serves the client with the most cached input. Output tokens, and the time until all programs have
-finished, favour no scheduler.
+The service rate counts cached input. Over a fixed window, it therefore favours schedulers that
+serve the client with the most cached input. Two other measures favour no scheduler: output tokens,
+and the time until all programs have finished.
 """
 
 from __future__ import annotations
@@ -29,18 +29,15 @@ from fairbench_studies.kit.tally import Tally, part_of
 
 RATE, OUTPUT, HIT = "service_rate_tok_s", "output_rate_tok_s", "cache_hit_rate"
 ACTIVE = "service_rate_paper_window_tok_s"
-# A scheduler counts as equal to another scheduler if it reaches at least the fraction ``NEARLY`` of
-# its throughput.
-NEARLY = 0.95
+NEARLY = 0.95  # a scheduler with this fraction of another's throughput counts as equal
 PREBLE_WINS = Place("long-qa", "s2", 8)
 HARD = ("tot", "s2")
-# A title ends with the text ``SEVERAL`` if the part excludes runs with one replica.
-SEVERAL = ", on several replicas"
+SEVERAL = ", on several replicas"  # end of the text of a part that excludes runs with one replica
 WORST = "long-qa"
 
 
 def gains(above: str, below: str, flip: float = 1.0) -> tuple[Pair, ...]:
-    """Return the claim that a scheduler has more throughput than another, by each measure.
+    """Return the claim that one scheduler has more throughput than another, by each measure.
 
     The gain in makespan is the makespan under ``below`` divided by the makespan under ``above``.
     """
@@ -73,11 +70,11 @@ def judge_gain(
 def parts_apart(
     text: str, tallies: Sequence[Tally], ours: Callable[[Sequence[Tally]], str]
 ) -> list[Part]:
-    """Return the part of a claim for several replicas.
+    """Return the parts of a claim: one for several replicas, and one for a single replica.
 
-    If clients compete, there is also a part for one replica. With one replica no router chooses;
-    therefore RR+LPM is LPM, and D2LPM is DLPM. ``ours`` describes the tallies, of which the first
-    uses the paper's measure.
+    If clients do not compete on a single replica, the second part is left out. With one replica,
+    RR+LPM is LPM, and D2LPM is DLPM. ``ours`` turns tallies into a text, and the first of
+    ``tallies`` uses the paper's measure.
     """
     alone = [one.within(is_alone) for one in tallies]
     several = [one.within(lambda place: not is_alone(place)) for one in tallies]
@@ -90,7 +87,7 @@ def parts_apart(
 
 
 def extremes(tallies: Sequence[Tally]) -> str:
-    """Return the lowest and the highest value of the first measure over configurations, as text."""
+    """Return the range of values over configurations, by the first measure, as text."""
     return tallies[0].extremes
 
 
@@ -99,7 +96,7 @@ def _largest(one: Tally) -> float:
 
 
 def judge_scaling(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge RR+LPM's hit rate and throughput for the hard trees, with 4 and 8 replicas."""
+    """Judge RR+LPM's hit rate and throughput in tot s2, with 4 and with 8 replicas."""
     at = by_place(cells)
     both = {str(dp): at[Place(*HARD, dp)]["lpm"] for dp in (4, 8)}
     hits, rates = ([mean_over(runs, metric) for runs in both.values()] for metric in (HIT, RATE))
@@ -116,13 +113,13 @@ def judge_scaling(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_preble(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that D2LPM is as good as both forms of Preble, except where the paper disagrees."""
+    """Judge whether D2LPM matches both forms of Preble, and loses only in long-qa s2 with dp 8."""
     at = by_place(cells)
     return [part for preble in run_of(PREBLES, cells) for part in _against(preble, at)]
 
 
 def run_of(names: Iterable[str], cells: Sequence[SchedulerResults]) -> list[str]:
-    """Return the first of the schedulers ``names`` for which there are runs."""
+    """Return the schedulers in ``names`` that have runs."""
     there = schedulers_of(cells)
     return [name for name in names if name in there]
 
@@ -141,7 +138,7 @@ def _against(preble: str, at: Mapping[Place, At]) -> list[Part]:
 
 
 def judge_worst_case(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether D2LPM is furthest behind each form of Preble in long-context QA."""
+    """Judge whether D2LPM is furthest behind each form of Preble in long-qa."""
     at = by_place(cells)
     found = {name: tally(Pair("", RATE, "d2lpm", name, NEARLY), at) for name in PREBLES}
     return [
@@ -157,7 +154,7 @@ def judge_worst_case(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_missing(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge Preble's missing points. For 8 replicas, the paper does not name the workload."""
+    """Report on two results that the paper leaves out, without a verdict."""
     at = by_place(cells)
     alone = any("preble" in at[place] for place in at if place.dp == 1)
     ends = ", ".join(

@@ -25,8 +25,7 @@ from fairbench_studies.dlpm.claims.throughput import run_of
 from fairbench_studies.kit.parts import Claim, Part, in_every, interval_of, number
 from fairbench_studies.kit.seeds import derived
 
-# In the paper, the cluster is mostly idle under Preble for this long (from 300 to 600 s).
-STALL_S = 300.0
+STALL_S = 300.0  # in the paper, most of the cluster idles this long under Preble
 
 SOONER = {
     name: Pair(f"time of {CALLED[name]}", LENGTH, name, "d2lpm") for name in ("vtc", *PREBLES)
@@ -55,7 +54,7 @@ def judge_makespan(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_responses(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether response times are lower under D2LPM than under the other schedulers (§7.1)."""
+    """Judge whether response times are lower under D2LPM than under other schedulers (§7.1)."""
     others = run_of(("vtc", "lpm", *PREBLES), cells)
     found = over_seeds(cells, partial(_responses, others=others), ("d2lpm", *others))
     mean = {name: fmean(one[name].mean_s for one in found) for name in ("d2lpm", *others)}
@@ -92,9 +91,9 @@ def _responses(runs: Runs, others: Sequence[str]) -> dict[str, Responses]:
 
 
 class Stall(NamedTuple):
-    """A run under Preble: the longest wait of clients 1 and 2, and the least busy period.
+    """Results under Preble: the longest response time of clients 1 and 2, and an idle period.
 
-    ``busy`` is the busy fraction of the workers in this period, which starts at ``since_s``.
+    ``busy`` is the workers' busy fraction in the least busy period, which starts at ``since_s``.
     """
 
     longest_s: float
@@ -111,14 +110,14 @@ def _stall(runs: Runs, preble: str) -> Stall:
 
 
 def _idlest(run: StoredRun, workers: int, end_s: float) -> tuple[float, float]:
-    """Return the busy fraction in the least busy ``STALL_S`` seconds, and when these start (s)."""
+    """Return the busy fraction and start (s) of the least busy period of ``STALL_S`` seconds."""
     starts_s = np.arange(0.0, max(end_s - STALL_S, 1.0), STALL_S / 10)
     shares = [float(busy_share(run, workers, np.array([at, at + STALL_S]))[0]) for at in starts_s]
     return min(zip(shares, map(float, starts_s), strict=True))
 
 
 def judge_stall(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that under both forms of Preble, most workers idle while well-behaved clients wait."""
+    """Judge whether most workers idle under Preble while well-behaved clients wait."""
     return [part for preble in run_of(PREBLES, cells) for part in _stalls(preble, cells)]
 
 
@@ -146,10 +145,10 @@ def _stalls(preble: str, cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 class Equal(NamedTuple):
-    """Results of one seed while all clients are active.
+    """Results of one seed for the time in which all clients are active.
 
-    ``actual`` is Jain's index of computed service by scheduler. ``first`` tells whether client 0
-    has the most service including cached input.
+    ``actual`` is Jain's index of computed service by scheduler. ``first`` says whether client 0 has
+    the highest service rate under VTC and D2LPM.
     """
 
     actual: Mapping[str, float]
@@ -170,8 +169,8 @@ def _equal(runs: Runs, unfair: Sequence[str]) -> Equal:
 def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge whether VTC and D2LPM give all clients equal computed service.
 
-    Client 0 should still have the highest service rate, because more of its input is cached. RR+LPM
-    and Preble should share computed service less equally.
+    According to the paper, client 0 still has the highest service rate, because more of its input
+    is cached. RR+LPM and Preble share computed service less equally.
     """
     unfair = run_of(("lpm", *PREBLES), cells)
     found = over_seeds(cells, partial(_equal, unfair=unfair), (*FAIR, *unfair))
@@ -197,9 +196,9 @@ def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def while_all_active(run: StoredRun) -> Floats:
-    """Return the service of clients while all are active, as an array of two rows.
+    """Return each client's service while all clients are active, as an array with two rows.
 
-    The first row is computed service. The second row also counts cached input.
+    The first row of the array is computed service. The second row also counts cached input tokens.
     """
     found: Floats = derived(run, "service while all are active", lambda: _services(run))
     return found

@@ -28,9 +28,9 @@ class BalanceParams(Protocol):
 class CodeBalance:
     """Load balancing that moves cheap key nodes of the prefix tree to the GPU with the least load.
 
-    The key node of a request is the deepest tree node on its prompt's path that is longer than the
-    path above it. A GPU's only key node is copied instead of moved, as soon as the node's requests
-    wait twice as long as before.
+    The key node of a request is the deepest tree node on the prompt's path that is longer than the
+    path above it. If a GPU has only one key node, the node is copied instead of moved, when the
+    node's time to first token has doubled.
     """
 
     def __init__(self, params: BalanceParams, load: CodeLoad) -> None:
@@ -38,7 +38,7 @@ class CodeBalance:
         self._load = load
 
     def rebalance(self, end: PrebleNode, requests: int, now_s: float) -> None:
-        """Even out the most and the least loaded GPU, then the second most loaded, and so on.
+        """Even out the load between the least loaded GPU and each more loaded GPU in turn.
 
         ``end`` is the last tree node of the request that was just dispatched. ``requests`` is the
         number of requests dispatched so far.
@@ -57,7 +57,7 @@ class CodeBalance:
             self._even_out(heavy, lightest, loads, now_s)
 
     def _even_out(self, heavy: int, light: int, loads: dict[int, float], now_s: float) -> None:
-        """Move key nodes to the less loaded GPU, or copy the only one, and update ``loads``."""
+        """Move key nodes to the less loaded GPU, or copy the only key node. Update ``loads``."""
         costs = {
             key.node: self._load.key_s(key, heavy)
             for key in self._load.tree.keys.values()
@@ -89,7 +89,6 @@ class CodeBalance:
 
 
 def _levels(node: PrebleNode) -> int:
-    """Return the depth of a node in the tree."""
     levels = 0
     while node.parent is not None:
         node, levels = node.parent, levels + 1

@@ -1,4 +1,4 @@
-"""Preble's priority groups as in its published code ([Preble code]), with one group per pass."""
+"""Preble's priority groups as in its published code ([Preble code]): one group per pass."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from fairbench.schedulers.local.preble_groups import PrebleGroups
 
 
 class PrebleGroupsCode(PrebleGroups):
-    """Priority groups, tried one per scheduling pass from the highest to the lowest.
+    """Priority groups that are served in turn: each scheduling pass tries one group.
 
-    In group g (from 0), at most (g + 1) x ``per_group`` requests are tried in order of arrival, and
-    a request that does not fit into memory is skipped. A request's group is its cached fraction
-    times the number of groups. The paper rounds this down, but the code rounds up and subtracts
-    one: with ten groups, the code puts 0.70 in group 6, not 7, and all fractions in (0, 0.1] in
-    group 0.
+    The turns go from the highest group to the lowest. A pass tries at most (g + 1) x ``per_group``
+    requests of group g, in order of arrival. Requests that do not fit into KV memory are skipped.
+    A request's group is its cached fraction times the number of groups. The paper rounds the
+    product down, but the code rounds up and subtracts one. With ten groups, the code puts the
+    fraction 0.70 in group 6 instead of 7.
     """
 
     name = "preble-groups-code"
 
     @dataclass(frozen=True)
     class Params(PrebleGroups.Params):
-        """Parameters of the priority groups. ``groups`` is the paper's number of groups P."""
+        """Parameters of the priority groups. ``groups`` is P, the paper's number of groups."""
 
         no_room: Literal["skip"] = "skip"
         per_group: Annotated[int, Gt(0)] = 10
@@ -48,8 +48,7 @@ class PrebleGroupsCode(PrebleGroups):
         self._next_group()
         tried = list(group)[: (number + 1) * self._per_group]
         try:
-            # ``yield from`` would pass the engine's answers to the list iterator, which has no
-            # send().
+            # ``yield from`` would call send() on the list iterator, which has no such method.
             for request in tried:
                 _ = yield request
         finally:

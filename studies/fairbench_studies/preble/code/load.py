@@ -11,11 +11,11 @@ from fairbench.schedulers.parts.preble_costs import EVICTION_SCAN_NODES
 from fairbench.schedulers.parts.preble_windows import GpuWindow, TimeModel
 from fairbench_studies.preble.code.tree import CodeTree, KeyCount
 
-TPOTS = 200  # The median of this many latest times per output token enters the load.
+TPOTS = 200  # The load uses the median of this many latest times per output token.
 
 
 class CodeGpu:
-    """The load data of a GPU: requests in the window, times per output token, and cache hits."""
+    """The load data of a GPU: recent requests, times per output token, and cache hits."""
 
     def __init__(
         self, window_s: float, hit_window_s: float, first_tpot_s: float, times: TimeModel
@@ -29,11 +29,11 @@ class CodeGpu:
 
     @property
     def hit_ratio(self) -> float:
-        """The fraction of prompt tokens that were recently cached, or 0 without prompts."""
+        """The cached fraction of recent prompt tokens, or 0 without recent prompts."""
         return self._cached / self._tokens if self._tokens else 0.0
 
     def hit(self, now_s: float, cached: int, tokens: int) -> None:
-        """Record a prompt of ``tokens`` tokens, of which ``cached`` were cached."""
+        """Record a prompt of ``tokens`` tokens, of which ``cached`` tokens were cached."""
         self._hits.append((now_s, cached, tokens))
         self._cached += cached
         self._tokens += tokens
@@ -44,7 +44,7 @@ class CodeGpu:
         self.tpot_s = median(self._tpots)
 
     def expire(self, now_s: float) -> None:
-        """Forget prompts that are too old for the hit ratio."""
+        """Forget the prompts that are too old for the hit ratio."""
         while self._hits and self._hits[0][0] <= now_s - self._hit_window_s:
             _, cached, tokens = self._hits.popleft()
             self._cached -= cached
@@ -52,13 +52,13 @@ class CodeGpu:
 
 
 class CodeLoad:
-    """Estimates of GPU load by key node: the prefill of uncached tokens, and the decoding."""
+    """Estimates of GPU load: the prefill of uncached tokens and the decoding, by key node."""
 
     def __init__(self, tree: CodeTree, times: TimeModel, gpus: Mapping[int, CodeGpu]) -> None:
         self.tree = tree
         self.gpus = gpus
         self._times = times
-        # seconds of prefill by length, stored because every request asks for the same lengths again
+        # Prefill times in seconds are cached by length in tokens, because the same lengths recur.
         self._prefill_of_s: dict[int, float] = {}
 
     def of_gpus(self, min_hits: int) -> dict[int, float]:
@@ -76,12 +76,12 @@ class CodeLoad:
         return loads
 
     def key_s(self, key: KeyCount, worker: int) -> float:
-        """Return the seconds of work that a key node causes at ``worker``."""
+        """Return the seconds of work that a key node causes at the GPU ``worker``."""
         gpus = self.tree.allocated.get(key.node, 0).bit_count() or 1
         return self._prefill_s(key, gpus) + self._decode_s(key, worker)
 
     def _prefill_s(self, key: KeyCount, gpus: int) -> float:
-        """Return the seconds of prefill that a key node causes at each of its ``gpus`` GPUs."""
+        """Return the prefill seconds of a key node at each of the node's ``gpus`` GPUs."""
         length = key.node.length
         prefill_s = self._prefill_of_s.get(length)
         if prefill_s is None:
@@ -93,7 +93,7 @@ class CodeLoad:
         return under_way * key.output_tokens * self.gpus[worker].tpot_s
 
     def eviction_s(self, worker: int, tokens: int) -> float:
-        """Return the seconds that evicting ``tokens`` tokens costs, if the GPU's cache is full."""
+        """Return the cost in seconds of evicting ``tokens`` tokens from a GPU's full cache."""
         cost_s = 0.0
         victims = self.tree.victims(worker, tokens, keep=self.tree.under_way[worker])
         for node, _ in islice(victims, EVICTION_SCAN_NODES):

@@ -19,7 +19,7 @@ from fairbench_studies.preble.code.tree import CodeTree
 
 
 class _Sent(NamedTuple):
-    """An unfinished request: the prompt's last tree node, its GPU, and the time of dispatch."""
+    """An unfinished request: the prompt's last tree node, the GPU, and the time of dispatch."""
 
     end: PrebleNode
     worker: int
@@ -29,18 +29,18 @@ class _Sent(NamedTuple):
 class PrebleE2Code(PrefixRouter):
     """The router E2 of the published code, which *allocates* GPUs to nodes of the prefix tree.
 
-    If a request's own leaf is shorter than the path above it, the request goes to one of the GPUs
-    allocated to the deepest node of this path. Otherwise, it goes to the GPU with the highest hit
-    ratio if this is high enough, or else to the GPU with the least load.
+    If a request's own leaf is shorter than the path above the leaf, the request goes to a GPU that
+    is allocated to the path's deepest node. Otherwise, the request goes to the GPU with the highest
+    hit ratio if this ratio is at least ``hit_ratio``, or else to the GPU with the least load.
 
-    The load of a key node has two parts: the prefill of uncached tokens, divided among the node's
-    GPUs, and the decoding (requests in progress x output tokens x time per output token). If the
-    loads differ too much, key nodes move from the most to the least loaded GPU, the cheapest first.
-    A GPU's only key node is copied instead, once its time to first token has doubled.
+    The load of a key node is the time for prefill of uncached tokens, divided among the node's
+    GPUs, plus the time for decoding the output of unfinished requests. If the loads differ too
+    much, key nodes move from the most to the least loaded GPU, the cheapest first. If a GPU has one
+    key node, the node is copied, once the node's time to first token has doubled.
 
-    This class differs from Preble's code in three ways. It returns the GPU, where the code returns
-    the position in a list of candidates. It does not add the time of attention to prefill times.
-    GPUs with equal values take turns, where the code chooses the lowest index.
+    This class differs from Preble's code in three ways. Preble's code returns a position in a list
+    of candidates, not a GPU. Prefill times do not include attention. GPUs with equal values take
+    turns; Preble's code chooses the lowest index.
     """
 
     name = "preble-e2-code"
@@ -48,14 +48,14 @@ class PrebleE2Code(PrefixRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters with the defaults of the authors' code. The value inf turns a mechanism off.
+        """Parameters with the defaults of the authors' code. No value exceeds a threshold of inf.
 
-        A key node is moved only after ``rebalance_after`` requests per GPU, and only if it has
-        ``rebalance_min_hits`` requests in the window. A request whose leaf is
-        ``rebalance_max_chain`` levels or more below its key node triggers no move. ``hit_ratio`` is
-        the required hit ratio over the last ``hit_ratio_window_s`` seconds, as observed by the
-        router. ``first_tpot_s`` is the assumed time per output token (s) before the first
-        observation. The parameters of prefill times are those of ``preble-e2``.
+        A key node is moved only after ``rebalance_after`` requests per GPU, and only if the node
+        has ``rebalance_min_hits`` requests in the window. A request whose leaf is at least
+        ``rebalance_max_chain`` levels below its key node triggers no move. ``hit_ratio`` is the hit
+        ratio, over the last ``hit_ratio_window_s`` seconds, from which a GPU receives requests with
+        mostly new prompts. ``first_tpot_s`` is the assumed time per output token (s) before the
+        first observation. The parameters of prefill times are those of ``preble-e2``.
         """
 
         window_s: Annotated[FiniteFloat, Gt(0)] = 180.0

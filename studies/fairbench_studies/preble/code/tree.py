@@ -11,10 +11,10 @@ from fairbench.schedulers.parts.preble_tree import PrebleNode, PrebleTree
 
 @dataclass(slots=True, eq=False)
 class KeyCount:
-    """The number of requests in the window with the key node ``node``, and their tokens.
+    """The recent requests that share the key node ``node``, and the requests' tokens.
 
-    ``context_tokens`` are the prompt tokens above the requests' own leaves. ``output_tokens`` is
-    the output limit of the last request.
+    ``context_tokens`` are prompt tokens above the requests' own leaves. ``output_tokens`` is the
+    output limit of the last request.
     """
 
     node: PrebleNode
@@ -30,10 +30,10 @@ class KeyCount:
 
 
 class CodeTree(PrebleTree):
-    """Preble's prefix tree, in which each node has ``allocated`` GPUs (as bits).
+    """Preble's prefix tree, with the GPUs that are allocated to each node.
 
-    ``under_way`` counts the requests in progress, by GPU and by each node on the prompt's path.
-    ``keys`` has a ``KeyCount`` for each key node with requests in the window.
+    ``allocated`` holds a node's GPUs as bits. ``under_way`` counts unfinished requests by GPU and
+    by node on the prompt's path. ``keys`` has the counts of each key node with recent requests.
     """
 
     def __init__(self) -> None:
@@ -44,16 +44,16 @@ class CodeTree(PrebleTree):
         self._window: deque[tuple[float, KeyCount, int, int]] = deque()
 
     def allocation(self, node: PrebleNode) -> int:
-        """Return the GPUs (as bits) of ``node``, or of its nearest ancestor that has GPUs."""
+        """Return the GPUs (as bits) of ``node``, or of the nearest ancestor that has GPUs."""
         return next((bits for n in self.upward(node) if (bits := self.allocated.get(n, 0))), 0)
 
     def allocate(self, node: PrebleNode, worker: int) -> None:
-        """Allocate one more GPU to the node and all its ancestors."""
+        """Allocate one more GPU to the node and to all ancestors of the node."""
         for at in self.upward(node):
             self.allocated[at] = self.allocated.get(at, 0) | 1 << worker
 
     def move(self, node: PrebleNode, worker: int) -> None:
-        """Allocate only the given GPU to the node and to all nodes below it."""
+        """Allocate only the given GPU to the node and to all nodes below the node."""
         below = [node]
         while below:
             at = below.pop()
@@ -75,14 +75,14 @@ class CodeTree(PrebleTree):
                 del counts[at]
 
     def count(self, now_s: float, end: PrebleNode, context: int, prompt: int, output: int) -> None:
-        """Add a request to the counts of its key node.
+        """Add a request to the counts of the request's key node.
 
         Args:
-            now_s: The present time in seconds on the clock of the router's host.
+            now_s: The current time in seconds.
             end: The tree node at which the prompt ends.
             context: The number of prompt tokens above the request's own leaf.
-            prompt: The number of tokens in the whole prompt.
-            output: The limit on the number of output tokens.
+            prompt: The number of prompt tokens.
+            output: The largest number of output tokens.
         """
         node = key_portion(end)
         key = self.keys.setdefault(node, KeyCount(node))
@@ -93,9 +93,9 @@ class CodeTree(PrebleTree):
         self._window.append((now_s, key, context, prompt))
 
     def expire(self, start_s: float) -> None:
-        """Remove the requests that arrived at ``start_s`` or before.
+        """Remove requests that arrived at ``start_s`` or before.
 
-        A key node without remaining requests loses its GPUs.
+        If a key node has no more requests in the window, its allocation to GPUs ends.
         """
         while self._window and self._window[0][0] <= start_s:
             _, key, context, prompt = self._window.popleft()
@@ -112,7 +112,7 @@ class CodeTree(PrebleTree):
         for counts in self.under_way.values():
             if lower in counts:
                 counts[upper] = counts[lower]
-        # a key node is the deepest node that is longer than the path above it
+        # A key node must be longer than the path above it, which the split may have changed.
         if lower in self.keys and key_portion(lower) is not lower:
             key = self.keys.pop(lower)
             key.node = upper

@@ -67,7 +67,6 @@ def _write(directory: Path, report: Report, points: Sequence[Point]) -> None:
 
 
 def _csv(points: Sequence[Point]) -> str:
-    """Return a CSV line for each run and metric. Undefined values are empty."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     keys = ("engine", "gpu", "model", "prompts", "name", "profile", "fitted")

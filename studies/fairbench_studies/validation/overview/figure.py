@@ -1,4 +1,4 @@
-"""The picture of all measured runs: simulated against measured values, with a mark per run."""
+"""The picture of all measured runs: simulated against measured values, with a marker per run."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTH_IN, HEIGHT_IN, DPI = 11.0, 7.0, 110
-ERROR_LIMIT_PCT = 45.0  # a larger error is drawn at the edge, with its number
-# Among points beyond the edge whose measured values are closer than this (in powers of ten), only
-# the largest error is written.
+ERROR_LIMIT_PCT = 45.0  # a larger error is drawn at the edge of the panel, as a number
+# Errors beyond the edge overlap if their measured values are closer than ``NEAR`` powers of ten.
+# Only the largest of overlapping errors is written.
 NEAR = 0.4
-MARKERS = "osD^vP*X"  # a marker for each engine
+MARKERS = "osD^vP*X"  # one marker for each engine
 
 
 def draw(points: Sequence[Point], paths: Sequence[Path]) -> None:
     """Draw the picture to each path, in the format of the path's suffix.
 
-    The upper row of panels shows the values, the lower row the errors. Equal points give equal SVG
-    files. Requires matplotlib.
+    The upper panels show the metrics' values, and the lower panels show their errors. Equal points
+    give byte-identical SVG files. Requires matplotlib.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -57,7 +57,6 @@ def _server(point: Point) -> str:
 
 
 def _marks(points: Sequence[Point]) -> dict[str, tuple[str, str]]:
-    """Return a marker and a colour for each server: the engine's marker, and the GPU's colour."""
     engines = sorted({point.engine for point in points})
     gpus = sorted({point.gpu for point in points})
     return {
@@ -82,7 +81,6 @@ def _style(point: Point, marks: dict[str, tuple[str, str]]) -> dict[str, Any]:
 
 
 def _values(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any]) -> None:
-    """Draw simulated against measured values on logarithmic axes, with a band for the target."""
     axes.set_title(f"{metric} ({METRICS[metric]})")
     if not points:
         return
@@ -100,7 +98,6 @@ def _values(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any])
 
 
 def _errors(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any]) -> None:
-    """Draw the errors in percent. Errors beyond the limit are numbers at the edge."""
     within = WITHIN_PCT[metric]
     axes.axhspan(-within, within, color="0.85", linewidth=0)
     axes.axhline(0, color="0.4", linewidth=0.8)
@@ -110,7 +107,7 @@ def _errors(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any])
         shown = max(-ERROR_LIMIT_PCT, min(ERROR_LIMIT_PCT, error))
         measured = point.pairs[metric].measured
         axes.plot(measured, shown, **_style(point, marks))
-        # Among neighbouring errors beyond the limit, only the largest gets a number.
+        # Among errors beyond the limit that are close together, only the largest gets a number.
         side, place = float(np.sign(error)), float(np.log10(measured))
         near = any(side == where and abs(place - at) < NEAR for where, at in numbered)
         if shown != error and not near:

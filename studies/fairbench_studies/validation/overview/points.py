@@ -40,11 +40,12 @@ from fairbench_studies.validation.slora.replay import FITTED_RUNS, replay_run
 
 THROUGHPUT, TIME_PER_TOKEN, FIRST_TOKEN = "throughput", "time per token", "first token"
 METRICS = {THROUGHPUT: "tok/s", TIME_PER_TOKEN: "ms, P50", FIRST_TOKEN: "s, P50"}
-"""The metrics to compare, with their units."""
+"""The compared metrics with their units."""
 
-# Prompts are short if their median length is below the first number, and long above the second.
+# Prompts are short below ``SHORT_TOKENS`` of median length, and long from ``LONG_TOKENS`` on.
 SHORT_TOKENS, LONG_TOKENS = 100, 2_000
-# Prompts are mixed if the 90th percentile of their lengths is this many times the 10th.
+# Prompts are mixed if the 90th percentile of their lengths exceeds the 10th by the factor
+# ``MIXED``.
 MIXED = 4.0
 _REPEAT = re.compile(r"[-_](?:rep|run)\d+$")
 
@@ -61,7 +62,7 @@ class Point(NamedTuple):
         repeat: A key shared by all repeats of a run.
         profile: The id of the timing profile of the replay.
         fitted: Whether the timing profile, or a cost of the host, was fitted to this run.
-        pairs: The simulated and measured values by metric; metrics that the run lacks are missing.
+        pairs: The simulated and measured values, for each metric that the run has.
     """
 
     engine: str
@@ -84,7 +85,7 @@ def points_of(path: Path, profile: str | None) -> tuple[list[Point], list[NotRep
     """Replay the runs of a file. Return their points, and the runs that cannot be replayed.
 
     Args:
-        path: The file.
+        path: The file with the measured runs.
         profile: The id or file of the timing profile for all runs. If None, each run uses the
             bundled profile of its GPU and model, or else a profile from the GPU's data sheet.
 
@@ -141,7 +142,7 @@ def serving_point(run: ServingRun, profile: TimingProfile | None = None) -> Poin
 
 
 def _first_token(simulated: ServingRun, run: ServingRun) -> Pair:
-    """Return the median TTFTs (s) of the requests served both by the simulation and the server."""
+    """Return the median TTFTs (s) of requests that both the simulation and the server served."""
     both = run.served & simulated.served & run.steady
     if not both.any():
         return Pair(np.nan, np.nan)
@@ -149,10 +150,7 @@ def _first_token(simulated: ServingRun, run: ServingRun) -> Pair:
 
 
 def _defined(throughput: Pair, time_per_token: Pair, first_token: Pair) -> dict[str, Pair]:
-    """Return the pairs for which an error can be computed.
-
-    A time to first token that is too short for the model is left out.
-    """
+    """Return the pairs for which an error can be computed, without very short first-token times."""
     if not first_token.measured > LONG_TTFT_S:
         first_token = Pair(np.nan, np.nan)
     pairs = dict(zip(METRICS, (throughput, time_per_token, first_token), strict=True))
@@ -160,12 +158,11 @@ def _defined(throughput: Pair, time_per_token: Pair, first_token: Pair) -> dict[
 
 
 def _has_error(pair: Pair) -> bool:
-    """Return whether both the simulated and the measured value are positive numbers."""
     return pair.simulated > 0 and pair.measured > 0
 
 
 def default_profile(run: ServingRun) -> TimingProfile:
-    """Return the bundled profile of a run's server, or else one from the GPU's data sheet.
+    """Return the bundled timing profile of a run's server, or a profile from the data sheet.
 
     Raises:
         DataError: the GPU or the model is unknown.
@@ -189,9 +186,9 @@ def _prompt_tokens(run: ServingRun) -> Ints:
 
 
 def kind_of_prompts(tokens: Ints) -> str:
-    """Classify prompts by median length as short, medium or long.
+    """Classify prompts as short, medium or long by their median length.
 
-    Prompts whose lengths differ much are mixed.
+    The word "mixed" is appended if the lengths of the prompts differ much.
     """
     low, median, high = np.percentile(tokens, [10, 50, 90])
     length = "short" if median < SHORT_TOKENS else "long" if median >= LONG_TOKENS else "medium"
@@ -199,7 +196,7 @@ def kind_of_prompts(tokens: Ints) -> str:
 
 
 def _program_point(run: ProgramRun, profile: TimingProfile | None) -> Point:
-    """Return the point of a run of programs. Its throughput is the service rate."""
+    """Return the point of a run of programs, which has only the service rate as throughput."""
     found = compare_programs(run, *replay_programs(run, profile))
     gpu, model, *_ = found.profile.split("/")
     return Point(
@@ -223,7 +220,7 @@ def _slora_point(run: MeasuredRun, profile: TimingProfile | None) -> Point:
 
 
 def files_of(paths: Sequence[Path]) -> Iterator[Path]:
-    """Yield the given files, and all files of measured runs below the given directories."""
+    """Yield the given files, and all files of measured runs in the given directories."""
     for path in paths:
         if not path.is_dir():
             yield path

@@ -25,16 +25,16 @@ WITHIN_PCT = {THROUGHPUT: 5.0, TIME_PER_TOKEN: 5.0, FIRST_TOKEN: 10.0}
 
 
 class Row(NamedTuple):
-    """The measured runs with the same engine, GPU, model and kind of prompts.
+    """The measured runs of one engine, GPU and model with one kind of prompts.
 
     Attributes:
         server: The engine, the GPU and the model.
         prompts: The kind of prompts in the runs.
-        tested: The runs to which nothing was fitted, neither a timing profile nor a cost.
-        fitted: The number of runs to which something was fitted.
+        tested: The runs to which neither a timing profile nor a cost was fitted.
+        fitted: The number of runs to which a timing profile or a cost was fitted.
         repeats: The number of sets of repeated runs.
-        spreads_pct: For each metric, the largest spread in a set of repeated runs: the difference
-            between the largest and the smallest measured value in percent of the mean.
+        spreads_pct: For each metric, the largest spread in a set of repeated runs. A spread is the
+            difference between the largest and the smallest value in percent of the mean.
     """
 
     server: tuple[str, str, str]
@@ -45,7 +45,7 @@ class Row(NamedTuple):
     spreads_pct: dict[str, float]
 
     def errors_pct(self, metric: str) -> list[float]:
-        """Return the errors of the tested runs that have the metric."""
+        """Return the errors in percent of the tested runs that have the metric."""
         return errors_pct(self.tested, metric)
 
     def as_dict(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def errors_pct(points: Sequence[Point], metric: str) -> list[float]:
 
 
 def rows_of(points: Sequence[Point]) -> list[Row]:
-    """Return the rows of the table, by server and kind of prompts."""
+    """Return the rows of the table, sorted by server and kind of prompts."""
     groups: dict[tuple[tuple[str, str, str], str], list[Point]] = defaultdict(list)
     for point in points:
         groups[(point.engine, point.gpu, point.model), point.prompts].append(point)
@@ -89,7 +89,7 @@ def _row(server: tuple[str, str, str], prompts: str, points: list[Point]) -> Row
 
 
 def _spread_pct(repeats: Sequence[Point], metric: str) -> Iterator[float]:
-    """Yield the spread in percent of each set of repeats that has at least two known values."""
+    """Yield the spread in percent of a set of repeated runs, if at least two values are known."""
     values = [one.pairs[metric].measured for one in repeats if metric in one.pairs]
     if len(values) > 1:
         yield 100 * (max(values) - min(values)) * len(values) / sum(values)
@@ -109,7 +109,7 @@ def _within(errors: Sequence[float], metric: str) -> int:
 
 
 def overview_text(points: Sequence[Point]) -> str:
-    """Return the table of all measured runs as text, with a line of totals."""
+    """Return the table of all measured runs as text, with a line for all runs together."""
     rows = rows_of(points)
     tested = [point for row in rows for point in row.tested]
     limits = ", ".join(f"{name} {WITHIN_PCT[name]:g}%" for name in METRICS)

@@ -1,4 +1,4 @@
-"""A measured run of programs compared with its replay: values, errors and targets."""
+"""The comparison of a measured run of programs with its replay: values, errors and targets."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from fairbench_studies.validation.report import both
 from fairbench_studies.validation.serving.profiles import host_cost_text
 
 SERVICE_TARGET_PCT, MAKESPAN_TARGET_PCT, JAIN_TARGET = 6.0, 12.0, 0.05
-# The authors' script leaves users without service out of Jain's index. This is assumed to have
-# happened if the index is at least ``ALONE_INDEX`` although the median latencies of two users
+# The authors' script leaves users without service out of Jain's index. The replay assumes that a
+# user was left out if the index is at least ``ALONE_INDEX`` and the median latencies of two users
 # differ by more than a factor of ``UNEQUAL``.
 ALONE_INDEX, UNEQUAL = 0.9995, 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramComparison:
-    """A measured run of programs and its replay in the simulator.
+    """A measured run of programs with its replay.
 
-    Service is in tokens/s (input + 2 x output). No value of the simulation was fitted to this run;
-    ``notes`` names a value that was fitted to other runs.
+    Service is in tokens/s (input + 2 x output). No value of the simulation was fitted to this run.
+    ``notes`` names the values of the simulation that were fitted to other runs.
     """
 
     name: str
@@ -41,7 +41,7 @@ class ProgramComparison:
 
     @property
     def notes(self) -> list[str]:
-        """A note on the host's cost that the replay adds for the run's policy, if any."""
+        """A note about the host's cost that the replay adds for the run's policy, if any."""
         return list(filter(None, [host_cost_text(self.policy)]))
 
     @property
@@ -78,7 +78,7 @@ class ProgramComparison:
 
 
 def compare_programs(run: ProgramRun, simulated: Replay, profile: str) -> ProgramComparison:
-    """Compare a run with its replay."""
+    """Compare a measured run with its replay, which used the timing profile with id ``profile``."""
     active_s, makespan_s = simulated.all_active_s, simulated.makespan_s
     active = float(simulated.service_by(active_s).sum()) / active_s
     return ProgramComparison(
@@ -97,7 +97,7 @@ def compare_programs(run: ProgramRun, simulated: Replay, profile: str) -> Progra
 
 
 def jain_of_all(run: ProgramRun) -> float:
-    """Return a run's Jain's index over all users, corrected if the script counted only one user."""
+    """Return Jain's index over all users, corrected if the script counted only one user."""
     medians = [float(np.median(times)) for times in run.latencies_s.values()]
     if run.jain >= ALONE_INDEX and max(medians) > UNEQUAL * min(medians):
         return 1 / len(medians)

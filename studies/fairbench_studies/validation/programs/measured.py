@@ -1,4 +1,4 @@
-"""Measured runs of the DLPM authors' judge benchmark, as command lines and results in a file."""
+"""Measured runs of the DLPM authors' judge benchmark, read from their command lines and results."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from fairbench_studies.validation.records import name_of, records_of
 from fairbench_studies.validation.report import NotReplayed, each, unique
 from fairbench_studies.validation.serving.profiles import gpu_name
 
-# Command-line options of the server and the client. Python's argparse accepts any unique prefix of
-# an option.
+# ``_OPTIONS`` are command-line options of server and client. A command line may shorten an option
+# to any unique prefix, as Python's argparse allows.
 _OPTIONS = (
     "schedule-policy", "load-balance-method", "Q", "max-total-tokens", "max-prefill-tokens",
     "mem-fraction-static", "intervals", "branches", "initial-delay", "dp",
 )  # fmt: skip
 _PROGRAMS = re.compile(r"(\d{1,9}) programs? a user")
 _TOKENS = re.compile(r"average (\d[\d,]{0,11}(?:\.\d+)?) tokens")
-# Tokens of the system text: the log has 13,222 characters per article, and 13,386 with the system
-# text. Each user has its own system text, because in the first LPM run, users 1 and 2 finish no
-# request before user 0 is done. With a common text, the first requests of all users would match
-# equally long prefixes.
+# The length of the system text follows from the log, which has 13,222 characters per article, and
+# 13,386 with the system text. With a common system text, LPM would serve the users' first requests
+# alike. In the first LPM run, however, users 1 and 2 finish no request before user 0 is done, so
+# each user must have a separate system text.
 SYSTEM_TOKENS = 33
 LEAST_PROMPT_TOKENS = SYSTEM_TOKENS + 1  # an article has at least one token
 
@@ -38,9 +38,9 @@ class ProgramRun:
 
     ``policy`` is the scheduler on the server's command line. User i sends ``programs`` programs
     with ``branches[i]`` judgements each, one program every ``intervals_s[i]`` seconds. All users
-    but the first begin ``initial_delay_s`` seconds later. ``prompt_tokens`` is the mean length of
-    system text and article. ``latencies_s`` holds the latencies of each user's programs in seconds,
-    in arbitrary order.
+    except the first begin ``initial_delay_s`` seconds later. ``prompt_tokens`` is the mean length
+    of system text and article. ``latencies_s`` holds the latencies of each user's programs in
+    seconds, in any order.
     """
 
     name: str
@@ -64,7 +64,7 @@ class ProgramRun:
 
 
 def read_programs(path: Path) -> tuple[list[ProgramRun], list[NotReplayed]]:
-    """Read all valid runs of the file. Also return why other runs are invalid.
+    """Read all valid runs of a file. Return the valid runs, and the invalid runs with reasons.
 
     Raises:
         DataError: the file is not JSON, or no run can be read.
@@ -136,7 +136,7 @@ def _text(record: Mapping[str, Any], field: str, where: str) -> str:
 
 
 def _options(text: str, where: str) -> dict[str, list[str]]:
-    """Return the values of each known option. The last use of a repeated option counts."""
+    """Return the values of each known option, by the last use of an option that is repeated."""
     found: dict[str, list[str]] = {}
     values: list[str] = []
     try:
@@ -152,7 +152,7 @@ def _options(text: str, where: str) -> dict[str, list[str]]:
             values.clear()
         else:
             values.append(word.rstrip(","))
-            if word.endswith(","):  # words after a comma are not values of the option
+            if word.endswith(","):  # words after a comma do not belong to the option
                 values = []
     return found
 
@@ -233,7 +233,7 @@ def _latencies(values: Any, where: str) -> dict[str, tuple[float, ...]]:
 
 
 def _by_number(user: str) -> tuple[int, str]:
-    """Return a sort key that puts user10 after user9, which is the order of ``branches``."""
+    """Return a sort key that puts user10 after user9, as in the order of ``branches``."""
     number = re.search(r"\d{1,9}$", user)
     return int(number[0]) if number else -1, user
 

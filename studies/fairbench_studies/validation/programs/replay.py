@@ -1,7 +1,7 @@
 """The replay of a run of the DLPM authors' judge benchmark.
 
-No value of the simulation is fitted to the replayed runs. The host's cost of ``lpm_mdrr`` was
-fitted to two other runs.
+No value of the simulation is fitted to the replayed runs. The host's cost of the policy
+``lpm_mdrr`` was fitted to two other runs.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from fairbench_studies.validation.policies import scheduler_of
 from fairbench_studies.validation.programs.measured import SYSTEM_TOKENS, ProgramRun
 from fairbench_studies.validation.serving.profiles import profile_of, with_host_cost
 
-# Lengths in tokens of the parts of a request, as means over the logs of three measured runs. Times
-# and service rates were not used. The log contains the instructions of the dimensions: 19 texts of
-# 3,660 to 7,140 characters, 4,219 on average, at 5 characters per token. An answer ends at the word
-# END, before its limit of 256 tokens. Users with 16 and with 2 judgements have different ratios of
-# output tokens to requests, which give two equations for the lengths of a judgement and of a merge.
+# The lengths of a request's parts come from the prompts and outputs in the logs of three measured
+# runs. The instructions of a dimension are 19 texts of 3,660 to 7,140 characters, 4,219 on average,
+# at 5 characters per token. An answer ends at the word END, before its limit of 256 tokens. The
+# lengths of a judgement and of a merge follow from the output tokens per request of users with 16
+# and with 2 judgements.
 DIMENSION_TOKENS = 844
 JUDGEMENT_TOKENS, MERGE_OUTPUT_TOKENS, MAX_NEW_TOKENS = 159, 140, 256
-# The defaults of SGLang in 2024. The measured server, a fork of SGLang, has the same defaults
-# (docs/appendix/engine.md).
+# ``ENGINE_OF_2024`` holds the defaults of SGLang in 2024. The measured server is a fork of SGLang
+# with the same defaults (docs/appendix/engine.md).
 ENGINE_OF_2024 = {
     "engine.num_continuous_decode_steps": 10,
     "engine.in_batch_prefix_caching": False,
     "engine.batch_is_full": False,
 }
-# The published command lines set no limit. This limit is never reached, because the memory is full
-# before.
+# The published command lines set no limit. ``MAX_RUNNING_REQUESTS`` has no effect, because the KV
+# pool is full before the limit is reached.
 MAX_RUNNING_REQUESTS = 2_048
-SEED = 0  # seeds the articles' lengths; arrivals are evenly spaced
+SEED = 0  # seed for the lengths of articles; arrivals are evenly spaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class EvenArrivals:
 
     @property
     def timed(self) -> bool:
-        """Return whether the arrival times are the same for every seed."""
+        """Whether the arrival times are equal for every seed."""
         return True
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
@@ -67,7 +67,7 @@ class EvenArrivals:
             yield Arrival(self.start_s + number * self.interval_s)
 
     def expected_programs(self, before_s: float = inf) -> float:
-        """Return how many programs arrive before ``before_s`` seconds."""
+        """Return the number of programs that arrive before ``before_s`` seconds."""
         return float(sum(at_s < before_s for at_s, _ in self.arrivals(random.Random(0))))
 
     def last_arrival_s(self, rng: random.Random) -> float:
@@ -79,8 +79,8 @@ class EvenArrivals:
 class Replay:
     """The results of a simulated run. Times are in seconds after the first arrival.
 
-    ``requests_*`` and ``service`` (input + 2 x output tokens) have an entry per finished request,
-    and ``programs_*`` and ``latencies_s`` have one per finished program. Clients are numbers.
+    ``requests_*`` and ``service`` (input + 2 x output tokens) have an entry per finished request.
+    ``programs_*`` and ``latencies_s`` have an entry per finished program. Clients are numbers.
     """
 
     requests_client: Ints
@@ -103,7 +103,7 @@ class Replay:
         return min(float(ends_s[self.programs_client == one].max()) for one in users)
 
     def service_by(self, time_s: float) -> Floats:
-        """Return each user's service (tokens) in finished requests, shape (n_users,)."""
+        """Return each user's service (tokens) in requests that finished by ``time_s``."""
         done = self.requests_finish_s <= time_s
         users = int(self.requests_client.max()) + 1
         total = np.bincount(self.requests_client[done], self.service[done], minlength=users)
@@ -120,7 +120,7 @@ class Replay:
 
 
 def replay(run: ProgramRun, profile: TimingProfile | None = None) -> tuple[Replay, str]:
-    """Simulate a measured run. Return the result, and the id of the timing profile.
+    """Simulate a measured run. Return the results, and the id of the timing profile.
 
     Raises: DataError: the run's scheduler or timing profile is unknown, or a program cannot be
         served.
@@ -134,7 +134,6 @@ def replay(run: ProgramRun, profile: TimingProfile | None = None) -> tuple[Repla
 
 
 def _spec(run: ProgramRun, profile: TimingProfile) -> ExperimentSpec:
-    """Return the experiment with the settings of the measured server."""
     scheduler, settings = scheduler_of(run.policy, run.quantum)
     flags = {
         "workload": "judge",
@@ -157,7 +156,6 @@ def _spec(run: ProgramRun, profile: TimingProfile) -> ExperimentSpec:
 
 
 def _plans(run: ProgramRun, spec: ExperimentSpec) -> tuple[ClientPlan, ...]:
-    """Return each user's programs and arrivals as a plan."""
     lengths = {
         "system_tokens": 0,
         "article_tokens": run.prompt_tokens - SYSTEM_TOKENS,
@@ -183,7 +181,6 @@ def _plans(run: ProgramRun, spec: ExperimentSpec) -> tuple[ClientPlan, ...]:
 
 
 def _replayed(run: ProgramRun, result: RunResult) -> Replay:
-    """Extract the columns that the comparison needs from a simulated run."""
     requests, programs = result.requests, result.programs
     number = {user: index for index, user in enumerate(run.latencies_s)}
     finish_s, ended_s = np.asarray(requests["finish_s"]), np.asarray(programs["finish_s"])

@@ -11,13 +11,13 @@ from fairbench.engine.vllm import VLLMReplica
 class AsyncVLLMReplica(VLLMReplica):
     """A worker that schedules each step when the previous step begins.
 
-    A request that arrives during a step therefore joins only the step after the next. An idle
-    worker starts a request at once.
+    If a request arrives during step i, it can therefore join step i + 2 at the earliest.
+    An idle worker starts a request immediately.
     """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        # requests that arrived after the next step had been scheduled
+        # ``_late`` holds requests that arrived after the next step was scheduled.
         self._late: list[Sequence] = []
 
     def _read_inbox(self) -> None:

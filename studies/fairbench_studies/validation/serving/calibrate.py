@@ -1,9 +1,9 @@
 """The fit of a GPU's timing profile to a few measured runs of SGLang (``measured.FITTED``).
 
 Ten numbers (eleven for the H100) are fitted by Gauss-Newton steps on their logarithms, which keeps
-them positive. The fit matches the median time per output token and the median time to first token,
-for every prompt length in every run. A time to first token below ``LONG_TTFT_S`` is mostly HTTP and
-has little weight.
+the numbers positive. The fit matches the median time per output token and the median time to first
+token, for every prompt length in every run. A time to first token below ``LONG_TTFT_S`` consists
+mostly of HTTP overhead, and has a low weight.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ OPERATOR_PROFILES = {
     "a100-sxm4-80gb": "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",
     "h100-sxm5-80gb": "h100-80gb/llama-3.1-8b/tp1/sglang-0.5.14",
 }
-# Hugging Face tokenizers take 1.8 to 3.0 us per token on one core. If prompts are prefilled one at
-# a time, this cannot be told apart from the time per prompt token (c_T), so the fit keeps the
-# tokenizer's time constant. The H100 runs sent token ids, which need no tokenizer.
+# Hugging Face tokenizers take 1.8 to 3.0 us per token on one core. The fit leaves this cost fixed,
+# because runs that prefill one prompt at a time cannot separate it from the time per prompt token
+# (c_T). The H100 runs sent token ids, which need no tokenizer.
 TOKEN_MS = {"a100-sxm4-80gb": 0.003, "h100-sxm5-80gb": 0.0}
 # Triton's attention on an H100 takes 7.07 to 20.68 ms per token (sgl-project/sglang#21775) if one
 # sequence of Qwen3-8B is decoded with contexts of 1,000 to 32,000 tokens. Llama-3.1-8B has the same
-# attention heads in 32 instead of 36 layers.
+# attention heads, in 32 instead of 36 layers.
 H100_TAIL_MS = (20.68 - 7.07) / 31_000 * 32 / 36
 FIXED = {"a100-sxm4-80gb": {}, "h100-sxm5-80gb": {"c_tail": round(H100_TAIL_MS, 6)}}
-# The fit starts near the operator profiles, plus time for launching kernels one by one, for HTTP,
-# and for a slower attention kernel.
+# The fit starts near the operator profiles, with additional time for launching kernels one by one,
+# for HTTP, and for a slower attention kernel.
 A100_START = {
     "c0": 8.4, "c_w": 3.4, "p": 2.0, "c_T": 0.0575, "c_A": 3.2e-6, "c_K": 8.3e-5, "c_nd": 0.045,
     "c_pf": 2.0, "request_ms": 1.3, "delay_ms": 7.0,
@@ -45,15 +45,15 @@ H100_START = {
 }  # fmt: skip
 STARTS = {"a100-sxm4-80gb": A100_START, "h100-sxm5-80gb": H100_START}
 _FRONTEND = ("request_ms", "delay_ms")
-# Weights of errors in long and in short times to first token. Errors in times per token have weight
-# 1.
+# ``_LONG_WEIGHT`` and ``_SHORT_WEIGHT`` weigh errors in long and in short times to first token.
+# Errors in times per output token have the weight 1.
 _LONG_WEIGHT, _SHORT_WEIGHT = 0.5, 0.15
 _STEPS, _TRIAL, _LONGEST_STEP, _DAMPING, _LEAST_GAIN = 25, 1e-3, 0.3, 1e-3, 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class ServingFit:
-    """The fitted numbers in milliseconds, and the remaining weighted error."""
+    """The fitted numbers in milliseconds, and the weighted error that remains."""
 
     gpu: str
     values: dict[str, float]
@@ -61,14 +61,13 @@ class ServingFit:
 
     @property
     def profile(self) -> TimingProfile:
-        """The timing profile made from the operator tables and the fitted numbers."""
+        """The timing profile that is made from the operator tables and the fitted numbers."""
         return _profile(self.gpu, self.values)
 
 
 def fit(runs: list[ServingRun]) -> Iterator[ServingFit]:
-    """Yield each step of the fit to the ``fitted`` runs, which must be from one GPU."""
-    # The bundled profiles were fitted before it was known that the load generator counts prompt
-    # tokens.
+    """Yield each step of the fit to the ``fitted`` runs, which must come from one GPU."""
+    # The fit ignores that the load generator counts tokens, as the fit of the bundled profiles did.
     chosen = [
         replace(run, counts_prompts=False) for run in runs if run.fitted and run.engine == "sglang"
     ]
@@ -99,7 +98,7 @@ def fit(runs: list[ServingRun]) -> Iterator[ServingFit]:
 def _step(
     logs: Floats, left: Floats, errors: Callable[[Floats], Floats]
 ) -> tuple[Floats, Floats] | None:
-    """Return a damped step along the descent, shortened until the error falls, or None."""
+    """Return a damped descent step that reduces the error, or None if no step length does."""
     units = _TRIAL * np.eye(len(logs))
     slope = np.array([(errors(logs + unit) - left) / _TRIAL for unit in units]).T
     normal = slope.T @ slope + _DAMPING * np.eye(len(logs))
@@ -123,9 +122,9 @@ def _profile(gpu: str, values: dict[str, float]) -> TimingProfile:
 
 
 def _features(run: ServingRun) -> tuple[Floats, Floats]:
-    """Return the medians to fit for every prompt length of a run, and their weights.
+    """Return values with their weights in the fit, two for every prompt length of a run.
 
-    The medians are of the time per output token and the time to first token.
+    The two values are the median time per output token and the median time to first token.
     """
     tpot_s = (run.latency_s - run.ttft_s) / (run.output_tokens - 1)
     values, weights = [], []

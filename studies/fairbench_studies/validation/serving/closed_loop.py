@@ -14,30 +14,30 @@ from fairbench.engine.clock import ARRIVE, Clock
 from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.metrics.records import Floats
 
-# A client sends its next request this long after an answer, the median gap in
-# sglang-a100-fixed-c1-run1.
+# A client sends its next request ``NEXT_REQUEST_MS`` after an answer, which is the median gap in
+# the run sglang-a100-fixed-c1-run1.
 NEXT_REQUEST_MS = 1.1
 # Closed-loop load generators count the tokens of each answered prompt in their event loop, and read
-# and send nothing meanwhile. These times per prompt and per token come from gaps between requests
-# in two SGLang runs with one request at a time and prompts of 401 and of 785 to 12,305 tokens.
+# and send nothing while they count. The times per prompt and per token come from gaps between
+# requests in two SGLang runs with one request at a time, and prompts of 401 to 12,305 tokens.
 COUNT_MS, COUNT_TOKEN_MS = 0.3, 0.002
-# A limit on requests in flight is real if, once it was reached, the client stayed at the limit for
-# this fraction of the time.
+# A limit on requests in flight is real if the client stayed at the limit for the fraction
+# ``HELD_SHARE`` of the time after it first reached the limit.
 HELD_SHARE, NEARLY = 0.9, 0.99
 
 
 class Limit(NamedTuple):
-    """A client's limit on requests in flight, and the first request that reached it."""
+    """A client's limit on requests in flight, and the first request that reached the limit."""
 
     concurrency: int
     first: int
 
 
 def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
-    """Return the connection limit that delayed an open-loop client, or None if there was none.
+    """Return the limit on requests in flight that delayed an open-loop client, or None.
 
-    A client at its limit sends the next request only when an answer arrives. The measured times of
-    sending then depend on the server, and a replay must not repeat them.
+    At its limit, a client sends the next request only when an answer arrives. The measured times of
+    sending then depend on the server, so a replay must not repeat them.
 
     Args:
         submit_s: Sorted times of sending in seconds, shape (n_requests,).
@@ -46,7 +46,7 @@ def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
     """
     served = np.flatnonzero(~np.isnan(latency_s))
     ends_s = submit_s[served] + latency_s[served]
-    # An answer that ends when a request is sent comes first.
+    # If an answer and a request have equal times, the answer comes first.
     times_s = np.concatenate([ends_s, submit_s[served]])
     change = np.repeat([-1, 1], len(served))
     order = np.argsort(times_s, kind="stable")
@@ -67,9 +67,9 @@ def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
 class EventLoop:
     """The thread of a load generator that counts the tokens of each answered prompt.
 
-    Answers that arrive while the thread is counting are read together afterwards. ``go_on`` is
-    called for each answer once all prompts of its batch are counted. ``read_ps`` holds for each
-    request the time (ps) at which its answer was read.
+    Answers that arrive while the thread counts are read together afterwards, as a batch. When all
+    prompts of a batch are counted, ``go_on`` is called for each answer. ``read_ps`` holds the time
+    (ps) at which the answer of each request was read.
     """
 
     def __init__(self, clock: Clock, tokens: Sequence[int], go_on: Callable[[], None]) -> None:
@@ -92,7 +92,6 @@ class EventLoop:
         return max(time_ps, self._ends_ps[bisect_right(self._starts_ps, time_ps)])
 
     def _count(self) -> None:
-        """Read all unread answers, and count the tokens of their prompts."""
         batch, self._unread = self._unread, []
         end_ps = self._clock.now_ps
         self._starts_ps.append(end_ps)
@@ -112,9 +111,9 @@ class EventLoop:
 class ClosedLoop:
     """A load generator that sends ``total`` requests, with at most ``concurrency`` in flight.
 
-    The latency of a request counts from its creation. The request is sent as soon as one of the
-    ``connections`` is free, in the order of creation. If ``counted`` (tokens of each prompt) is
-    given, the client counts the prompt of each answer in its ``thread`` before it continues.
+    The latency of a request counts from the request's creation. Requests are sent in order of
+    creation, each as soon as one of the ``connections`` is free. If ``counted`` (the tokens of each
+    prompt) is not None, the client counts the prompt of each answer before it continues.
     """
 
     def __init__(

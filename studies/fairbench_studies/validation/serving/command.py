@@ -49,7 +49,7 @@ def validate_serving(file: Path, profile: str | None, output_dir: Path | None) -
 def predict_serving(file: Path, profile: str | None, out: Path) -> list[NotReplayed]:
     """Write predictions for the runs of a file, without reading the measured results.
 
-    Returns the runs that cannot be predicted, with reasons; the written file lists them, too.
+    Returns the runs that cannot be predicted, with reasons. The file ``out`` also lists these runs.
     Raises UsageError if the file ``out`` exists, or if no run can be predicted.
     """
     from fairbench.results.store import write_json
@@ -77,7 +77,7 @@ def predict_serving(file: Path, profile: str | None, out: Path) -> list[NotRepla
 
 
 def print_serving_fit(file: Path, *, as_json: bool) -> None:
-    """Repeat the fit of the measured profile, and print each step."""
+    """Repeat the fit of the measured timing profile, and print each step."""
     from fairbench.cli.output import print_json
     from fairbench_studies.validation.serving.calibrate import fit
     from fairbench_studies.validation.serving.files import load_serving
@@ -103,10 +103,7 @@ def _numbers(values: dict[str, float]) -> str:
 
 
 def _replayed(run: ServingRun, profile: str | None) -> ServingComparison | TenantComparison:
-    """Replay and compare a run.
-
-    Runs whose requests went directly to the engine are compared by tenant.
-    """
+    """Replay and compare a run. Runs without a gateway in front of the engine compare tenants."""
     from fairbench_studies.validation.serving.compare import check_steady, compare_serving
     from fairbench_studies.validation.serving.replay import replay
     from fairbench_studies.validation.serving.unanswered import with_unanswered

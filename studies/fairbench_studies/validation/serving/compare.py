@@ -1,4 +1,4 @@
-"""A measured serving run compared with its replay: values, errors and targets."""
+"""The comparison of a measured serving run with its replay: values, errors and targets."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length, requests_of
 from fairbench_studies.validation.windows import TTFT, WEIGHTS, Window, windows
 
-# The largest accepted error in percent of throughput, of each client's service rate, and of the
-# time per output token.
+# ``RATE_TARGET_PCT`` is the largest accepted error of throughput, of each client's service rate,
+# and of the time per output token.
 RATE_TARGET_PCT = 5.0
-# The largest accepted errors in percent of the P50 and P99 of TTFT, above ``LONG_TTFT_S``.
+# ``P50_TARGET_PCT`` and ``P99_TARGET_PCT`` are the largest accepted errors of a long TTFT.
 P50_TARGET_PCT, P99_TARGET_PCT = 20.0, 30.0
 JAIN_TARGET = 0.02
-# The largest accepted difference in refused requests, as a fraction of all requests.
-REFUSED_TARGET = 0.01
+REFUSED_TARGET = 0.01  # largest accepted difference in refused requests, as a fraction of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class ServingComparison:
 
 
 def check_steady(run: ServingRun) -> None:
-    """Raise DataError unless a request that was sent after the warm-up was answered."""
+    """Raise DataError if no request that was sent after the warm-up was answered."""
     if not (run.served & run.steady).any():
         raise DataError(
             f"no request that was sent after the warm-up of {run.warm_up_s:g} s was answered"
@@ -76,7 +75,7 @@ def check_steady(run: ServingRun) -> None:
 def compare_serving(
     measured: ServingRun, simulated: ServingRun, profile: str, *, fitted: bool = False
 ) -> ServingComparison:
-    """Compare a measured run with its simulation. The same functions evaluate both."""
+    """Compare a measured run with its simulation."""
     sides = simulated, measured
     return ServingComparison(
         name=measured.name,
@@ -93,7 +92,7 @@ def compare_serving(
 
 
 def groups(run: ServingRun) -> list[str]:
-    """Return the kinds of clients (names without trailing numbers) in alphabetical order."""
+    """Return the kinds of clients (client names without trailing numbers) in alphabetical order."""
     return sorted({_group(client) for client in run.client})
 
 
@@ -105,7 +104,7 @@ def too_long(run: ServingRun) -> Flags:
 def throughput_tok_s(run: ServingRun, until_tokens: int | None = None) -> float:
     """Return input and output tokens per second, from the first request to the last answer.
 
-    If ``until_tokens`` is given, the period ends with the answer that completes this number of
+    If ``until_tokens`` is not None, the period ends with the answer that completes this number of
     tokens.
     """
     served = np.flatnonzero(run.served)
@@ -121,7 +120,7 @@ def throughput_tok_s(run: ServingRun, until_tokens: int | None = None) -> float:
 
 
 def answered_tokens(run: ServingRun) -> int:
-    """Return the number of input and output tokens of the answered requests."""
+    """Return the total number of input and output tokens of all answered requests."""
     return int((run.prompt_tokens + run.output_tokens)[run.served].sum())
 
 
@@ -137,7 +136,7 @@ def tpot_p50_ms(run: ServingRun) -> float:
 def off_target(pair: Pair, percent: float) -> bool:
     """Return whether a simulated value misses its target.
 
-    There is no target if the measurement is undefined.
+    A simulated value never misses a target if the measured value is undefined.
     """
     return pair.measured == pair.measured and not pair.within(percent)
 
@@ -150,12 +149,12 @@ def ttft_percentile_s(run: ServingRun, group: str, percent: float) -> float:
 
 
 def clients_of(run: ServingRun) -> tuple[str, ...]:
-    """Return a run's clients by name, in the order of their numbers in the run's ``Trace``."""
+    """Return the names of a run's clients, in the order of their numbers in ``trace_of``."""
     return tuple(sorted(set(run.client)))
 
 
 def trace_of(run: ServingRun, chosen: Flags | None = None) -> Trace:
-    """Return the requests after the warm-up as a trace, or those in the mask ``chosen``."""
+    """Return a trace of the requests after the warm-up, or of those in the mask ``chosen``."""
     names = clients_of(run)
     steady = run.steady if chosen is None else run.steady & chosen
     numbers = np.array([names.index(client) for client in run.client])

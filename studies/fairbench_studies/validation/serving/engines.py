@@ -34,28 +34,26 @@ from fairbench_studies.validation.serving.async_vllm import AsyncVLLMReplica
 from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length
 
-# SGLang's mem_fraction_static and vLLM's gpu_memory_utilization in closed-loop runs
+# ``CLOSED_MEM_FRACTION`` is the memory fraction of SGLang and vLLM in closed-loop runs.
 CLOSED_MEM_FRACTION = 0.85
 SYNC_HOST_MS = 2.5
 """The time (ms) that the GPU idles between two steps of vLLM with synchronous scheduling.
 
 A design of asynchronous scheduling (vLLM issue 10634) reports 5 to 6 ms, and expects 2 to 3 ms
-without conflicts between threads. Profiles measured on a server already contain this time. With
-asynchronous scheduling, the GPU never waits for the host, so ``host_ms`` of other profiles is set
-to 0.
+without conflicts between threads. Profiles measured on a server already contain this idle time.
+With asynchronous scheduling, the GPU never waits for the host, so ``host_ms`` of profiles that were
+not measured on a server is set to 0.
 """
-# The grade of a profile that was not measured on a server begins with one of these texts.
+# The grade of a profile that was not measured on a server begins with a text in ``_NOT_SERVED``.
 _NOT_SERVED = ("operators:", "derived:", "fitted to measured operators")
-# From this release on, vLLM uses async_scheduling by default.
-ASYNC_FROM = (0, 14)
-# Memory fractions of the DLPM authors' fork: in published command lines that also set 20,000
-# tokens, and by default (as in SGLang in 2024).
+ASYNC_FROM = (0, 14)  # first release of vLLM that uses async_scheduling by default
+# The published command lines of the DLPM authors' fork of SGLang set ``FORK_MEM_FRACTION`` and
+# 20,000 tokens. ``FORK_DEFAULT_MEM_FRACTION`` is the default of SGLang in 2024.
 FORK_MEM_FRACTION, FORK_DEFAULT_MEM_FRACTION = 0.7, 0.88
-# Policies of a server that was started without --schedule-policy. Any other policy means the fork
-# of summer 2024, which streams after each decode step and then always makes a scheduling pass.
+# A server without --schedule-policy has a policy in ``SERVER_DEFAULT``. Every other policy runs on
+# the fork of summer 2024, which streams and makes a scheduling pass after each decode step.
 SERVER_DEFAULT = ("", "default")
-# The KV pool in tokens that the server of the open-loop runs logged.
-SGLANG_OPEN_POOL_TOKENS = 444_563
+SGLANG_OPEN_POOL_TOKENS = 444_563  # KV pool that the server of open-loop runs logged
 SGLANG_OPEN_SERVERS = ("a100-80gb/llama-3.1-8b/tp1/", "h100-80gb/llama-3.1-8b/tp1/")
 
 
@@ -92,7 +90,7 @@ def engine_worker(run: ServingRun, profile: TimingProfile, clock: Clock) -> Repl
 
 
 def _pool_tokens(run: ServingRun, profile: TimingProfile) -> int:
-    """Return SGLang's KV memory in tokens, or 0 if the default memory fraction decides."""
+    """Return the size of SGLang's KV pool in tokens, or 0 if the memory fraction decides."""
     if tokens := believable_pool(run):
         return tokens
     pool = profile.pool
@@ -108,11 +106,11 @@ def _pool_tokens(run: ServingRun, profile: TimingProfile) -> int:
 
 
 def believable_pool(run: ServingRun) -> int:
-    """Return the KV memory (tokens) that a run states, or 0 if the run's times contradict it.
+    """Return the KV pool size (tokens) that a run states, or 0 if measurements contradict it.
 
-    The memory must hold the prompts of all requests that decode at the same time. Runs with a
-    gateway are exempt, because their prompts share prefixes. ``with_doubts`` extends the doubt to
-    further runs with the same settings.
+    The pool must hold the prompts of all requests that decode at the same time. Runs with a gateway
+    are not checked, because their prompts share prefixes. The function ``with_doubts`` also rejects
+    a contradicted size in other runs with equal settings.
     """
     if not run.direct or not run.pool_tokens:
         return run.pool_tokens
@@ -124,9 +122,9 @@ def _contradicts(run: ServingRun) -> bool:
 
 
 def with_doubts(runs: Iterable[ServingRun]) -> list[ServingRun]:
-    """Mark runs as doubted if a run with the same settings contradicts the stated KV memory.
+    """Mark runs whose stated KV pool size is contradicted by a run with equal settings.
 
-    Runs with equal settings were made with the same command line of the server.
+    Runs with equal settings were made with one command line of the server.
     """
     every = list(runs)
     doubted = {_settings(run) for run in every if _contradicts(run)}
@@ -151,7 +149,6 @@ def most_decoding_tokens(run: ServingRun) -> int:
 
 
 def _local(run: ServingRun) -> LocalScheduler:
-    """Return the scheduler that a run's ``policy`` names. The default is fcfs."""
     if run.policy in SERVER_DEFAULT:
         return _Server(run)
     if run.engine == "vllm" and run.policy != "fcfs":
@@ -165,15 +162,15 @@ def _local(run: ServingRun) -> LocalScheduler:
 def _async_scheduling(run: ServingRun) -> bool:
     """Return whether the run's release of vLLM uses asynchronous scheduling by default.
 
-    A run that states no release counts as asynchronous, because all such runs in the data were made
-    in 2026.
+    A run without a stated release counts as asynchronous, because all such runs in the data were
+    made in 2026.
     """
     parts = re.findall(r"\d+", run.engine_version)[:2]
     return not parts or tuple(map(int, parts)) >= ASYNC_FROM
 
 
 def _vllm_limits(run: ServingRun, profile: TimingProfile) -> VLLMLimits:
-    """Return the vLLM limits that a run states. Missing limits are the defaults for the GPU."""
+    """Return the vLLM limits that a run states, with the GPU's defaults for missing limits."""
     most_tokens, most_sequences = default_batch(profile)
     tokens = run.max_num_batched_tokens or most_tokens
     sequences = run.max_num_seqs or most_sequences

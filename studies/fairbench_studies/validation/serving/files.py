@@ -1,4 +1,4 @@
-"""Reading files of serving runs, and writing comparisons as JSON and CSV."""
+"""Functions that read files of serving runs, and write comparisons as JSON and CSV."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "validation"
 def load_serving(path: Path) -> list[ServingRun]:
     """Load the runs of a file in order.
 
-    Raises DataError with the file, the line and the field.
+    Raises DataError, which names the file, the line and the field.
     """
     runs: list[ServingRun] = []
     for where, record in records_of(path):
@@ -34,9 +34,9 @@ def load_serving(path: Path) -> list[ServingRun]:
 def read_serving(
     path: Path, *, predict: bool = False
 ) -> tuple[list[ServingRun], list[NotReplayed]]:
-    """Read all valid runs of the file. Also return why other runs are invalid.
+    """Read all valid runs of a file. Return the valid runs, and the invalid runs with reasons.
 
-    With ``predict``, measured columns are not read.
+    With ``predict``, columns with measured results are not read.
 
     Raises:
         DataError: the file is not JSON, or no run can be read.

@@ -13,13 +13,12 @@ from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.views import FleetView
 from fairbench_rivals.gateway.infergrid_drr import InfergridDRR
 
-# Milliseconds that the gateway adds to each request. The source of the data measured 3 to 5 ms.
-GATEWAY_MS = 4.0
+GATEWAY_MS = 4.0  # added to each request; the source of the data measured 3 to 5 ms
 _WHERE = "(?: at the gateway)?"  # some files add these words to the gateway's name
 _LIMIT = r"(?:, ([1-9]\d*) at a time)?"
 _FIFO = re.compile(f"fifo{_WHERE}{_LIMIT}", re.IGNORECASE)
-# InferGrid calls its rule DRR, but the rule has no quantum and only counts requests
-# (``infergrid-drr``).
+# InferGrid calls this policy DRR (deficit round robin), but the policy has no quantum and only
+# counts requests (``infergrid-drr``).
 _DRR = re.compile(f"(?:drr|deficit round robin){_WHERE}{_LIMIT}", re.IGNORECASE)
 _BUCKET = re.compile(rf"token bucket{_WHERE} ([1-9]\d*)/min, burst ([1-9]\d*)", re.IGNORECASE)
 
@@ -47,7 +46,6 @@ def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
 
 
 def _detector(at_a_time: str | None, fleet: FleetView) -> Detector:
-    """Return a detector that limits unfinished requests to ``at_a_time``, if given."""
     if not at_a_time:
         return AlwaysRoom()
     detector = Concurrency(Concurrency.Params(requests=int(at_a_time)))

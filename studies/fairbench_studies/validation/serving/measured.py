@@ -13,8 +13,9 @@ from fairbench.errors import DataError, printable
 from fairbench.metrics.records import Flags, Floats, Ints
 from fairbench_studies.validation.span import CLOCK_S, check_span
 
-# Names of the runs to which a profile or a cost was fitted. Before the fit for the A100, no other
-# run had been inspected. Before the fit for the H100, all runs had been inspected.
+# ``FITTED`` names the runs to which a profile or a cost was fitted. All other A100 runs were
+# inspected only after the fit for the A100, but all H100 runs were inspected before the fit for the
+# H100.
 FITTED = frozenset(
     {
         *(f"sglang-a100-fixed-c{at_a_time}-run1" for at_a_time in (1, 8, 32, 128)),
@@ -26,23 +27,23 @@ FITTED = frozenset(
         "vllm-h100-qwen3-14b-w7_sweep-agg6",
         "sglang-fork-a100-good-mdrr-1000",
         "sglang-fork-a100-abl2_rate_2",
-        # vLLM's time per request in the server was fitted to this run.
+        # vLLM's time per request in the server was fitted to the following run.
         "vllm-a100-fixed-c128-run1",
     }
 )
-# value of the field ``gateway`` in runs without a gateway
-DIRECT = "none"
-# From this commit of InferGrid on, the load generator counts prompt tokens (``closed_loop``).
+DIRECT = "none"  # value of the field ``gateway`` in runs without a gateway
+# From the commit ``INFERGRID`` on, InferGrid's load generator counts prompt tokens
+# (``closed_loop``).
 INFERGRID = "a8d3ea8934cb7c4144427c3065c31b6ab2a9af72"
 _FIRST_OF_SET = re.compile(r"-c1-run1$")
-# The first seconds of an open-loop run are a warm-up, in which the engine compiles kernels. If a
-# run sends requests for less than twice this time, the whole run counts, because too few requests
-# would remain.
+# The first ``WARM_UP_S`` seconds of an open-loop run are a warm-up, in which the engine compiles
+# kernels. In a run that sends requests for less than 2 x ``WARM_UP_S``, the warm-up also counts,
+# because too few requests would remain.
 WARM_UP_S = 10.0
 
 INPUTS = ("client", "submit_s", "prompt_tokens", "output_tokens")
 COUNTS = ("prompt_tokens", "output_tokens")
-# The limit on the tokens of a prompt or an answer: ten times the longest existing context.
+# ``MAX_TOKENS`` limits a prompt or an answer to ten times the longest existing context.
 MAX_TOKENS = 10_000_000
 MAX_TIME_S = 1e10
 MEASURED = ("ttft_s", "latency_s", "error")
@@ -55,10 +56,10 @@ class ServingRun:
     Times are in seconds after the first request. ``ttft_s`` and ``latency_s`` are NaN for requests
     that were refused or not answered; ``output_tokens`` is 0 for refused requests. In a closed
     loop, at most ``concurrency`` requests are in flight, of which ``connection_limit`` reach the
-    server. ``warm`` means that the same prompts had been sent to the server before.
+    server. ``warm`` means that the same prompts had been sent to the server before the run.
     ``counts_prompts`` means that the client counts the tokens of each answered prompt.
-    ``pool_tokens`` is the size of the KV memory in tokens, or 0 if unknown, and ``pool_doubted``
-    means that a run with the same settings contradicts it. ``kind`` names the kind of each request,
+    ``pool_tokens`` is the size of the KV pool in tokens, or 0 if unknown; ``pool_doubted`` means
+    that a run with equal settings contradicts this size. ``kind`` names the kind of each request,
     if the file states kinds. ``policy`` and ``quantum`` describe the server's scheduler; "" and
     "default" mean the default scheduler. ``max_num_seqs`` and ``max_num_batched_tokens`` are vLLM's
     limits; 0 means the default. ``predicted`` is the prediction of another simulator (BLIS).
@@ -98,12 +99,12 @@ class ServingRun:
 
     @property
     def fitted(self) -> bool:
-        """Return whether the GPU's measured profile was fitted to this run."""
+        """Whether a timing profile or a cost was fitted to this run."""
         return self.name in FITTED
 
     @property
     def direct(self) -> bool:
-        """Return whether requests went directly to the engine, which also counted prompts."""
+        """Whether requests went directly to the engine, which also counted prompt tokens."""
         return not self.closed and self.gateway == DIRECT
 
     @property
@@ -113,12 +114,12 @@ class ServingRun:
 
     @property
     def output_limit(self) -> int:
-        """The longest output of any request. Most requests reach their own limit."""
+        """The longest output of any request, as an estimate of the limit on output tokens."""
         return int(self.output_tokens.max())
 
     @property
     def steady(self) -> Flags:
-        """A mask of the requests after the warm-up. Comparisons use only these."""
+        """A mask of the requests after the warm-up, to which comparisons are restricted."""
         return np.asarray(self.submit_s >= self.warm_up_s)
 
 
@@ -187,7 +188,6 @@ def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) ->
 
 
 def _warm_up_s(submit_s: Floats) -> float:
-    """Return the length of an open-loop run's warm-up in seconds."""
     return WARM_UP_S if submit_s[-1] >= 2 * WARM_UP_S else 0.0
 
 
@@ -231,7 +231,7 @@ def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
 
 
 def _check_answers(numbers: Mapping[str, Any], answered: Flags, where: str) -> None:
-    """Raise DataError unless some requests were answered, each no earlier than its first token."""
+    """Raise DataError unless some request was answered, and none ended before its first token."""
     if not answered.any():
         raise DataError(f"{where}: no request was answered, so there is nothing to compare")
     ttft_s, latency_s = numbers["ttft_s"][answered], numbers["latency_s"][answered]
@@ -258,7 +258,7 @@ def _names(values: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _failed_as_zero(given: Mapping[str, Any], name: str) -> list[Any]:
-    """Return a column of counts in which a failed request without a count has 0."""
+    """Return a column of counts, with 0 for failed requests that have no count."""
     errors = given.get("error")
     if not isinstance(errors, list) or len(errors) != len(given[name]):
         return list(given[name])
@@ -278,7 +278,7 @@ def _numbers(values: Sequence[Any], name: str, where: str) -> Floats:
     most = MAX_TOKENS if name in COUNTS else MAX_TIME_S
     if (column > most).any():
         raise DataError(f"{where}: columns: field {name!r} must hold numbers of at most {most:g}")
-    # NaN, too, counts as a number that is not whole.
+    # NaN counts as a number that is not whole, and is therefore refused.
     if name in COUNTS and (column != np.floor(column)).any():
         raise DataError(f"{where}: columns: field {name!r} must hold whole numbers")
     return column

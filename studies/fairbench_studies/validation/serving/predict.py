@@ -37,8 +37,8 @@ THROUGHPUT, TIME_PER_TOKEN, FIRST_P50, FIRST_P99 = METRICS = (
 ROOM_S = {FIRST_P50: 0.1, FIRST_P99: 0.3}
 """The seconds by which a TTFT may differ in addition to the factor in ``FACTORS``.
 
-Times below 0.1 s are modelled coarsely. No timing profile contains the pauses of 0.3 s that real
-servers make.
+The simulator models times below 0.1 s coarsely. Real servers sometimes pause for 0.3 s, which no
+timing profile contains.
 """
 
 FACTORS: dict[str, dict[str, float]] = {
@@ -48,8 +48,8 @@ FACTORS: dict[str, dict[str, float]] = {
 }
 """The factors by which simulated values were wrong, by grade of timing profile and metric.
 
-For each server, the 95th percentile over its runs was taken. A factor is the largest of these
-percentiles, rounded up. ``tests/validate/measure_intervals.py`` prints them.
+A factor is the largest 95th percentile of any server's runs, rounded up. The script
+``tests/validate/measure_intervals.py`` prints the percentiles.
 """
 
 MEANING: dict[str, Any] = {
@@ -61,11 +61,11 @@ MEANING: dict[str, Any] = {
     "factors": FACTORS,
     "seconds": ROOM_S,
 }
-"""A text that explains the intervals, with the numbers by which they are widened."""
+"""A text that explains the intervals, with the numbers by which intervals are widened."""
 
-# The errors in percent that are assumed for measured and for operator profiles, overall and per
-# term. They were found by comparing the profiles with runs to which the measured profile was not
-# fitted.
+# ``MEASURED_ERROR_PCT`` and ``OPERATOR_ERROR_PCT`` are assumed errors of measured and of operator
+# profiles, overall and per term. The assumed errors come from a comparison with runs to which the
+# measured profile was not fitted.
 MEASURED_ERROR_PCT, OPERATOR_ERROR_PCT = 5.0, 15.0
 
 
@@ -96,7 +96,7 @@ def predict(run: ServingRun, profile: TimingProfile) -> dict[str, Any]:
 
 
 def grade_of(profile: TimingProfile) -> str:
-    """Return how a timing profile was made: ``measured``, ``calibrated`` or ``derived``."""
+    """Return the grade of a timing profile: ``measured``, ``calibrated`` or ``derived``."""
     source = profile.profile_id.split("/")[3]
     for grade in ("measured", "calibrated"):
         if source.startswith(grade) or profile.grade.startswith(f"{grade}:"):
@@ -105,20 +105,16 @@ def grade_of(profile: TimingProfile) -> str:
 
 
 def _widening(grade: str, name: str) -> tuple[float, float]:
-    """Return the factor and the seconds by which a metric's interval is widened."""
     metric = name.split("/")[0]
     if metric == "refused":
         return 1.0, 0.0
-    # The rates of clients have no entry in ``METRICS``.
+    # ``METRICS`` has no entry for clients' service rates, which use the factor of throughput.
     metric = metric if metric in METRICS else THROUGHPUT
     return FACTORS[grade][metric], ROOM_S.get(metric, 0.0)
 
 
 def _interval(values: Sequence[float], factor: float, room: float) -> dict[str, float | None]:
-    """Return the first value, and the widened range of all values.
-
-    Undefined numbers are null.
-    """
+    """Return the first value and the widened range of all values, None for undefined numbers."""
     low, high = float(np.min(values)) / factor - room, float(np.max(values)) * factor + room
     low = low if low != low else max(0.0, low)
     return {"simulated": defined(values[0]), "low": defined(low), "high": defined(high)}
@@ -128,8 +124,8 @@ def metrics_of(replayed: ServingRun, recorded: Flags) -> dict[str, float]:
     """Return the metrics of a replay or of a measured run, keyed by name.
 
     Args:
-        replayed: The run.
-        recorded: A mask of the requests that the record has, shape (n_requests,).
+        replayed: The replay or the measured run.
+        recorded: A mask of the requests that the measured record has, shape (n_requests,).
     """
     run = rows_of(replayed, recorded)
     found = {

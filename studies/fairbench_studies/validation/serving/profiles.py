@@ -11,31 +11,28 @@ from fairbench.hardware.timing import TimingProfile
 
 MEASURED = "a100-80gb/llama-3.1-8b/tp1/measured-sglang"
 MEASURED_H100 = "h100-80gb/llama-3.1-8b/tp1/measured-sglang-triton"
-# Milliseconds for which vLLM's API server (HTTP and tokenizer) is busy with each request. They were
-# chosen so that the simulated TTFT P50 of vllm-a100-fixed-c128-run1 equals the measured P50.
-# SGLang's profile already includes this time.
+# vLLM's API server (HTTP and tokenizer) is busy for ``VLLM_REQUEST_MS`` with each request, a value
+# fitted to the measured TTFT P50 of vllm-a100-fixed-c128-run1. SGLang's profile already includes
+# the time of SGLang's API server.
 VLLM_REQUEST_MS = 1.5
-# Milliseconds that the policies of the DLPM authors' fork of SGLang add on the host: per iteration,
-# and per request in it. They were fitted to the time per output token in two runs, with 6 and with
-# about 130 concurrent requests (``measured.FITTED``). The cost of the fork's policy ``vtc`` is
-# unknown.
+# Policies of the DLPM authors' fork of SGLang add ``FORK_HOST_MS`` on the host: per iteration, and
+# per request in the batch. The times were fitted to the time per output token in two runs, with 6
+# and with about 130 concurrent requests (``measured.FITTED``). The cost of the fork's policy
+# ``vtc`` is unknown.
 FORK_HOST_MS = {"lpm_mdrr": (8.0, 0.082)}
 # ``nvidia-smi`` and cloud providers use GPU names such as "NVIDIA A100-SXM4-80GB".
 _SXM = re.compile(r"(?:nvidia-)?([abh]\d00)(?:-sxm\d?)?-(\d+gb)(?:-hbm\d\w?)?")
 
 
 def gpu_name(text: str) -> str:
-    """Return a GPU's name as in the catalogue of GPUs.
-
-    An unknown GPU keeps its name, in lower case.
-    """
+    """Return a GPU's name as in the catalogue of GPUs, or an unknown name in lower case."""
     name = "-".join(text.lower().split())
     match = _SXM.fullmatch(name)
     return f"{match[1]}-{match[2]}" if match else name
 
 
 def host_cost_text(policy: str) -> str | None:
-    """Describe the host's cost of a policy of the fork, or return None if the cost is unknown."""
+    """Return a text about the host's cost of a policy of the fork, or None if it is unknown."""
     if policy not in FORK_HOST_MS:
         return None
     iteration_ms, request_ms = FORK_HOST_MS[policy]
@@ -57,10 +54,10 @@ def with_host_cost(profile: TimingProfile, policy: str) -> TimingProfile:
 def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
     """Return the measured profile of the GPU, or else a profile of the engine from operator tables.
 
-    The measured profile of the A100 serves both engines; that of the H100 is only for SGLang. The
-    time in HTTP and tokenizer depends on the engine and not on the GPU, so a profile from operator
-    tables gets the measured time. vLLM's server is also busy for ``VLLM_REQUEST_MS`` with each
-    request. Raises DataError for a GPU or model without a timing profile.
+    The measured profile of the A100 serves both engines; the profile of the H100 is only for
+    SGLang. The time for HTTP and the tokenizer depends on the engine and not on the GPU, so a
+    profile from operator tables gets the measured time. Profiles for vLLM also contain
+    ``VLLM_REQUEST_MS`` for each request. Raises DataError if no profile fits GPU and model.
     """
     place = f"{gpu_name(gpu)}/{canonical_model(model, model_names())}/tp{tp}/"
     measured = load_profile(MEASURED)

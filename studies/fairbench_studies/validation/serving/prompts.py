@@ -1,13 +1,13 @@
 """The prompts of a measured serving run as segments, for the simulated prefix cache.
 
-The files contain no texts of prompts, so the shared prefixes are known only from the source:
+The files contain no texts of prompts. Prefixes are shared as in the load generator of the data:
 
 - In a closed-loop run, prompts share no prefix. All runs of a set send the same prompts.
-- In an open-loop run without ``prompt_tokens``, eight sentences of 9 to 16 tokens repeat.
-- In a run with ``prompt_tokens`` and a gateway, each prompt is fresh text. It has about 0.8 times
-  the requested length, because the source's word list makes fewer tokens than words.
-- In a run with ``prompt_tokens`` and no gateway, each prompt is fresh text of exactly this length,
-  which the server counted.
+- In an open-loop run without ``prompt_tokens``, prompts repeat eight sentences of 9 to 16 tokens.
+- In a run with ``prompt_tokens`` and a gateway, each prompt is a new text. The text has about 0.8
+  times the requested length, because ten words of the load generator make about eight tokens.
+- In a run with ``prompt_tokens`` and no gateway, each prompt is a new text of ``prompt_tokens``
+  tokens, which the server counted.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from fairbench_studies.validation.serving.measured import ServingRun
 SENTENCES = 8
 SHORTEST_SENTENCE_TOKENS = 9
 TRUE_SHARE = 0.8
-# the most tokens of a request that the servers of open-loop runs accepted
-LONGEST_TOKENS = 4_096
+LONGEST_TOKENS = 4_096  # longest prompt that the servers of open-loop runs accepted
 
 
 def requests_of(run: ServingRun) -> list[Request]:
@@ -33,7 +32,7 @@ def refused_by_length(run: ServingRun, request: Request) -> bool:
 
 
 def output_tokens(run: ServingRun, index: int) -> int:
-    """Return the output length of a request. A refused request has the output limit."""
+    """Return the output length of a request, or the run's output limit for a refused request."""
     return int(run.output_tokens[index]) or run.output_limit
 
 

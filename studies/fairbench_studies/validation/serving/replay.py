@@ -25,9 +25,9 @@ from fairbench_studies.validation.serving.prompts import output_tokens, requests
 
 
 def replay(run: ServingRun, profile: TimingProfile) -> ServingRun:
-    """Simulate the run. Return it with simulated times in place of the measured times.
+    """Simulate a run. Return the run with simulated times in place of the measured times.
 
-    A warm run's prompts are also sent before the run, with the same concurrency.
+    If the run is warm, the simulation sends the run's prompts twice, and times the second pass.
 
     Raises:
         DataError: the simulated server refuses a request although no gateway limits the rate.
@@ -58,18 +58,16 @@ class _Server:
 
     @property
     def pool_tokens(self) -> int:
-        """The size of the server's KV memory in tokens."""
         return self._worker.cache.capacity
 
     def play(self, run: ServingRun) -> ServingRun:
-        """Send all requests of the run, and simulate until they have ended."""
         play = _Play(run, self)
         while self.clock.next_ps() is not None:
             self.clock.step()
         return play.result()
 
     def enter(self, sequence: Sequence) -> None:
-        """Accept a request. If there is a gateway, the request waits there first."""
+        """Accept a request, which waits in the gateway first if there is a gateway."""
         if self._ingress is None:
             self._worker.submit(sequence)
             return
@@ -77,7 +75,6 @@ class _Server:
         self.clock.at(at_ps, ARRIVE, 0, partial(self._ingress.enter, sequence))
 
     def over(self, sequence: Sequence) -> None:
-        """Record that a request was answered."""
         if self._ingress is not None:
             self._ingress.finished(sequence)
 
@@ -135,7 +132,6 @@ class _Play:
             self._loop.over(sequence.request.request_id)
 
     def result(self) -> ServingRun:
-        """Return the measured run with simulated instead of measured times."""
         made_s = self._run.submit_s[: self._open_until]
         if self._loop is not None:
             made_ps = np.array(self._loop.made_ps) - self._start_ps
@@ -156,12 +152,10 @@ class _Play:
         )
 
     def _times_ps(self, what: str) -> list[int]:
-        """Return the recorded times of all requests in picoseconds, NEVER for refused requests."""
         sent = (self._sent.get(index) for index in range(len(self._run)))
         return [NEVER if one is None else getattr(one, what) for one in sent]
 
     def _seconds(self, times_ps: list[int]) -> Floats:
-        """Return times in seconds since the playback's start, NaN for refused requests."""
         return np.array(
             [np.nan if at == NEVER else (at - self._start_ps) / PS_PER_S for at in times_ps]
         )

@@ -2,7 +2,7 @@
 
 Some load generators record only the requests that were answered before the run ended. The
 unanswered requests also used the server, so a replay without them is too fast. If clients take
-turns at equal intervals, turns without a record show which other requests were sent.
+turns at equal intervals, turns without a record are requests that were sent and not answered.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 from fairbench.metrics.records import Flags, Ints
 from fairbench_studies.validation.serving.measured import ServingRun
 
-# Clients take turns only if there are at least ``FEWEST_CLIENTS`` of them, and if at least the
-# fraction ``EVEN_SHARE`` of the gaps between requests is near a multiple of the interval.
+# At least ``FEWEST_CLIENTS`` clients count as taking turns at an interval if at least the fraction
+# ``EVEN_SHARE`` of the gaps between requests is near a multiple of the interval.
 FEWEST_CLIENTS = 3
 EVEN_SHARE = 0.95
 _NUMBERED = re.compile(r"(\d+)$")
 
 
 def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
-    """Add the missing requests to a run. Also return a mask of the recorded requests.
+    """Return a run with its missing requests added, and a mask of the recorded requests.
 
     Each client is assumed to send a request in each of its turns, from its first record to the last
     recorded turn of any client. A missing request is a copy of the client's nearest recorded
@@ -35,7 +35,7 @@ def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
         return run, every
     numbers = _numbers(run)
     period = int(numbers.max())
-    # pairs of a turn without a record, and the index of the request that is copied for it
+    # ``missing`` pairs a turn without a record with the index of the request to copy.
     missing: list[tuple[int, int]] = []
     for number in np.unique(numbers):
         own = np.flatnonzero(numbers == number)
@@ -59,10 +59,7 @@ def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
 
 
 def rows_of(run: ServingRun, chosen: Ints | Flags) -> ServingRun:
-    """Return the run with only the chosen requests.
-
-    ``chosen`` is a mask, or the indices in order.
-    """
+    """Return the run with only the chosen requests, given as a mask or as indices in order."""
     indices = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
     return replace(
         run,

@@ -1,9 +1,9 @@
 """The fairbench scheduler for each scheduler name in VTC-artifact.
 
-VTC-artifact names a folder after the scheduler and its settings: ``VTC``, ``VTC_oracle`` (output
-lengths are known), ``VTC_pred_50`` (predictions are wrong by up to 50%), ``VTC_predict``
-(predictions are a moving average), ``WVTC`` (weighted), ``LCF``, ``FCFS``, ``LShare/rpmN``. With
-the suffix ``_profile``, a profiled cost is charged instead of weighted tokens. Source:
+VTC-artifact names a folder after the scheduler and its settings. ``VTC_oracle`` knows output
+lengths, ``VTC_pred_50`` predicts them with errors of up to 50%, and ``VTC_predict`` predicts a
+moving average. ``WVTC`` has weights, and ``LShare/rpmN`` limits requests per minute. With the
+suffix ``_profile``, the scheduler charges a profiled cost instead of weighted tokens. Source:
 [VTC-artifact], fair_bench/REVISION.md and slora/server/router/.
 """
 
@@ -21,8 +21,8 @@ from fairbench.schedulers.registry import build_local, local_class
 from fairbench_studies.validation.slora.forms import in_form
 from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, vtc_form
 
-# The local scheduler and settings for each scheduler name of the artifact. Schedulers derived from
-# VTC charge the whole input, as the code of VTC-artifact does.
+# ``_SCHEDULERS`` maps each scheduler name of the artifact to a local scheduler and its settings.
+# Schedulers derived from VTC charge the whole input, as the code of VTC-artifact does.
 _SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "FCFS": ("fcfs", {}),
     "LCF": ("lcf", {}),
@@ -38,7 +38,7 @@ _SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 _RATE_LIMIT = re.compile(r"LShare/rpm([1-9]\d*)")
 KNOWN_SCHEDULERS = (*_SCHEDULERS, "LShare/rpmN")
-# The weights with which the server was started (REVISION.md: --fair-weights 1 2 3 4).
+# The measured server was started with ``_WVTC_WEIGHTS`` (REVISION.md: --fair-weights 1 2 3 4).
 _WVTC_WEIGHTS = {"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0}
 
 
@@ -48,7 +48,7 @@ def build_scheduler(
     """Return a new scheduler of the kind that a measured run used at its date.
 
     ``weights`` are the weights of the clients; None means the weights that the name implies. Raises
-    DataError for an unknown scheduler, and for weights if the scheduler supports none.
+    DataError if the scheduler is unknown, or does not support weights.
     """
     params: dict[str, Any]
     if limit := _RATE_LIMIT.fullmatch(measured_name):

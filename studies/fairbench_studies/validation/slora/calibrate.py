@@ -1,9 +1,9 @@
 """A fit of the host's costs on the measured server, which no data sheet or profile contains.
 
-Three times are fitted: the time to start and merge a minibatch, the time that a running request
-adds to each decode step, and the delay on the way in and out of the server. The time per decode
-step has a value for each date of recording, because the hosts differed. The cost of a prefilled
-token is published, and the rest of a decode step is derived. The fitted values are constants in
+The fit determines the time to start and merge a minibatch, the time that a running request adds to
+each decode step, and the server's delay for HTTP and the tokenizer. The time per decode step has a
+value for each date of recording, because the hosts differed. The cost of a prefilled token is
+published, and the rest of a decode step is derived. The fitted values are constants in the module
 ``replay``.
 """
 
@@ -31,15 +31,15 @@ from fairbench_studies.validation.slora.replay import (
     with_request_step,
 )
 
-# The overheads to try. Smaller steps would be finer than the differences between two runs of one
-# trace.
+# The fit tries ``OVERHEADS_MS`` and ``STEPS_MS``. Finer steps would be smaller than the differences
+# between two runs of one trace.
 OVERHEADS_MS = (10.0, 14.0, 18.0)
 STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Two fitted constants, and their error on the runs of one date.
+    """Two candidate constants, and their error on the runs of one date.
 
     ``error`` is the root mean square of the logarithms of simulated / measured.
     """
@@ -63,7 +63,7 @@ class Calibration:
 def fitted_runs(runs: list[MeasuredRun]) -> list[MeasuredRun]:
     """Return the runs to which the constants are fitted.
 
-    Raises DataError if the file does not contain these runs.
+    Raises DataError if ``runs`` has none of the runs to fit.
     """
     chosen = [run for run in runs if run.name in FITTED_RUNS]
     if not chosen:
@@ -125,8 +125,8 @@ def _error(runs: list[MeasuredRun], overhead_ms: float, step_ms: float) -> float
 def _features(trace: Trace) -> Floats:
     """Return a trace's throughput, and three percentiles of the time from first to last token.
 
-    While a large minibatch is prefilled, decoding requests wait, but the requests of the minibatch
-    do not. Therefore the spread of these times reveals the cost of a prefill.
+    While a large minibatch is prefilled, decoding requests wait, but the minibatch's own requests
+    do not. Therefore the spread of decode times depends on the cost of a prefill.
     """
     decode_s = (trace.request_latency_s - trace.first_token_latency_s)[trace.finished]
     return np.array([throughput_tok_s(trace), *np.percentile(decode_s, (10, 50, 90))])

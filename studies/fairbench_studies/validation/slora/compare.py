@@ -23,7 +23,7 @@ from fairbench_studies.validation.slora.targets import (
 )
 from fairbench_studies.validation.windows import RATE_TARGET_PCT, TTFT, WEIGHTS, Window, windows
 
-FEW_CLIENTS = 3  # up to this number of clients, each client has its own row
+FEW_CLIENTS = 3  # largest number of clients for which each client has its own row
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class RunComparison:
     fitted: bool
     requests: int
     throughput: Pair
-    # the window until the last arrival, followed by its slices
+    # ``windows`` holds the window until the last arrival, followed by slices of this window.
     windows: tuple[Window, ...]
     max_gap: Pair
     ttft: tuple[TTFT, ...]
@@ -57,7 +57,7 @@ class RunComparison:
 
     @property
     def rate_errors_pct(self) -> list[float]:
-        """The error of each client's service rate in percent, where it is defined."""
+        """The defined errors of the clients' service rates in percent."""
         errors = (pair.error_pct for pair in self.service_rates.values())
         return [error for error in errors if error is not None]
 
@@ -69,8 +69,8 @@ class RunComparison:
     def columns(self) -> Iterator[tuple[str, Pair]]:
         """Yield the name and value of each number that all runs of a scenario have.
 
-        Service is counted until the last arrival. Until the last token, it would depend on the
-        trace alone.
+        Service after the last arrival is not counted, because the total service until the last
+        token depends on the trace alone.
         """
         yield "throughput", self.throughput
         yield from self.service_columns()
@@ -82,7 +82,7 @@ class RunComparison:
         yield "refused", self.refused
 
     def other_columns(self) -> Iterator[tuple[str, Pair]]:
-        """Yield the numbers that do not rank schedulers: lowest TTFT, and values by slice."""
+        """Yield the numbers that do not rank schedulers: lowest TTFT, and values per slice."""
         yield "least TTFT", self.least_ttft_s
         for number, window in enumerate(self.windows[1:], start=1):
             for client, pair in window.rates.items():
@@ -124,7 +124,7 @@ def mean_size(errors: list[float]) -> float | None:
 def compare_run(
     name: str, scenario: str, measured: Trace, simulated: Trace, *, fitted: bool
 ) -> RunComparison:
-    """Compare a measured run with its simulation. The same functions evaluate both."""
+    """Compare a measured run with its simulation."""
     everyone = measured.clients
     return RunComparison(
         name=name,
@@ -150,7 +150,7 @@ def compare_run(
 
 
 def groups(trace: Trace) -> dict[str, list[int]]:
-    """Return groups of clients: one per client if there are few, otherwise by demand."""
+    """Return each of a few clients as a group, or two halves of many clients by demand."""
     clients = trace.clients
     if len(clients) <= FEW_CLIENTS:
         return {f"client {client}": [client] for client in clients}

@@ -30,15 +30,14 @@ from fairbench_studies.validation.slora.replay import (
 )
 
 LONG_PROMPT_TOKENS = 28_650
-# the mean ShareGPT prompt (214 tokens) plus half of the mean output (199 tokens)
-CHAT_CONTEXT_TOKENS = 314
+CHAT_CONTEXT_TOKENS = 314  # mean ShareGPT prompt (214) plus half of the mean output (199)
 BENCH_CONTEXT_TOKENS = 1_024
 SATURATED_REQUESTS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class CrossCheck:
-    """A published number, with a computed prediction or one ``quoted`` as text."""
+    """A published number with a computed prediction, or with a prediction ``quoted`` as text."""
 
     what: str
     source: str
@@ -56,13 +55,13 @@ class CrossCheck:
         return 100 * (self.predicted / self.published - 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the values as JSON types. The table is made from them, too."""
+        """Return the values as JSON types, from which the text table is also made."""
         return {**asdict(self), "error_pct": self.error_pct}
 
 
 @dataclass(frozen=True, slots=True)
 class _Formula:
-    """The formula for the entry of the file whose text contains all ``words``."""
+    """The formula for an entry of the file whose text contains all ``words``."""
 
     words: tuple[str, ...]
     what: str
@@ -73,10 +72,10 @@ class _Formula:
 
 
 def crosschecks(path: Path) -> list[CrossCheck]:
-    """Return the cross-checks of a JSON file in order. An entry may give several numbers.
+    """Return the cross-checks of a JSON file, in which an entry may have several cross-checks.
 
-    Each entry has the texts ``what``, ``source`` and ``predicted``. Raises DataError with the file,
-    the entry and the field.
+    Each entry has the texts ``what``, ``source`` and ``predicted``. Raises DataError, which names
+    the file, the entry and the field.
     """
     found: list[CrossCheck] = []
     for number, entry in enumerate(_entries(path), start=1):
@@ -127,7 +126,6 @@ def _capacity_per_min(profile: TimingProfile) -> float:
 
 
 def _formulas() -> list[_Formula]:
-    """Return the formulas, each with the published number that it predicts."""
     a100, h100, h200 = (
         f"{gpu}/llama-3.1-8b/tp1/vllm-{version}"
         for gpu, version in (

@@ -35,7 +35,7 @@ KINDS = (THROUGHPUT, GAP, P50, P99)
 def draw(runs: list[RunComparison], title: str, basis: str, paths: Sequence[Path]) -> None:
     """Draw the figure to each path, in the format of the path's suffix.
 
-    Runs to which constants were fitted have open marks. Equal comparisons give equal SVG files.
+    Runs to which constants were fitted have open markers. Equal comparisons give equal SVG files.
     Requires matplotlib.
     """
     from matplotlib import rc_context
@@ -64,7 +64,6 @@ def _points(run: RunComparison) -> list[tuple[_Kind, Pair]]:
 
 
 def _errors(axes: Axes, runs: list[RunComparison]) -> None:
-    """Draw a row of errors per run, fitted runs at the bottom. Large errors are at the edge."""
     ordered = sorted(runs, key=lambda run: (not run.fitted, run.name))
     for target, shade in ((P99_TARGET_PCT, "0.95"), (RATE_TARGET_PCT, "0.86")):
         axes.axvspan(-target, target, color=shade, zorder=0)
@@ -91,7 +90,6 @@ def _errors(axes: Axes, runs: list[RunComparison]) -> None:
 
 
 def _times(axes: Axes, runs: list[RunComparison]) -> None:
-    """Draw the P50 and P99 of TTFT (s) of each group of clients on logarithmic axes."""
     pairs = [
         (kind, run, pair)
         for run in runs
@@ -127,7 +125,6 @@ def _mark(kind: _Kind, run: RunComparison) -> dict[str, Any]:
 
 
 def _legend(axes: Axes, kinds: Sequence[_Kind]) -> None:
-    """Draw the legend: a filled mark per kind of run, and an open mark for fitted runs."""
     for kind in kinds:
         label = kind.label if axes.get_xscale() == "linear" else kind.label.split(" (")[0]
         axes.plot([], [], kind.marker, color=kind.colour, markersize=5, label=label)
@@ -135,5 +132,5 @@ def _legend(axes: Axes, kinds: Sequence[_Kind]) -> None:
               label="open: fitted to this run")  # fmt: skip
     if axes.get_xscale() == "log":
         axes.legend(loc="lower right", fontsize=6.5)
-    else:  # above the axes, the legend hides no marks
+    else:  # above the axes, the legend covers no markers
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=3, fontsize=6.5)

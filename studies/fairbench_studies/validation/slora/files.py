@@ -1,4 +1,4 @@
-"""Writing the comparison as JSON, CSV and a figure."""
+"""Functions that write the comparison as JSON, CSV and a figure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def as_json_object(
     settings: Mapping[str, Any],
     checks: list[Mapping[str, Any]] | None,
 ) -> dict[str, Any]:
-    """Return the comparison of runs as JSON types, with the cross-checks unless they are None."""
+    """Return the comparison as JSON types, without cross-checks if ``checks`` is None."""
     whole: dict[str, Any] = {
         **settings,
         "runs": [run.as_dict() for run in runs],
@@ -44,10 +44,9 @@ def check_output(directory: Path) -> None:
 def write_files(
     directory: Path, whole: Mapping[str, Any], runs: list[RunComparison], title: str, basis: str
 ) -> bool:
-    """Write ``validation.json`` and ``validation.csv``.
+    """Write ``validation.json`` and ``.csv``, and with matplotlib ``.svg`` and ``.png``.
 
-    With matplotlib, also write ``.svg`` and ``.png``. Raises UsageError if a file cannot be
-    written.
+    Returns whether the figure was written. Raises UsageError if a file cannot be written.
     """
     path = directory / NAME
     drawable = find_spec("matplotlib") is not None
@@ -65,10 +64,6 @@ def write_files(
 
 
 def _csv(runs: list[RunComparison]) -> str:
-    """Return CSV with a line per run and number.
-
-    Numbers have 5 digits, and undefined values are empty.
-    """
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["run", "fitted", "number", "simulated", "measured", "error_pct"])

@@ -16,9 +16,9 @@ from fairbench.schedulers.local.vtc import VTC
 class ArtifactCharging(TokenCharging):
     """Charging in which first tokens are free, and each step that ends a request costs more.
 
-    In such a step, every running request, including those that end, is charged one more token.
-    [VTC] Theorem 4.4 does not hold for this charging, so it serves only to replay the artifact's
-    records.
+    A step that ends a request charges one more token for every running request, including the
+    requests that end. [VTC] Theorem 4.4 does not hold for this charging, so the class serves only
+    to replay the artifact's records.
     """
 
     refunds = False
@@ -28,7 +28,7 @@ class ArtifactCharging(TokenCharging):
         super().__init__(account, prices, sharing)
         self.no_bound = "bounds no service difference in this form"
         self.step_charged = False
-        # admitted requests without a first token yet, by client
+        # ``_first`` counts admitted requests without a first token, by client.
         self._first: Counter[str] = Counter()
         self._running: Counter[str] = Counter()
 
@@ -61,7 +61,7 @@ class ArtifactCharging(TokenCharging):
 
 
 class EarlyArtifactCharging(ArtifactCharging):
-    """The charging of VTC-artifact before June 2024, without the additional token."""
+    """The charging of VTC-artifact before June 2024, with no extra charge when a request ends."""
 
     charges_at_finish = False
 
@@ -79,7 +79,7 @@ class ArtifactForm:
 
 
 class EarlyArtifactForm(ArtifactForm):
-    """VTC and its variants as in VTC-artifact before June 2024."""
+    """VTC and its variants with the charging of VTC-artifact before June 2024."""
 
     tokens: ClassVar[type[TokenCharging]] = EarlyArtifactCharging
     charges_at_finish: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Runs that were measured on a real server, and their file (docs/reference/validate.md)."""
+"""Runs that were measured on a real server, and their file format (docs/reference/validate.md)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fairbench_studies.validation.slora.artifact import build_scheduler
 from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, recorded
 from fairbench_studies.validation.span import CLOCK_S, check_span
 
-_COLUMNS = {  # the column of ``Trace`` for each column of the file
+_COLUMNS = {  # the field of ``Trace`` for each column of the file
     "client": "client",
     "prompt_len": "prompt_tokens",
     "output_len": "output_tokens",
@@ -32,20 +32,20 @@ _COLUMNS = {  # the column of ``Trace`` for each column of the file
     "request_latency": "request_latency_s",
 }
 _WITH_LENGTH = re.compile(r"(VTC|FCFS)-\d+")
-# The limit on the tokens of a prompt or an answer: ten times the longest existing context.
+# ``MAX_TOKENS`` limits a prompt or an answer to ten times the longest existing context.
 MAX_TOKENS = 10_000_000
 MAX_CLIENT = 2**31 - 1
-MAX_TIME_S = 1e10  # larger values are dates in seconds since 1970 instead of times
+MAX_TIME_S = 1e10  # larger values must be dates in seconds since 1970
 _COUNTS = ("client", "prompt_len", "output_len")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredRun:
-    """A measured run. Its path names ``scheduler`` and ``scenario``, as in VTC/overload.
+    """A measured run whose path names ``scheduler`` and ``scenario``, as in VTC/overload.
 
     ``section`` is the section of the VTC paper that the path names, or "". ``weights`` are the
-    weights of the clients; None means the weights that the scheduler's name implies. ``folder``
-    tells apart runs with the same name.
+    weights of the clients, or None if the scheduler's name implies them. ``folder`` distinguishes
+    runs with equal schedulers and scenarios.
     """
 
     scheduler: str
@@ -58,7 +58,7 @@ class MeasuredRun:
 
     @property
     def name(self) -> str:
-        """The run's name: ``scheduler/scenario``, after the folder if there is one."""
+        """The run's name: ``scheduler/scenario``, or ``folder/scenario`` if there is a folder."""
         return f"{self.folder or self.scheduler}/{self.scenario}"
 
     def build_scheduler(self) -> LocalScheduler:
@@ -85,7 +85,7 @@ def load_measured(path: Path) -> list[MeasuredRun]:
 
 
 def read_measured(path: Path) -> tuple[list[MeasuredRun], list[NotReplayed]]:
-    """Read all valid runs of the file, sorted by name. Also return why other runs are invalid.
+    """Return the valid runs of a file, sorted by name, and the invalid runs with reasons.
 
     Raises:
         DataError: the file is not JSON, or no run can be read.
@@ -119,7 +119,7 @@ def _measured(record: Any, where: str) -> MeasuredRun:
 
 
 def _names(path: str, where: str) -> tuple[str, str, str]:
-    """Return the name, the scenario and the folder of a run, given its path.
+    """Return the scheduler, the scenario and the folder that the path of a run names.
 
     - ``fair_bench/LShare/rpm5/all_results_real.jsonl`` -> ``LShare/rpm5``, ``real``, no folder.
     - ``fair_bench/sec6.4/35000/VTC-256/all_results_x.jsonl`` -> ``VTC``, ``x``, ``35000/VTC-256``.
@@ -141,7 +141,6 @@ def _section(path: str) -> str:
 
 
 def _weights(values: Any) -> dict[str, float] | None:
-    """Return the weights of the clients 0, 1, ..., keyed by client name."""
     if values is None:
         return None
     numbers = values if isinstance(values, list) else []
@@ -167,7 +166,7 @@ def _trace(record: dict[str, Any], where: str) -> Trace:
 
 
 def _check_answers(columns: Mapping[str, Any], answered: Flags, where: str) -> None:
-    """Raise DataError unless some requests were answered, each no earlier than its first token."""
+    """Raise DataError unless some request was answered, and none ended before its first token."""
     if not answered.any():
         raise DataError(f"{where}: no request was answered, so there is nothing to compare")
     first_s, last_s = (

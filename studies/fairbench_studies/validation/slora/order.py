@@ -8,8 +8,8 @@ from itertools import combinations
 from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.validation.slora.compare import RunComparison
 
-# Measurements that differ by less than this many percent do not rank schedulers. Under every
-# scheduler, runs of December 2023 are 2 to 3% slower than runs of 2024 on the same trace.
+# Measurements rank two schedulers only if they differ by at least ``RUN_NOISE_PCT`` percent. Under
+# every scheduler, runs of December 2023 are 2 to 3% slower than runs of 2024 on the same trace.
 RUN_NOISE_PCT = 3.0
 
 
@@ -26,7 +26,7 @@ class Inversion:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioOrder:
-    """The number of pairs of runs in a scenario that are ranked alike, too close, or inverted."""
+    """Numbers of pairs of a scenario's runs: ranked correctly, too close to rank, or inverted."""
 
     scenario: str
     runs: tuple[str, ...]
@@ -63,7 +63,7 @@ def _order(scenario: str, runs: list[RunComparison]) -> ScenarioOrder:
 
 
 def _ranks(one: Pair, other: Pair) -> bool | None:
-    """Return whether simulation and measurement rank two runs alike; None if too close."""
+    """Return whether the simulation ranks two runs as measured, or None if they are too close."""
     difference = one.measured - other.measured
     if not abs(difference) > RUN_NOISE_PCT / 100 * max(abs(one.measured), abs(other.measured)):
         return None

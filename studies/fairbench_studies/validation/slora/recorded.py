@@ -1,7 +1,7 @@
 """The dates of measured runs, which decide how the server charged clients.
 
-The records of VTC-artifact have no dates. The table below has the dates of the commits that last
-wrote the files (192c2e2 and its ancestors). A record may state a different date in ``recorded``.
+The records of VTC-artifact have no dates. This module lists the dates of the commits that last
+changed the files (192c2e2 and its ancestors). A record may state another date in ``recorded``.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from fairbench_studies.validation.slora.forms import ArtifactForm, EarlyArtifact
 Recorded: TypeAlias = Literal["2023-12", "2024-04", "2024-06"]
 RECORDED: tuple[Recorded, ...] = get_args(Recorded)
 
-# The scenarios of each scheduler that were recorded before the revision of June 2024. That revision
-# added schedulers that predict outputs, have weights, or charge a profiled cost; all other runs
-# were recorded for it.
+# ``_EARLIER`` lists scenarios of each scheduler that were recorded before the revision of June
+# 2024. All other runs were recorded for the revision, which added schedulers that predict outputs,
+# have weights, or charge a profiled cost.
 _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
     "2023-12": {
         "FCFS": (
@@ -39,9 +39,9 @@ _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
 
 
 def recorded(scheduler: str, scenario: str, stated: object = None) -> Recorded:
-    """Return the date of a run: the ``stated`` date, or else the date of its commit.
+    """Return the date of a run: the ``stated`` date, or else the date of the run's commit.
 
-    Raises DataError for a date that is not in ``RECORDED``.
+    Raises DataError if the stated date is not in ``RECORDED``.
     """
     for date in RECORDED:
         if stated == date:
@@ -58,6 +58,6 @@ def recorded(scheduler: str, scenario: str, stated: object = None) -> Recorded:
 def vtc_form(date: Recorded) -> type[ArtifactForm]:
     """Return the form of VTC that VTC-artifact had at a date.
 
-    Since June 2024, a step that ends a request updates the counters a second time.
+    Since June 2024, a step that ends a request charges clients a second time.
     """
     return ArtifactForm if date == "2024-06" else EarlyArtifactForm

@@ -30,44 +30,44 @@ from fairbench_studies.validation.slora.measured import MeasuredRun
 from fairbench_studies.validation.slora.recorded import Recorded
 
 FITTED_SCENARIOS = ("overload", "proportional")
-# The constants below were fitted to these six runs of VTC-artifact.
+# The constants of this module were fitted to six runs of VTC-artifact.
 FITTED_RUNS = frozenset(
     {
         *(f"{name}/overload" for name in ("FCFS", "VTC", "VTC_oracle", "VTC_pred_50")),
         *(f"{name}/proportional" for name in ("FCFS", "VTC")),
     }
 )
-# The paper's runs in these sections used other machines (REVISION.md of VTC-artifact).
+# Runs in the paper's sections ``OTHER_SERVERS`` used other machines (REVISION.md of VTC-artifact).
 OTHER_SERVERS = {"sec6.4": "Llama-2-13b on an A100"}
-# This profile was computed without any measurement on the server.
+# The derived profile was computed without any measurement on the server.
 DERIVED_PROFILE = "a10g-24gb/llama-2-7b/tp1/sglang-e2e"
 FITTED_PROFILE = "a10g-24gb/llama-2-7b/tp1/slora-fitted"
-# Milliseconds that the server takes to start and merge a minibatch of prompts.
-PREFILL_OVERHEAD_MS = 14.0
-# Milliseconds that each running request adds to a decode step, mostly in the server's Python loops.
-# The two fitted runs of December 2023 ran on a slower host than the four of 2024.
+PREFILL_OVERHEAD_MS = 14.0  # time that the server takes to start and merge a minibatch
+# Each running request adds ``REQUEST_STEP_MS`` to a decode step, mostly in the server's Python
+# loops. The two fitted runs of December 2023 ran on a slower host than the four fitted runs of
+# 2024.
 REQUEST_STEP_MS: dict[Recorded, float] = {"2023-12": 0.1, "2024-04": 0.03, "2024-06": 0.03}
-# Milliseconds that HTTP and the tokenizer add to a request on the way in and out, without delaying
-# other requests. Only one first token in the fitted runs came from a warm and empty server (131 ms
-# for 258 tokens); the value is fitted to it.
+# HTTP and the tokenizer add ``RESPONSE_MS`` to a request, without delaying other requests. The time
+# is fitted to a single request (131 ms for 258 tokens), because no other request in the fitted runs
+# came from a warm and empty server.
 RESPONSE_MS = 4.0
-# Rows of the largest tile of a matrix product: a prefill of 258 tokens takes as long as one of 512.
+# Matrix products compute tiles of ``PREFILL_TILE`` rows, so 258 tokens take as long as 512.
 PREFILL_TILE = 256
 IDLE_POLL_MS = 10.0  # pause of ``loop_for_fwd`` in the server's manager.py, in milliseconds
 
-# A prompt of n tokens was sent as the text "Hello " * n. The tokenizer adds a BOS token, and turns
-# the last blank into a token (fair_bench/trace.py, dummy_prompt).
+# A prompt of n tokens was sent as the text "Hello " * n (fair_bench/trace.py, dummy_prompt). The
+# tokenizer adds a BOS token, and turns the last blank into a token.
 ADDED_PROMPT_TOKENS = 2
-# The KV pool, and the memory of each adapter in the batch (4 x rank 8), in tokens. Every client has
-# its own adapter, for which the server reserves memory although --no-lora loads none (req_queue.py,
-# adapter_size).
+# ``POOL_TOKENS`` is the KV pool, and ``CLIENT_TOKENS`` the memory of an adapter (4 x rank 8). Every
+# client has its own adapter, for which the server reserves memory although --no-lora loads none
+# (req_queue.py, adapter_size).
 POOL_TOKENS, CLIENT_TOKENS = 10_000, 32
 
 
 def server_limits(
     prefill_overhead_ms: float = PREFILL_OVERHEAD_MS, pool_tokens: int = POOL_TOKENS
 ) -> LightLLMLimits:
-    """Return the limits of the measured server, with another size of the KV memory if given."""
+    """Return the limits of the measured server, or of a server with another size of the KV pool."""
     return LightLLMLimits(
         pool_tokens,
         client_tokens=CLIENT_TOKENS,
@@ -78,12 +78,12 @@ def server_limits(
 
 
 def with_request_step(profile: TimingProfile, step_ms: float) -> TimingProfile:
-    """Return the timing profile with ``step_ms`` added to a decode step per running request."""
+    """Return the profile with ``step_ms`` added to each decode step for each running request."""
     return replace(profile, coefficients_ms={**profile.coefficients_ms, "c_nd": step_ms})
 
 
 def fitted_profile(date: Recorded) -> TimingProfile:
-    """Return the timing profile that was fitted to the server of a date."""
+    """Return the timing profile that was fitted to the measured server of a date."""
     return with_request_step(load_profile(FITTED_PROFILE), REQUEST_STEP_MS[date])
 
 
@@ -92,7 +92,7 @@ def replay_run(
 ) -> Trace:
     """Simulate a measured run, by default with the fitted timing profile.
 
-    Raises: DataError: no profile was fitted to the run's server, and none is given.
+    Raises: DataError: no profile was fitted to the run's server, and no profile is given.
     """
     if profile is None and run.section in OTHER_SERVERS:
         raise DataError(
@@ -106,7 +106,7 @@ def replay_run(
 def replay(
     trace: Trace, scheduler: LocalScheduler, profile: TimingProfile, limits: LightLLMLimits
 ) -> Trace:
-    """Simulate a trace. Return it with simulated latencies, NaN for refused requests."""
+    """Return a trace with simulated latencies, which are NaN for refused requests."""
     clock = Clock()
     worker = LightLLMWorker(WorkerParts(0, clock, scheduler, profile, ServiceLog([])), limits)
     ended: dict[int, Sequence] = {}

@@ -18,7 +18,7 @@ from fairbench_studies.validation.slora.replay import (
 def settings(profile: str | None, pool_tokens: int) -> dict[str, Any]:
     """Return the settings of a replay as JSON-compatible values.
 
-    A ``profile`` of None stands for the fitted timing profile.
+    If ``profile`` is None, the fitted timing profile is used.
     """
     used = profile or FITTED_PROFILE
     steps = {"request_step_ms": REQUEST_STEP_MS} if profile is None else {}
@@ -35,7 +35,7 @@ def settings(profile: str | None, pool_tokens: int) -> dict[str, Any]:
 
 
 def basis(profile: str | None, pool_tokens: int) -> str:
-    """Describe the timing profile and the fitted numbers of a replay."""
+    """Return a text about the timing profile and the fitted numbers of a replay."""
     host = f"{PREFILL_OVERHEAD_MS:g} ms a minibatch and {RESPONSE_MS:g} ms the way in and out"
     if profile is not None:
         return (

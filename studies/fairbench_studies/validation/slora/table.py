@@ -28,8 +28,8 @@ from fairbench_studies.validation.windows import RATE_TARGET_PCT, Window
 FITTED, MISSED = "*", "!"
 
 
-# An entry of the table of cross-checks, keyed by column. ``quoted`` holds another project's
-# prediction in words.
+# ``CrossCheck`` is a row of the table of cross-checks, keyed by column. ``quoted`` holds another
+# project's prediction as text.
 CrossCheck: TypeAlias = Mapping[str, Any]
 
 
@@ -39,7 +39,7 @@ def validation_text(
     basis: str,
     checks: list[CrossCheck] | None = None,
 ) -> str:
-    """Return the tables and the missed targets as text. ``basis`` describes the fitted values."""
+    """Return the tables and the missed targets as text, where ``basis`` names the fitted values."""
     return printed(_render(runs, orders, basis, checks), colour=False, width=MAX_WIDTH)
 
 
@@ -92,7 +92,6 @@ def _rates(runs: list[RunComparison]) -> Table:
 
 
 def _slices(slices: list[Window]) -> str:
-    """Return the error of Jain's index in the worst time slice, marked if a target is missed."""
     off = [abs(window.jain.simulated - window.jain.measured) for window in slices]
     within = all(w.jain_within and all(map(w.rate_within, w.rates)) for w in slices)
     worst = max((one for one in off if not isnan(one)), default=None)

@@ -1,16 +1,16 @@
-"""Targets for a run's TTFT and service gap. ``windows`` has the targets for service."""
+"""Targets (largest accepted errors) for a run's simulated TTFT and service gap."""
 
 from __future__ import annotations
 
 from fairbench_calibration.validate.live_run import Pair
 
 LONG_TTFT_S = 1.0
-# The largest accepted errors in percent of the P50 and P99 of TTFT, above ``LONG_TTFT_S``.
+# ``P50_TARGET_PCT`` and ``P99_TARGET_PCT`` are the largest accepted errors of a long TTFT.
 P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0
 # The server admits requests every ten decode steps (0.3 s). A short median TTFT depends on when a
-# request arrives within this time, so it may differ by half of it.
+# request arrives within the 0.3 s, so the median may differ by half of this time.
 SHORT_P50_TARGET_S = 0.15
-# A lowest TTFT up to ``IDLE_TTFT_S`` comes from a prefill on an idle server. It may differ by half
+# A lowest TTFT up to ``IDLE_TTFT_S`` comes from a prefill on an idle server, and may differ by half
 # a decode step.
 IDLE_TTFT_S, IDLE_TARGET_S = 0.15, 0.015
 GAP_TARGET_FACTOR = 1.5
@@ -24,7 +24,7 @@ def p50_target(pair: Pair) -> str:
 def p50_within(pair: Pair) -> bool:
     """Return whether a simulated median TTFT meets its target.
 
-    The target is in percent, or in seconds if the TTFT is short.
+    A long TTFT has a target in percent, and a short TTFT has a target in seconds.
     """
     if pair.measured > LONG_TTFT_S:
         return pair.within(P50_TARGET_PCT)
@@ -34,7 +34,7 @@ def p50_within(pair: Pair) -> bool:
 def p99_within(pair: Pair) -> bool:
     """Return whether a simulated P99 of TTFT meets its target.
 
-    A measured P99 up to LONG_TTFT_S has no target.
+    There is no target if the measured P99 is at most ``LONG_TTFT_S``.
     """
     return not pair.measured > LONG_TTFT_S or pair.within(P99_TARGET_PCT)
 
@@ -42,7 +42,7 @@ def p99_within(pair: Pair) -> bool:
 def least_within(pair: Pair) -> bool:
     """Return whether the simulated lowest TTFT meets its target.
 
-    A busy server has no target.
+    There is no target if the measured TTFT is above ``IDLE_TTFT_S``, because the server was busy.
     """
     off_s = abs(pair.simulated - pair.measured)
     return not (pair.measured <= IDLE_TTFT_S and off_s > IDLE_TARGET_S)

@@ -1,4 +1,4 @@
-"""A measured run of several tenants compared with its replay: latencies, shares and targets."""
+"""The comparison of a measured run of several tenants with its replay."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fairbench_studies.validation.serving.unanswered import rows_of
 from fairbench_studies.validation.windows import WEIGHTS, service_between, spans_of
 
 THROUGHPUT_TARGET_PCT, P50_TARGET_PCT, SHARE_TARGET = 5.0, 15.0, 0.03
-# Up to this number of tenants, each tenant has a row. Otherwise, each kind of request has a row.
+# With more than ``FEW_CLIENTS`` tenants, a row is a kind of request instead of a tenant.
 FEW_CLIENTS = 3
 
 
@@ -67,9 +67,9 @@ class ClientComparison:
 class TenantComparison:
     """A measured run of several tenants, with its simulation.
 
-    ``share_off`` is the largest error in a tenant's (or kind's) share of the service, over the
-    whole run and over windows of a minute. ``jain_off`` is the error of Jain's index of the
-    clients. ``clients`` lists all clients, even if ``tenants`` lists kinds of requests.
+    ``share_off`` holds the largest error in a tenant's (or kind of request's) service share, in the
+    whole run and in a minute. ``jain_off`` is the largest error of Jain's index in a minute.
+    ``clients`` lists all clients, even if ``tenants`` lists kinds of requests.
     """
 
     name: str
@@ -130,12 +130,12 @@ class TenantComparison:
 def compare_tenants(
     run: ServingRun, replayed: ServingRun, recorded: Flags, profile: str, *, fitted: bool = False
 ) -> TenantComparison:
-    """Compare a run with its replay.
+    """Compare a measured run with its replay.
 
     Args:
         run: The measured run.
-        replayed: The replay, which may have more requests than the record of the run.
-        recorded: A mask of the replay's requests that the record has, shape (n_replayed,).
+        replayed: The replay, which may have requests that the measured record lacks.
+        recorded: A mask of the requests that the measured record has, shape (n_replayed,).
         profile: The id of the timing profile.
         fitted: Whether the timing profile, or the host's cost, was fitted to the run.
     """
@@ -160,7 +160,7 @@ def compare_tenants(
 
 
 def groups(run: ServingRun) -> list[str]:
-    """Return the tenants if there are few, otherwise the kinds of requests, otherwise one group."""
+    """Return the tenants or, if there are many, the kinds of requests, or "all" without kinds."""
     clients = sorted(set(run.client))
     if len(clients) <= FEW_CLIENTS:
         return clients
@@ -168,7 +168,7 @@ def groups(run: ServingRun) -> list[str]:
 
 
 def of_group(run: ServingRun, name: str) -> Flags:
-    """Return a mask of the requests of a tenant or kind, shape (n_requests,)."""
+    """Return a mask of the requests of a tenant or kind of request, shape (n_requests,)."""
     labels = run.client if len(set(run.client)) <= FEW_CLIENTS else run.kind
     return np.array([label == name for label in labels]) if labels else np.ones(len(run), bool)
 
@@ -204,10 +204,6 @@ def _latency(name: str, simulated: ServingRun, run: ServingRun) -> TenantLatency
 def _clients(
     simulated: ServingRun, run: ServingRun, start_s: float, end_s: float
 ) -> Iterator[ClientComparison]:
-    """Yield the comparison of each client, in the order of names.
-
-    Shares of the service are over the window.
-    """
     shares = [_client_shares(side, start_s, end_s) for side in (simulated, run)]
     for name in clients_of(run):
         own = np.array([client == name for client in run.client])
@@ -216,7 +212,6 @@ def _clients(
 
 
 def _client_shares(side: ServingRun, start_s: float, end_s: float) -> dict[str, float]:
-    """Return each client's share of the service in a window, or NaN if there was no service."""
     names, service = clients_of(side), service_between(trace_of(side), WEIGHTS, start_s, end_s)
     total = sum(service.values()) or float("nan")
     return {names[client]: one / total for client, one in service.items()}
@@ -241,7 +236,7 @@ def _said_s(run: ServingRun, tenant: str, key: str) -> float:
 
 
 def _largest(values: Floats) -> float:
-    """Return the largest value, ignoring NaN, or NaN if there is no other value."""
+    """Return the largest value that is not NaN, or NaN if there is none."""
     return float(np.nanmax(values)) if not np.isnan(values).all() else float("nan")
 
 
@@ -250,7 +245,6 @@ def _percentile(run: ServingRun, chosen: Flags, percent: float) -> float:
 
 
 def _shares(side: ServingRun, run: ServingRun, start_s: float, end_s: float) -> list[float]:
-    """Return each tenant's or kind's share of the service in a window, or NaN without service."""
     found = []
     for name in groups(run):
         part = trace_of(side, of_group(run, name))

@@ -16,7 +16,7 @@ from fairbench_studies.validation.tenants.compare import TenantComparison
 
 
 def tenants_text(runs: Sequence[TenantComparison]) -> str:
-    """Return the tables, and the targets that were missed."""
+    """Return the tables as text, followed by the missed targets."""
     head = ["runs of several tenants, straight to an engine: simulated/measured, error"]
     head += [f"timing profile {profile}" for profile in sorted({run.profile for run in runs})]
     head += ["* something was fitted to this run    ! misses a target", unresolved_line(), ""]
