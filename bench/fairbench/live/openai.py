@@ -449,7 +449,11 @@ def whole_fault(payload: bytes) -> Fault | None:
     found = judge(answer)
     if answer is None or found.fault is not None:
         return found.fault
-    ended = found.ended and _has_place(answer) and not _ended_with(answer, _CALLS)
+    # An answer has a field for output, which may be empty.
+    places: list[Any] = [answer.text, answer.output_ids, answer.output, answer.content]
+    places += [choice.text if choice.message is None else 0 for choice in answer.choices or ()]
+    has_place = any(place is not None for place in places)
+    ended = found.ended and has_place and not _ended_with(answer, _CALLS)
     idle = _reported(answer) == 0 and not _ended_with(answer, _MAY_BE_EMPTY)
     return None if found.output or (ended and not idle) else NO_OUTPUT
 
@@ -478,7 +482,12 @@ class StreamJudge:
             found = found._replace(output=False, texts=() if repeats else found.texts)
         if found.ended and found.answer is not None:
             self.ended = True
-            self._ends |= _ended_choices(found.answer)
+            # An answer without choices counts as choice 0.
+            self._ends |= {
+                choice.index if isinstance(choice.index, int) else 0
+                for choice in found.answer.choices or ()
+                if choice.finish_reason
+            } or {0}
             self.may_be_empty |= _ended_with(found.answer, _MAY_BE_EMPTY)
             self._promised |= _ended_with(found.answer, _CALLS)
         self.output |= found.output
@@ -514,16 +523,6 @@ def _status(*said: Any) -> int | None:
     return None
 
 
-def _ended_choices(answer: Answered) -> set[Any]:
-    """Return the indices of the choices that have ended, or {0} for an answer without choices."""
-    ended = {
-        choice.index if isinstance(choice.index, int) else 0
-        for choice in answer.choices or ()
-        if choice.finish_reason
-    }
-    return ended or {0}
-
-
 def _error_of(answer: Answered, event: str, named: Typed | None) -> Fault | None:
     error = answer.error or (named and named.error)
     for choice in answer.choices or ():
@@ -546,13 +545,6 @@ def _reasons(answer: Answered) -> list[Any]:
         reasons.append(reason)
     named = typed(answer)
     return [*reasons, named.reason] if named and named.reason else reasons
-
-
-def _has_place(answer: Answered) -> bool:
-    """Return whether an answer has a field for output, which may be empty."""
-    places = [choice.text if choice.message is None else 0 for choice in answer.choices or ()]
-    others = answer.text, answer.output_ids, answer.output, answer.content
-    return any(place is not None for place in (*places, *others))
 
 
 def _ended_with(answer: Answered, kinds: Sequence[str]) -> bool:
@@ -653,20 +645,16 @@ def pieces_of(message: Mapping[str, Any], start: str) -> list[Piece]:
     return [*joined, "".join([*texts, others])]
 
 
-def _content_parts(content: list[Any]) -> Iterator[Piece]:
-    for part in content:
-        for name, value in part.items():
-            if name in _MEDIA or (name == "source" and part.get("type") == "image"):
-                yield media_of(value)
-            elif name != "type":
-                yield from _texts(value)
-
-
 def _texts(value: Any) -> Iterator[Piece]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list) and all(isinstance(part, dict) for part in value):
-        yield from _content_parts(value)  # A tool's result may also be a list of parts.
+        for part in value:  # A tool's result may also be a list of parts.
+            for name, content in part.items():
+                if name in _MEDIA or (name == "source" and part.get("type") == "image"):
+                    yield media_of(content)
+                elif name != "type":
+                    yield from _texts(content)
     elif value is not None:
         yield msgspec.json.encode(value).decode()
 

@@ -266,13 +266,12 @@ def compare_clocks(
     between question and answer, so the error is at most half of the round-trip time (Cristian,
     "Probabilistic clock synchronization", 1989). The fastest of ``rounds`` readings is used.
     """
-    return min((_once(ask, now_s) for _ in range(rounds)), key=lambda found: found.uncertainty_s)
-
-
-def _once(ask: Callable[[], float], now_s: Callable[[], float]) -> Offset:
-    asked_s, read_s, heard_s = now_s(), ask(), now_s()
-    middle_s = (asked_s + heard_s) / 2
-    return Offset(middle_s, read_s - middle_s, (heard_s - asked_s) / 2)
+    readings = []
+    for _ in range(rounds):
+        asked_s, read_s, heard_s = now_s(), ask(), now_s()
+        middle_s = (asked_s + heard_s) / 2
+        readings.append(Offset(middle_s, read_s - middle_s, (heard_s - asked_s) / 2))
+    return min(readings, key=lambda reading: reading.uncertainty_s)
 
 
 class ClockComparison(msgspec.Struct, frozen=True):

@@ -63,26 +63,17 @@ def router_recipe(
         arguments += ["--max-queue", str(UNLIMITED), "--grace", "0", "--no-client-limit"]
         for worker in workers:
             arguments += ["--worker-url", worker.as_option()]
-        for key, value in spec.settings.items():
-            if key.startswith(f"{spec.router}."):
-                arguments += ["--set", f"{key}={toml_value(value)}"]
-        arguments += [*_admission_flags(spec), *objective_flags(spec)]
-        return [*arguments, *weight_flags(sent_weights(spec))]
+        own = f"{spec.router}."
+        settings = {key: value for key, value in spec.settings.items() if key.startswith(own)}
+        if (params := spec.admission) is not None:
+            # By default, admission control uses the timing profile of the experiment.
+            params = replace(params, profile=params.profile or spec.gpu)
+            settings |= as_settings(ADMISSION, params)
+        for key, value in settings.items():
+            arguments += ["--set", f"{key}={toml_value(value)}"]
+        return [*arguments, *objective_flags(spec), *weight_flags(sent_weights(spec))]
 
     return servers.Recipe("router", command, place=place)
-
-
-def _admission_flags(spec: ExperimentSpec) -> list[str]:
-    """Return the flags of ``fairbench serve`` for admission control.
-
-    By default, admission control uses the timing profile of the experiment.
-    """
-    params = spec.admission
-    if params is None:
-        return []
-    settings = as_settings(ADMISSION, replace(params, profile=params.profile or spec.gpu))
-    assigned = (f"{key}={toml_value(value)}" for key, value in settings.items())
-    return [part for one in assigned for part in ("--set", one)]
 
 
 def external_recipe(
