@@ -66,7 +66,7 @@ def router_recipe(
         own = f"{spec.router}."
         settings = {key: value for key, value in spec.settings.items() if key.startswith(own)}
         if (params := spec.admission) is not None:
-            # By default, admission control uses the timing profile of the experiment.
+            # Admission control uses the timing profile of the experiment by default.
             params = replace(params, profile=params.profile or spec.gpu)
             settings |= as_settings(ADMISSION, params)
         for key, value in settings.items():
