@@ -145,19 +145,10 @@ def usage_in(usage: Any, payload: bytes) -> ReportedUsage | None:
     if found is None:
         return None
     told = {name: found[name] for name in ReportedUsage.__struct_fields__ if name in found}
-    if (
-        _first_known(told, _DETAILS) is None
-        and (cached := _first_known(found, _CACHED)) is not None
-    ):
+    details = _first_known(told, _DETAILS)
+    if details is None and (cached := _first_known(found, _CACHED)) is not None:
         told["prompt_tokens_details"] = {"cached_tokens": cached}
     return msgspec.convert(told, ReportedUsage)
-
-
-def output_tokens_in(usage: dict[str, Any]) -> int | None:
-    """Return the number of output tokens in a ``usage``, or None without a valid number."""
-    with suppress(ValueError):
-        return _token_count(_first_known(usage, _OUTPUT))
-    return None
 
 
 def _counts_in(value: Any) -> dict[str, Any] | None:
@@ -224,8 +215,7 @@ def typed(answer: Any) -> Typed | None:
     if kind in _MESSAGE_EVENTS:
         return _message_event(answer, kind)
     if answer.object == RESPONSE:
-        fields = {name: getattr(answer, name) for name in answer.__struct_fields__}
-        return _response(fields)
+        return _response({name: getattr(answer, name) for name in answer.__struct_fields__})
     if kind == MESSAGE and isinstance(answer.content, list):
         texts = tuple(texts_in(answer.content, _NO_OUTPUT))
         return Typed(texts, answer.stop_reason, answer.usage, answer.error, whole=True)
@@ -379,13 +369,6 @@ def answered(payload: bytes) -> Answered | None:
         return None
 
 
-def error_text(error: Any) -> str:
-    """Return the message of an API's error, which is a text or an object with a text."""
-    if isinstance(error, dict):
-        return str(error.get("message", error))
-    return str(error)
-
-
 def reason_fault(reason: Any) -> Fault | None:
     """Return the fault that a finish reason indicates, or None for a normal reason.
 
@@ -533,10 +516,10 @@ def _error_of(answer: Answered, event: str, named: Typed | None) -> Fault | None
         error = answer.message or answer.detail or (ERROR if is_error else None)
     if not error:
         return None
-    fields = error if isinstance(error, dict) else {}
+    fields = error if isinstance(error, dict) else {}  # Some servers send only a text.
     codes = [fields.get(name) for name in ("code", "status", "status_code", "type")]
     codes += [answer.code, answer.status, answer.status_code, answer.type, answer.error_type]
-    return Fault(error_text(error)[:MOST_SHOWN], _status(*codes))
+    return Fault(str(fields.get("message", error))[:MOST_SHOWN], _status(*codes))
 
 
 def _reasons(answer: Answered) -> list[Any]:
@@ -553,9 +536,13 @@ def _ended_with(answer: Answered, kinds: Sequence[str]) -> bool:
 
 
 def _reported(answer: Answered) -> int | None:
+    """Return the number of output tokens that an answer reports, or None without a valid number."""
     named = typed(answer)
     told = answer.meta_info or answer.usage or (named and named.usage)
-    return output_tokens_in(told) if isinstance(told, dict) else None
+    if isinstance(told, dict):
+        with suppress(ValueError):
+            return _token_count(_first_known(told, _OUTPUT))
+    return None
 
 
 # An image, a sound or a video counts as 1,024 tokens. In current models, an image of 1,024 x 1,024

@@ -241,8 +241,6 @@ CLOCK_FILE = "clock.json"
 FOLDER = "driver-{number}"
 TIMES = ("arrival_s", "submit_s", "admitted_s", "first_token_s", "finish_s")
 
-R = TypeVar("R", RequestRecord, ProgramRecord)
-
 
 class Offset(msgspec.Struct, frozen=True):
     """The offset of a driver's clock from this machine's clock, in seconds.
@@ -359,7 +357,7 @@ def merge(folder: Path, time_scale: float) -> None:
                 journal.program(corrected(program, clock, time_scale))
 
 
-def corrected(record: R, clock: ClockComparison, time_scale: float) -> R:
+def corrected(record: _Record, clock: ClockComparison, time_scale: float) -> _Record:
     """Return the record with its times on this machine's clock, corrected for clock drift."""
     if not clock.drift_s:
         return record

@@ -103,17 +103,17 @@ def rocm_gpus() -> list[str]:
         nodes = sorted((ROOT / NODES).iterdir(), key=lambda node: int(node.name))
     except (OSError, ValueError):
         return []
-    return [str(number) for number in range(sum(_is_usable(ROOT, node) for node in nodes))]
+    return [str(number) for number in range(sum(map(_is_usable, nodes)))]
 
 
-def _is_usable(base: Path, node: Path) -> bool:
+def _is_usable(node: Path) -> bool:
     try:
         lines = (node / "properties").read_text().splitlines()
     except (OSError, UnicodeDecodeError):
         return False
     has = dict(line.split(maxsplit=1) for line in lines if " " in line)
     minor = has.get("drm_render_minor", "")
-    return has.get("simd_count", "0") != "0" and (base / RENDER.format(minor=minor)).exists()
+    return has.get("simd_count", "0") != "0" and (ROOT / RENDER.format(minor=minor)).exists()
 
 
 MISSING = """
@@ -176,8 +176,7 @@ class ServerPython:
             )
         if self.plugin:
             release = f"{plugin_of(self.plugin)}.release"
-            refused = ask_python(python, REFUSED, release, *self.check.split()).strip()
-            if refused:
+            if refused := ask_python(python, REFUSED, release, *self.check.split()).strip():
                 raise UsageError(f"server_python {python}: {refused}")
         return python
 
