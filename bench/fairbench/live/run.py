@@ -103,28 +103,6 @@ def takes_requests(url: str) -> bool:
     return len(answers) == len(found) and min(answers) < 300 and max(answers) < 500
 
 
-@contextmanager
-def running_router(
-    spec: ExperimentSpec,
-    workers: Sequence[WorkerAddress],
-    log_dir: Path,
-    *,
-    timeout_s: float,
-    interrupted: Callable[[], bool] = lambda: False,
-    listen: str = LOOPBACK,
-) -> Iterator[servers.Server]:
-    """Start the router, and end it after the ``with`` block.
-
-    Raises the errors that ``start_all`` raises.
-    """
-    recipe = router_recipe(spec, workers, listen)
-    (server,) = servers.start_all([recipe], log_dir, timeout_s=timeout_s, interrupted=interrupted)
-    try:
-        yield server
-    finally:
-        servers.stop_all([server])
-
-
 OnProgress = Callable[[servers.ServersProgress | DriveProgress], None]
 
 
@@ -230,26 +208,20 @@ def _serving(
         return
     with ExitStack() as stack:
         if workers is None:
-            workers = stack.enter_context(
-                running_workers(
-                    spec, folder, options, on_ready=on_progress, interrupted=interrupted
-                )
+            starting = running_workers(
+                spec, folder, options, on_ready=on_progress, interrupted=interrupted
             )
+            workers = stack.enter_context(starting)
         else:
-            assert workers.can_serve(spec), (
-                "these workers differ from the workers that the spec asks for"
-            )
+            assert workers.can_serve(spec), "the workers have other settings than the spec"
             workers.flush_cache()
-        router = stack.enter_context(
-            running_router(
-                spec,
-                workers.addresses,
-                folder,
-                timeout_s=options.ready_timeout_s,
-                interrupted=interrupted,
-                listen=listen,
-            )
+        (router,) = servers.start_all(
+            [router_recipe(spec, workers.addresses, listen)],
+            folder,
+            timeout_s=options.ready_timeout_s,
+            interrupted=interrupted,
         )
+        stack.callback(servers.stop_all, [router])
         served = replace(backend.served(workers.server_info()), hosts=workers.hosts)
         if reason := too_small(spec, served.pool_tokens):
             raise RunFailed(f"the servers started, but {reason}")
