@@ -222,7 +222,8 @@ def _compared(result: Result) -> comparison.ComparedRun:
 def _runs(found: Sequence[comparison.ComparedRun]) -> pa.Table:
     named = grid_labels([run.experiment for run in found])
     rows = [
-        {"place": place, "run": scheduler, **_plain(run.summary)}
+        {"place": place, "run": scheduler}
+        | {key: one for key, one in run.summary.items() if not isinstance(one, list | dict)}
         for (place, scheduler), run in zip(named, found, strict=True)
     ]
     keys = dict.fromkeys(key for row in rows for key in row)
@@ -242,7 +243,3 @@ def _differences(contrasts: Sequence[comparison.Contrast]) -> pa.Table:
         for metric, row in one["metrics"].items()
     ]
     return pa.Table.from_pylist(rows)
-
-
-def _plain(summary: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in summary.items() if not isinstance(value, list | dict)}

@@ -67,7 +67,12 @@ def as_file(data: Data) -> Iterator[str]:
         return
     with TemporaryDirectory(prefix="fairbench-") as folder:
         path = Path(folder) / f"{NAME}.jsonl"
-        _write(path, _data_rows(data))
+        with path.open("w", encoding="utf-8") as file:
+            for row in _data_rows(data):
+                plain = {str(key): _plain(value) for key, value in row.items()}
+                file.write(json.dumps(plain, ensure_ascii=False) + "\n")
+            if not file.tell():
+                raise UsageError(f"{NAME}: has no rows")
         try:
             yield str(path)
         except FairbenchError as error:
@@ -86,21 +91,15 @@ def _row_place(found: re.Match[str]) -> str:
     return f"{NAME}, row {found[2]}" if found[2] else NAME
 
 
-def _write(path: Path, rows: Iterable[Mapping[Any, Any]]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for row in rows:
-            plain = {str(key): _plain(value) for key, value in row.items()}
-            file.write(json.dumps(plain, ensure_ascii=False) + "\n")
-        if not file.tell():
-            raise UsageError(f"{NAME}: has no rows")
-
-
 def _data_rows(data: Data) -> Iterable[Mapping[Any, Any]]:
     """Return the rows of a data frame, Arrow table, list or dict of columns as dicts."""
     if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "to_dict"):
-        return _pandas_rows(data)
+        # A named index becomes a column.
+        named = any(name is not None for name in data.index.names)
+        rows: list[dict[Any, Any]] = (data.reset_index() if named else data).to_dict("records")
+        return rows
     if isinstance(data, pa.Table | pa.RecordBatch) or hasattr(data, "__arrow_c_stream__"):
-        rows: list[dict[str, Any]] = _with_microseconds(pa.table(data)).to_pylist()
+        rows = _with_microseconds(pa.table(data)).to_pylist()
         return rows
     if isinstance(data, Mapping):
         columns = {key: list(values) for key, values in data.items()}
@@ -113,13 +112,6 @@ def _data_rows(data: Data) -> Iterable[Mapping[Any, Any]]:
             f"{NAME}: must be a data frame, an Arrow table, a list of dicts, a dict of columns, "
             f"or the name of a file, not {type(data).__name__}"
         )
-    return rows
-
-
-def _pandas_rows(frame: Any) -> Iterable[Mapping[Any, Any]]:
-    """Return the rows of a pandas frame; a named index becomes a column."""
-    named = any(name is not None for name in frame.index.names)
-    rows: list[dict[Any, Any]] = (frame.reset_index() if named else frame).to_dict("records")
     return rows
 
 
@@ -144,12 +136,11 @@ def _plain(value: Any) -> Any:
         return [_plain(one) for one in value]
     if value is None or isinstance(value, str | bool | int):
         return value
-    return _plain_number(float(value)) if isinstance(value, float | Decimal) else _text(value)
-
-
-def _plain_number(value: float) -> float | None:
-    """Return a whole number as an integer, because it may be the name of a client."""
-    return None if not isfinite(value) else int(value) if value.is_integer() else value
+    if not isinstance(value, float | Decimal):
+        return _text(value)
+    number = float(value)
+    # A whole number may be the name of a client, which has no decimal point.
+    return None if not isfinite(number) else int(number) if number.is_integer() else number
 
 
 def _text(value: Any) -> str | float | None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,25 +40,18 @@ def draw(run: StoredRun) -> Figure:
         axes = figure.subplots(len(panels), 1, sharex=True)
         for one, (label, values) in zip(axes, panels.items(), strict=True):
             for number, client in enumerate(summary["clients"]):
+                name = f"{client['client']}{' (heavy)' if client['misbehaving'] else ''}"
                 one.plot(
                     (edges_s[:-1] + edges_s[1:]) / 2,
                     values[number],
                     linestyle=STYLES[number % len(STYLES)],
-                    label=_client_label(client) if number < NAMED_CLIENTS else None,
+                    label=name if number < NAMED_CLIENTS else None,
                 )
             one.set(ylabel=label, ylim=(0, None))
         axes[-1].set_xlabel("time, s")
-        caption(figure, _title(summary), f"{basis(summary)}; seed {summary['seed']}", axes[0], 4)
+        title = "{} on {workload} {scenario}, dp {dp}".format(scheduler_name(summary), **summary)
+        caption(figure, title, f"{basis(summary)}; seed {summary['seed']}", axes[0], 4)
     return figure
-
-
-def _client_label(client: Mapping[str, Any]) -> str:
-    return f"{client['client']}{' (heavy)' if client['misbehaving'] else ''}"
-
-
-def _title(summary: Mapping[str, Any]) -> str:
-    place = "{workload} {scenario}, dp {dp}".format(**summary)
-    return f"{scheduler_name(summary)} on {place}"
 
 
 def _shown_figure() -> Figure:

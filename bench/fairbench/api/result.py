@@ -109,13 +109,11 @@ class Result:
     def unsaved(cls, spec: ExperimentSpec, result: RunResult) -> Result:
         """Return the result of a run that was kept in memory."""
         tables = {
-            name: (
-                pa.table(
-                    {
-                        name: to_arrow(column) if isinstance(column, np.ndarray) else column
-                        for name, column in columns.items()
-                    }
-                )
+            name: pa.table(
+                {
+                    name: to_arrow(column) if isinstance(column, np.ndarray) else column
+                    for name, column in columns.items()
+                }
             )
             for name, columns in result.tables().items()
         }

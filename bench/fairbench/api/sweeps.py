@@ -139,8 +139,7 @@ def sweep(
         }
         swept = sweep_of(ref, listed, axes, num_runs=num_runs, name=name, quick=quick)
         specs = points(swept, file=ref)
-    live = LiveFlags(server_python, ready_check_timeout_sec)
-    options = options_of_points(specs, live)
+    options = options_of_points(specs, LiveFlags(server_python, ready_check_timeout_sec))
     with saved_in(result_dir, resume) as parent:
         if resume is None:
             store = SweepStore.create(parent, swept, specs)

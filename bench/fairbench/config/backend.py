@@ -55,24 +55,22 @@ def fill_command(
     words: Sequence[str], *, host: str, ports: Sequence[int], workers: Sequence[str], model: str
 ) -> list[str]:
     """Fill in the placeholders of the router's command."""
+    each_url = f"{{{WORKER_URLS}}}"
     values = {
         PORT: str(ports[0]),
         "port2": str(ports[1]),
         "host": host,
         WORKER_URL_LIST: ",".join(workers),
         "model": model,
-        WORKER_URLS: f"{{{WORKER_URLS}}}",
+        WORKER_URLS: each_url,
     }
-    return [
-        one
-        for word in words
-        for one in _repeated(_PLACEHOLDER.sub(lambda found: values[found[1]], word), workers)
-    ]
-
-
-def _repeated(word: str, workers: Sequence[str]) -> list[str]:
-    mark = f"{{{WORKER_URLS}}}"
-    return [word.replace(mark, url) for url in workers] if mark in word else [word]
+    command: list[str] = []
+    for word in words:
+        filled = _PLACEHOLDER.sub(lambda found: values[found[1]], word)
+        command += (
+            [filled.replace(each_url, url) for url in workers] if each_url in filled else [filled]
+        )
+    return command
 
 
 # fairbench itself sets the flags ``MANAGED_ARGS`` when it starts a server.

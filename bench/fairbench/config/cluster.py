@@ -116,7 +116,9 @@ def cluster_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
 
     The eviction policy is an example of a cluster component.
     """
-    return routers_parts(draft) + eviction_parts(draft) + disaggregation_parts(draft)
+    routers = () if draft.get(ROUTERS, 1) == 1 else (ROUTERS,)
+    disaggregation = () if draft.get("prefill") is None else (DISAGGREGATION,)
+    return routers + eviction_parts(draft) + disaggregation
 
 
 def check_disaggregated(engine: str | None, settings: Mapping[str, Any]) -> None:
@@ -129,11 +131,6 @@ def check_disaggregated(engine: str | None, settings: Mapping[str, Any]) -> None
             f"{key} = 'admission': not supported, because engine {engine} reserves memory only "
             "after a prompt is computed"
         )
-
-
-def disaggregation_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the prefix of disaggregation settings if the cluster is disaggregated, or ()."""
-    return (DISAGGREGATION,) if draft.get("prefill") is not None else ()
 
 
 def check_used(given: Iterable[str], specs: Collection[ExperimentSpec]) -> None:
@@ -237,11 +234,6 @@ def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
         raise UsageError(
             f"routers = {number!r}: must be 1, because only simulated runs support several routers"
         )
-
-
-def routers_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the prefix of settings for several routers, or () for a single router."""
-    return () if draft.get(ROUTERS, 1) == 1 else (ROUTERS,)
 
 
 GATEWAY_KEYS = ("gateway", "saturation")

@@ -16,22 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fairbench.config.backend import AS_SERVED, EXTERNAL, BackendConfig, SGLangPolicy
 from fairbench.config.cluster import KEYS as CLUSTER_KEYS
-from fairbench.config.cluster import (
-    WITH_SETTINGS,
-    cluster_parts,
-    gateway_of,
-    own_policy,
-)
+from fairbench.config.cluster import WITH_SETTINGS, cluster_parts, gateway_of, own_policy
 from fairbench.config.flags import RUN
 from fairbench.config.own_code import is_plugged_in
-from fairbench.config.settings import (
-    machine_of,
-)
-from fairbench.config.spec import (
-    MAX_CLIENTS,
-    Draft,
-    ExperimentSpec,
-)
+from fairbench.config.settings import machine_of
+from fairbench.config.spec import MAX_CLIENTS, Draft, ExperimentSpec
 from fairbench.errors import DataError, UsageError, about, explain, of_file, unknown_name
 from fairbench.files.formats import bundled_names, file_of, read_toml
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES

@@ -60,7 +60,13 @@ def with_given(file: Mapping[str, Any], chosen: Collection[str] | None = None) -
     if chosen is not None:
         given = _given_by_keys(rest, chosen)
     elif _has_given(file):
-        given = _merged(_unexplained(rest), file[GIVEN], rest)
+        # The file was edited: ``given`` gets the stored entries and the changed values.
+        found, stored = _unexplained(rest), file[GIVEN]
+        settings = flat_settings(table_of(rest, "settings"))
+        said = flat_settings(stored["settings"]).items()
+        own = {key: settings.get(key, one) for key, one in said}
+        given = {**found, **stored, "settings": {**found["settings"], **own}}
+        given.pop("workload", None)
     else:
         given = _unexplained(rest) if _is_stored(rest) else _everything(rest)
     return {**rest, GIVEN: {**given, DIGEST: digest_of(rest)}}
@@ -85,16 +91,6 @@ def _has_given(file: Mapping[str, Any]) -> bool:
 
 def _is_stored(file: Mapping[str, Any]) -> bool:
     return all(key in file for key in ALWAYS_STORED)
-
-
-def _merged(
-    found: Mapping[str, Any], given: Mapping[str, Any], rest: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the table ``given`` of an edited file: stored entries and changed values."""
-    settings = flat_settings(table_of(rest, "settings"))
-    own = {key: settings.get(key, one) for key, one in flat_settings(given["settings"]).items()}
-    merged = {**found, **given, "settings": {**found["settings"], **own}}
-    return {key: value for key, value in merged.items() if key != "workload"}
 
 
 def _given_by_keys(experiment: Mapping[str, Any], chosen: Collection[str]) -> dict[str, Any]:

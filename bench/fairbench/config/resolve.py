@@ -67,8 +67,7 @@ def read_experiment(path: Path) -> dict[str, Any]:
     data = read_toml(path, str(path))
     for key in data:
         if key not in ExperimentSpec.model_fields:
-            wrong = unknown_name("key", key, ExperimentSpec.model_fields)
-            raise DataError(f"{path}: {wrong}")
+            raise DataError(f"{path}: {unknown_name('key', key, ExperimentSpec.model_fields)}")
     if not isinstance(data.get("settings", {}), dict):
         raise DataError(f"{path}: settings: must be a table, such as [settings.dlpm]")
     return data
@@ -110,19 +109,14 @@ def resolve(
         return _resolve(draft, file or {}, new_defaults=new_defaults)
     except UsageError as error:
         if error.keys and error.keys <= draft.of_preset:
-            raise _of_preset(str(draft["preset"]), error) from None
+            text = str(error)
+            for key in error.keys & defaults.DEFAULTS.keys():
+                other = f"give {key} = {defaults.DEFAULTS[key]}, or leave the preset out"
+                text = text.replace(f"leave {key} out", other)
+            raise DataError(f"preset {draft['preset']}: {text}") from None
         if path is not None and error.is_of_file(draft.flagged):
             raise DataError(f"{path}: {error}") from None
         raise
-
-
-def _of_preset(ref: str, error: UsageError) -> DataError:
-    """Return the error for wrong values of a preset, with advice on how to override them."""
-    text = str(error)
-    for key in error.keys & defaults.DEFAULTS.keys():
-        other = f"give {key} = {defaults.DEFAULTS[key]}, or leave the preset out"
-        text = text.replace(f"leave {key} out", other)
-    return DataError(f"preset {ref}: {text}")
 
 
 def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> ExperimentSpec:
@@ -184,10 +178,8 @@ def _fill_usual(draft: Draft, backend: serving.Chosen) -> defaults.Preset | None
 
     Return the preset, or None without a preset.
     """
-    workload, preset = (
-        defaults.read_workload(draft.get("workload", defaults.DEFAULTS["workload"])),
-        None,
-    )
+    workload = defaults.read_workload(draft.get("workload", defaults.DEFAULTS["workload"]))
+    preset = None
     machine = {} if backend is not None else defaults.machine_of_workload(workload)
     if (ref := draft.get("preset")) is not None:
         with about("preset", "backend.kind"):
@@ -227,9 +219,8 @@ def _tables(
 ) -> dict[str, Any]:
     """Return the tables settings, goodput and weights; flags override single entries."""
     flags = draft.of_flags()
-    assigned = draft.settings.of_flags()
     settings, weights = defaults.moved_weights(
-        resolved, defaults.table_of(file, "weights"), assigned
+        resolved, defaults.table_of(file, "weights"), draft.settings.of_flags()
     )
     given = weights | defaults.table_of(flags, "weights")
     return {
@@ -241,8 +232,7 @@ def _tables(
 
 def check_size(spec: ExperimentSpec) -> None:
     """Raise UsageError for clients that the workload cannot have, or for too many programs."""
-    plans = spec.client_plans()
-    programs = sum(map(expected_programs, plans))
+    programs = sum(map(expected_programs, spec.client_plans()))
     if programs <= MAX_PROGRAMS:
         return
     rate = "dp" if spec.request_rate is None else "request_rate"
@@ -259,13 +249,11 @@ def check_sessions(spec: ExperimentSpec) -> None:
     """Raise UsageError if the gateway decides by session but the workload has no sessions."""
     if not needs_sessions(spec.gateway):
         return
-    plans = spec.client_plans()
-    if not any(program_class(plan.kind).has_turns(plan.params) for plan in plans):
+    if not any(program_class(plan.kind).has_turns(plan.params) for plan in spec.client_plans()):
         raise UsageError(
             f"gateway = {spec.gateway!r}: the gateway decides by session, but every program of "
-            "the workload "
-            f"{spec.workload.name} is one request; choose a workload with sessions, such as "
-            "sessions, agent or tool-use, or a trace that names sessions"
+            f"the workload {spec.workload.name} is one request; choose a workload with sessions, "
+            "such as sessions, agent or tool-use, or a trace that names sessions"
         )
 
 
@@ -374,12 +362,7 @@ def with_trace(given: PlacedFlags) -> PlacedFlags:
     of the trace. Raises UsageError for contradicting flags, and DataError for a file that is not a
     trace.
     """
-    from fairbench.workloads.trace_workload import (
-        SCENARIO,
-        params_of,
-        trace_workload,
-        with_heavy,
-    )
+    from fairbench.workloads.trace_workload import SCENARIO, params_of, trace_workload, with_heavy
 
     trace, keys, backend = given.trace, given.keys, given.backend
     if "file" not in trace:

@@ -216,7 +216,12 @@ def _grid_points(sweep: Sweep) -> list[ExperimentSpec]:
         )
     found: dict[str, ExperimentSpec] = {}
     for draft in _drafts(sweep):
-        first = _resolve_quick(draft) if sweep.quick else _resolve(draft)
+        first = _resolve(draft)
+        if sweep.quick:
+            well_behaved = sum(not plan.misbehaving for plan in first.client_plans())
+            programs = ceil(QUICK_PROGRAMS / max(1, well_behaved))
+            timeless = {key: value for key, value in draft.items() if key != "duration_s"}
+            first = _resolve({**timeless, "num_programs": programs})
         for number in range(sweep.num_runs):
             spec = first.model_copy(update={"seed": first.seed + number})
             found.setdefault(identity(spec), spec)
@@ -247,11 +252,3 @@ def _values(values: Any) -> Sequence[Any]:
 def _resolve(draft: Mapping[str, Any]) -> ExperimentSpec:
     settings = {key: value for key, value in draft.items() if "." in key}
     return resolve({key: value for key, value in draft.items() if "." not in key}, settings)
-
-
-def _resolve_quick(draft: Mapping[str, Any]) -> ExperimentSpec:
-    plans = _resolve(draft).client_plans()
-    well_behaved = sum(not plan.misbehaving for plan in plans)
-    programs = ceil(QUICK_PROGRAMS / max(1, well_behaved))
-    timeless = {key: value for key, value in draft.items() if key != "duration_s"}
-    return _resolve({**timeless, "num_programs": programs})

@@ -116,7 +116,13 @@ def plan_comparison(
     for index, one in enumerate(new):
         if one.key in (earlier.key for earlier in new[:index]):
             raise UsageError(f"{one.name}: this experiment is given twice; give different ones")
-    return ComparisonPlan(tuple(members), _seeds(new, flags, model, num_runs))
+    seeds: Iterable[int] = ()
+    if new and model is not None and num_runs is None and "seed" not in flags:
+        seeds = model.by_seed
+    elif new:
+        first = new[0].spec.seed if model is None or "seed" in flags else min(model.by_seed)
+        seeds = range(first, first + (num_runs or NUM_RUNS))
+    return ComparisonPlan(tuple(members), tuple(seeds))
 
 
 def codes_of(flags: Mapping[str, Any]) -> list[str]:
@@ -134,10 +140,12 @@ def _to_run(
     """Return the experiments to run for an argument, one for each value of ``engine_code``."""
     if not (codes := codes_of(flags)):
         return [ToRun(argument, _spec(argument, flags, settings, model))]
-    made = [{**flags, "engine_code": code} for code in codes]
     return [
-        ToRun(f"{argument} {code}".strip(), _spec(argument, one, settings, model))
-        for code, one in zip(codes, made, strict=True)
+        ToRun(
+            f"{argument} {code}".strip(),
+            _spec(argument, {**flags, "engine_code": code}, settings, model),
+        )
+        for code in codes
     ]
 
 
@@ -222,20 +230,6 @@ def _spec(
     return experiment({**flags, "scheduler": argument}, settings, file)
 
 
-def _seeds(
-    new: Sequence[ToRun],
-    flags: Mapping[str, Any],
-    model: SchedulerResults | None,
-    num_runs: int | None,
-) -> tuple[int, ...]:
-    if not new:
-        return ()
-    if model is not None and num_runs is None and "seed" not in flags:
-        return tuple(model.by_seed)
-    first = new[0].spec.seed if model is None or "seed" in flags else min(model.by_seed)
-    return tuple(range(first, first + (num_runs or NUM_RUNS)))
-
-
 def called(sides: Sequence[SchedulerResults]) -> list[SchedulerResults]:
     """Name experiments by scheduler; if schedulers repeat, name experiments by file."""
     named = grid_labels([side.first.experiment for side in sides])
@@ -308,7 +302,15 @@ def carry_out(plan: ComparisonPlan, parent: Path, context: RunContext) -> Compar
         store = SweepStore.create(parent, sweep, specs)
         outcome = run_sweep(store, specs, options, context, "compare")
         ran = {experiment_key(side.first.experiment): side for side in _sides(outcome)}
-    sides = [_side(one, ran, outcome) for one in plan.members]
+        for one in plan.to_run:
+            if one.key not in ran:
+                why = outcome.failures[0].error if outcome.failures else "no run is finished"
+                failed = store.path / "failed"
+                raise RunFailed(f"{one.name} has no results: {why}; see {failed}")
+    sides = [
+        replace(ran[one.key], scheduler=one.name) if isinstance(one, ToRun) else one
+        for one in plan.members
+    ]
     return ComparedExperiments([called(sides)], outcome)
 
 
@@ -354,14 +356,3 @@ def grouped(
 
 def _sides(outcome: SweepOutcome) -> list[SchedulerResults]:
     return sides_of(checked_runs(run for cell in outcome.cells for run in cell.runs))
-
-
-def _side(
-    one: SchedulerResults | ToRun, ran: Mapping[str, SchedulerResults], outcome: SweepOutcome | None
-) -> SchedulerResults:
-    if isinstance(one, SchedulerResults):
-        return one
-    if one.key not in ran and outcome is not None:
-        why = outcome.failures[0].error if outcome.failures else "no run is finished"
-        raise RunFailed(f"{one.name} has no results: {why}; see {outcome.store.path / 'failed'}")
-    return replace(ran[one.key], scheduler=one.name)

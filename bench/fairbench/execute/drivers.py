@@ -330,8 +330,7 @@ def drive_sharded(
             with Journal(one):
                 pass
         for number, one in enumerate(folders):
-            shard = Shard(number, len(drivers))
-            team.tell(number, Begin(spec, target, one, vocab, shard))
+            team.tell(number, Begin(spec, target, one, vocab, Shard(number, len(drivers))))
         team.start_all(before)
         results = team.results()
         late = team.clocks_again()

@@ -157,16 +157,10 @@ class RemoteCrew:
         with ExitStack() as stack:
             listening = stack.enter_context(socket.create_server((self.address, 0)))
             listening.settimeout(POLL_S)
+            port = str(listening.getsockname()[1])
             processes = [
                 place.start(
-                    [
-                        place.python,
-                        "-m",
-                        MODULE,
-                        self.address,
-                        f"{listening.getsockname()[1]}",
-                        f"{number}",
-                    ],
+                    [place.python, "-m", MODULE, self.address, port, str(number)],
                     folder / f"driver-{number}.log",
                     {KEY: key.hex()},
                 )

@@ -61,7 +61,12 @@ class SentFiles:
                     "in a folder above it, or give an absolute path that is the same on "
                     "every node"
                 )
-            for below, file in _files(name):
+            if Path(name).is_dir():
+                paths = (path for path in sorted(Path(name).rglob("*")) if path.is_file())
+                found = {str(path): path for path in paths}
+            else:
+                found = {name: find_trace_file(name)}
+            for below, file in found.items():
                 if PurePath(name).is_absolute():
                     fixed[below] = digest(file, below)
                 else:
@@ -111,16 +116,6 @@ class SentFiles:
                     del os.environ[key]
                 else:
                     os.environ[key] = value
-
-
-def _files(name: str) -> Iterator[tuple[str, Path]]:
-    """Yield the name and the path of a file, or of each file in a folder."""
-    if not Path(name).is_dir():
-        yield name, find_trace_file(name)
-        return
-    for path in sorted(Path(name).rglob("*")):
-        if path.is_file():
-            yield str(path), path
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from time import process_time
 from typing import Any, NamedTuple
@@ -94,8 +96,7 @@ def jobs_left(
     UsageError if the engine code of a finished run has changed since that run.
     """
     check_same_code(store, specs)
-    jobs = _jobs(store, specs, with_alone=with_alone)
-    return sorted(jobs, key=lambda job: -job.requests)
+    return sorted(_jobs(store, specs, with_alone=with_alone), key=lambda job: -job.requests)
 
 
 def _jobs(
@@ -157,12 +158,11 @@ def keep_all(
 
 def expected_requests(spec: ExperimentSpec, plans: Iterable[ClientPlan]) -> float:
     """Estimate the number of requests of all clients, from the first program of each client."""
-    return sum(expected_programs(plan) * _requests_of_one(spec, plan) for plan in plans)
-
-
-def _requests_of_one(spec: ExperimentSpec, plan: ClientPlan) -> int:
-    programs = program_stream(plan, seed=spec.seed)
-    return next((program.demand.requests for _, program in programs), 0)
+    return sum(
+        expected_programs(plan) * program.demand.requests
+        for plan in plans
+        for _, program in islice(program_stream(plan, seed=spec.seed), 1)
+    )
 
 
 class FailedPoint(NamedTuple):
@@ -185,7 +185,11 @@ def keep_outcome(
         return ""
     if interrupted():
         return ""
-    error, traceback = _why(result)
+    if isinstance(result, Failure):
+        error, traceback = str(result.error), result.details
+    else:
+        error = result.get("notes", {}).get("complete", "its process was told to stop")
+        traceback = ""
     store.save_failure(key, name, error, traceback)
     return error
 
@@ -194,12 +198,6 @@ def tell_ended(context: RunContext, name: str, error: str, number: int, count: i
     """Report that a task has ended or failed, except after an interruption."""
     if not context.interrupted():
         context.progress.ended(f"{name} failed" if error else name, number, count)
-
-
-def _why(result: Any) -> tuple[str, str]:
-    if isinstance(result, Failure):
-        return str(result.error), result.details
-    return result.get("notes", {}).get("complete", "its process was told to stop"), ""
 
 
 # A test of the processor's speed makes ``ADDITIONS`` additions, which take less than 0.1 s.
@@ -242,7 +240,9 @@ class TimeEstimate(NamedTuple):
 def estimate(requests: Iterable[float]) -> TimeEstimate:
     """Estimate the cost of simulations; ``requests`` has each simulation's number of requests."""
     counts = list(requests)
-    total, load, processors = sum(counts), _runnable_processes(), _processors()
+    total, load, processors = sum(counts), 0.0, _processors()
+    with suppress(AttributeError, OSError):  # Some systems do not report their load.
+        load = os.getloadavg()[0]
     # A simulation gets the fraction ``share`` of a processor's time beside other processes.
     share = processors / (processors + load)
     seconds = total * ADDITIONS_PER_REQUEST * _addition_s() / processors / share
@@ -251,14 +251,6 @@ def estimate(requests: Iterable[float]) -> TimeEstimate:
 
 def _processors() -> int:
     return os.cpu_count() or 1
-
-
-def _runnable_processes() -> float:
-    """Return the recent number of runnable processes, or 0 if the system does not report it."""
-    try:
-        return os.getloadavg()[0]
-    except (AttributeError, OSError):
-        return 0.0
 
 
 def _addition_s() -> float:

@@ -381,8 +381,7 @@ def _surprises(
             f"it in the busiest minute, around {facts['peak_s']:.0f} s; the scheduler "
             "decides which clients wait then"
         )
-    few = sum(size < FEW for size in sizes)
-    if few:
+    if few := sum(size < FEW for size in sizes):
         absent = sum(size < 1 for size in sizes)
         more = f", and {absent:,} of them fewer than one" if absent else ""
         yield (
@@ -421,8 +420,7 @@ def _short(
             own.append(weights.get(plan.client, 1.0))
             good.append(not plan.misbehaving)
     given = max_min(1.0, demands, own)
-    short = int(np.sum((given < 0.999 * np.asarray(demands)) & np.asarray(good)))
-    if short:
+    if short := int(np.sum((given < 0.999 * np.asarray(demands)) & np.asarray(good))):
         yield (
             f"{short:,} of {sum(good):,} well-behaved clients need more than a fair "
             "share, so they wait under a fair scheduler, too"

@@ -65,7 +65,7 @@ def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> It
         first = first or number
         where = f"{shown}, line {number}"
         try:
-            yield FilePlace(where, _json_object(parsed(data, where), where))
+            yield _object_at(where, data)
         except DataError:
             if number > first or not (
                 wholes := _whole_objects(TextLine(number, data), found, shown)
@@ -95,26 +95,20 @@ def _whole_objects(first: TextLine, rest: Iterator[TextLine], shown: str) -> lis
             open_part = (0, bytearray())
     parts += [open_part] if open_part[1] else []
     try:
-        return [
-            FilePlace(
-                shown, _json_object(parsed(b"".join(part for _, part in parts), shown), shown)
-            )
-        ]
+        return [_object_at(shown, b"".join(part for _, part in parts))]
     except DataError:
         pass
     try:
-        numbered = [(f"{shown}, line {number}", bytes(part)) for number, part in parts]
-        return [
-            FilePlace(where, _json_object(parsed(part, where), where)) for where, part in numbered
-        ]
+        return [_object_at(f"{shown}, line {number}", bytes(part)) for number, part in parts]
     except DataError:
         return []
 
 
-def _json_object(content: Any, where: str) -> dict[str, Any]:
+def _object_at(where: str, data: bytes) -> FilePlace:
+    content = parsed(data, where)
     if not isinstance(content, dict):
         raise DataError(f"{where}: must be a JSON object")
-    return content
+    return FilePlace(where, content)
 
 
 def json_file(file: Traversable, shown: str, *, strict: bool = False) -> Any:

@@ -13,13 +13,11 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import is_dataclass
-from hashlib import sha256
 from importlib.resources.abc import Traversable
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import isabstract
 from itertools import dropwhile
 from pathlib import Path
-from re import fullmatch
 from types import ModuleType
 from typing import IO, Any, NamedTuple, cast
 
@@ -215,11 +213,11 @@ class Unpacked(io.RawIOBase):
             if not self._data:
                 self._data = self._packed.read(CHUNK)
                 self._taken += len(self._data)
+                if not self._data and self._member is None:
+                    return b""
             if self._member is None:
                 self._data = self._data.lstrip(b"\0")
                 if not self._data:
-                    if self._ends_here():
-                        return b""
                     continue
                 self._member = zlib.decompressobj(wbits=GZIP)
             elif not self._data:
@@ -231,11 +229,6 @@ class Unpacked(io.RawIOBase):
             if found:
                 self._check_ratio(found)
                 return found
-
-    def _ends_here(self) -> bool:
-        self._data = self._packed.read(CHUNK)
-        self._taken += len(self._data)
-        return not self._data
 
     def _check_ratio(self, data: bytes) -> None:
         self._read += len(data)
@@ -342,9 +335,8 @@ def module_of(path: Path, named_by: str) -> ModuleType:
     ``named_by`` is the flag or variable that named the file. Raises UsageError if the file cannot
     be run.
     """
-    digest = sha256(bytes(path)).hexdigest()
     # The hash makes the module's name unique to the path of its file.
-    name = f"{path.stem.replace('.', '_')}_{digest[:12]}"
+    name = f"{path.stem.replace('.', '_')}_{hashlib.sha256(bytes(path)).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = spec_from_file_location(name, path)
@@ -382,7 +374,7 @@ def classes_in(path: Path, named_by: str, base: type, key: str) -> Iterator[tupl
 
 def _missing_part(found: Any, key: str) -> str:
     """Return the missing part of a user's class, for an error message, or "" if none is missing."""
-    if not fullmatch(r"[\w-]+", str(getattr(found, key, ""))):
+    if not re.fullmatch(r"[\w-]+", str(getattr(found, key, ""))):
         return f'a {key} of letters, digits and -, such as {key} = "mine"'
     if isabstract(found):
         return f"a method {min(found.__abstractmethods__)}"

@@ -202,10 +202,9 @@ class ReachedPlace:
 
     def free_ports(self, count: int) -> list[int]:
         try:
-            found = self.reach.ask(list[int], self.python, "ports", str(count))
+            return self.reach.ask(list[int], self.python, "ports", str(count))
         except UsageError as error:
             raise RunFailed(f"{error}") from None
-        return found
 
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]

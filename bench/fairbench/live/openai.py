@@ -145,19 +145,10 @@ def usage_in(usage: Any, payload: bytes) -> ReportedUsage | None:
     if found is None:
         return None
     told = {name: found[name] for name in ReportedUsage.__struct_fields__ if name in found}
-    if (
-        _first_known(told, _DETAILS) is None
-        and (cached := _first_known(found, _CACHED)) is not None
-    ):
+    details = _first_known(told, _DETAILS)
+    if details is None and (cached := _first_known(found, _CACHED)) is not None:
         told["prompt_tokens_details"] = {"cached_tokens": cached}
     return msgspec.convert(told, ReportedUsage)
-
-
-def output_tokens_in(usage: dict[str, Any]) -> int | None:
-    """Return the number of output tokens in a ``usage``, or None without a valid number."""
-    with suppress(ValueError):
-        return _token_count(_first_known(usage, _OUTPUT))
-    return None
 
 
 def _counts_in(value: Any) -> dict[str, Any] | None:
@@ -224,8 +215,7 @@ def typed(answer: Any) -> Typed | None:
     if kind in _MESSAGE_EVENTS:
         return _message_event(answer, kind)
     if answer.object == RESPONSE:
-        fields = {name: getattr(answer, name) for name in answer.__struct_fields__}
-        return _response(fields)
+        return _response({name: getattr(answer, name) for name in answer.__struct_fields__})
     if kind == MESSAGE and isinstance(answer.content, list):
         texts = tuple(texts_in(answer.content, _NO_OUTPUT))
         return Typed(texts, answer.stop_reason, answer.usage, answer.error, whole=True)
@@ -379,13 +369,6 @@ def answered(payload: bytes) -> Answered | None:
         return None
 
 
-def error_text(error: Any) -> str:
-    """Return the message of an API's error, which is a text or an object with a text."""
-    if isinstance(error, dict):
-        return str(error.get("message", error))
-    return str(error)
-
-
 def reason_fault(reason: Any) -> Fault | None:
     """Return the fault that a finish reason indicates, or None for a normal reason.
 
@@ -449,7 +432,11 @@ def whole_fault(payload: bytes) -> Fault | None:
     found = judge(answer)
     if answer is None or found.fault is not None:
         return found.fault
-    ended = found.ended and _has_place(answer) and not _ended_with(answer, _CALLS)
+    # An answer has a field for output, which may be empty.
+    places: list[Any] = [answer.text, answer.output_ids, answer.output, answer.content]
+    places += [choice.text if choice.message is None else 0 for choice in answer.choices or ()]
+    has_place = any(place is not None for place in places)
+    ended = found.ended and has_place and not _ended_with(answer, _CALLS)
     idle = _reported(answer) == 0 and not _ended_with(answer, _MAY_BE_EMPTY)
     return None if found.output or (ended and not idle) else NO_OUTPUT
 
@@ -478,7 +465,12 @@ class StreamJudge:
             found = found._replace(output=False, texts=() if repeats else found.texts)
         if found.ended and found.answer is not None:
             self.ended = True
-            self._ends |= _ended_choices(found.answer)
+            # An answer without choices counts as choice 0.
+            self._ends |= {
+                choice.index if isinstance(choice.index, int) else 0
+                for choice in found.answer.choices or ()
+                if choice.finish_reason
+            } or {0}
             self.may_be_empty |= _ended_with(found.answer, _MAY_BE_EMPTY)
             self._promised |= _ended_with(found.answer, _CALLS)
         self.output |= found.output
@@ -514,16 +506,6 @@ def _status(*said: Any) -> int | None:
     return None
 
 
-def _ended_choices(answer: Answered) -> set[Any]:
-    """Return the indices of the choices that have ended, or {0} for an answer without choices."""
-    ended = {
-        choice.index if isinstance(choice.index, int) else 0
-        for choice in answer.choices or ()
-        if choice.finish_reason
-    }
-    return ended or {0}
-
-
 def _error_of(answer: Answered, event: str, named: Typed | None) -> Fault | None:
     error = answer.error or (named and named.error)
     for choice in answer.choices or ():
@@ -534,10 +516,10 @@ def _error_of(answer: Answered, event: str, named: Typed | None) -> Fault | None
         error = answer.message or answer.detail or (ERROR if is_error else None)
     if not error:
         return None
-    fields = error if isinstance(error, dict) else {}
+    fields = error if isinstance(error, dict) else {}  # Some servers send only a text.
     codes = [fields.get(name) for name in ("code", "status", "status_code", "type")]
     codes += [answer.code, answer.status, answer.status_code, answer.type, answer.error_type]
-    return Fault(error_text(error)[:MOST_SHOWN], _status(*codes))
+    return Fault(str(fields.get("message", error))[:MOST_SHOWN], _status(*codes))
 
 
 def _reasons(answer: Answered) -> list[Any]:
@@ -548,22 +530,19 @@ def _reasons(answer: Answered) -> list[Any]:
     return [*reasons, named.reason] if named and named.reason else reasons
 
 
-def _has_place(answer: Answered) -> bool:
-    """Return whether an answer has a field for output, which may be empty."""
-    places = [choice.text if choice.message is None else 0 for choice in answer.choices or ()]
-    others = answer.text, answer.output_ids, answer.output, answer.content
-    return any(place is not None for place in (*places, *others))
-
-
 def _ended_with(answer: Answered, kinds: Sequence[str]) -> bool:
     ends = [one.get("type") if isinstance(one, dict) else one for one in _reasons(answer)]
     return any(str(end).lower() in kinds for end in ends)
 
 
 def _reported(answer: Answered) -> int | None:
+    """Return the number of output tokens that an answer reports, or None without a valid number."""
     named = typed(answer)
     told = answer.meta_info or answer.usage or (named and named.usage)
-    return output_tokens_in(told) if isinstance(told, dict) else None
+    if isinstance(told, dict):
+        with suppress(ValueError):
+            return _token_count(_first_known(told, _OUTPUT))
+    return None
 
 
 # An image, a sound or a video counts as 1,024 tokens. In current models, an image of 1,024 x 1,024
@@ -653,20 +632,16 @@ def pieces_of(message: Mapping[str, Any], start: str) -> list[Piece]:
     return [*joined, "".join([*texts, others])]
 
 
-def _content_parts(content: list[Any]) -> Iterator[Piece]:
-    for part in content:
-        for name, value in part.items():
-            if name in _MEDIA or (name == "source" and part.get("type") == "image"):
-                yield media_of(value)
-            elif name != "type":
-                yield from _texts(value)
-
-
 def _texts(value: Any) -> Iterator[Piece]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list) and all(isinstance(part, dict) for part in value):
-        yield from _content_parts(value)  # A tool's result may also be a list of parts.
+        for part in value:  # A tool's result may also be a list of parts.
+            for name, content in part.items():
+                if name in _MEDIA or (name == "source" and part.get("type") == "image"):
+                    yield media_of(content)
+                elif name != "type":
+                    yield from _texts(content)
     elif value is not None:
         yield msgspec.json.encode(value).decode()
 

@@ -269,19 +269,17 @@ def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
     except AttributeError as error:
         raise UsageError(f"{engine} has no {target}: {error}") from None
     except Exception as error:  # Importing a broken package may raise any exception.
-        raise UsageError(f"{engine} cannot be imported: {_cause(error)}") from None
+        cause: BaseException = error
+        while (deeper := cause.__cause__ or cause.__context__) is not None:
+            cause = deeper
+        reason = f"{type(cause).__name__}: {cause}".splitlines()[0]
+        raise UsageError(f"{engine} cannot be imported: {reason}") from None
     found = tuple(inspect.signature(function).parameters)
     if found[: len(expected)] != expected:
         raise UsageError(
             f"{engine}'s {target} takes the arguments {', '.join(found)} instead of "
             f"{', '.join(expected)}"
         )
-
-
-def _cause(error: BaseException) -> str:
-    while (deeper := error.__cause__ or error.__context__) is not None:
-        error = deeper
-    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def allow_untested() -> None:

@@ -241,8 +241,6 @@ CLOCK_FILE = "clock.json"
 FOLDER = "driver-{number}"
 TIMES = ("arrival_s", "submit_s", "admitted_s", "first_token_s", "finish_s")
 
-R = TypeVar("R", RequestRecord, ProgramRecord)
-
 
 class Offset(msgspec.Struct, frozen=True):
     """The offset of a driver's clock from this machine's clock, in seconds.
@@ -266,13 +264,12 @@ def compare_clocks(
     between question and answer, so the error is at most half of the round-trip time (Cristian,
     "Probabilistic clock synchronization", 1989). The fastest of ``rounds`` readings is used.
     """
-    return min((_once(ask, now_s) for _ in range(rounds)), key=lambda found: found.uncertainty_s)
-
-
-def _once(ask: Callable[[], float], now_s: Callable[[], float]) -> Offset:
-    asked_s, read_s, heard_s = now_s(), ask(), now_s()
-    middle_s = (asked_s + heard_s) / 2
-    return Offset(middle_s, read_s - middle_s, (heard_s - asked_s) / 2)
+    readings = []
+    for _ in range(rounds):
+        asked_s, read_s, heard_s = now_s(), ask(), now_s()
+        middle_s = (asked_s + heard_s) / 2
+        readings.append(Offset(middle_s, read_s - middle_s, (heard_s - asked_s) / 2))
+    return min(readings, key=lambda reading: reading.uncertainty_s)
 
 
 class ClockComparison(msgspec.Struct, frozen=True):
@@ -360,7 +357,7 @@ def merge(folder: Path, time_scale: float) -> None:
                 journal.program(corrected(program, clock, time_scale))
 
 
-def corrected(record: R, clock: ClockComparison, time_scale: float) -> R:
+def corrected(record: _Record, clock: ClockComparison, time_scale: float) -> _Record:
     """Return the record with its times on this machine's clock, corrected for clock drift."""
     if not clock.drift_s:
         return record

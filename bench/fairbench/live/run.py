@@ -63,26 +63,17 @@ def router_recipe(
         arguments += ["--max-queue", str(UNLIMITED), "--grace", "0", "--no-client-limit"]
         for worker in workers:
             arguments += ["--worker-url", worker.as_option()]
-        for key, value in spec.settings.items():
-            if key.startswith(f"{spec.router}."):
-                arguments += ["--set", f"{key}={toml_value(value)}"]
-        arguments += [*_admission_flags(spec), *objective_flags(spec)]
-        return [*arguments, *weight_flags(sent_weights(spec))]
+        own = f"{spec.router}."
+        settings = {key: value for key, value in spec.settings.items() if key.startswith(own)}
+        if (params := spec.admission) is not None:
+            # Admission control uses the timing profile of the experiment by default.
+            params = replace(params, profile=params.profile or spec.gpu)
+            settings |= as_settings(ADMISSION, params)
+        for key, value in settings.items():
+            arguments += ["--set", f"{key}={toml_value(value)}"]
+        return [*arguments, *objective_flags(spec), *weight_flags(sent_weights(spec))]
 
     return servers.Recipe("router", command, place=place)
-
-
-def _admission_flags(spec: ExperimentSpec) -> list[str]:
-    """Return the flags of ``fairbench serve`` for admission control.
-
-    By default, admission control uses the timing profile of the experiment.
-    """
-    params = spec.admission
-    if params is None:
-        return []
-    settings = as_settings(ADMISSION, replace(params, profile=params.profile or spec.gpu))
-    assigned = (f"{key}={toml_value(value)}" for key, value in settings.items())
-    return [part for one in assigned for part in ("--set", one)]
 
 
 def external_recipe(
@@ -110,28 +101,6 @@ def takes_requests(url: str) -> bool:
     found = [status_of(url + page, timeout_s=servers.HEALTH_TIMEOUT_S) for page in READY_PAGES]
     answers = [status for status in found if status is not None]
     return len(answers) == len(found) and min(answers) < 300 and max(answers) < 500
-
-
-@contextmanager
-def running_router(
-    spec: ExperimentSpec,
-    workers: Sequence[WorkerAddress],
-    log_dir: Path,
-    *,
-    timeout_s: float,
-    interrupted: Callable[[], bool] = lambda: False,
-    listen: str = LOOPBACK,
-) -> Iterator[servers.Server]:
-    """Start the router, and end it after the ``with`` block.
-
-    Raises the errors that ``start_all`` raises.
-    """
-    recipe = router_recipe(spec, workers, listen)
-    (server,) = servers.start_all([recipe], log_dir, timeout_s=timeout_s, interrupted=interrupted)
-    try:
-        yield server
-    finally:
-        servers.stop_all([server])
 
 
 OnProgress = Callable[[servers.ServersProgress | DriveProgress], None]
@@ -239,26 +208,20 @@ def _serving(
         return
     with ExitStack() as stack:
         if workers is None:
-            workers = stack.enter_context(
-                running_workers(
-                    spec, folder, options, on_ready=on_progress, interrupted=interrupted
-                )
+            starting = running_workers(
+                spec, folder, options, on_ready=on_progress, interrupted=interrupted
             )
+            workers = stack.enter_context(starting)
         else:
-            assert workers.can_serve(spec), (
-                "these workers differ from the workers that the spec asks for"
-            )
+            assert workers.can_serve(spec), "the workers have other settings than the spec"
             workers.flush_cache()
-        router = stack.enter_context(
-            running_router(
-                spec,
-                workers.addresses,
-                folder,
-                timeout_s=options.ready_timeout_s,
-                interrupted=interrupted,
-                listen=listen,
-            )
+        (router,) = servers.start_all(
+            [router_recipe(spec, workers.addresses, listen)],
+            folder,
+            timeout_s=options.ready_timeout_s,
+            interrupted=interrupted,
         )
+        stack.callback(servers.stop_all, [router])
         served = replace(backend.served(workers.server_info()), hosts=workers.hosts)
         if reason := too_small(spec, served.pool_tokens):
             raise RunFailed(f"the servers started, but {reason}")

@@ -35,7 +35,7 @@ from fairbench.live.records import (
 )
 from fairbench.metrics.catalogue import forget_needing
 from fairbench.metrics.metric import Needs
-from fairbench.metrics.records import Facts, Floats, Measurements, TokenGaps, WorkPrices
+from fairbench.metrics.records import Facts, Floats, Measurements, TokenGaps
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import RunResult, Tables
 from fairbench.metrics.totals import statistic_of
@@ -94,14 +94,12 @@ def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
             kind, _, said = request.error.partition(":")
             by_server = kind.startswith(("HTTP", "stream error", "no answer"))
             if not messages.get(kind) and by_server:
-                messages[kind] = printable(shortened(_message(said.strip())))
+                said = said.strip()
+                # The error's JSON may be cut off.
+                found = _MESSAGE.search(said) if said.startswith("{") else None
+                said = found[1].replace('\\"', '"') if found else " ".join(said.split())
+                messages[kind] = printable(shortened(said))
     return messages
-
-
-def _message(said: str) -> str:
-    """Return the message in an error's JSON, which may be cut off, or else the whole text."""
-    found = _MESSAGE.search(said) if said.startswith("{") else None
-    return found[1].replace('\\"', '"') if found else " ".join(said.split())
 
 
 def summary_of(
@@ -147,47 +145,37 @@ def _measured(records: LiveRecords) -> Measurements:
     """
     requests = records.requests
     held_s = [r.held_s for r in requests if r.held_s or r.submit_s is not None]
+    # The stored table of requests is sorted by request id.
+    rows = sorted(requests, key=lambda record: record.request_id)
+    first_s = np.array([row.chunk_s[0] if row.chunk_s else np.nan for row in rows])
+    gaps = TokenGaps.after(first_s, [np.diff(row.chunk_s) for row in rows], ())
     return Measurements(
         gaps_s(requests),
         lateness_ms(requests),
         np.array(held_s, float),
         _estimated(records),
-        _token_gaps(requests),
+        gaps if len(gaps.request) else None,
     )
 
 
-def _token_gaps(requests: Iterable[RequestRecord]) -> TokenGaps | None:
-    """Return the gaps before all chunks except each request's first chunk."""
-    # The stored table of requests is sorted by request id.
-    rows = sorted(requests, key=lambda record: record.request_id)
-    first_s = np.array([row.chunk_s[0] if row.chunk_s else np.nan for row in rows])
-    found = TokenGaps.after(first_s, [np.diff(row.chunk_s) for row in rows], ())
-    return found if len(found.request) else None
-
-
 def _facts(spec: ExperimentSpec, result: DriveResult, served: Served) -> Facts:
-    workers = served.workers or spec.dp
     bound, reason = _service_bound(spec, served)
+    prices = None  # The GPU time of requests on real servers is not known.
+    if served.timing_profile is not None and is_known(served.timing_profile):
+        profile = load_profile(served.timing_profile)
+        engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, profile)
+        prices = engine_prices(engine, profile)
     return run_facts(
         spec,
         spec.client_plans(),
         last_arrival_s=result.last_arrival_s,
         end_s=result.end_s,
-        workers=workers,
+        workers=served.workers or spec.dp,
         pool_tokens=served.pool_tokens or 0,
         bound=bound,
         bound_unavailable=reason,
-        prices=_prices(spec, served),
+        prices=prices,
     )
-
-
-def _prices(spec: ExperimentSpec, served: Served) -> WorkPrices | None:
-    """Return the prices that yield requests' least GPU time, or None for a real server."""
-    if served.timing_profile is None or not is_known(served.timing_profile):
-        return None
-    profile = load_profile(served.timing_profile)
-    engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, profile)
-    return engine_prices(engine, profile)
 
 
 def _service_bound(spec: ExperimentSpec, served: Served) -> tuple[ServiceBound | None, str]:

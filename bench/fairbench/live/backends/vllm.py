@@ -44,13 +44,12 @@ class VLLMBackend(RealServerBackend[VLLM]):
 
     def recipe(self, number: int, place: ReplicaPlace) -> Recipe:
         server = [place.python, "-m", plugin_of("vllm")]
-        # With ``VLLM_SERVER_DEV_MODE``, vLLM offers an HTTP page that empties its cache.
-        environment = self._plugin() | {"VLLM_SERVER_DEV_MODE": "1"}
         return Recipe(
             name=f"worker-{number}",
             command=lambda ports: [*server, *self._arguments(place, ports)],
             ports=3,
-            environment={**environment, **place.environment},
+            # With ``VLLM_SERVER_DEV_MODE``, vLLM offers an HTTP page that empties its cache.
+            environment={**self._plugin(), "VLLM_SERVER_DEV_MODE": "1", **place.environment},
             kv_events=KV_EVENTS if place.host == LOOPBACK else KV_EVENTS_FAR,
             place=place,
         )

@@ -188,7 +188,7 @@ async def drive(
         clock = RunClock(target.time_scale, starts_in_s())
         # The drivers of a run use different request ids.
         ids = count(shard.number, shard.drivers)
-        run = _Run(spec, target, _api(target, vocab), pool, journal, clock, len(streams), ids)
+        run = _Run(spec, target, vocab, pool, journal, clock, len(streams), ids)
         if target.api == "generate" and shard.drivers == 1:
             # With other APIs, a chat template adds unknown tokens to the prompts.
             run.caller.prefixes = DistinctPrefixes()
@@ -239,13 +239,6 @@ def _streams(spec: ExperimentSpec, shard: records.Shard) -> list[_Stream]:
     ]
 
 
-def _api(target: DriverTarget, vocab: range) -> ServerApi:
-    if target.api == "generate":
-        return AskGenerate(vocab, target.extra_body)
-    ask = AskChat if target.api == "chat" else AskCompletions
-    return ask(target.model, target.extra_body, target.max_tokens_field)
-
-
 class _Run:
     """A run on real servers in progress."""
 
@@ -253,7 +246,7 @@ class _Run:
         self,
         spec: ExperimentSpec,
         target: DriverTarget,
-        api: ServerApi,
+        vocab: range,
         pool: Pool,
         journal: records.Journal,
         clock: RunClock,
@@ -266,6 +259,11 @@ class _Run:
         self._journal = journal
         self._arrivals_open = streams
         self._service = {plan.client: 0 for plan in spec.client_plans()}
+        if target.api == "generate":
+            api: ServerApi = AskGenerate(vocab, target.extra_body)
+        else:
+            ask = AskChat if target.api == "chat" else AskCompletions
+            api = ask(target.model, target.extra_body, target.max_tokens_field)
         self.caller = Caller(target, api, self.clock, pool, self._on_request, ids)
         self._programs = ProgramRunner(self.caller, self.clock, journal)
 
@@ -281,7 +279,9 @@ class _Run:
             while not work.done():
                 if interrupted():
                     return False
-                if self._past_limit():
+                end_s = max(self.last_arrival_s, self._spec.duration_s or 0.0)
+                late = self.clock.now_s() > end_s + self._spec.max_drain_s
+                if late and not self._arrivals_open:
                     return True
                 if on_progress is not None:
                     on_progress(self._progress())
@@ -336,12 +336,6 @@ class _Run:
         waits = isinstance(room, asyncio.Semaphore) and room.locked()
         async with room:
             await self._programs.run_program(program, self.clock.now_s() if waits else arrival_s)
-
-    def _past_limit(self) -> bool:
-        if self._arrivals_open:
-            return False
-        end_s = max(self.last_arrival_s, self._spec.duration_s or 0.0)
-        return self.clock.now_s() > end_s + self._spec.max_drain_s
 
     def _on_request(self, record: records.RequestRecord) -> None:
         self._journal.request(record)

@@ -196,8 +196,7 @@ class ServerApi(Protocol):
 
 def with_extra(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     """Add fields to a request body; a new field with the value null removes an old field."""
-    merged = {**content, **extra}
-    return {name: value for name, value in merged.items() if value is not None}
+    return {name: value for name, value in {**content, **extra}.items() if value is not None}
 
 
 def rendered(

@@ -37,8 +37,11 @@ def found_gpus() -> Gpus:
     cuda, hip = _listed_in(VISIBLE), _listed_in(HIP)
     if cuda is not None and hip is None:
         return Gpus(cuda)
-    if listed := _of_nvidia():
-        return Gpus(listed if cuda is None else cuda)
+    command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    with suppress(OSError, subprocess.SubprocessError):
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        if nvidia := listed.stdout.split():
+            return Gpus(nvidia if cuda is None else cuda)
     if hip is not None:
         return Gpus(hip, (HIP,) if cuda is None else (HIP, VISIBLE))
     if not (amd := rocm_gpus()):
@@ -66,15 +69,6 @@ def server_gpus(*, dp: int, tp: int, share: bool) -> list[dict[str, str]]:
 def _listed_in(variable: str) -> list[str] | None:
     text = os.environ.get(variable)
     return None if text is None else [gpu.strip() for gpu in text.split(",") if gpu.strip()]
-
-
-def _of_nvidia() -> list[str]:
-    command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
-    try:
-        listed = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return listed.stdout.split()
 
 
 def assign(gpus: list[str], *, dp: int, tp: int, share: bool) -> list[str]:
@@ -109,17 +103,17 @@ def rocm_gpus() -> list[str]:
         nodes = sorted((ROOT / NODES).iterdir(), key=lambda node: int(node.name))
     except (OSError, ValueError):
         return []
-    return [str(number) for number in range(sum(_is_usable(ROOT, node) for node in nodes))]
+    return [str(number) for number in range(sum(map(_is_usable, nodes)))]
 
 
-def _is_usable(base: Path, node: Path) -> bool:
+def _is_usable(node: Path) -> bool:
     try:
         lines = (node / "properties").read_text().splitlines()
     except (OSError, UnicodeDecodeError):
         return False
     has = dict(line.split(maxsplit=1) for line in lines if " " in line)
     minor = has.get("drm_render_minor", "")
-    return has.get("simd_count", "0") != "0" and (base / RENDER.format(minor=minor)).exists()
+    return has.get("simd_count", "0") != "0" and (ROOT / RENDER.format(minor=minor)).exists()
 
 
 MISSING = """
@@ -182,8 +176,7 @@ class ServerPython:
             )
         if self.plugin:
             release = f"{plugin_of(self.plugin)}.release"
-            refused = ask_python(python, REFUSED, release, *self.check.split()).strip()
-            if refused:
+            if refused := ask_python(python, REFUSED, release, *self.check.split()).strip():
                 raise UsageError(f"server_python {python}: {refused}")
         return python
 

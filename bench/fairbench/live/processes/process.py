@@ -23,9 +23,9 @@ TAIL_LINES = 20
 CAUSE_BYTES = 2**20
 LONGEST = 500  # maximum number of characters of a log line that a message quotes
 
-# ``_BEFORE`` matches prefixes of log messages: a process, a level with a time, a file, or a rank.
+# ``_BEFORE`` matches all prefixes of a log message: a process, a level with a time, a file, a rank.
 _BEFORE = re.compile(
-    r"(?:\([^()]{1,80}\) |(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d [\d:]{8} |\[[^\[\]]{1,80}\] )"
+    r"^(?:\([^()]{1,80}\) |(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d [\d:]{8} |\[[^\[\]]{1,80}\] )+"
 )
 _RAISED = re.compile(r"[A-Za-z_][\w.]{0,100}(?:Error|Exception|Exit|Failure): ?\S")
 _REFUSED = re.compile(r"(?:\S{1,80}: error: |fairbench: )\S")
@@ -69,28 +69,17 @@ def cause_of(text: str) -> str:
     an earlier message. Without such a message, the last line is returned. Advice is added if a GPU
     is missing. Characters that cannot be printed are escaped.
     """
-    plain = [_without_prefix(line) for line in text.splitlines() if line.strip()]
+    plain = [_BEFORE.sub("", line) for line in text.splitlines() if line.strip()]
     causes = [
         f"{line}: {below.strip()}" if "validation error" in line else line
         for line, below in pairwise([*plain, ""])
-        if _is_cause(line)
+        if any(kind.match(line) for kind in (_RAISED, _REFUSED, _KILLED))
+        and not any(echo in line for echo in _ECHOES)
     ]
     said = (causes or plain or [""])[-1].strip().removeprefix("fairbench: ")
     said = printable(said)[:LONGEST]
     missing = any(part in line for line in causes for part in GPU_MISSING)
     return f"{said}; {WITHOUT_GPU}" if missing else said
-
-
-def _without_prefix(line: str) -> str:
-    while found := _BEFORE.match(line):
-        line = line[found.end() :]
-    return line
-
-
-def _is_cause(line: str) -> bool:
-    if any(echo in line for echo in _ECHOES):
-        return False
-    return any(kind.match(line) for kind in (_RAISED, _REFUSED, _KILLED))
 
 
 GRACE_S = 10.0
