@@ -37,8 +37,10 @@ def attack_text(
     """
     table = plain_table("", *KEYS, "P95")
     for row in rows:
+        times = f"{row.get('programs', 1.0):.2f}"
+        about = row["about"] if times == "1.00" else f"{row['about']}, {times} times the programs"
         p95 = (">" if row["more"] and row["p95"] else "") + show(row["p95"], DIGITS)
-        table.add_row(*map(Text, (_about(row), *(show(row[key], DIGITS) for key in KEYS), p95)))
+        table.add_row(*map(Text, (about, *(show(row[key], DIGITS) for key in KEYS), p95)))
     blocks: list[RenderableType] = [
         Text(title, style="bold"),
         Text(),
@@ -47,15 +49,6 @@ def attack_text(
         Text(EXPLAINED, style="dim"),
     ]
     return printed(Group(*blocks), colour=colour, width=width)
-
-
-def _about(row: Mapping[str, Any]) -> str:
-    """Describe the attack of a table row.
-
-    The text ends with the ratio of programs if attacker and honest twin send different numbers.
-    """
-    times = f"{row.get('programs', 1.0):.2f}"
-    return row["about"] if times == "1.00" else f"{row['about']}, {times} times the programs"
 
 
 def processors_text(hours: float) -> str:
