@@ -34,8 +34,10 @@ def attack_text(
     """Return a table with a row per attack and the ratios of ``measure.combined`` as columns."""
     table = plain_table("", *KEYS, "P95")
     for row in rows:
+        times = f"{row.get('programs', 1.0):.2f}"
+        about = row["about"] if times == "1.00" else f"{row['about']}, {times} times the programs"
         p95 = (">" if row["more"] and row["p95"] else "") + show(row["p95"], DIGITS)
-        table.add_row(*map(Text, (_about(row), *(show(row[key], DIGITS) for key in KEYS), p95)))
+        table.add_row(*map(Text, (about, *(show(row[key], DIGITS) for key in KEYS), p95)))
     blocks: list[RenderableType] = [
         Text(title, style="bold"),
         Text(),
@@ -44,12 +46,6 @@ def attack_text(
         Text(EXPLAINED, style="dim"),
     ]
     return printed(Group(*blocks), colour=colour, width=width)
-
-
-def _about(row: Mapping[str, Any]) -> str:
-    """Return a text about the attack of a table row, with the ratio of programs if it is not 1."""
-    times = f"{row.get('programs', 1.0):.2f}"
-    return row["about"] if times == "1.00" else f"{row['about']}, {times} times the programs"
 
 
 def processors_text(hours: float) -> str:

@@ -60,7 +60,8 @@ def doctor(
     facts = checks.facts_of(root, headers)
     at_once = flood or facts.flood()
     trial = None
-    if yes or _agreed(root, at_once, seconds):
+    question = f"Send up to {at_once} short requests at a time to {root} for {seconds:g} s?"
+    if yes or (sys.stdin.isatty() and typer.confirm(question, err=True)):
         model = served_model_name or _listed(root, headers)
         trial = asyncio.run(checks.flood(root, model, at_once, seconds, headers, of_flood))
     found = checks.Findings(root, facts, trial)
@@ -70,12 +71,6 @@ def doctor(
         typer.echo("\n".join(checks.lines_of(found)))
     if not found.fine:
         raise typer.Exit(FAILED)
-
-
-def _agreed(root: str, at_once: int, seconds: float) -> bool:
-    """Return whether the user agrees to the flood; without a terminal, the answer is no."""
-    question = f"Send up to {at_once} short requests at a time to {root} for {seconds:g} s?"
-    return sys.stdin.isatty() and typer.confirm(question, err=True)
 
 
 def _listed(root: str, headers: dict[str, str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from typer import Option
@@ -14,9 +14,6 @@ from fairbench.cli.output import print_json
 from fairbench.config.flags import ENGINE_CODE, RUN
 from fairbench.errors import UsageError
 from fairbench_calibration import validate
-
-if TYPE_CHECKING:
-    from fairbench_calibration.validate.engine_check import FirstDifference
 
 STREAMS = 8
 
@@ -55,7 +52,8 @@ def engine_check(
                 "name": one.name,
                 "requests": one.requests,
                 "differing": one.differing,
-                "first": _plain(one.first),
+                "first": one.first
+                and {key: None if x != x else x for key, x in one.first._asdict().items()},
             }
             for one in found
         ]
@@ -65,10 +63,3 @@ def engine_check(
         typer.echo(f"{what}: {differing} of {len(found)} runs differ from the model")
     if differing:
         raise typer.Exit(FAILED)
-
-
-def _plain(first: FirstDifference | None) -> dict[str, Any] | None:
-    """Return a difference as JSON types, with None for undefined values."""
-    if first is None:
-        return None
-    return {key: None if value != value else value for key, value in first._asdict().items()}

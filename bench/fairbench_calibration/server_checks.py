@@ -306,18 +306,15 @@ def lines_of(found: Findings) -> Iterator[str]:
         yield f"{name:<12}{version}"
     if facts.most_running is not None:
         yield f"{'runs':<12}{facts.most_running} requests at once"
-    if hint := facts.hint or (trial is not None and trial.harmed and _quantum(facts)):
+    hint = facts.hint
+    quantum = next((name for name in facts.settings if name.endswith("quantum")), None)
+    if not hint and trial is not None and trial.harmed and quantum:
+        hint = f"lower {quantum}: a client in credit may go first until it has used this"
+    if hint:
         yield f"{'to do':<12}{hint}"
     if trial is not None:
         yield ""
         yield from _waits_table(trial)
-
-
-def _quantum(facts: ServerFacts) -> str:
-    for name in facts.settings:
-        if name.endswith("quantum"):
-            return f"lower {name}: a client in credit may go first until it has used this"
-    return ""
 
 
 def _harm(trial: FloodTrial | None) -> str:

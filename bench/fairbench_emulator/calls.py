@@ -123,9 +123,11 @@ def make_call(
         raise BadRequest("the prompt must not be empty")
     most = max_new_tokens or DEFAULT_NEW_TOKENS
     headers = with_tag(headers)
+    names = (ROUTING_KEY, *CLIENT_ALIASES)
+    named = next((headers[name] for name in names if headers.get(name)), DEFAULT_CLIENT)
     return EmulatedCall(
         rid=rid or uuid4().hex,
-        routing_key=client or _routing_key(headers),
+        routing_key=client or named,
         program_id=_header_number(headers, PROGRAM, 0),
         depth=_header_number(headers, DEPTH, 0),
         ids=np.array(ids, np.int32),
@@ -150,12 +152,6 @@ def stops_of(body: StopFields) -> Stops:
 def prompt_ids(prompt: list[int] | str, text: Text) -> list[int]:
     """Return a prompt's token ids. A prompt that is a text is tokenized."""
     return text.encode(prompt) if isinstance(prompt, str) else prompt
-
-
-def _routing_key(headers: Mapping[str, str]) -> str:
-    """Return the routing key from a router's header, or else from the client's own header."""
-    names = (ROUTING_KEY, *CLIENT_ALIASES)
-    return next((headers[name] for name in names if headers.get(name)), DEFAULT_CLIENT)
 
 
 def _header_number(headers: Mapping[str, str], name: str, default: int) -> int:

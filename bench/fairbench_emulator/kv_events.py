@@ -67,7 +67,11 @@ class PublishingCache(KVCache):
         if self._send is None or first == last:
             return child
         ids = self._streams.ids_of(prompt, first * BLOCK_TOKENS, last * BLOCK_TOKENS)
-        parent = self._last_hash(node)
+        # The parent is the last complete block that ends at the node or above it.
+        above: KVNode | None = node
+        while above is not None and not self._hashes.get(above):
+            above = above.parent
+        parent = None if above is None else self._hashes[above][-1]
         hashes = self._hashes[child] = _chain(parent, ids)
         self._events.append(
             kv_event_wire.BlockStored(hashes, parent, ids, BLOCK_TOKENS, None, MEDIUM)
@@ -85,15 +89,6 @@ class PublishingCache(KVCache):
         if hashes := self._hashes.pop(leaf, None):
             self._events.append(kv_event_wire.BlockRemoved(hashes, MEDIUM))
         return super().remove(leaf)
-
-    def _last_hash(self, node: KVNode) -> int | None:
-        """Return the hash of the last complete block that ends at a node or above it, or None."""
-        at: KVNode | None = node
-        while at is not None:
-            if hashes := self._hashes.get(at):
-                return hashes[-1]
-            at = at.parent
-        return None
 
 
 def _chain(parent: int | None, ids: list[int]) -> list[int]:

@@ -78,7 +78,10 @@ class TokenStreams:
             stream = at.stream.forks.get((at.offset, int(rest[0])))
             if stream is None:
                 stream = self._fork(at, rest.copy())
-            taken = _common(stream.ids, rest)
+            shorter = min(len(stream.ids), len(rest))
+            differ = stream.ids[:shorter] != rest[:shorter]
+            first = int(differ.argmax())
+            taken = first if differ[first] else shorter
             segments.append(Segment(stream.key, taken))
             at, start = StreamPosition(stream, taken), start + taken
         return tuple(segments), at
@@ -128,13 +131,6 @@ class TokenStreams:
                 del parent.forks[name]
             del self._streams[stream.key]
             self.tokens -= len(stream.ids)
-
-
-def _common(one: Ids, other: Ids) -> int:
-    shorter = min(len(one), len(other))
-    differ = one[:shorter] != other[:shorter]
-    first = int(differ.argmax())
-    return first if differ[first] else shorter
 
 
 class Text(Protocol):

@@ -22,8 +22,6 @@ SHAPE = re.compile(
     r"(?P<metric>.+):(?P<sign>[+-]?)(?P<amount>[0-9]{1,15}(\.[0-9]{1,15})?)(?P<unit>%?)"
 )
 
-MOST_PERCENT = 100  # largest possible fall of a quantity that is never negative
-
 
 class Clause(NamedTuple):
     """A limit that a gate checks: ``metric`` may get worse by at most ``loss``.
@@ -69,7 +67,7 @@ def parse_clause(text: str, known: Collection[str]) -> Clause:
             f"--fail-if {text!r}: a {'lower' if more else 'higher'} {short} is worse, so the "
             f"allowed loss must be written {short}:{worse}{amount}{unit}"
         )
-    if more and unit and loss >= MOST_PERCENT:
+    if more and unit and loss >= 100:
         raise UsageError(
             f"--fail-if {text!r}: can never fail, because {short} cannot fall by more than 100%; "
             "give a smaller loss"

@@ -85,7 +85,10 @@ def outcome_markdown(outcome: Outcome) -> str:
     lines = [f"**{escaped(outcome.summary())}** ({escaped(outcome.basis)})", ""]
     if outcome.causes:
         lines += [*(f"- {escaped(cause)}" for cause in outcome.causes), ""]
-    points = _worst_first(outcome.rows)
+    groups: dict[str, list[ClauseRow]] = {}
+    for row in sorted(outcome.rows, key=lambda one: WORST_FIRST.index(one.verdict)):
+        groups.setdefault(row.point, []).append(row)
+    points = list(groups.values())
     lines += table(("", "configuration", "checks", "worst"), map(_line, points), escaped)
     text, left_out = "\n".join(lines) + "\n", 0
     for details in _details(outcome, points):
@@ -96,18 +99,6 @@ def outcome_markdown(outcome: Outcome) -> str:
     if left_out:
         text += f"\n{counted(left_out, 'folded table')} omitted because of their length.\n"
     return text
-
-
-def _worst_first(rows: Iterable[ClauseRow]) -> list[list[ClauseRow]]:
-    points: dict[str, list[ClauseRow]] = {}
-    for row in rows:
-        points.setdefault(row.point, []).append(row)
-    groups = [sorted(group, key=_badness) for group in points.values()]
-    return sorted(groups, key=lambda group: _badness(group[0]))
-
-
-def _badness(row: ClauseRow) -> int:
-    return WORST_FIRST.index(row.verdict)
 
 
 def _line(group: Sequence[ClauseRow]) -> tuple[str, str, str, str]:
@@ -153,8 +144,9 @@ def as_commands(outcome: Outcome, *, inconclusive_fails: bool) -> str:
     lines = []
     for row in outcome.rows:
         if row.verdict in levels:
+            title = _data(row.clause).replace(":", "%3A").replace(",", "%2C")
             text = _data(f"{row.point}: {row.wording()}")
-            lines.append(f"::{levels[row.verdict]} title={_property(row.clause)}::{text}")
+            lines.append(f"::{levels[row.verdict]} title={title}::{text}")
     lines += [f"::notice title=fairbench::{_data(cause)}" for cause in outcome.causes]
     return "\n".join([*lines, f"::notice title=fairbench::{_data(outcome.summary())}"]) + "\n"
 
@@ -162,10 +154,6 @@ def as_commands(outcome: Outcome, *, inconclusive_fails: bool) -> str:
 def _data(text: str) -> str:
     """Escape a text for a GitHub annotation, as GitHub's own toolkit does."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 SUITE = "fairbench check"

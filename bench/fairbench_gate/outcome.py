@@ -243,8 +243,9 @@ def _clause_row(clause: Clause, pair: PairedPoint, alpha: float) -> ClauseRow:
     if pair.simulated:
         verdict, reason = judge_exact(clause, before[0], after[0])
         if verdict is Verdict.FAIL and not reason:
-            reason = f"{'at least' if clause.more_is_better else 'at most'} "
-            reason += f"{_limit_text(clause, before[0])}{unit} is allowed"
+            limit = _short(Value(float(clause.limit(before[0].exact))), DIGITS[0])
+            side = "at least" if clause.more_is_better else "at most"
+            reason = f"{side} {limit}{unit} is allowed"
         one, other = short_texts(before[0], after[0])
         texts = one + unit, other + unit
     else:
@@ -280,11 +281,6 @@ def _by_seed(values: Sequence[Value], seeds: Sequence[int]) -> list[Value]:
 def _mean_of_repeats(values: Sequence[Value]) -> Fraction | None:
     numbers = [value.exact for value in values if value.is_number]
     return mean(numbers) if len(numbers) == len(values) else None
-
-
-def _limit_text(clause: Clause, before: Value) -> str:
-    limit = Value(float(clause.limit(before.exact)))
-    return short_texts(limit, limit)[0]
 
 
 def _mean_text(values: Sequence[Value], unit: str) -> str:

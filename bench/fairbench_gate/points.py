@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +67,11 @@ def read_pairs(
     counterpart names the most similar run and its differences.
     """
     before, after = _gate_points(baseline, left_out), _gate_points(current)
-    _require_known(allowed, [*before.values(), *after.values()])
+    points = [*before.values(), *after.values()]
+    known = {key for point in points for key in experiments.used_values(point.experiment)}
+    for key in allowed:
+        if key not in known:
+            raise unknown_name("--allow", key, known)
     # If ``scheduler`` may differ, the router and the local scheduler may differ, too.
     parts = SCHEDULING if "scheduler" in allowed else ()
     causes = _pair_over_changes(before, after, {*allowed, *parts})
@@ -137,13 +141,6 @@ def _is_simulated(run: ComparedRun) -> bool:
     return run.summary["simulated"] is True
 
 
-def _require_known(allowed: Collection[str], points: Sequence[GatePoint]) -> None:
-    known = {key for point in points for key in experiments.used_values(point.experiment)}
-    for key in allowed:
-        if key not in known:
-            raise unknown_name("--allow", key, known)
-
-
 def _pair_over_changes(
     before: Mapping[str, GatePoint], after: dict[str, GatePoint], allowed: Collection[str]
 ) -> dict[str, tuple[str, ...]]:
@@ -166,8 +163,11 @@ def _pair_over_changes(
             after[key] = after.pop(same[0])
             del lonely[same[0]]
             found = changes[same[0]]
+            # Defaults of components such as the router count only if both experiments use them.
+            exchanged = {name for one in found.by_choice for name in re.findall(r'"([^"]*)"', one)}
+            of_both = [one for one in found.by_default if one.partition(".")[0] not in exchanged]
             causes[key] = (
-                *(f"default changed: {one} ({experiments.WHERE})" for one in _of_both(found)),
+                *(f"default changed: {one} ({experiments.WHERE})" for one in of_both),
                 *(f"allowed change: {one.replace('(not ', '(now ')}" for one in found.by_choice),
             )
     return causes
@@ -186,14 +186,6 @@ def _kept_defaults(point: GatePoint) -> tuple[str, ...]:
             changed = experiments.old_defaults(read_spec(point.runs[0].run.path / EXPERIMENT))
             return tuple(f"default changed: {one}, but these runs keep the old" for one in changed)
     return ()
-
-
-def _of_both(found: experiments.SpecChanges) -> Iterator[str]:
-    """Yield the changed defaults of components, such as the router, that both experiments use."""
-    exchanged = {name for one in found.by_choice for name in re.findall(r'"([^"]*)"', one)}
-    for one in found.by_default:
-        if one.partition(".")[0] not in exchanged:
-            yield one
 
 
 def _refuse_unlike(

@@ -175,7 +175,10 @@ def serve_replicas(pipe: Connection, address: str) -> None:
         try:
             if _are_placed(ray, pipe, groups, needs):
                 seats = [(group, n) for group in groups for n in range(group.bundle_count)]
-                pipe.send(ReplicasPlaced(tuple(_hosts(ray, seats)), gpus))
+                tables = [(ray.util.placement_group_table(group), n) for group, n in seats]
+                nodes = [table["bundles_to_node_id"][n] for table, n in tables]
+                addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+                pipe.send(ReplicasPlaced(tuple(addresses[node] for node in nodes), gpus))
                 _Switchboard(ray, pipe, [_actor(ray, *seat, gpus) for seat in seats]).run()
         finally:
             for group in groups:
@@ -193,12 +196,6 @@ def _are_placed(ray: Any, pipe: Connection, groups: list[Any], needs: dict[str, 
         if pipe.poll(IDLE_POLL_S):
             # Before the replicas are placed, the parent process sends only ``Close``.
             return False
-
-
-def _hosts(ray: Any, seats: list[tuple[Any, int]]) -> list[str]:
-    addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
-    tables = [(ray.util.placement_group_table(group), number) for group, number in seats]
-    return [addresses[table["bundles_to_node_id"][number]] for table, number in tables]
 
 
 def _actor(ray: Any, group: Any, bundle: int, gpus: int) -> Any:

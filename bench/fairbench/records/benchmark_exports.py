@@ -139,7 +139,7 @@ def _flat_record(item: Record, where: str) -> Object:
         "start": start * UNITS_S["ns"],
         **{name: _time_s(metrics, name, where) for name in TIMES},
         **{name: _metric_value(metrics, names) for name, names in COUNTS.items()},
-        "gaps": _gaps(metrics, where),
+        "gaps": _gaps(metrics),
         "error": item.get("error") or ("cancelled" if metadata.get("was_cancelled") else None),
     }
     # aiperf omits the time to first token of an answer that was not streamed.
@@ -152,7 +152,7 @@ def _flat_record(item: Record, where: str) -> Object:
     return flat
 
 
-def _gaps(metrics: Object, where: str) -> list[float] | None:
+def _gaps(metrics: Object) -> list[float] | None:
     """Return the gaps between tokens in seconds; None if a chunk may contain several tokens."""
     values, unit = _measured(metrics, "inter_chunk_latency")
     tokens = _metric_value(metrics, COUNTS["output_sequence_length"])
@@ -242,9 +242,7 @@ def _genai_perf_request(row: Object) -> Object:
 def _answer_object(output: Any) -> Any:
     """Return a response as an object: a chunk of OpenAI's API, or an answer of Triton."""
     text = inner(output, "response")
-    if not isinstance(text, str):
-        return output
-    return _json_or_empty(text.strip().removeprefix("data:"))
+    return _json_or_empty(text.strip().removeprefix("data:")) if isinstance(text, str) else output
 
 
 def _json_or_empty(text: str) -> Any:
@@ -266,10 +264,8 @@ def _has_text(answer: Any) -> bool:
 def _stored_prompt(inputs: Any) -> str:
     payload = inner(inputs, "payload")
     found = _json_or_empty(payload) if isinstance(payload, str) else inputs
-    for name in ("messages", "prompt", "text_input"):
-        if (value := inner(found, name)) is not None:
-            return text_of(value)
-    return ""
+    prompt = first_of(found, "messages", "prompt", "text_input")
+    return "" if prompt is None else text_of(prompt)
 
 
 GENAI_PERF = layout(

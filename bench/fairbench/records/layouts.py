@@ -285,13 +285,6 @@ def kinds_of(records: Sequence[Record]) -> list[Record]:
     return list({tuple(one): one for one in reversed(records)}.values())[::-1]
 
 
-def _is_ours(record: Record) -> bool:
-    """Return whether a record has fairbench's own column names, which decide the format."""
-    first = "first_token" in record or "ttft" in record
-    last = "end" in record or "latency" in record or "itls" in record
-    return first and last and all(name in record for name in OURS)
-
-
 def layout_of(
     name: str | None, records: Iterable[Record], calls: Mapping[str, str] | None = None
 ) -> Layout:
@@ -309,7 +302,9 @@ def layout_of(
         right = (one for one in named if any(map(one.fits, seen)))
         return next(right, named[-1])
     for record in seen:
-        if _is_ours(record):
+        first = "first_token" in record or "ttft" in record
+        last = "end" in record or "latency" in record or "itls" in record
+        if first and last and all(name in record for name in OURS):
             return PLAIN
         for one in LAYOUTS:
             if one.fits(record):

@@ -236,7 +236,13 @@ def beginning(path: Path) -> Beginning:
     if len(head) == 1 and (inside := _records_inside(head[0])):
         return Beginning(False, inside, iter(inside))
     texts = all(isinstance(one, str) for one in head[0].value.values())
-    names = _objects_in_texts([one.value for one in head]) if texts else ()
+    rows = [one.value for one in head]
+    samples = {name: _sample_values(rows, name)[:1] for name in rows[0]} if texts else {}
+    names = tuple(
+        name
+        for name, values in samples.items()
+        if values and not isinstance(naming.object_of(values[0]), str | None)
+    )
     head = [_with_objects(one, names) for one in head]
     return Beginning(texts, head, chain(head, (_with_objects(one, names) for one in records)))
 
@@ -249,15 +255,6 @@ def _records_inside(place: FilePlace) -> list[FilePlace]:
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         return []
     return [FilePlace(f"{place.where}, record {n}", one) for n, one in enumerate(found, start=1)]
-
-
-def _objects_in_texts(rows: Sequence[Record]) -> tuple[str, ...]:
-    samples = {name: _sample_values(rows, name)[:1] for name in rows[0]}
-    return tuple(
-        name
-        for name, values in samples.items()
-        if values and not isinstance(naming.object_of(values[0]), str | None)
-    )
 
 
 def _with_objects(place: FilePlace, names: tuple[str, ...]) -> FilePlace:

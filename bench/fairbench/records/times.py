@@ -76,11 +76,13 @@ class Times:
         length = len(self._columns)
         found = Moments(np.full(length, np.nan), np.full(length, NEVER_NS))
         for column in self._columns.of_fields(*fields):
-            rows = np.isnan(found.seconds)
-            if skipped is not None:
-                rows &= ~skipped
+            missing = np.isnan(found.seconds)
+            rows = missing if skipped is None else missing & ~skipped
             if (part := self._column_part(column, rows)) is not None:
-                found = _with_missing(found, self._column_moments(part))
+                seconds, ns = self._column_moments(part)
+                found = Moments(
+                    np.where(missing, seconds, found.seconds), np.where(missing, ns, found.ns)
+                )
         return found
 
     def lengths(self, field: str, skipped: Flags | None = None) -> Floats:
@@ -160,16 +162,13 @@ class Times:
             try:
                 ns[row] = cells.nanoseconds(value, unit)
             except (ValueError, OverflowError):
-                raise self._no_time(column, row, value, unit) from None
+                kind = "a number" if numbers[row] is None else f"a number (in {unit})"
+                raise self._columns.problem(
+                    row,
+                    f"{shown(column.name, value)}: must be {kind} or an ISO 8601 time, such as "
+                    "2024-05-01T12:00:00Z, in the years 1824 to 2115",
+                ) from None
         return Moments(np.where(ns == NEVER_NS, np.nan, ns / NS), ns)
-
-    def _no_time(self, column: ColumnValues, row: int, value: Any, unit: str) -> DataError:
-        kind = f"a number (in {unit})" if cells.number_of(value) is not None else "a number"
-        return self._columns.problem(
-            row,
-            f"{shown(column.name, value)}: must be {kind} or an ISO 8601 time, such as "
-            "2024-05-01T12:00:00Z, in the years 1824 to 2115",
-        )
 
     def _unit_of_moments(self, column: ColumnValues, values: Floats) -> tuple[str, bool]:
         """Return the unit of times, and whether it is inferred from the size of the times."""
@@ -312,13 +311,6 @@ class Times:
 
 class RecordUnit(DataError):
     """The unit of durations cannot be inferred."""
-
-
-def _with_missing(found: Moments, more: Moments) -> Moments:
-    missing = np.isnan(found.seconds)
-    return Moments(
-        np.where(missing, more.seconds, found.seconds), np.where(missing, more.ns, found.ns)
-    )
 
 
 def _in_ns(values: Floats, unit: str) -> Ints:

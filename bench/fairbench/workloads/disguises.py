@@ -132,8 +132,11 @@ class _PaddedLLM:
     ) -> Segment:
         produced = output_tokens * self._disguise.output_multiple
         allowed = ceil(max_new_tokens * self._disguise.max_new_multiple)
+        key = f"-{self._program_id}-{name}" if self._disguise.fresh else ""
+        if key not in self.paddings:
+            self.paddings[key] = self._disguise.padding(self._copied, key)
         answer = await self._llm.generate(
-            (*self._padding(name), *prompt),
+            (*self.paddings[key], *prompt),
             name=name,
             output_tokens=produced,
             max_new_tokens=max(allowed, produced),
@@ -145,12 +148,6 @@ class _PaddedLLM:
         """Send the padding alone, as a prompt with an answer of one token."""
         padding, name = self.paddings[name], f"keep-alive-{turn}{name}"
         await self._llm.generate(padding, name=name, output_tokens=1, max_new_tokens=1, depth=0)
-
-    def _padding(self, call: str) -> Prompt:
-        name = f"-{self._program_id}-{call}" if self._disguise.fresh else ""
-        if name not in self.paddings:
-            self.paddings[name] = self._disguise.padding(self._copied, name)
-        return self.paddings[name]
 
     def sleep(self, seconds: float) -> Awaitable[None]:
         return self._llm.sleep(seconds)

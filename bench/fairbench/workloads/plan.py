@@ -139,13 +139,13 @@ def nth_program(
 
 def last_arrival_s(plans: Iterable[ClientPlan], seed: int) -> float:
     """Return the arrival time of the last program in seconds; 0 if there are no programs."""
-    return max((_last_arrival_of_plan(plan, seed) for plan in plans), default=0.0)
-
-
-def _last_arrival_of_plan(plan: ClientPlan, seed: int) -> float:
-    if plan.presence is None:
-        return plan.arrivals.last_arrival_s(_arrival_stream(plan, seed))
-    return max((arrival.at_s for arrival in _arrivals(plan, seed)), default=0.0)
+    last_s = (
+        plan.arrivals.last_arrival_s(_arrival_stream(plan, seed))
+        if plan.presence is None
+        else max((arrival.at_s for arrival in _arrivals(plan, seed)), default=0.0)
+        for plan in plans
+    )
+    return max(last_s, default=0.0)
 
 
 def _arrivals(plan: ClientPlan, seed: int) -> Iterator[Arrival]:
@@ -206,16 +206,12 @@ class User:
     def next(self, now_s: float) -> ProgramArrival | None:
         """Return the user's next program and its start time, or None after the last program."""
         ready_s = now_s + sample_gap(self._rng, self._loop.think_s)
-        at_s = self._presence_after(max(ready_s, self._last_s + LEAST_GAP_S))
+        at_s = max(ready_s, self._last_s + LEAST_GAP_S)
+        while at_s >= self._present[1] and self._present[0] < inf:
+            self._present = next(self._later, (inf, inf))
+        at_s = max(at_s, self._present[0])
         if at_s >= self._loop.until_s:
             return None
         self._last_s = at_s
         program = nth_program(self._plan, self._seed, next(self._numbers), self._source)
         return ProgramArrival(at_s, program)
-
-    def _presence_after(self, at_s: float) -> float:
-        while at_s >= self._present[1]:
-            self._present = next(self._later, (inf, inf))
-            if self._present[0] == inf:
-                return inf
-        return max(at_s, self._present[0])

@@ -103,18 +103,15 @@ def calibrated(seen: Decoded, start: TimingProfile, *, mixed: bool) -> TimingPro
         mixed: Whether a step of the engine both prefills and decodes, as in vLLM.
     """
 
-    def costs(logs: Column) -> dict[str, float]:
-        return _scaled(start, *np.exp(logs).tolist())
-
     def residuals(logs: Column) -> Column:
-        off = np.log(seen.predicted_ms(costs(logs), mixed=mixed) / seen.took_ms)
+        off = np.log(seen.predicted_ms(_scaled(start, logs), mixed=mixed) / seen.took_ms)
         counted = np.sqrt(min(1.0, _WEIGHT / len(off)))
         return np.append(counted * softened(off), logs / _PRIORS)
 
     bound = np.full(3, _BOUND)
     found = minimised(residuals, np.zeros(3), -bound, bound)
     memory, _, launch = np.exp(found).tolist()
-    fitted = costs(found)
+    fitted = _scaled(start, found)
     off = np.abs(seen.predicted_ms(fitted, mixed=mixed) / seen.took_ms - 1)
     host_ms = start.host_ms * launch
     fitted["c0"] -= host_ms
@@ -132,10 +129,12 @@ def calibrated(seen: Decoded, start: TimingProfile, *, mixed: bool) -> TimingPro
     )
 
 
-def _scaled(
-    start: TimingProfile, memory: float, sequence: float, launch: float
-) -> dict[str, float]:
-    """Return the coefficients of ``start`` times the fitted factors, with the host's time in c0."""
+def _scaled(start: TimingProfile, logs: Column) -> dict[str, float]:
+    """Return the coefficients of ``start`` times the factors whose logarithms are given.
+
+    The launch cost includes the host's time.
+    """
+    memory, sequence, launch = np.exp(logs).tolist()
     costs = dict(start.coefficients_ms)
     for name in {"c_w", "c_e", "c_K"} & costs.keys():
         costs[name] *= memory

@@ -62,7 +62,11 @@ def model_config(model: str) -> ModelConfig:
     if path.is_dir() and (path / "config.json").is_file():
         path /= "config.json"
     if path.suffix == ".json" or path.is_file():
-        return _from_file(path)
+        record = next(json_objects(path, str(path)), None)
+        if record is None:
+            raise DataError(f"{path}: the file is empty")
+        stated = record.value.get("_name_or_path") or path.resolve().parent.name or "model"
+        return ModelConfig(canonical_model(str(stated), model_configs()), record.value, str(path))
     name = canonical_model(model, model_configs())
     if name in model_configs():
         found = model_configs()[name]
@@ -73,14 +77,6 @@ def model_config(model: str) -> ModelConfig:
     raise UsageError(
         f"{wrong} Other models: give the name on the hub (owner/name), or a config.json"
     )
-
-
-def _from_file(path: Path) -> ModelConfig:
-    found = next(json_objects(path, str(path)), None)
-    if found is None:
-        raise DataError(f"{path}: the file is empty")
-    name = found.value.get("_name_or_path") or path.resolve().parent.name or "model"
-    return ModelConfig(canonical_model(str(name), model_configs()), found.value, str(path))
 
 
 def _from_hub(model: str) -> ModelConfig:

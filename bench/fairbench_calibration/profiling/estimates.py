@@ -147,14 +147,11 @@ def roofline_ms(
     bandwidth = gpu.memory_gb_s * 1e9 * gpu.memory_share
     linear = _linear_s(shape, gpu, dtype, it.tokens, bandwidth) / tp
     attention = _attention_s(shape, gpu, tp, it, shape.kv_bytes(tp, kv_dtype) / bandwidth)
-    rest = _small_kernels_s(shape, gpu, it) + _all_reduce_s(shape, gpu, tp, it.tokens)
-    return np.asarray(MS * (linear + attention + rest))
-
-
-def _small_kernels_s(shape: ModelShape, gpu: GPU, it: Iterations) -> Column:
     slower = MEASURED_GB_S / gpu.memory_gb_s
     sampling = SEQUENCE_US * shape.vocabulary / MEASURED_VOCABULARY
-    return np.asarray(slower * 1e-6 * (shape.layers * LAYER_US + sampling * it.decodes))
+    small_kernels = slower * 1e-6 * (shape.layers * LAYER_US + sampling * it.decodes)
+    rest = small_kernels + _all_reduce_s(shape, gpu, tp, it.tokens)
+    return np.asarray(MS * (linear + attention + rest))
 
 
 def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, token_s: float) -> Column:
@@ -183,10 +180,13 @@ def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth
     """Return the seconds of linear layers, whose memory reads and products overlap in part."""
     dense_bytes = 2.0 if dtype == "mxfp4" else WEIGHT_BYTES[dtype]
     attention = shape.layers * shape.attention_weights
-    used = shape.experts.active if shape.experts else 0
-    active = shape.mlp_weights(used)
-    read = active if shape.experts is None else _mlp_read(shape, tokens)
-    share = 1.0 if shape.experts is None else EXPERT_SHARE
+    active = shape.mlp_weights(shape.experts.active if shape.experts else 0)
+    read: Column | float = active
+    share = 1.0
+    if shape.experts is not None:
+        # A step reads all experts that any of its tokens uses.
+        none, every = shape.mlp_weights(0), shape.mlp_weights(shape.experts.count)
+        read, share = none + (every - none) * (1 - shape.experts_left**tokens), EXPERT_SHARE
     total = np.zeros_like(tokens)
     for weights, loaded, each, of_dense in (
         (attention, attention, dense_bytes, 1.0),
@@ -199,14 +199,6 @@ def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth
         multiply /= of_dense
         total += ((loaded * each / bandwidth) ** OVERLAP + multiply**OVERLAP) ** (1 / OVERLAP)
     return total
-
-
-def _mlp_read(shape: ModelShape, tokens: Column) -> Column:
-    """Return how many MLP weights are read, including all experts that any token uses."""
-    moe = shape.experts
-    assert moe is not None
-    none, every = shape.mlp_weights(0), shape.mlp_weights(moe.count)
-    return np.asarray(none + (every - none) * (1 - shape.experts_left**tokens))
 
 
 def _context_read(shape: ModelShape, full: int, context: Column) -> Column:

@@ -147,28 +147,23 @@ def compared(spec: ExperimentSpec, ours: RunResult, theirs: RunResult) -> Checke
         name: (np.asarray(ours.requests[name])[at], np.asarray(theirs.requests[name])[other])
         for name in DECIDED
     }
-    unlike = {name: ~_equal(one, two) for name, (one, two) in columns.items()}
+    # Two values that are both undefined (NaN) are equal.
+    unlike = {
+        name: (one != two) & ((one == one) | (two == two)) for name, (one, two) in columns.items()
+    }
     rows = np.flatnonzero(np.any(list(unlike.values()), axis=0))
     for row in rows:
         name = next(name for name in DECIDED if unlike[name][row])
         one, two = (float(values[row]) for values in columns[name])
-        time_s = _decided_s(columns, name, int(row))
+        # The column was decided at this time, in whichever run was earlier.
+        timed = columns[name if name.endswith("_s") else "admitted_s"]
+        times_s = [float(side[row]) for side in timed]
+        time_s = min((value for value in times_s if value == value), default=inf)
         if time_s < first_s:
             client = str(ours.requests["client"][int(at[row])])
             first_s, first = time_s, FirstDifference(int(both[row]), client, name, one, two)
     code = theirs.summary["engine_code"]
     return CheckedStream(spec, len(numbers), differing + len(rows), first, code)
-
-
-def _equal(one: Any, two: Any) -> Any:
-    return (one == two) | ((one != one) & (two != two))
-
-
-def _decided_s(columns: Mapping[str, Any], name: str, row: int) -> float:
-    """Return the earlier of the two times at which a column of a request was decided."""
-    timed = name if name.endswith("_s") else "admitted_s"
-    values = [float(side[row]) for side in columns[timed]]
-    return min((value for value in values if value == value), default=inf)
 
 
 def check_lines(found: CheckedStream) -> list[str]:

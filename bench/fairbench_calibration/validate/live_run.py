@@ -102,14 +102,11 @@ def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> Experi
     if model is None and stored["gpu"] == NO_PROFILE:
         stored = {key: value for key, value in stored.items() if key != "model"}
     served = {"engine.max_total_tokens": run.summary["pool_tokens"]}
-    return resolve(flags, served | _release_setting(run.summary["served"]), stored, path=path)
-
-
-def _release_setting(served: str) -> dict[str, str]:
-    """Return the setting for the run's SGLang release, or {} if it has the newest rules."""
-    found = re.match(r"sglang (\d+\.\d+\.\d+)", served)
+    release = re.match(r"sglang (\d+\.\d+\.\d+)", run.summary["served"])
     older = [name for name, rules in RULES.items() if rules != NEWEST]
-    return {"engine.release": found[1]} if found and found[1] in older else {}
+    if release and release[1] in older:
+        served["engine.release"] = release[1]
+    return resolve(flags, served, stored, path=path)
 
 
 def compare_live(run: StoredRun, simulated: Summary) -> LiveComparison:

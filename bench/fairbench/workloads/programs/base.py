@@ -186,15 +186,12 @@ def _location(mean: float, sigma: float, high: float) -> float:
     assert 1 < mean < high
     below, above = -10 * sigma, log(high) + 10 * sigma
     for _ in range(100):
-        middle = (below + above) / 2
-        if _clipped_mean(middle, sigma, high) < mean:
-            below = middle
+        mu = (below + above) / 2
+        low_z, high_z = -mu / sigma, (log(high) - mu) / sigma
+        middle = exp(mu + sigma**2 / 2) * (_PHI(high_z - sigma) - _PHI(low_z - sigma))
+        clipped_mean = _PHI(low_z) + middle + high * _PHI(-high_z)
+        if clipped_mean < mean:
+            below = mu
         else:
-            above = middle
+            above = mu
     return (below + above) / 2
-
-
-def _clipped_mean(mu: float, sigma: float, high: float) -> float:
-    low_z, high_z = -mu / sigma, (log(high) - mu) / sigma
-    middle = exp(mu + sigma**2 / 2) * (_PHI(high_z - sigma) - _PHI(low_z - sigma))
-    return _PHI(low_z) + middle + high * _PHI(-high_z)

@@ -85,7 +85,14 @@ class Judge(base.Program):
 
     async def run(self, llm: LLM) -> None:
         p = self._params
-        judgements = await llm.gather([self._judge(llm, number) for number in range(p.dimensions)])
+        prompts = [
+            base.prompt_of(*self._root, Segment(f"judge/dimension-{number}", p.dimension_tokens))
+            for number in range(p.dimensions)
+        ]
+        judgements = await llm.gather(
+            self._generate_part(llm, prompt, f"judgement-{number}", p.judgement_tokens, 0)
+            for number, prompt in enumerate(prompts)
+        )
         merge_prompt = base.prompt_of(
             *self._root, *judgements, Segment("judge/merge-instruction", p.merge_tokens)
         )
@@ -94,13 +101,6 @@ class Judge(base.Program):
             *merge_prompt, merged, Segment("judge/score-instruction", p.score_tokens)
         )
         await self._generate_part(llm, score_prompt, "score", p.score_output_tokens, 2)
-
-    async def _judge(self, llm: LLM, number: int) -> Segment:
-        dimension = Segment(f"judge/dimension-{number}", self._params.dimension_tokens)
-        prompt = base.prompt_of(*self._root, dimension)
-        return await self._generate_part(
-            llm, prompt, f"judgement-{number}", self._params.judgement_tokens, 0
-        )
 
     async def _generate_part(
         self, llm: LLM, prompt: Prompt, name: str, tokens: int, depth: int

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from annotated_types import Ge, Le
 
@@ -84,7 +83,13 @@ class _Strand:
                 await self._make_call(at)
             if call.branches:
                 until = min(start_after, self._waiting_call(at))
-                await self._llm.gather([*self._branches(at), self._beside(at, until)])
+                branches = [
+                    _Strand(
+                        self._llm, one.calls, f"{self._name}{at}-{number}-", self._depth + at + 1
+                    ).start_after(one.delay_s)
+                    for number, one in enumerate(call.branches)
+                ]
+                await self._llm.gather([*branches, self._beside(at, until)])
                 at = until
                 continue
             if call.think_s > 0:
@@ -103,12 +108,6 @@ class _Strand:
             until = max(until, *(one.until for one in self._calls[later].branches), until)
             later += 1
         return until
-
-    def _branches(self, at: int) -> Iterator[Coroutine[Any, Any, None]]:
-        for number, branch in enumerate(self._calls[at].branches):
-            name = f"{self._name}{at}-{number}-"
-            strand = _Strand(self._llm, branch.calls, name, self._depth + at + 1)
-            yield strand.start_after(branch.delay_s)
 
     async def start_after(self, delay_s: float) -> None:
         """Make all calls of the program after ``delay_s`` seconds."""
@@ -217,14 +216,16 @@ def _sessions(file: str, least_tokens: int, most_tokens: int) -> tuple[Recorded,
         for client in range(len(trace.clients))
         for program in trace.programs(client, unused, 1.0)
     )
-    found = tuple(one for one in programs if least_tokens <= _longest(one) <= most_tokens)
+    found = tuple(
+        one
+        for one in programs
+        if least_tokens
+        <= max(prompt_tokens(call.prompt) for call in all_calls(one.calls))
+        <= most_tokens
+    )
     if not found:
         raise UsageError(
             f"session.file = {file!r}: must hold a session whose longest prompt has from "
             f"{least_tokens:,} (least_tokens) to {most_tokens:,} tokens (most_tokens)"
         )
     return found
-
-
-def _longest(program: Recorded) -> int:
-    return max(prompt_tokens(call.prompt) for call in all_calls(program.calls))

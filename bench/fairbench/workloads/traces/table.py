@@ -331,6 +331,8 @@ def facts_of_table(table: TraceTable) -> dict[str, Any]:
     parts = np.split(by_client, np.cumsum(counts)[:-1])
     alone = len(table) - len(sessions)
     ends = table.end_s[np.isfinite(table.end_s)]
+    peak = np.unique(table.arrival_s // PEAK_S, return_counts=True)[1].max()
+    peak_s = min(PEAK_S, float(table.arrival_s[-1])) or PEAK_S
     return {
         **_request_facts(table, np.arange(len(table))),
         "left_out": table.left_out,
@@ -338,7 +340,7 @@ def facts_of_table(table: TraceTable) -> dict[str, Any]:
         "programs": alone + len(np.unique(sessions)),
         "span_s": table.span_s,
         "last_end_s": float(ends.max() - table.arrival_s.min()) if len(ends) else None,
-        "peak_per_s": _peak(table.arrival_s),
+        "peak_per_s": float(peak / peak_s),
         "batched_ratio": 1 - len(np.unique(table.arrival_s)) / len(table),
         **shared_prefixes(table),
         "clients": [
@@ -375,11 +377,6 @@ def _length_facts(name: str, tokens: Ints) -> dict[str, Any]:
         **{f"{name}_p{p}": int(one) for p, one in zip(PERCENTILES, ranks, strict=True)},
         f"{name}_max": int(tokens.max()),
     }
-
-
-def _peak(arrival_s: Floats) -> float:
-    length_s = min(PEAK_S, float(arrival_s[-1])) or PEAK_S
-    return float(np.unique(arrival_s // PEAK_S, return_counts=True)[1].max() / length_s)
 
 
 def shared_prefixes(table: TraceTable) -> dict[str, float]:

@@ -11,7 +11,7 @@ import random
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, count, repeat
+from itertools import chain, count, cycle, repeat
 from math import cos, inf, pi, sqrt
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -85,7 +85,9 @@ def pieces(phases: tuple[Phase, ...], programs_per_s: float, *, repeat: bool) ->
     continues without end. The iterator ends only if no further program arrives.
     """
     start_s = 0.0
-    for phase in _repeated(phases) if repeat else phases[:-1]:
+    active = any(phase.multiple or phase.to_multiple for phase in phases)
+    repeated = cycle(phases) if active else phases
+    for phase in repeated if repeat else phases[:-1]:
         yield from _pieces_of_phase(phase, programs_per_s, start_s, start_s + phase.for_s)
         start_s += phase.for_s
     last = phases[-1]
@@ -94,13 +96,6 @@ def pieces(phases: tuple[Phase, ...], programs_per_s: float, *, repeat: bool) ->
         yield from _pieces_of_phase(last, programs_per_s, start_s, end_s)
         start_s, last = end_s, Phase(inf, last.to_multiple)
     yield from _pieces_of_phase(last, programs_per_s, start_s, inf)
-
-
-def _repeated(phases: tuple[Phase, ...]) -> Iterator[Phase]:
-    while True:
-        yield from phases
-        if not any(phase.multiple or phase.to_multiple for phase in phases):
-            return
 
 
 def _pieces_of_phase(
@@ -140,7 +135,11 @@ class PacedArrivals(ArrivalSource):
     burstiness: float | None = None
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
-        gaps = self._gaps(rng)
+        gaps: Iterator[float]
+        if self.burstiness is None:
+            gaps = chain((rng.random(),), repeat(1))
+        else:
+            gaps = gamma_gaps(rng, self.burstiness)
         # ``due`` programs are expected by the next arrival, and ``arrived`` by the piece's start.
         due, arrived = next(gaps), 0.0
         number = count()
@@ -165,11 +164,6 @@ class PacedArrivals(ArrivalSource):
             if arriving >= wanted or piece.end_s >= until_s:
                 break
         return min(arriving, wanted)
-
-    def _gaps(self, rng: random.Random) -> Iterator[float]:
-        if self.burstiness is None:
-            return chain((rng.random(),), repeat(1))
-        return gamma_gaps(rng, self.burstiness)
 
     def _pieces(self) -> Iterator[Piece]:
         return pieces(self.phases, self.programs_per_s, repeat=self.repeat)
@@ -337,10 +331,8 @@ class Diurnal(PlannedKind):
 
     def phases(self, load: TrafficLoad) -> tuple[Phase, ...]:
         hour_s = self.params.period_s / PIECES
-        multiples = [self._multiple(hour * hour_s) for hour in range(PIECES)]
+        times_s = [hour * hour_s - self.params.peak_s for hour in range(PIECES)]
+        angles = [2 * pi * at_s / self.params.period_s for at_s in times_s]
+        multiples = [max(0.0, 1.0 + float(self.params.swing) * cos(angle)) for angle in angles]
         after = [*multiples[1:], multiples[0]]
         return tuple(Phase(hour_s, now, then) for now, then in zip(multiples, after, strict=True))
-
-    def _multiple(self, at_s: float) -> float:
-        angle: float = 2 * pi * (at_s - self.params.peak_s) / self.params.period_s
-        return max(0.0, 1.0 + float(self.params.swing) * cos(angle))
