@@ -20,9 +20,13 @@ RUNS, WAITS = 1, 2
 # where each client's name ends. The file is sparse, so unused slots take no memory.
 COLUMNS = (
     *(("clients", "i8", 1), ("version", "i8", 1), ("told_s", "f8", 1)),
-    *(("charged", "f8", SLOTS), ("raised", "f8", SLOTS), ("service", "f8", SLOTS)),
+    *(("charged", "f8", SLOTS), ("raised", "f8", SLOTS), ("waived", "f8", SLOTS)),
+    ("service", "f8", SLOTS),
     *(("ends", "i8", SLOTS), ("state", "u1", SLOTS), ("names", "u1", NAME_BYTES)),
 )
+
+# the columns with a client's charges, its lifts or rounds of quanta, and its waived credit
+TOTALS = ("charged", "raised", "waived")
 
 
 def _columns(path: Path, mode: Literal["r", "w+"]) -> dict[str, Any]:
@@ -111,11 +115,11 @@ class Reader:
     def has_news(self) -> bool:
         return bool(self._columns["version"][0] != self.version)
 
-    def read(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the charges and the lifted counters that have changed, by client."""
+    def read(self) -> tuple[dict[str, float], ...]:
+        """Return the changed values of the columns ``TOTALS``, by client."""
         self.version = int(self._columns["version"][0])
         self._read_names()
-        return self._changed("charged"), self._changed("raised")
+        return tuple(self._changed(column) for column in TOTALS)
 
     def states(self) -> dict[str, int]:
         """Return the states of the clients that have requests at the board's rank."""

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.deficit_credits import HERE
-from fairbench.schedulers.peers import Totals
+from fairbench.schedulers.peers import WAIVED, Totals
 from fairbench_engines.rank_accounts import RankAccount
-from fairbench_engines.rank_board import RUNS, WAITS, RankBoard, Reader
+from fairbench_engines.rank_board import RUNS, TOTALS, WAITS, RankBoard, Reader
 
 # environment variable that the first process of a server with several ranks sets for all ranks
 FOLDER = "FAIRBENCH_RANKS"
@@ -74,9 +74,11 @@ class RankLink:
         for origin, reader in self._readers.items():
             if reader.has_news():
                 self.lag_s = now_s - reader.told_s
-                since, (charged, raised) = reader.version, reader.read()
-                placed = _placed(charged), _placed(raised)
-                told[origin] = Totals(reader.version, *placed, since=since)
+                since, (charged, raised, waived) = reader.version, reader.read()
+                levels = _placed(raised, HERE)
+                for client, of in _placed(waived, WAIVED).items():
+                    levels.setdefault(client, {}).update(of)
+                told[origin] = Totals(reader.version, _placed(charged, HERE), levels, since=since)
         before, self._elsewhere = self._elsewhere, self._states(now_s)
         if self._shared is not None and (told or self._elsewhere != before):
             self._shared.merge_ranks(told, self._elsewhere, now_s)
@@ -144,10 +146,12 @@ class RankLink:
     def _export(self, shared: RankAccount) -> None:
         totals = shared.export_totals(self._version)
         self._version = totals.version
-        for column, sums in (("charged", totals.charged), ("raised", totals.raised)):
-            values = ((client, of[HERE]) for client, of in sums.items() if HERE in of)
+        levels = totals.raised
+        columns = zip(TOTALS, (totals.charged, levels, levels), (HERE, HERE, WAIVED), strict=True)
+        for column, sums, place in columns:
+            values = ((client, of[place]) for client, of in sums.items() if place in of)
             self._board.put(column, values)
 
 
-def _placed(sums: Mapping[str, float]) -> dict[str, dict[int, float]]:
-    return {client: {HERE: total} for client, total in sums.items()}
+def _placed(sums: Mapping[str, float], place: int) -> dict[str, dict[int, float]]:
+    return {client: {place: total} for client, total in sums.items()}

@@ -231,28 +231,31 @@ class Changes:
         return found[::-1]
 
 
-# the worker number under which rounds of quanta are stored, because they belong to no worker
-ROUNDS = 0
+# the places under which rounds of quanta and waived credits are stored; they belong to no worker
+ROUNDS, WAIVED = 0, 1
 
 
 class CreditChange(NamedTuple):
-    """A change of a client's credit: additional rounds of quanta, and charges by worker."""
+    """A change of a client's credit: new rounds of quanta, charges by worker and waived credit."""
 
     rounds: float
     charged: Mapping[int, float]
+    waived: float = 0.0
 
 
 class SharedCredit:
-    """The clients' credits: quanta times rounds of refills, minus the charges of all routers.
+    """The clients' credits: quanta times rounds of refills, minus charges and waived credit.
 
-    If two routers grant a round at the same time, it counts once, because receivers keep the
-    highest number of rounds.
+    Waived credit is positive credit that an idle client has lost. If two routers grant a round or
+    waive a credit at the same time, it counts once, because receivers keep the highest sum of
+    rounds and of waived credit.
     """
 
     def __init__(self) -> None:
         self.charged: dict[str, dict[int, float]] = {}
         self.others = Heard()
-        self._rounds: dict[str, float] = {}
+        # ``_levels`` maps each client to its rounds of quanta (``ROUNDS``) and credit ``WAIVED``.
+        self._levels: dict[str, dict[int, float]] = {}
         self._changes = Changes()
         # ``has_forgotten`` is true if this router has deleted a client's credit; its messages then
         # lack earlier charges.
@@ -265,14 +268,22 @@ class SharedCredit:
         self._changes.note(client)
 
     def grant(self, client: str, rounds: float) -> None:
-        self._rounds[client] = self._rounds.get(client, 0.0) + rounds
+        self._raise(client, ROUNDS, rounds)
+
+    def waive(self, client: str, credit: float) -> None:
+        """Record that an idle client has lost its positive credit."""
+        self._raise(client, WAIVED, credit)
+
+    def _raise(self, client: str, place: int, by: float) -> None:
+        levels = self._levels.setdefault(client, {})
+        levels[place] = levels.get(place, 0.0) + by
         self._changes.note(client)
 
     def forget(self, client: str) -> None:
         """Delete a client's credit; a returning client starts with a new credit."""
         self.has_forgotten = True
         self.charged.pop(client, None)
-        self._rounds.pop(client, None)
+        self._levels.pop(client, None)
         self._changes.note(client)
 
     def export_credit(self, since: int = 0) -> Totals:
@@ -281,11 +292,10 @@ class SharedCredit:
         if changed is None:
             since = 0
             charged = {client: dict(of) for client, of in self.charged.items()}
-            raised = {client: {ROUNDS: rounds} for client, rounds in self._rounds.items()}
+            raised = {client: dict(levels) for client, levels in self._levels.items()}
         else:
             charged = {client: dict(self.charged.get(client, {})) for client in changed}
-            levels = {client: self._rounds.get(client) for client in changed}
-            raised = {who: {} if to is None else {ROUNDS: to} for who, to in levels.items()}
+            raised = {client: dict(self._levels.get(client, {})) for client in changed}
         return Totals(self._changes.version, charged, raised, since=since)
 
     def new_changes(self, origin: str, totals: Totals) -> dict[str, CreditChange]:
@@ -295,15 +305,16 @@ class SharedCredit:
             return {}
         found = {}
         for client in dict.fromkeys((*totals.charged, *totals.raised)):
-            rounds = totals.raised.get(client, {}).get(ROUNDS, 0.0)
-            more = max(0.0, rounds - self._rounds.get(client, 0.0))
-            if more:
-                self._rounds[client] = rounds
-                self._changes.note(client)
+            own = self._levels.get(client, {})
+            levels = totals.raised.get(client, {})
+            more = {at: to - own.get(at, 0.0) for at, to in levels.items() if to > own.get(at, 0.0)}
+            for place, by in more.items():
+                self._raise(client, place, by)
             charged = newly.get(client, {})
             # A reported entry without a change must not mark the client as recently used.
             if more or any(charged.values()):
-                found[client] = CreditChange(more, charged)
+                rounds, waived = more.get(ROUNDS, 0.0), more.get(WAIVED, 0.0)
+                found[client] = CreditChange(rounds, charged, waived)
         return found
 
 

@@ -92,12 +92,10 @@ class Credits(Account):
         """Grant a joining node a quantum, or its former credit if it left since the last refill."""
         left = self._left.get(self.tenant_of(node), {}).pop(node, None)
         self._granted[node] += 1
-        if left is not None:
-            self.of[node] += left
-            return
-        self.of[node] += self.quantum_of(node)
+        credit = self.quantum_of(node) if left is None else left
+        self.of[node] += credit
         if self.shared is not None:
-            self.shared.grant(node, 1)
+            self.shared.grant(node, credit / self.quantum_of(node))
 
     def end_request(self, client: str) -> None:
         """Count a finished request; an idle client may leave the client list."""
@@ -219,7 +217,7 @@ class Credits(Account):
         """Apply a client's quanta and charges at another rank."""
         self.add_to_list(client)
         quanta = change.rounds * self.quantum_of(client)
-        self.of[client] += quanta - sum(change.charged.values())
+        self.of[client] += quanta - sum(change.charged.values()) - change.waived
         self.drop_if_idle(client)
 
     def look_elsewhere(self, elsewhere: Mapping[str, bool]) -> None:
@@ -255,6 +253,8 @@ class Credits(Account):
             return
         credit = self.of.pop(client)
         self._granted.pop(client, None)
+        if credit > 0 and self.shared is not None:
+            self.shared.waive(client, credit)
         if self.rejoin == "min0" and credit < 0:
             self._debts[client] = credit
         elif self.welcomes and credit >= 0:
