@@ -226,15 +226,11 @@ def _sharing(rows: Sequence[Row]) -> Table:
     worst = sorted(rows, key=lambda row: -(row["p99"] or 0.0))
     shown = rows if len(rows) <= WORST_SHOWN else worst[:WORST_SHOWN]
     for row in shown:
-        table.add_row(row["client"], *(_incentive(row, key) for key in ("p50", "p95", "p99")))
+        bounded = (f"{row[f'{key}_bound']} {index(row[key])}" for key in ("p50", "p95", "p99"))
+        table.add_row(row["client"], *map(str.strip, bounded))
     if len(shown) < len(rows):
         table.add_row(f"and {len(rows) - len(shown)} with a lower P99", "", "", "")
     return table
-
-
-def _incentive(row: Row, key: str) -> str:
-    bound = f"{row[f'{key}_bound']} " if row[f"{key}_bound"] else ""
-    return bound + index(row[key])
 
 
 def remarks_of(answer: Row) -> Iterator[str]:
