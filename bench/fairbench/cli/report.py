@@ -44,9 +44,11 @@ def report(
 
     The page is a single file that needs no network and no scripts.
     """
-    path = output or _usual(directory)
+    is_file = directory.is_file()
+    usual = f"{directory.name.partition('.')[0]}-report.html" if is_file else "report.html"
+    path = output or (directory.parent if is_file else directory) / usual
     check_report(path, "--output-file")
-    if directory.is_file():
+    if is_file:
         page = _file_page(directory, log_flags)
     elif log_flags:
         raise UsageError(
@@ -57,12 +59,6 @@ def report(
         page = _page(directory)
     reporting.write_page(page, path, "--output-file")
     typer.echo(f"report  {path}")
-
-
-def _usual(source: Path) -> Path:
-    if source.is_file():
-        return source.with_name(f"{source.name.partition('.')[0]}-report.html")
-    return source / "report.html"
 
 
 def _file_page(path: Path, log_flags: LogFlags) -> Page:
