@@ -69,7 +69,11 @@ class RankLink:
         if now_s < self._looked_s + EVERY_S:
             return
         self._looked_s = now_s
-        self._find(now_s)
+        if now_s >= self._found_s + FIND_EVERY_S:
+            self._found_s = now_s
+            for path in sorted(self._folder.glob("*")):
+                if path.suffix != ".new" and path.name not in (self._own, *self._readers):
+                    self._readers[path.name] = Reader(path)
         told: dict[str, Totals] = {}
         for origin, reader in self._readers.items():
             if reader.has_news():
@@ -80,14 +84,6 @@ class RankLink:
         before, self._elsewhere = self._elsewhere, self._states(now_s)
         if self._shared is not None and (told or self._elsewhere != before):
             self._shared.merge_ranks(told, self._elsewhere, now_s)
-
-    def _find(self, now_s: float) -> None:
-        if now_s < self._found_s + FIND_EVERY_S:
-            return
-        self._found_s = now_s
-        for path in sorted(self._folder.glob("*")):
-            if path.suffix != ".new" and path.name not in (self._own, *self._readers):
-                self._readers[path.name] = Reader(path)
 
     def _states(self, now_s: float) -> dict[str, bool]:
         found: dict[str, bool] = {}
@@ -136,17 +132,14 @@ class RankLink:
             self._version += 1
             active: Collection[str] = ()
         else:
-            self._export(self._shared)
+            totals = self._shared.export_totals(self._version)
+            self._version = totals.version
+            for column, sums in (("charged", totals.charged), ("raised", totals.raised)):
+                values = ((client, of[HERE]) for client, of in sums.items() if HERE in of)
+                self._board.put(column, values)
             active = self._shared.active()
         self._board.show(dict.fromkeys(active, RUNS) | dict.fromkeys(waiting, RUNS | WAITS))
         self._board.tell(self._version, now_s)
-
-    def _export(self, shared: RankAccount) -> None:
-        totals = shared.export_totals(self._version)
-        self._version = totals.version
-        for column, sums in (("charged", totals.charged), ("raised", totals.raised)):
-            values = ((client, of[HERE]) for client, of in sums.items() if HERE in of)
-            self._board.put(column, values)
 
 
 def _placed(sums: Mapping[str, float]) -> dict[str, dict[int, float]]:
