@@ -48,8 +48,13 @@ def report(
     usual = f"{directory.name.partition('.')[0]}-report.html" if is_file else "report.html"
     path = output or (directory.parent if is_file else directory) / usual
     check_report(path, "--output-file")
-    if is_file:
-        page = _file_page(directory, log_flags)
+    if is_file and not log_flags and results.holds_lines(directory):
+        from fairbench.report.board import board_page
+
+        page = board_page(results.make_board(results.read_stored([directory]).lines))
+    elif is_file:
+        log = diagnosis.read_log(log_params(str(directory), log_flags))
+        page = diagnosis.access_log_page(log)
     elif log_flags:
         raise UsageError(
             f"{directory} is a directory: --map and the --trace options can be given only "
@@ -59,15 +64,6 @@ def report(
         page = _page(directory)
     reporting.write_page(page, path, "--output-file")
     typer.echo(f"report  {path}")
-
-
-def _file_page(path: Path, log_flags: LogFlags) -> Page:
-    if not log_flags and results.holds_lines(path):
-        from fairbench.report.board import board_page
-
-        return board_page(results.make_board(results.read_stored([path]).lines))
-
-    return diagnosis.access_log_page(diagnosis.read_log(log_params(str(path), log_flags)))
 
 
 def _page(directory: Path) -> Page:

@@ -37,9 +37,16 @@ def render(answer: Row) -> RenderableType:
     blocks: list[RenderableType] = [Text(warning, style=DOUBTFUL), Text()] if warning else []
     blocks += [Text(needed_line(answer), style="bold"), Text()]
     blocks += [*head, Text(), _choices(answer)]
+    has_loads = len({row["load"] for row in answer["choices"]}) > 1
     for row in answer["choices"]:
         if row["sharing"]:
-            blocks += [Text(), Text(_sharing_title(answer, row)), _sharing(row["sharing"])]
+            load = f" at {row['load']:g} x" if has_loads else ""
+            title = (
+                f"sharing incentive under {row['scheduler']}, dp {row['replicas']}{load}: latency "
+                "on the shared cluster over latency alone on a part of it\n(at most 1: no reason "
+                "to leave)"
+            )
+            blocks += [Text(), Text(title), _sharing(row["sharing"])]
     remarks = [Text(line) for line in remarks_of(answer)]
     return Group(*blocks, *([Text(), *remarks] if remarks else []))
 
@@ -206,15 +213,6 @@ def target_text(target: Row) -> str:
 def _writer(target: Row) -> Callable[[float | None], str]:
     entry = metric_of(target["metric"])
     return WRITERS[Form.AMOUNT if entry is None else entry.form]
-
-
-def _sharing_title(answer: Row, row: Row) -> str:
-    load = f" at {row['load']:g} x" if len({one["load"] for one in answer["choices"]}) > 1 else ""
-    return (
-        f"sharing incentive under {row['scheduler']}, dp {row['replicas']}{load}: latency "
-        "on the shared cluster over latency alone on a part of it\n(at most 1: no reason "
-        "to leave)"
-    )
 
 
 def _sharing(rows: Sequence[Row]) -> Table:
