@@ -98,7 +98,11 @@ class MirroredCache(ClientCache):
             name = self._name(prefix, node.depth)
             child = node.children.get((name, 0))
             if child is None:
-                child = self._append(node, name, prefix, depth)
+                child = self.extend(node, (Segment(name, depth - node.depth),), (0, 0), depth)
+                self._created += 1
+                child.number = self._created
+                self._stretches[child] = Prefix(prefix.ids[node.depth : depth], prefix.namespace)
+                self.evictable += child.length
             elif child.depth > depth:
                 child = self._cut(child, depth - node.depth)
             node = child
@@ -136,7 +140,11 @@ class MirroredCache(ClientCache):
             if child is None:
                 return
             most = min(child.length, limit - node.depth)
-            common = _common(self._stretches[child].ids, ids, node.depth, most)
+            theirs, ours = self._stretches[child].ids[:most], ids[node.depth : node.depth + most]
+            common = most
+            if theirs != ours:
+                pairs = enumerate(zip(theirs, ours, strict=False))
+                common = next(at for at, (one, other) in pairs if one != other)
             common -= common % self._page
             yield child, common
             if common < child.length:
@@ -147,14 +155,6 @@ class MirroredCache(ClientCache):
         """Return the name of the page at token ``depth``, which differs between sibling nodes."""
         text = prefix.ids[depth : depth + self._page].tobytes().decode("latin-1")
         return text if depth else f"{prefix.namespace} {text}"
-
-    def _append(self, node: KVNode, name: str, prefix: Prefix, depth: int) -> KVNode:
-        child = self.extend(node, (Segment(name, depth - node.depth),), (0, 0), depth)
-        self._created += 1
-        child.number = self._created
-        self._stretches[child] = Prefix(prefix.ids[node.depth : depth], prefix.namespace)
-        self.evictable += child.length
-        return child
 
     def _cut(self, lower: KVNode, tokens: int) -> KVNode:
         ids, namespace = self._stretches[lower]
@@ -206,10 +206,3 @@ class MirroredCache(ClientCache):
         self._drop_theirs(cast(ClaimedNode, leaf))
         super()._drop(leaf)
         del self._stretches[leaf]
-
-
-def _common(stretch: Ids, ids: Ids, start: int, most: int) -> int:
-    if stretch[:most] == ids[start : start + most]:
-        return most
-    pairs = zip(stretch, ids[start : start + most], strict=False)
-    return next(at for at, (one, other) in enumerate(pairs) if one != other)

@@ -118,7 +118,11 @@ class Reader:
     def read(self) -> tuple[dict[str, float], ...]:
         """Return the changed values of the columns ``TOTALS``, by client."""
         self.version = int(self._columns["version"][0])
-        self._read_names()
+        ends, names = self._columns["ends"], self._columns["names"]
+        for slot in range(len(self._names), int(self._columns["clients"][0])):
+            start = int(ends[slot - 1]) if slot else 0
+            name = names[start : int(ends[slot])].tobytes()
+            self._names.append(name.decode(errors="surrogatepass"))
         return tuple(self._changed(column) for column in TOTALS)
 
     def states(self) -> dict[str, int]:
@@ -130,13 +134,6 @@ class Reader:
         """Return the weighted tokens that the board's rank has computed for each client."""
         found = self._columns["service"][: len(self._names)].tolist()
         return dict(zip(self._names, found, strict=True))
-
-    def _read_names(self) -> None:
-        ends, names = self._columns["ends"], self._columns["names"]
-        for slot in range(len(self._names), int(self._columns["clients"][0])):
-            start = int(ends[slot - 1]) if slot else 0
-            name = names[start : int(ends[slot])].tobytes()
-            self._names.append(name.decode(errors="surrogatepass"))
 
     def _changed(self, column: str) -> dict[str, float]:
         now = self._columns[column][: len(self._names)].copy()

@@ -69,7 +69,11 @@ class RankLink:
         if now_s < self._looked_s + EVERY_S:
             return
         self._looked_s = now_s
-        self._find(now_s)
+        if now_s >= self._found_s + FIND_EVERY_S:
+            self._found_s = now_s
+            for path in sorted(self._folder.glob("*")):
+                if path.suffix != ".new" and path.name not in (self._own, *self._readers):
+                    self._readers[path.name] = Reader(path)
         told: dict[str, Totals] = {}
         for origin, reader in self._readers.items():
             if reader.has_news():
@@ -82,14 +86,6 @@ class RankLink:
         before, self._elsewhere = self._elsewhere, self._states(now_s)
         if self._shared is not None and (told or self._elsewhere != before):
             self._shared.merge_ranks(told, self._elsewhere, now_s)
-
-    def _find(self, now_s: float) -> None:
-        if now_s < self._found_s + FIND_EVERY_S:
-            return
-        self._found_s = now_s
-        for path in sorted(self._folder.glob("*")):
-            if path.suffix != ".new" and path.name not in (self._own, *self._readers):
-                self._readers[path.name] = Reader(path)
 
     def _states(self, now_s: float) -> dict[str, bool]:
         found: dict[str, bool] = {}
@@ -138,19 +134,15 @@ class RankLink:
             self._version += 1
             active: Collection[str] = ()
         else:
-            self._export(self._shared)
+            totals = self._shared.export_totals(self._version)
+            self._version = totals.version
+            levels = totals.raised
+            sums = (totals.charged, levels, levels)
+            for column, of, place in zip(TOTALS, sums, (HERE, HERE, WAIVED), strict=True):
+                self._board.put(column, ((c, at[place]) for c, at in of.items() if place in at))
             active = self._shared.active()
         self._board.show(dict.fromkeys(active, RUNS) | dict.fromkeys(waiting, RUNS | WAITS))
         self._board.tell(self._version, now_s)
-
-    def _export(self, shared: RankAccount) -> None:
-        totals = shared.export_totals(self._version)
-        self._version = totals.version
-        levels = totals.raised
-        columns = zip(TOTALS, (totals.charged, levels, levels), (HERE, HERE, WAIVED), strict=True)
-        for column, sums, place in columns:
-            values = ((client, of[place]) for client, of in sums.items() if place in of)
-            self._board.put(column, values)
 
 
 def _placed(sums: Mapping[str, float], place: int) -> dict[str, dict[int, float]]:

@@ -159,7 +159,9 @@ class StepTimes:
             number, context = clients.get(request.client, (0, 0))
             clients[request.client] = Decoding(number + 1, context + tokens)
         chunks = [(one.cached_tokens, one.new_tokens) for one in prompts]
-        loads = _within(took_ps, [round(one.load_s * PS_PER_S) for one in prompts])
+        loads = [round(one.load_s * PS_PER_S) for one in prompts]
+        if (total := sum(loads)) > took_ps:
+            loads = [load * took_ps // total for load in loads]
         parts = step_parts(self._costs, took_ps - sum(loads), chunks, clients)
         charge_prompt, charge = self._scheduler.on_prompt_time, self._scheduler.on_gpu_time
         assert charge_prompt is not None
@@ -168,9 +170,3 @@ class StepTimes:
             charge_prompt(one.request, gpu_ps + load_ps, one.complete)
         for client, gpu_ps in parts.clients.items():
             charge(client, gpu_ps)
-
-
-def _within(limit: int, parts: Sequence[int]) -> list[int]:
-    """Return the parts, scaled down in proportion if their sum exceeds ``limit``."""
-    total = sum(parts)
-    return [part * limit // total for part in parts] if total > limit else list(parts)

@@ -53,9 +53,15 @@ def _usage_of(answer: openai.Answered, payload: bytes, *, whole: bool) -> Usage:
     usage = Usage(failed=answer.error is not None)
     if told is not None:
         usage = Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
-    if whole and (usage.output_tokens or 0) <= 0 and (said := _said_bytes(answer)):
-        return usage._replace(output_tokens=_tokens(said), failed=False)
-    return usage
+    if not whole or (usage.output_tokens or 0) > 0:
+        return usage
+    texts = [text for choice in answer.choices or () for text in openai.choice_texts(choice)]
+    if (named := openai.typed(answer)) is not None:
+        texts += named.texts
+    if isinstance(answer.text, str):
+        texts.append(answer.text)
+    said = _text_bytes(texts)
+    return usage._replace(output_tokens=_tokens(said), failed=False) if said else usage
 
 
 def usage_of(answer: bytes) -> Usage:
@@ -216,13 +222,6 @@ def _tokens(text_bytes: int) -> int:
 
 def _text_bytes(texts: Iterable[str]) -> int:
     return sum([len(text.encode()) for text in texts])
-
-
-def _said_bytes(answer: openai.Answered) -> int:
-    texts = [text for choice in answer.choices or () for text in openai.choice_texts(choice)]
-    if (named := openai.typed(answer)) is not None:
-        texts += named.texts
-    return _text_bytes([*texts, answer.text] if isinstance(answer.text, str) else texts)
 
 
 # seconds per output token before a worker's first complete answer (8B model on an A100)

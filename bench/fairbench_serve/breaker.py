@@ -74,7 +74,14 @@ class Breakers:
         # Ignore failures of requests that were sent before the breaker opened.
         if state.open and not state.probing:
             return False
-        if not state.open and (state.failures < TRIPS_AFTER or self._serves_others(worker)):
+        since_s = self._now_s() - FIRST_REST_S
+        serves_others = any(
+            at == worker and one not in state.clients and served_s > since_s
+            for (at, one), served_s in self._served_s.items()
+        )
+        # The worker may be fine if all failures are of one client.
+        is_clients_fault = len(state.clients) == 1 and serves_others
+        if not state.open and (state.failures < TRIPS_AFTER or is_clients_fault):
             return False
         opens, state.open, state.probing = not state.open, True, False
         state.until_s = self._now_s() + state.rest_s
@@ -94,14 +101,6 @@ class Breakers:
         if closes or not state.open:
             self._states[worker] = _State()
         return closes
-
-    def _serves_others(self, worker: int) -> bool:
-        """Return whether all failures are of one client while the worker serves another client."""
-        failing, since_s = self._states[worker].clients, self._now_s() - FIRST_REST_S
-        return len(failing) == 1 and any(
-            at == worker and client not in failing and served_s > since_s
-            for (at, client), served_s in self._served_s.items()
-        )
 
     def undecided(self, worker: int) -> None:
         """Record a probe without result, for example because the client disconnected."""

@@ -336,7 +336,13 @@ class MessagesApi(Api):
 
     def call_of(self, reader: BodyReader) -> Call:
         given, body = reader.given, reader.body
-        _check_blocks(body)
+        contents = [body.system, *(turn.content for turn in body.messages)]
+        for block in chain.from_iterable(one for one in contents if isinstance(one, list)):
+            if block.get("type") not in _BLOCKS:
+                kind = str(block.get("type"))[:64]
+                raise bad_request(
+                    f"messages: type {kind!r} is not a block that this router passes on"
+                )
         _check_tools(body.tools)
         shapes.check_constraints(given, patterns=reader.limits.patterns)
         shapes.check_stops(body.stop_sequences)
@@ -417,12 +423,3 @@ def _check_tools(tools: list[dict[str, Any]] | None) -> None:
                 f"tools: type {kind[:64]!r}: a tool that the worker runs is not passed on, because "
                 "the router cannot reserve the answers that follow"
             )
-
-
-def _check_blocks(body: shapes.RoutedMessages) -> None:
-    """Raise Problem for a message block that contains neither text nor media."""
-    contents = [body.system, *(turn.content for turn in body.messages)]
-    for block in chain.from_iterable(one for one in contents if isinstance(one, list)):
-        if block.get("type") not in _BLOCKS:
-            said = str(block.get("type"))[:64]
-            raise bad_request(f"messages: type {said!r} is not a block that this router passes on")

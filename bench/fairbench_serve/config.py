@@ -58,10 +58,16 @@ class Promises:
             if objective not in self.objectives:
                 raise bad_request(str(unknown_name("objective", objective, self.objectives)))
             targets = self.objectives[objective]
-        within_ms = sent.get(headers.DEADLINE)
-        if within_ms is None:
+        within = sent.get(headers.DEADLINE)
+        if within is None:
             return Promise(targets) if targets is not NO_TARGETS else NO_PROMISE
-        return Promise(targets, _ms(within_ms) / 1000)
+        is_count = within.isascii() and within.isdigit() and len(within) < 12
+        if not is_count or not 1 <= int(within) <= LONGEST_MS:
+            raise bad_request(
+                f"{headers.DEADLINE}: {within[:40]!r} must be a number of milliseconds from 1 "
+                f"to {LONGEST_MS}"
+            )
+        return Promise(targets, int(within) / 1000)
 
     def table(self) -> dict[str, str]:
         """Return the targets as flags: a map from ``NAME.LATENCY`` to a time."""
@@ -93,15 +99,6 @@ def promises(given: Mapping[str, str] | None) -> Promises:
                 )
     of_all = parsed.pop("")
     return Promises(of_all, {name: laid_over(of_all, one) for name, one in parsed.items()})
-
-
-def _ms(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 12 and 1 <= int(text) <= LONGEST_MS):
-        raise bad_request(
-            f"{headers.DEADLINE}: {text[:40]!r} must be a number of milliseconds from 1 "
-            f"to {LONGEST_MS}"
-        )
-    return int(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,10 +254,17 @@ class Dispatcher:
         if routed is None or routed not in self.flights:
             text = f"router {self.router.name}: there is no worker {routed}"
             raise Problem(HTTPStatus.INTERNAL_SERVER_ERROR, text)
-        flight = RequestInFlight(request, self._worker_for(routed, wish), routed)
-        self.flights[flight.worker][flight] = None
+        if wish.probe in self.flights and wish.probe not in self._leaving:
+            worker = wish.probe
+        elif routed in self.up and routed not in wish.avoid:
+            worker = routed
+        else:  # The worker that the policy chose is down.
+            others = self.up.difference(wish.avoid) or self.up
+            worker = min(others, key=lambda one: len(self.flights[one]))
+        flight = RequestInFlight(request, worker, routed)
+        self.flights[worker][flight] = None
         if self.ingress is not None:
-            self.ingress.moved(request, flight.worker)
+            self.ingress.moved(request, worker)
         if self.router.wants_evictions:
             self._caches[routed].touch_prompt(request.prompt)
         return flight
@@ -266,15 +273,6 @@ class Dispatcher:
         """Record when the answer to a request begins to stream; later calls have no effect."""
         if flight.first_token_s is None:
             flight.first_token_s = self.now_s()
-
-    def _worker_for(self, routed: int, wish: Wish) -> int:
-        """Return the worker that the policy chose, or another worker if that worker is down."""
-        if wish.probe in self.flights and wish.probe not in self._leaving:
-            return wish.probe
-        if routed in self.up and routed not in wish.avoid:
-            return routed
-        others = self.up.difference(wish.avoid) or self.up
-        return min(others, key=lambda one: len(self.flights[one]))
 
     def finish(self, flight: RequestInFlight, output_tokens: int, *, failed: bool = False) -> None:
         """Record that a request has ended; ``failed`` means that the worker did no work for it."""

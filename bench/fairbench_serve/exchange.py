@@ -114,7 +114,11 @@ class Exchange:
             if self._stream is None:
                 raise WorkerFailed(self.flight.worker, lost or _reason_of(error)) from error
             self.failure = AttemptFailure.CUT
-            return await self._break_off(self._stream)
+            # Ignore later reports that the worker was lost, because the answer has already failed.
+            self.flight.on_lost = lambda reason: None
+            problem = Problem(HTTPStatus.BAD_GATEWAY, "the worker failed during this answer")
+            await self._write(self._stream, self._reader.end_with(problem))
+            return self._stream
         finally:
             if self._stream is not None:
                 self.usage = self._reader.usage()
@@ -236,13 +240,6 @@ class Exchange:
             raise ClientLeft from error
         finally:
             self.flight.paused = False
-
-    async def _break_off(self, stream: web.StreamResponse) -> web.StreamResponse:
-        # Ignore later reports that the worker was lost, because the answer has already failed.
-        self.flight.on_lost = lambda reason: None
-        problem = Problem(HTTPStatus.BAD_GATEWAY, "the worker failed during this answer")
-        await self._write(stream, self._reader.end_with(problem))
-        return stream
 
 
 def _returned(answer: ClientResponse) -> dict[str, str]:

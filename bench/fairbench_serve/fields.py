@@ -407,8 +407,15 @@ def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None
     for name in sorted(given.keys() - PROMPTS - CHECKED - TURNS):
         _check_field(given, name, budget, f"{where}{name}")
     for name in sorted(given.keys() & TURNS):
-        if bytes(memoryview(given[name])[:1]) == b"[":
-            _check_turns(given, name, budget)
+        if bytes(memoryview(given[name])[:1]) != b"[":
+            continue
+        messages = _messages.decode(given[name])
+        unchecked = [sorted(message.keys() - TEXTS) for message in messages]
+        for message, own in zip(messages, unchecked, strict=True):
+            for key in own:
+                _check_field(message, key, budget, f"{name}: {key[:64]}")
+        if any(unchecked):
+            given[name] = encoded(messages)
 
 
 def _check_field(given: Fields, name: str, budget: _Budget, where: str) -> None:
@@ -430,15 +437,6 @@ def _check_field(given: Fields, name: str, budget: _Budget, where: str) -> None:
     if name == FORMAT and kind not in FORMATS:
         budget.check_pattern(f"{where} of type {str(kind)[:64]!r}")
     _Walk(budget, where).schema(value, _Place(-WRAPPINGS.get(name, MOST_WRAPPINGS)))
-
-
-def _check_turns(given: Fields, turns: str, budget: _Budget) -> None:
-    messages = _messages.decode(given[turns])
-    for message in messages:
-        for name in sorted(message.keys() - TEXTS):
-            _check_field(message, name, budget, f"{turns}: {name[:64]}")
-    if any(message.keys() - TEXTS for message in messages):
-        given[turns] = encoded(messages)
 
 
 def check_stops(stop: str | list[str] | None) -> None:

@@ -225,7 +225,13 @@ class WorkerWatch:
             return
         await self._ask_metrics(worker, passed_s)
         flights = self._flights_being_read(worker)
-        if not flights or self._silent_s[worker] < self._limit_s(worker, flights):
+        if not flights:
+            return
+        limit_s = self.stall_s
+        if worker not in self._told and all(one.first_token_s is None for one in flights):
+            longest_s = max(one.request.max_new_tokens for one in flights) * SLOWEST_TOKEN_S
+            limit_s = min(max(limit_s, longest_s), LONGEST_STALLS * limit_s)
+        if self._silent_s[worker] < limit_s:
             return
         self.heard(worker)
         log.warning(
@@ -233,13 +239,6 @@ class WorkerWatch:
             *(worker, len(flights), self.stall_s),
         )
         self.on_stall(worker)
-
-    def _limit_s(self, worker: int, flights: Sequence[RequestInFlight]) -> float:
-        begun = any(flight.first_token_s is not None for flight in flights)
-        if begun or worker in self._told:
-            return self.stall_s
-        longest = max(flight.request.max_new_tokens for flight in flights) * SLOWEST_TOKEN_S
-        return min(max(self.stall_s, longest), LONGEST_STALLS * self.stall_s)
 
     async def _ask_metrics(self, worker: int, patience_s: float) -> None:
         """Count a change of the worker's token metrics as progress."""

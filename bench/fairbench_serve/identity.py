@@ -76,7 +76,12 @@ def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -
     client. Raises Problem if the key is unknown or the name is invalid.
     """
     if keys is not None:
-        return _owner(authorization_of(sent), keys)
+        scheme, _, key = authorization_of(sent).partition(" ")
+        owner = keys.get(key.strip()) if scheme.lower() == "bearer" else None
+        if owner is None:
+            text = f"unknown API key: send Authorization: Bearer KEY, or {headers.API_KEY}: KEY"
+            raise Problem(HTTPStatus.UNAUTHORIZED, text)
+        return owner
     named = (sent[name] for name in headers.CLIENT_ALIASES if name in sent)
     client = next(named, None)
     if client is None:
@@ -131,15 +136,6 @@ def _hashed_name(said: str) -> str:
             f"the field that names the client must have at most {MAX_BODY_LENGTH} characters",
         )
     return HASHED + blake2b(said.encode("utf-8"), digest_size=HASH_BYTES).hexdigest()
-
-
-def _owner(authorization: str, keys: Keyring) -> str:
-    scheme, _, key = authorization.partition(" ")
-    client = keys.get(key.strip()) if scheme.lower() == "bearer" else None
-    if client is None:
-        said = f"unknown API key: send Authorization: Bearer KEY, or {headers.API_KEY}: KEY"
-        raise Problem(HTTPStatus.UNAUTHORIZED, said)
-    return client
 
 
 def check_single(http: web.Request) -> None:

@@ -12,7 +12,6 @@ from prometheus_client import Counter as CounterMetric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from fairbench.core import Request
 from fairbench.live.client_metrics import (
     BALANCE,
     BOUNDS_S,
@@ -134,7 +133,9 @@ class FairnessGauges(Collector):
 
     def collect(self) -> Iterator[Metric]:
         service = self._totals.service()
-        waiting = {request.client for request in self._waiting_requests()}
+        waiting = {request.client for request in self._dispatcher.ingress or ()}
+        for flights in self._dispatcher.flights.values():
+            waiting.update(one.request.client for one in flights if one.first_token_s is None)
         ratios = self._shares.ratios(time.monotonic(), service, waiting, self._weights)
         shown = {client: ratios[client] for client in ratios if client in service}
         yield _by_client(SHARE, SHARE_TEXT, shown)
@@ -142,11 +143,6 @@ class FairnessGauges(Collector):
         yield _by_client("fairbench_client_weight", "Weight of the client", weights)
         text = "Balance of the client in the gateway or the router (DLPM, D2LPM: credit)"
         yield _by_client(BALANCE, text, self._balances())
-
-    def _waiting_requests(self) -> Iterator[Request]:
-        yield from self._dispatcher.ingress or ()
-        for flights in self._dispatcher.flights.values():
-            yield from (one.request for one in flights if one.first_token_s is None)
 
     def _balances(self) -> dict[str, float]:
         ingress, router, found = self._dispatcher.ingress, self._dispatcher.router, {}

@@ -143,22 +143,17 @@ def told_by(body: bytes) -> Told | None:
     except (ValueError, RecursionError):
         page = None
     try:
-        return (
-            _load_in_metrics(body.decode("utf-8", "replace"))
-            if page is None
-            else _load_of_ranks(page)
-        )
+        if page is None:
+            return _load_in_metrics(body.decode("utf-8", "replace"))
+        ranks = page.get("loads") if isinstance(page, dict) else None
+        if not isinstance(ranks, list) or not ranks:
+            return None
+        loads = [
+            (one["num_waiting_reqs"], one["num_running_reqs"], one["token_usage"]) for one in ranks
+        ]
+        return _sum_of(loads)
     except (TypeError, KeyError, ValueError, OverflowError):
         return None
-
-
-def _load_of_ranks(page: Any) -> Told | None:
-    ranks = page.get("loads") if isinstance(page, dict) else None
-    if not isinstance(ranks, list) or not ranks:
-        return None
-    return _sum_of(
-        [(one["num_waiting_reqs"], one["num_running_reqs"], one["token_usage"]) for one in ranks]
-    )
 
 
 def samples(text: str) -> list[tuple[str, float]]:

@@ -43,7 +43,9 @@ class PanelCommand(TyperCommand):
         """Write the command's arguments, then each titled group that contains flags."""
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": []}
         groups |= {panel: [] for panel in PANELS}
-        for param in self._in_order(ctx):
+        places = {name: place for place, name in enumerate(FIRST)}
+        params = self.get_params(ctx)
+        for param in sorted(params, key=lambda one: places.get(one.name or "", 1_000)):
             record = param.get_help_record(ctx)
             if record is not None:
                 argument = param.param_type_name == "argument"
@@ -52,10 +54,6 @@ class PanelCommand(TyperCommand):
             if records:
                 with formatter.section(panel):
                     formatter.write_dl(records)
-
-    def _in_order(self, ctx: Any) -> list[Any]:
-        places = {name: place for place, name in enumerate(FIRST)}
-        return sorted(self.get_params(ctx), key=lambda param: places.get(param.name or "", 1_000))
 
 
 # headings of the command list in ``fairbench --help``, in order; an extension may add a heading
@@ -136,16 +134,14 @@ def command_named(name: str) -> Command:
     return command
 
 
-def _shown(name: str) -> Command:
-    try:
-        return command_named(name)
-    except UsageError as error:  # The package that provides this command is not installed.
-        return Command(PAPERS, str(error).partition(": ")[2], "")
-
-
 def commands() -> Mapping[str, Command]:
     """Return every command by name, in the order of ``GROUPS``."""
-    every = {name: _shown(name) for name in command_names()}
+    every = {}
+    for name in command_names():
+        try:
+            every[name] = command_named(name)
+        except UsageError as error:  # The package that provides this command is not installed.
+            every[name] = Command(PAPERS, str(error).partition(": ")[2], "")
     groups = dict.fromkeys([*GROUPS, *(command.group for command in every.values())])
     return {
         name: command
@@ -161,12 +157,6 @@ WrongUsage: Any = typer.BadParameter.__base__
 
 _BETWEEN = re.compile(r"[\s,=:]|\.\.")  # characters that separate the numbers in a flag's value
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?(ms|s|x|%|)", re.IGNORECASE)
-
-
-def _code_of(error: FairbenchError) -> int:
-    if isinstance(error, UsageError):
-        return exits.USAGE
-    return exits.NOT_JUDGED if isinstance(error, NotJudged) else exits.FAILED
 
 
 class _Listed(TyperCommand):
@@ -199,7 +189,9 @@ class _Commands(TyperGroup):
             code = exits.USAGE
         except FairbenchError as error:
             exits.complain(str(error), getattr(error, "__notes__", ()))
-            code = _code_of(error)
+            code = exits.NOT_JUDGED if isinstance(error, NotJudged) else exits.FAILED
+            if isinstance(error, UsageError):
+                code = exits.USAGE
         except MemoryError:
             exits.complain("there is not enough memory")
             code = exits.FAILED

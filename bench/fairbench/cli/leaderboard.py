@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Option
@@ -13,9 +13,6 @@ from fairbench import report as reporting
 from fairbench import results
 from fairbench.cli.options import DEFAULT_RESULT_DIR
 from fairbench.cli.output import check_report, print_json, show
-
-if TYPE_CHECKING:
-    from fairbench.results.board import Board
 
 DEFAULT_STORE = DEFAULT_RESULT_DIR / "leaderboard"
 
@@ -99,14 +96,9 @@ def leaderboard(
         from fairbench.report.board import board_page
 
         reporting.write_page(board_page(board), report)
-    if output is not BoardFormat.CSV:
-        _print(board, output)
-
-
-def _print(board: Board, output: BoardFormat) -> None:
     if output is BoardFormat.JSON:
         print_json(results.board_json(board))
     elif output is BoardFormat.MARKDOWN:
         typer.echo(reporting.board_markdown(board), nl=False)
-    else:
+    elif output is BoardFormat.TABLE:
         show(reporting.board_text, board)

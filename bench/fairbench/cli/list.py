@@ -46,18 +46,17 @@ def list_names(
     the values that they set.
     """
     texts = {one: list(KINDS[one].lines()) for one in ([kind] if kind else KINDS)}
-    blocks = [*([] if kind else [list(_overview(texts))]), *texts.values()]
+    blocks = list(texts.values())
+    if kind is None:
+        overview = ["Names that options accept, by kind. `fairbench list KIND` prints one kind."]
+        for one, listed in texts.items():
+            names = sum(NAME.match(line) is not None for line in listed)
+            overview.append(f"{one.value:<12}{names:>4}   {KINDS[one].about}")
+        hint = "Parameters are set by --set NAME.PARAM=VALUE, such as --set dlpm.quantum=5000."
+        blocks.insert(0, [*overview, hint])
     width = chosen_width()
     lines = ["\n".join(_folded(line, width) for line in block) for block in blocks]
     typer.echo("\n\n".join(lines))
-
-
-def _overview(texts: Mapping[ListKind, list[str]]) -> Iterator[str]:
-    yield "Names that options accept, by kind. `fairbench list KIND` prints one kind."
-    for kind, lines in texts.items():
-        names = sum(NAME.match(line) is not None for line in lines)
-        yield f"{kind.value:<12}{names:>4}   {KINDS[kind].about}"
-    yield "Parameters are set by --set NAME.PARAM=VALUE, such as --set dlpm.quantum=5000."
 
 
 NAME = re.compile(r"  \S")

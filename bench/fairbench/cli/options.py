@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -107,8 +107,12 @@ def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
         *own, _ = inspect.signature(command, eval_str=True).parameters.values()
 
         def called(**values: Any) -> None:
-            flags = {name: values.pop(name) for name in declared}
-            command(**values, **dict(_given(declared, flags)))
+            given = {}
+            for name, one in declared.items():
+                value = values.pop(name)
+                if not (value is None or value is False or value == []):
+                    given[name] = value if one.read is None else one.read(one.option, value)
+            command(**values, **given)
 
         rest = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
         parameters = [*map(_parameter, declared.values()), *rest]
@@ -119,14 +123,6 @@ def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
         return called
 
     return with_flags
-
-
-def _given(declared: Mapping[str, Flag], values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, one in declared.items():
-        value = values[name]
-        if not (value is None or value is False or value == []):
-            read = one.read
-            yield name, value if read is None else read(one.option, value)
 
 
 def _parameter(one: Flag) -> inspect.Parameter:

@@ -44,10 +44,17 @@ def report(
 
     The page is a single file that needs no network and no scripts.
     """
-    path = output or _usual(directory)
+    is_file = directory.is_file()
+    usual = f"{directory.name.partition('.')[0]}-report.html" if is_file else "report.html"
+    path = output or (directory.parent if is_file else directory) / usual
     check_report(path, "--output-file")
-    if directory.is_file():
-        page = _file_page(directory, log_flags)
+    if is_file and not log_flags and results.holds_lines(directory):
+        from fairbench.report.board import board_page
+
+        page = board_page(results.make_board(results.read_stored([directory]).lines))
+    elif is_file:
+        log = diagnosis.read_log(log_params(str(directory), log_flags))
+        page = diagnosis.access_log_page(log)
     elif log_flags:
         raise UsageError(
             f"{directory} is a directory: --map and the --trace options can be given only "
@@ -57,21 +64,6 @@ def report(
         page = _page(directory)
     reporting.write_page(page, path, "--output-file")
     typer.echo(f"report  {path}")
-
-
-def _usual(source: Path) -> Path:
-    if source.is_file():
-        return source.with_name(f"{source.name.partition('.')[0]}-report.html")
-    return source / "report.html"
-
-
-def _file_page(path: Path, log_flags: LogFlags) -> Page:
-    if not log_flags and results.holds_lines(path):
-        from fairbench.report.board import board_page
-
-        return board_page(results.make_board(results.read_stored([path]).lines))
-
-    return diagnosis.access_log_page(diagnosis.read_log(log_params(str(path), log_flags)))
 
 
 def _page(directory: Path) -> Page:

@@ -162,7 +162,9 @@ def run(
                 spec, num_runs, server_options, result_dir, on_saved, context, as_json=as_json
             )
         else:
-            result, path = _once(spec, server_options, result_dir, on_saved, context)
+            result, path = execute.run_and_save(spec, server_options, result_dir, context)
+            if on_saved:
+                on_saved(path, result.summary)
             if as_json:
                 output.print_json(result.summary, path)
             else:
@@ -183,19 +185,6 @@ def _say_old_defaults(spec: ExperimentSpec, file: Path) -> None:
             f"default changed since {file} was stored: {', '.join(changed)}; this run keeps the "
             "stored value, and `fairbench baseline check` judges the new default"
         )
-
-
-def _once(
-    spec: ExperimentSpec,
-    server_options: LiveOptions | None,
-    result_dir: Path,
-    on_saved: output.OnSaved | None,
-    context: RunContext,
-) -> tuple[RunResult, Path]:
-    result, path = execute.run_and_save(spec, server_options, result_dir, context)
-    if on_saved:
-        on_saved(path, result.summary)
-    return result, path
 
 
 def _reference(

@@ -82,17 +82,13 @@ def _hint(folder: Path) -> str:
         return f"still running, or killed: `fairbench recover {folder}` saves its records"
     if (folder / results.INTERVALS_FILE).exists():
         return f"holds several runs; name one of them, or use `fairbench report {folder}`"
-    if inside := [one for one in _folders(folder) if results.is_run(one) or _is_sweep(one)]:
+    try:
+        folders = sorted(one for one in folder.iterdir() if one.is_dir())
+    except OSError:
+        return ""
+    if inside := [one for one in folders if results.is_run(one) or _is_sweep(one)]:
         return f"must be the directory of a run or a sweep, such as {inside[0]} inside it"
     return ""
-
-
-def _folders(folder: Path) -> list[Path]:
-    """Return the subfolders in order of name, or [] for an unreadable folder."""
-    try:
-        return sorted(one for one in folder.iterdir() if one.is_dir())
-    except OSError:
-        return []
 
 
 def recover(

@@ -191,16 +191,13 @@ def anonymize(
     **flags: Unpack[TraceFlags],
 ) -> None:
     """Write a copy of a trace without names and texts; shared prefixes remain."""
-    key = token_bytes(32) if key_file is None else _key(key_file)
+    key = token_bytes(32)
+    if key_file is not None:
+        secret = read_key(key_file, f"{key_file}")
+        if len(secret) < SHORTEST_KEY:
+            raise UsageError(f"--key-file {key_file}: must hold at least {SHORTEST_KEY} characters")
+        key = secret.encode()
     _write(workloads.anonymized(_trace_requests(file, flags, seed), key), output, as_json=as_json)
-
-
-def _key(file: Path) -> bytes:
-    """Return the secret in the file; raise UsageError if the secret is too short."""
-    key = read_key(file, f"{file}")
-    if len(key) < SHORTEST_KEY:
-        raise UsageError(f"--key-file {file}: must hold at least {SHORTEST_KEY} characters")
-    return key.encode()
 
 
 def _trace_requests(

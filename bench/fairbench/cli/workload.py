@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from fairbench import execute, report, workloads
 from fairbench.cli.options import given_options, json_option, option_of
 from fairbench.cli.output import print_json, show
 from fairbench.config.flags import RUN
-
-if TYPE_CHECKING:
-    from fairbench.workloads.model import WorkloadSpec
 
 workload = typer.Typer(
     help="Check a workload file: clients, rates, and a cluster's load.",
@@ -57,10 +54,17 @@ def check(
     """Validate a workload file, and compute its load on a cluster, without a run."""
     from fairbench.config.resolve import resolve
 
-    chosen = _workload(file)
+    path = Path(file)
+    if path.is_file() and path.suffix != ".toml":
+        from fairbench.workloads.trace_workload import trace_workload
+
+        chosen = trace_workload(workloads.TraceParams(file))
+    else:
+        chosen = workloads.load_workload(file)
+    usual = "s1" if "s1" in chosen.scenarios else next(iter(chosen.scenarios))
     flags = {
         "workload": chosen,
-        "scenario": scenario or _first_scenario(chosen),
+        "scenario": scenario or usual,
         "dp": dp,
         "gpu": gpu,
         "model": model,
@@ -76,18 +80,3 @@ def check(
         print_json(facts)
     else:
         show(report.printed, report.checked(facts))
-
-
-def _workload(file: str) -> WorkloadSpec:
-    """Return the workload of a TOML file or of a trace."""
-    from fairbench.workloads.trace_workload import trace_workload
-
-    path = Path(file)
-    if path.is_file() and path.suffix != ".toml":
-        return trace_workload(workloads.TraceParams(file))
-    return workloads.load_workload(file)
-
-
-def _first_scenario(chosen: WorkloadSpec) -> str:
-    scenarios = chosen.scenarios
-    return "s1" if "s1" in scenarios else next(iter(scenarios))

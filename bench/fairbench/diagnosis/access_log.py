@@ -16,7 +16,6 @@ from fairbench.metrics.records import Client, Facts, Floats, Measurements, Servi
 from fairbench.metrics.summary import stall_summary
 from fairbench.metrics.tables import FiledService, Tables
 from fairbench.metrics.traffic import Traffic, traffic_of, weighted_tokens
-from fairbench.records.requests import FileRequests
 from fairbench.scoring.arrays import FIELDS, has_waits
 from fairbench.scoring.records import Scored, scored_of
 from fairbench.scoring.states import SIGNS
@@ -90,7 +89,9 @@ def read_log(params: TraceParams) -> AccessLog:
     read, requests = read_with_requests(params, FIELDS, tuple(SIGNS))
     table = read.trace.table(0, inf)
     synthetic = "; ".join(synthetic_parts(params, read.trace))
-    scored = None if synthetic or requests is None else _scored(params, requests, read.counted)
+    scored = None
+    if not synthetic and requests is not None and has_waits(requests.columns, counted=read.counted):
+        scored = scored_of([requests], [Path(params.file)])
     if scored is not None:
         traffic = traffic_of(scored.clients, scored.requests, scored.horizon_s)
         answered = np.isfinite(traffic.wait_s)
@@ -126,13 +127,6 @@ def traffic_of_table(table: TraceTable, wait_s: Floats) -> Traffic:
     return Traffic(table.clients, table.client, table.arrival_s, tokens, wait_s)
 
 
-def _scored(params: TraceParams, requests: FileRequests, counted: bool) -> Scored | None:
-    """Return the file's records as ``score`` reads them, or None without times of first tokens."""
-    if not has_waits(requests.columns, counted=counted):
-        return None
-    return scored_of([requests], [Path(params.file)])
-
-
 def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[TraceTable, float]:
     """Return the requests to replay, and the arrival time in the log of the first request, in s.
 
@@ -141,23 +135,21 @@ def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[TraceTable,
     than ``MAX_CLIENTS`` clients, only the clients with the most requests are replayed.
     """
     table = log.table
-    start_s, end_s = 0.0, None
-    if len(table) > MOST_REPLAYED:
-        start_s, end_s = _busiest(table.arrival_s)
-        if floods:
-            around_s = AROUND * (floods[0].end_s - floods[0].start_s)
-            start_s = max(0.0, floods[0].start_s - log.offset_s - around_s)
-            end_s = floods[0].end_s - log.offset_s + around_s
+    start_s, end_s = 0.0, inf
+    if len(table) > MOST_REPLAYED and floods:
+        around_s = AROUND * (floods[0].end_s - floods[0].start_s)
+        start_s = max(0.0, floods[0].start_s - log.offset_s - around_s)
+        end_s = floods[0].end_s - log.offset_s + around_s
+    elif len(table) > MOST_REPLAYED:
+        # The busiest period is the shortest period with ``MOST_REPLAYED`` requests.
+        last_s = table.arrival_s[MOST_REPLAYED - 1 :]
+        spans = last_s - table.arrival_s[: len(last_s)]
+        first = int(np.argmin(spans))
+        start_s = float(table.arrival_s[first])
+        end_s = float(np.nextafter(start_s + spans[first], inf))
     kept = table.arrival_s >= start_s
     first_s = float(table.arrival_s[kept][0])
     part = cut_trace(table, start_s=start_s, end_s=end_s, head=MOST_REPLAYED)
     if len(part.clients) > MAX_CLIENTS:
         part = cut_trace(part, largest=MAX_CLIENTS)
     return part, first_s + log.offset_s
-
-
-def _busiest(arrival_s: Floats) -> tuple[float, float | None]:
-    """Return start and end in seconds of the shortest period with ``MOST_REPLAYED`` requests."""
-    spans = arrival_s[MOST_REPLAYED - 1 :] - arrival_s[: len(arrival_s) - MOST_REPLAYED + 1]
-    first = int(np.argmin(spans))
-    return float(arrival_s[first]), float(np.nextafter(arrival_s[first] + spans[first], inf))

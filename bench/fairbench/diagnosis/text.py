@@ -21,7 +21,7 @@ from fairbench.diagnosis.diagnosis import (
 )
 from fairbench.diagnosis.replay import ReplayedRun
 from fairbench.errors import printable
-from fairbench.metrics.floods import LEAST_REQUESTS, Flood, Harm
+from fairbench.metrics.floods import LEAST_REQUESTS, Harm
 from fairbench.metrics.traffic import LONG_S, Overload, overload_of
 from fairbench.planning.table import needed_line
 from fairbench.report.limit_lines import replay_line
@@ -125,17 +125,15 @@ def _change_line(found: Diagnosis, first: ReplayedRun) -> Iterator[str]:
         when = window_list(found.judged_s, found.log.traffic.clock)
         change += f", for requests sent from {when}"
     if after > 0.9 * before:
-        why = "" if unlike_replay(found) else f" {_why(before)}"
+        reason = (
+            "The simulated replicas keep up with the load."
+            if before <= LONG_S
+            else "Clients wait for the whole load, so more replicas help, not another order."
+        )
+        why = "" if unlike_replay(found) else f" {reason}"
         yield f"Fair queueing changes little: the TTFT P95 of {who} changes {change}.{why}"
     else:
         yield f"Fair queueing lowers the TTFT P95 of {who} {change}."
-
-
-def _why(before_s: float) -> str:
-    """Return why fair queueing changes little, given the present P95 time to first token (s)."""
-    if before_s <= LONG_S:
-        return "The simulated replicas keep up with the load."
-    return "Clients wait for the whole load, so more replicas help, not another order."
 
 
 def answer_lines(found: Diagnosis) -> list[str]:
@@ -295,22 +293,18 @@ def diagnosis_text(found: Diagnosis, *, colour: bool = False, width: int = WIDTH
 
 
 def _rendered(found: Diagnosis) -> RenderableType:
-    blocks: list[RenderableType] = [
-        Text(diagnosis_title(found), style="bold"),
-        Text(log_line(found)),
-        Text(),
-    ]
-    blocks += [_list(answer_lines(found)), Text()]
-    blocks += [_table(found), Text()] if found.replays else []
+    answers = Table.grid(padding=(0, 1, 0, 0))
+    for line in answer_lines(found):
+        answers.add_row("-", Text(line))
+    title = Text(diagnosis_title(found), style="bold")
+    blocks: list[RenderableType] = [title, Text(log_line(found)), Text(), answers, Text()]
+    if found.replays:
+        replays = plain_table(*headings(found))
+        for row in replay_rows(found):
+            replays.add_row(*row)
+        blocks += [replays, Text()]
     blocks += [Text(line, style="dim") for line in basis_lines(found)]
     return Group(*blocks, *(Text(line, style="bold") for line in missing_lines(found)))
-
-
-def _list(lines: list[str]) -> Table:
-    table = Table.grid(padding=(0, 1, 0, 0))
-    for line in lines:
-        table.add_row("-", Text(line))
-    return table
 
 
 def headings(found: Diagnosis, *, whole: bool = False) -> list[str]:
@@ -357,13 +351,6 @@ OF_REPLAYS = ("min_share_60s", "service_rate_tok_s")
 AS_RECORDED = "as recorded"
 
 
-def _table(found: Diagnosis) -> Table:
-    table = plain_table(*headings(found))
-    for row in replay_rows(found):
-        table.add_row(*row)
-    return table
-
-
 def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
     """Return the diagnosis as JSON types, with times in seconds from the first request."""
     log, first, unlike = found.log, found.first, unlike_replay(found)
@@ -377,7 +364,10 @@ def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
         "span_s": log.traffic.span_s,
         "began": None if log.traffic.clock is None else log.traffic.clock.iso,
         "waits": log.measured or (f"replayed under {first.scheduler}" if first else None),
-        "floods": [_flood(found, one) for one in found.floods],
+        "floods": [
+            {**_finite(one._asdict()), "client": log.traffic.clients[one.client]}
+            for one in found.floods
+        ],
         "harm": None if found.harm is None else _harm(found, found.harm),
         "stalls": stalls_in(found),
         "replayed_requests": summary.get("num_requests"),
@@ -402,11 +392,6 @@ def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
         "plan": found.plan,
         "missing": list(found.missing),
     }
-
-
-def _flood(found: Diagnosis, flood: Flood) -> dict[str, Any]:
-    name = found.log.traffic.clients[flood.client]
-    return {**_finite(flood._asdict()), "client": name}
 
 
 def _harm(found: Diagnosis, harm: Harm) -> dict[str, Any]:

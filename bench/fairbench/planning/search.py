@@ -46,13 +46,17 @@ def bisected(low: int, high: int) -> Search:
     """
     tried = dict((yield [high]))
     below, above = low - 1, high
-    if not tried[high] and (smaller := _halves(low, high)):
-        tried |= yield smaller
     if tried[high]:
         while above - below > 1:
             middle = (below + above) // 2
             tried |= yield [middle]
             below, above = (below, middle) if tried[middle] else (middle, above)
+    else:
+        smaller = [high]
+        while smaller[-1] > low:
+            smaller.append((low + smaller[-1]) // 2)
+        if smaller[1:]:
+            tried |= yield smaller[1:]
     neighbours = [one for one in (below - 1, above - 1, above + 1) if low <= one <= high]
     if new := [one for one in neighbours if one not in tried]:
         tried |= yield new
@@ -87,15 +91,6 @@ def largest(first: int, last: int, is_possible: Callable[[int], bool]) -> Search
     enough = [tried[one] for one in sorted(tried, reverse=True)]
     found = max((one for one in tried if tried[one]), default=None)
     return SmallestSize(found, enough == sorted(enough), dict(sorted(tried.items())))
-
-
-def _halves(low: int, high: int) -> list[int]:
-    """Return sizes from ``high`` down to ``low``; each step halves the distance to ``low``."""
-    found = []
-    while high > low:
-        high = (low + high) // 2
-        found.append(high)
-    return found
 
 
 def every_size(low: int, high: int) -> Search:
@@ -172,24 +167,17 @@ def judge(slo: Slo, summaries: Sequence[Mapping[str, Any]]) -> JudgedTarget:
 
 
 def _value(slo: Slo, summary: Mapping[str, Any]) -> Value:
-    """Return the target's metric; if unfinished requests could change it, it is a lower bound."""
-    value = value_of(summary, slo.metric)
-    if value.is_number and not value.bound and _is_among_undone(slo, summary):
-        return Value(value.raw, ">")
-    return value
-
-
-def _is_among_undone(slo: Slo, summary: Mapping[str, Any]) -> bool:
-    """Return whether unfinished requests could change a latency percentile.
+    """Return the target's metric; if unfinished requests could change it, it is a lower bound.
 
     If too many requests did not complete, a percentile of the completed requests is meaningless.
     """
-    match = OF_COMPLETED.fullmatch(slo.metric)
-    if match is None:
-        return False
+    value, match = value_of(summary, slo.metric), OF_COMPLETED.fullmatch(slo.metric)
+    if match is None or not value.is_number or value.bound:
+        return value
     undone = sum(summary.get(key) or 0 for key in UNDONE)
     rank = 100 if match[1] == "mean" else 50 if match[1] == "median" else int(match[1][1:])
-    return bool(100 * undone > (100 - rank) * (undone + summary["completed"]))
+    is_among_undone = 100 * undone > (100 - rank) * (undone + summary["completed"])
+    return Value(value.raw, ">") if is_among_undone else value
 
 
 def _knows(slo: Slo, value: Value) -> bool:
@@ -316,15 +304,9 @@ def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
     for number, row in enumerate(rows):
         first = next(one for one in rows if one["load"] == row["load"])
         if row["replicas"] is not None and row is not first:
-            less, cost = _is_cheaper(row, first), row["cost"] or row["gpus"]
-            found += [(row["load"], -cost, number)] if less else []
+            has_costs = row["cost"] is not None and first["cost"] is not None
+            measure = "cost" if has_costs else "gpus"
+            is_comparable = has_costs or row["timing_profile"] == first["timing_profile"]
+            if first["replicas"] is None or (is_comparable and row[measure] < first[measure]):
+                found.append((row["load"], -(row["cost"] or row["gpus"]), number))
     return [number for *_, number in sorted(found)]
-
-
-def _is_cheaper(row: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
-    if first["replicas"] is None:
-        return True
-    if row["cost"] is not None and first["cost"] is not None:
-        return bool(row["cost"] < first["cost"])
-    same = row["timing_profile"] == first["timing_profile"]
-    return same and bool(row["gpus"] < first["gpus"])

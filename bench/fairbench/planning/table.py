@@ -37,9 +37,16 @@ def render(answer: Row) -> RenderableType:
     blocks: list[RenderableType] = [Text(warning, style=DOUBTFUL), Text()] if warning else []
     blocks += [Text(needed_line(answer), style="bold"), Text()]
     blocks += [*head, Text(), _choices(answer)]
+    has_loads = len({row["load"] for row in answer["choices"]}) > 1
     for row in answer["choices"]:
         if row["sharing"]:
-            blocks += [Text(), Text(_sharing_title(answer, row)), _sharing(row["sharing"])]
+            load = f" at {row['load']:g} x" if has_loads else ""
+            title = (
+                f"sharing incentive under {row['scheduler']}, dp {row['replicas']}{load}: latency "
+                "on the shared cluster over latency alone on a part of it\n(at most 1: no reason "
+                "to leave)"
+            )
+            blocks += [Text(), Text(title), _sharing(row["sharing"])]
     remarks = [Text(line) for line in remarks_of(answer)]
     return Group(*blocks, *([Text(), *remarks] if remarks else []))
 
@@ -208,15 +215,6 @@ def _writer(target: Row) -> Callable[[float | None], str]:
     return WRITERS[Form.AMOUNT if entry is None else entry.form]
 
 
-def _sharing_title(answer: Row, row: Row) -> str:
-    load = f" at {row['load']:g} x" if len({one["load"] for one in answer["choices"]}) > 1 else ""
-    return (
-        f"sharing incentive under {row['scheduler']}, dp {row['replicas']}{load}: latency "
-        "on the shared cluster over latency alone on a part of it\n(at most 1: no reason "
-        "to leave)"
-    )
-
-
 def _sharing(rows: Sequence[Row]) -> Table:
     """Return the table of each client's benefit from sharing the cluster.
 
@@ -226,15 +224,11 @@ def _sharing(rows: Sequence[Row]) -> Table:
     worst = sorted(rows, key=lambda row: -(row["p99"] or 0.0))
     shown = rows if len(rows) <= WORST_SHOWN else worst[:WORST_SHOWN]
     for row in shown:
-        table.add_row(row["client"], *(_incentive(row, key) for key in ("p50", "p95", "p99")))
+        bounded = (f"{row[f'{key}_bound']} {index(row[key])}" for key in ("p50", "p95", "p99"))
+        table.add_row(row["client"], *map(str.strip, bounded))
     if len(shown) < len(rows):
         table.add_row(f"and {len(rows) - len(shown)} with a lower P99", "", "", "")
     return table
-
-
-def _incentive(row: Row, key: str) -> str:
-    bound = f"{row[f'{key}_bound']} " if row[f"{key}_bound"] else ""
-    return bound + index(row[key])
 
 
 def remarks_of(answer: Row) -> Iterator[str]:

@@ -327,7 +327,7 @@ def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
     """Return a mask of the affected requests for each kind of impossible value, by its message."""
     start, first, last = made["start"], made["first"], made["last"]
     ended = ~np.isnan(last)
-    return {
+    found: dict[str, Flags] = {
         "start is missing": np.isnan(start),
         "a time is infinite": np.isinf(start) | np.isinf(first) | np.isinf(last),
         "a time is beyond 10^12 s": np.any(np.abs([start, first, last]) > MAX_TIME_S, axis=0),
@@ -336,17 +336,12 @@ def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
         "the request ended, but the first token is missing": ended & np.isnan(first),
         "the request is finished, but the end is missing": (made["status"] == FINISHED) & ~ended,
         "input_tokens is missing": np.isnan(made["input_tokens"]),
-        **{
-            f"{field} must be a whole number from {least} to {most}": _no_count(
-                made[field], least, most
-            )
-            for field, (least, most) in COUNTS.items()
-            if made[field].dtype != object
-        },
     }
-
-
-def _no_count(values: Floats, least: int, most: int) -> Flags:
-    with np.errstate(invalid="ignore"):  # The remainder of infinity is NaN.
-        fractions: Flags = values % 1 != 0
-    return ~np.isnan(values) & (fractions | (values < least) | (values > most))
+    for field, (least, most) in COUNTS.items():
+        values = made[field]
+        if values.dtype != object:
+            with np.errstate(invalid="ignore"):  # The remainder of infinity is NaN.
+                is_count = (values % 1 == 0) & (values >= least) & (values <= most)
+            text = f"{field} must be a whole number from {least} to {most}"
+            found[text] = ~np.isnan(values) & ~is_count
+    return found

@@ -7,9 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
+
+import sortedcontainers
 
 from fairbench.core import NoBound, ServiceBound
 from fairbench.engine.contract import CodeRun, Replica, WorkerParts
@@ -44,20 +45,12 @@ class OwnPolicy(FCFS):
         return super().service_bound() if self._inside is None else self._inside.service_bound()
 
 
-def _folder_of(package: str) -> str:
-    """Return the parent folder of a package that is installed for the running Python."""
-    spec = find_spec(package)
-    assert spec is not None
-    assert spec.origin is not None
-    return str(Path(spec.origin).parents[1])
-
-
 FAIRBENCH = "fairbench"
 # Packages that fairbench's plugin needs in an engine's Python, as arguments of
 # ``inside.packages.provide``. Pydantic is not in the table, because every engine installs it.
 PACKAGES = {
     "own": {name: str(DOOR.parent) for name in (FAIRBENCH, "fairbench_rivals")},
-    "missing": {"sortedcontainers": _folder_of("sortedcontainers")},
+    "missing": {"sortedcontainers": str(Path(sortedcontainers.__file__).parents[1])},
 }
 
 

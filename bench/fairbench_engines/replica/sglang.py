@@ -71,16 +71,13 @@ class SGLangCodeReplica(RemoteReplica):
             self._start_prefill(answer["prefill"])
         elif "decode" in answer:
             size, context = answer["decode"]
-            self._start_decode(size, context, answer.get("contexts", ()))
+            if self._stretch is None:
+                self._open_stretch(answer.get("contexts", ()))
+            took_ps = self.profile.decode_ps(size, context)
+            self._await_end(took_ps, lambda: self._book_step(self._completed))
         else:
             return False
         return True
-
-    def _start_decode(self, size: int, context: int, contexts: Iterable[tuple[int, int]]) -> None:
-        if self._stretch is None:
-            self._open_stretch(contexts)
-        took_ps = self.profile.decode_ps(size, context)
-        self._await_end(took_ps, lambda: self._book_step(self._completed))
 
     def _start_prefill(self, planned: Iterable[tuple[int, int, int, int]]) -> None:
         self._end_stretch()

@@ -67,7 +67,11 @@ class Disaggregation:
     def allocate(self, original: Original, queue: Any, *args: Any, **named: Any) -> Any:
         """Wrap ``pop_preallocated`` to try the scheduler's candidates, a request at a time."""
         queue._update_handshake_waiters()
-        ready = {one.req.rid: one.req for one in queue.queue if _ready(one)}
+        ready = {
+            one.req.rid: one.req
+            for one in queue.queue
+            if one.waiting_for_input and not one.req.finished()
+        }
         waiting = self.ready = list(ready.values())
         now_s = self.now_s()
         self.home.sweep(waiting)
@@ -95,7 +99,3 @@ class Disaggregation:
         for req in resumed:
             self.home.allocated(req)
         return resumed
-
-
-def _ready(waiting: Any) -> bool:
-    return bool(waiting.waiting_for_input) and not waiting.req.finished()

@@ -64,7 +64,7 @@ class EvictableTree:
         self._evict_theirs = getattr(tree, evicting)
         setattr(tree, evicting, self._evict)
         after(tree, "match_prefix", self._matched)
-        after(tree, "touch_prefix", lambda _, key: self._touch(_prefix(key), len(key)))
+        after(tree, "touch_prefix", self._touch)
         after(tree, "insert", self._inserted)
         before(tree, "checkpoint", lambda *_, **__: self._checkpoint(begins=True))
         after(tree, "checkpoint", lambda *_, **__: self._checkpoint(begins=False))
@@ -91,8 +91,8 @@ class EvictableTree:
         node = self.mirror.end_of(_prefix(params.key), result.device_prefix_len)
         self._ends(result.last_device_node, node)
 
-    def _touch(self, prefix: Prefix, length: int) -> None:
-        self.mirror.touch(self.mirror.matched(prefix, length))
+    def _touch(self, _: Any, key: Any) -> None:
+        self.mirror.touch(self.mirror.matched(_prefix(key), len(key)))
 
     def _inserted(self, result: Any, params: Any) -> None:
         prefix, length = _prefix(params.key), len(params.key)
@@ -290,9 +290,7 @@ class Eviction:
     def _evict(self, tokens: int) -> int:
         mirror = self._mirror
         before = mirror.free
-        mirror.evict(tokens, self._per_client(self._batch))
+        reqs = () if self._batch is None else self._batch.reqs
+        decoding = Counter(self._held[req].request.client for req in reqs if req in self._held)
+        mirror.evict(tokens, decoding)
         return mirror.free - before
-
-    def _per_client(self, batch: Any) -> Counter[str]:
-        reqs = () if batch is None else batch.reqs
-        return Counter(self._held[req].request.client for req in reqs if req in self._held)

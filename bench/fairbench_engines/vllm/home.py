@@ -245,8 +245,10 @@ class VLLMHome(EngineHome):
         while found is not None:
             assert self._selection is not None
             # vLLM preempts requests itself, and ``limits`` excludes schedulers that must preempt.
-            if not isinstance(found, Preempt) and self._has_room(found):
-                return self._ours[found]
+            if not isinstance(found, Preempt) and self.cap.has_room(found):
+                tracked = self._ours[found]
+                if self._engine.has_slot(tracked.theirs):
+                    return tracked
             found = next_candidate(self._selection, False)
         return None
 
@@ -258,9 +260,6 @@ class VLLMHome(EngineHome):
                 yield request, left
             else:
                 del self._prefilling[one]
-
-    def _has_room(self, request: Request) -> bool:
-        return self.cap.has_room(request) and self._engine.has_slot(self._ours[request].theirs)
 
     def pop_request(self) -> Theirs:
         """Remove the head of the queue, which vLLM runs or puts back after the pass."""

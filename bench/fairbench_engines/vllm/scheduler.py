@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import copy
 from itertools import repeat
 from operator import ge, sub
@@ -111,7 +111,13 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         finally:
             self.home.end_pass()
         if self.home.costs is not None:
-            parts = _parts(self.requests, plan.num_scheduled_tokens)
+            new_tokens = plan.num_scheduled_tokens
+            scheduled, tokens = [self.requests[name] for name in new_tokens], new_tokens.values()
+            ends = list(map(COMPUTED_TOKENS, scheduled))
+            all_but_last = map(sub, map(ALL_TOKENS, scheduled), repeat(1))
+            known = map(max, map(PROMPT_TOKENS, scheduled), all_but_last)
+            decoding = map(ge, map(sub, ends, tokens), known)
+            parts = list(map(StepPart, new_tokens, ends, tokens, decoding))
             self._in_flight.append(ScheduledStep(plan, self.home.now_s, parts))
         return plan
 
@@ -187,21 +193,6 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
 
 # name of the scheduler class in commands that start servers
 FairScheduler = VLLMScheduler
-
-
-def _parts(requests: Mapping[str, Any], new_tokens: Mapping[str, int]) -> list[StepPart]:
-    """Return each request's part of a step that has just been scheduled.
-
-    Args:
-        requests: The requests of vLLM, by name.
-        new_tokens: The number of tokens that the step computes, by name of the request.
-    """
-    scheduled, tokens = [requests[name] for name in new_tokens], new_tokens.values()
-    ends = list(map(COMPUTED_TOKENS, scheduled))
-    all_but_last = map(sub, map(ALL_TOKENS, scheduled), repeat(1))
-    known = map(max, map(PROMPT_TOKENS, scheduled), all_but_last)
-    decoding = map(ge, map(sub, ends, tokens), known)
-    return list(map(StepPart, new_tokens, ends, tokens, decoding))
 
 
 def _matching(kind: type, scheduler_config: Any) -> type:

@@ -60,7 +60,11 @@ class ContinuumTTL(EvictionPolicy):
         session = self._sessions.get(request.program_id)
         if session is None or not has_program(request) or request.arrival_s < session.ended_s:
             return
-        self._add_gap(request.arrival_s - session.ended_s)
+        gap_s = request.arrival_s - session.ended_s
+        self._gaps_s.append(gap_s)
+        self._sorted_s.add(gap_s)
+        if len(self._gaps_s) > MOST_GAPS:
+            self._sorted_s.remove(self._gaps_s.popleft())
         if request.arrival_s >= session.pinned_until_s:
             self._waits_s.append(now_s - request.arrival_s)
         session.ended_s = inf
@@ -85,12 +89,6 @@ class ContinuumTTL(EvictionPolicy):
             return FIRST_TTL_S
         mean_wait_s = fmean(self._waits_s) if self._waits_s else 0.0
         return best_ttl_s(self._sorted_s, mean_wait_s * self._memory.eta + REBUILD_S)
-
-    def _add_gap(self, gap_s: float) -> None:
-        self._gaps_s.append(gap_s)
-        self._sorted_s.add(gap_s)
-        if len(self._gaps_s) > MOST_GAPS:
-            self._sorted_s.remove(self._gaps_s.popleft())
 
 
 @dataclass(slots=True)

@@ -196,14 +196,10 @@ class FairSessions(PlacementGate[VisitingSession]):
         room = self.rooms(whole)[worker]
         if room + sum(one.required for one in leaving) < required:
             return room
-        for session in self._furthest_ahead_first(leaving):
+        counters = self.account.balances()
+        for session in sorted(leaving, key=lambda one: (-counters[one.client], one.idle_since_s)):
             if room >= required:
                 break
             self.enter_pool(session)
             room += session.required
         return room
-
-    def _furthest_ahead_first(self, sessions: list[VisitingSession]) -> list[VisitingSession]:
-        """Return sessions by their client's counter, the highest first, and then by idle time."""
-        counters = self.account.balances()
-        return sorted(sessions, key=lambda one: (-counters[one.client], one.idle_since_s))

@@ -280,7 +280,12 @@ class TickGate(PausingGate[P]):
         """
         rooms = self.rooms(self.weighed(now_s), self.RESUME_TO)
         free = [(room, worker) for worker, room in rooms.items() if room > BUFFER]
-        chosen = self._chosen(sum(room for room, _ in free))
+        left = sum(room for room, _ in free)
+        chosen: list[P] = []
+        for session in self.queue():
+            if session.required <= left:
+                chosen.append(session)
+                left -= session.required
         resumed = False
         for session in sorted(chosen, key=whole, reverse=True):
             free.sort(key=lambda one: one[0], reverse=True)
@@ -292,18 +297,6 @@ class TickGate(PausingGate[P]):
             if room - session.required > BUFFER:
                 free.insert(0, (room - session.required, worker))
         return resumed
-
-    def _chosen(self, room: float) -> list[P]:
-        """Return, in the order of ``queue``, sessions that together need at most ``room`` tokens.
-
-        A session that does not fit into the remaining tokens is skipped.
-        """
-        chosen = []
-        for session in self.queue():
-            if session.required <= room:
-                chosen.append(session)
-                room -= session.required
-        return chosen
 
     def queue(self) -> list[P]:
         """Return the paused sessions in the order in which they are resumed.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, floor
+from math import ceil, floor, inf
 from typing import NamedTuple
 
 from fairbench.core import Request
@@ -90,7 +90,8 @@ class SmgPriority(ClassQueues):
         if free <= 0:
             return None
         for number in AGING:
-            if self._waited_s(number, now_s) >= CLASSES[number].starved_s:
+            first_s = next(iter(self.queues.get(number, {}).values()), inf)
+            if now_s - first_s >= CLASSES[number].starved_s:
                 return number
         return next((number for number in waiting if free > self._kept_from(number)), None)
 
@@ -116,10 +117,6 @@ class SmgPriority(ClassQueues):
     def _slots(self) -> int:
         assert self.setup.fleet is not None, f"{self.name} needs to see the workers"
         return self.params.slots * len(self.setup.fleet.workers())
-
-    def _waited_s(self, number: int, now_s: float) -> float:
-        """Return how long the first request of a class has waited, or -1 for an empty queue."""
-        return now_s - next(iter(self.queues.get(number, {}).values()), now_s + 1)
 
     def _kept_from(self, number: int) -> int:
         """Return how many unused slots are reserved for classes above ``number``."""

@@ -66,16 +66,12 @@ class ThunderAgentDynamo(TickGate[DemotableSession]):
         return max(rooms, key=rooms.__getitem__)
 
     def tick(self, now_s: float) -> bool:
-        self._demote(now_s + DEMOTED_TICKS * self.tick_s)
-        return super().tick(now_s)
-
-    def _demote(self, until_s: float) -> None:
-        pool_tokens = self.setup.pool_tokens
-        loads = self.loads(whole)
+        pool_tokens, loads = self.setup.pool_tokens, self.loads(whole)
         for worker, session in self.active():
             use = loads.get(worker)
             if use and self.PAUSE_TO * pool_tokens <= use.total < self.PAUSE_ABOVE * pool_tokens:
-                session.demoted_until_s = until_s
+                session.demoted_until_s = now_s + DEMOTED_TICKS * self.tick_s
+        return super().tick(now_s)
 
     def rank(self, request: Request, waited: bool, now_s: float) -> float:
         session = self.sessions[request]

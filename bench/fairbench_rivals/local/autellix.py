@@ -63,13 +63,11 @@ class Autellix(LocalScheduler):
     def _quantum_s(self, queue: int) -> float:
         return self.params.first_s * 2.0**queue
 
-    def _queue_of(self, service_s: float) -> int:
-        last = self.params.queues - 1
-        return next((q for q in range(last) if service_s < self._quantum_s(q)), last)
-
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         program, _ = self._programs.begin_call(request)
-        queue = self._queue_of(program.service_s)
+        last = self.params.queues - 1
+        fitting = (one for one in range(last) if program.service_s < self._quantum_s(one))
+        queue = next(fitting, last)
         place, quantum_s = next(self._places), self._quantum_s(queue)
         call = CallTimes(program.service_s, queue, place, quantum_s, now_s)
         self._calls[request] = program.calls[request] = call
@@ -94,7 +92,9 @@ class Autellix(LocalScheduler):
             if not due:
                 return
             self._preempted_s = now_s
-            for victim in self._lower(self._calls[request].queue, view):
+            queue = self._calls[request].queue
+            lower = [one.request for one in view.running if self._calls[one.request].queue > queue]
+            for victim in sorted(lower, key=self._queue_place, reverse=True):
                 yield Preempt(victim)
                 if (yield request):
                     break
@@ -104,11 +104,6 @@ class Autellix(LocalScheduler):
     def _queue_place(self, request: Request) -> tuple[int, int]:
         call = self._calls[request]
         return call.queue, call.place
-
-    def _lower(self, queue: int, view: WaitingView) -> list[Request]:
-        """Return the running calls of lower queues, the last of the lowest queue first."""
-        running = [one.request for one in view.running if self._calls[one.request].queue > queue]
-        return sorted(running, key=self._queue_place, reverse=True)
 
     def _promote(self, now_s: float) -> None:
         for request, call in self._promotions.due_calls(now_s, self._calls):

@@ -81,7 +81,10 @@ class Equinox(LeastCounter):
         if recompute:
             return
         waited_s = self._now_s - request.arrival_s
-        charge = _Charge(self._predict(request), extend_tokens, waited_s, self._utilization)
+        output = request.max_new_tokens
+        if self.params.predictor != "oracle" and request.client in self._average:
+            output = round(self._average[request.client])
+        charge = _Charge(output, extend_tokens, waited_s, self._utilization)
         self._charged[request], self._produced[request] = charge, 0
         self._count_charge(request, charge, 1)
 
@@ -96,11 +99,6 @@ class Equinox(LeastCounter):
         self._count_charge(request, charge._replace(outputs=produced), 1)
         old = self._average.get(request.client)
         self._average[request.client] = produced if old is None else (4 * old + produced) / 5
-
-    def _predict(self, request: Request) -> int:
-        if self.params.predictor == "oracle" or request.client not in self._average:
-            return request.max_new_tokens
-        return round(self._average[request.client])
 
     def _count_charge(self, request: Request, charge: _Charge, sign: int) -> None:
         params, weight = self.params, self.setup.weight(request.client)

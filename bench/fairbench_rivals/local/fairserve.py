@@ -97,19 +97,17 @@ class FairServe(LeastCounter):
             ("user", request.client): params.user_rpm,
             ("application", self._application(request.client)): params.application_rpm,
         }
-        asked = {who: self._recent(who, now_s) for who, limit in limits.items() if limit}
+        limited = [who for who, limit in limits.items() if limit]
+        asked = {who: self._asked.setdefault(who, deque()) for who in limited}
+        for times in asked.values():
+            while times and times[0] <= now_s - WINDOW_S:
+                times.popleft()
         over = any(len(times) >= limits[who] for who, times in asked.items())
         if over and overloaded and request.depth == 0:
             return False
         for times in asked.values():
             times.append(now_s)
         return True
-
-    def _recent(self, who: tuple[str, str], now_s: float) -> deque[float]:
-        asked = self._asked.setdefault(who, deque())
-        while asked and asked[0] <= now_s - WINDOW_S:
-            asked.popleft()
-        return asked
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         super().on_arrival(request, view, now_s)

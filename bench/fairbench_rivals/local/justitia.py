@@ -104,9 +104,12 @@ class Justitia(LocalScheduler):
         self.shares.advance_to(now_s, pool / self.params.step_s)
         program, new = self._programs.begin_call(request)
         if new:
-            program.end = self.shares.add_program(
-                self._predicted(request), self.setup.weight(request.client)
-            )
+            total, count = self._mean.get(request.client, (0.0, 0))
+            calls = 1 + (request.calls_left or 0)
+            predicted = self._cost(request, request.max_new_tokens) * calls
+            if count and self.params.predictor == "average":
+                predicted = total / count
+            program.end = self.shares.add_program(predicted, self.setup.weight(request.client))
         self._waiting.put_request(request, program.end)
         self._produced[request] = 0
 
@@ -131,12 +134,6 @@ class Justitia(LocalScheduler):
         if self._programs.end_call(request):
             total, count = self._mean.get(request.client, (0.0, 0))
             self._mean[request.client] = total + program.cost, count + 1
-
-    def _predicted(self, request: Request) -> float:
-        total, count = self._mean.get(request.client, (0.0, 0))
-        if count and self.params.predictor == "average":
-            return total / count
-        return self._cost(request, request.max_new_tokens) * (1 + (request.calls_left or 0))
 
     def _cost(self, request: Request, outputs: int) -> float:
         if self.params.cost == "tokens":

@@ -114,12 +114,9 @@ class MDRR(FairScheduler):
                     if not (yield view.oldest(client)):
                         self._stuck = client
                         return
-            self._end_turn(client, waits=client in view.clients())
-
-    def _end_turn(self, client: str, *, waits: bool) -> None:
-        del self._turns[client]
-        if waits or self.credit[client] < 0:
-            self._turns[client] = None  # the client goes behind all other clients
+            del self._turns[client]
+            if client in view.clients() or self.credit[client] < 0:
+                self._turns[client] = None  # the client goes behind all other clients
 
     def service_bound(self) -> ServiceBound | NoBound:
         return NoBound(f"{self.name} bounds no service difference")

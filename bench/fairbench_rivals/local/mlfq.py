@@ -99,7 +99,12 @@ class MLFQ(LocalScheduler):
         self._requeue(view.running, now_s)
         self._iterations += 1
         if self.params.starved_s and self._iterations % self.params.starved_every == 0:
-            self._raise_starved(view, now_s)
+            # Move requests without a run for ``starved_s`` seconds to the front of level 0.
+            for request in list(self._waiting.within(view)):
+                state = self._requests[request]
+                if now_s - state.counted_s >= self.params.starved_s:
+                    state.level, state.place = 0, next(self._front)
+                    self._wait(request)
         for request in self._waiting.within(view):
             if not (yield request) and not (yield from self._make_room(request, view)):
                 return
@@ -140,14 +145,6 @@ class MLFQ(LocalScheduler):
             if state.used_s > self.params.quantum_s * 2.0**state.level:
                 state.level, state.used_s = state.level + 1, 0.0
         state.counted_s, state.steps = now_s, 0
-
-    def _raise_starved(self, view: WaitingView, now_s: float) -> None:
-        """Move waiting requests without a run for ``starved_s`` seconds to the front of level 0."""
-        for request in list(self._waiting.within(view)):
-            state = self._requests[request]
-            if now_s - state.counted_s >= self.params.starved_s:
-                state.level, state.place = 0, next(self._front)
-                self._wait(request)
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
         self._requeue(running, now_s)

@@ -84,7 +84,10 @@ class Niyama(LocalScheduler):
         self._slack.prepare(setup)
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        self._due_s[request] = self._first_token_due_s(request)
+        dues = [] if request.first_token_by_s is None else [request.first_token_by_s]
+        if request.deadline_s is not None:
+            dues.append(request.deadline_s - self._expected_output(request) * self.params.step_s)
+        self._due_s[request] = min(dues, default=request.arrival_s + self.params.default_s)
         self._slack.track_request(request)
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
@@ -108,9 +111,10 @@ class Niyama(LocalScheduler):
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         self._now_s = now_s
+        due_s, alpha_s = self._due_s, self.params.alpha_s
         waiting = [
-            (request in self._relegated, self._urgency(request), at, request)
-            for at, request in enumerate(view.queue_order())
+            (one in self._relegated, due_s[one] + alpha_s * one.input_tokens, at, one)
+            for at, one in enumerate(view.queue_order())
         ]
         heapify(waiting)
         while waiting:
@@ -121,24 +125,12 @@ class Niyama(LocalScheduler):
             elif not (yield request):
                 return
 
-    def _urgency(self, request: Request) -> float:
-        return self._due_s[request] + self.params.alpha_s * request.input_tokens
-
     def _is_late(self, request: Request, now_s: float) -> bool:
         if not self.params.relegate or request in self._made:
             return False
-        return now_s + self._prefill_s(request) > self._due_s[request]
-
-    def _prefill_s(self, request: Request) -> float:
-        if self.setup.costs is None:
-            return request.input_tokens / self.params.prefill_tok_s
-        return self.setup.costs.prefill_s(0, request.input_tokens)
-
-    def _first_token_due_s(self, request: Request) -> float:
-        dues = [] if request.first_token_by_s is None else [request.first_token_by_s]
-        if request.deadline_s is not None:
-            dues.append(request.deadline_s - self._expected_output(request) * self.params.step_s)
-        return min(dues, default=request.arrival_s + self.params.default_s)
+        costs, tokens = self.setup.costs, request.input_tokens
+        prefill_s = costs.prefill_s(0, tokens) if costs else tokens / self.params.prefill_tok_s
+        return now_s + prefill_s > self._due_s[request]
 
     def _expected_output(self, request: Request) -> float:
         """Return the expected output tokens, or 0 before any request of the client has finished."""

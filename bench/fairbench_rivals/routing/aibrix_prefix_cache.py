@@ -68,8 +68,9 @@ class AibrixPrefixCache(HistoryRouter):
         fewest = min(loads.values())
         balanced = max(loads.values()) - fewest <= self.params.imbalance
         limit = fmean(loads.values()) + self.params.deviations * pstdev(loads.values())
+        length, whole = request.input_tokens, self.params.whole_percents
         fits = {
-            worker: self._match(tokens, request.input_tokens)
+            worker: tokens * 100 // length if whole else tokens / length
             for worker, tokens in held.items()
             if loads[worker] <= limit and (balanced or loads[worker] == fewest)
         }
@@ -77,6 +78,3 @@ class AibrixPrefixCache(HistoryRouter):
             return None
         order = {w: (-fits[w], loads[w], draw(request.request_id, w)) for w in fits}
         return min(order, key=lambda w: order[w])
-
-    def _match(self, tokens: int, of: int) -> float:
-        return tokens * 100 // of if self.params.whole_percents else tokens / of

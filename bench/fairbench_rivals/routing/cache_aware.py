@@ -82,7 +82,11 @@ class CacheAware(CountingRouter):
         self._sweep_s = params.eviction_interval_s
 
     def route(self, request: Request, now_s: float) -> int:
-        self._sweep(now_s)
+        if now_s >= self._sweep_s and not self.params.kv_events:
+            every = self.params.eviction_interval_s
+            self._sweep_s = (now_s // every + 1) * every
+            for worker in self._fleet.workers:
+                self._tree.shrink(worker, self.params.max_tree_size // CHARS_PER_TOKEN)
         found = self._tree.find(request.prompt)
         loads = self.in_flight_by_worker()
         remembered: int | None
@@ -135,13 +139,6 @@ class CacheAware(CountingRouter):
         if not cached:
             return self._least(loads)
         return min(cached, key=lambda w: (-cached[w], loads[w], self._tree.tokens[w]))
-
-    def _sweep(self, now_s: float) -> None:
-        if now_s >= self._sweep_s and not self.params.kv_events:
-            every = self.params.eviction_interval_s
-            self._sweep_s = (now_s // every + 1) * every
-            for worker in self._fleet.workers:
-                self._tree.shrink(worker, self.params.max_tree_size // CHARS_PER_TOKEN)
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
         if self.params.kv_events:

@@ -78,16 +78,13 @@ class Dynamo(CountingRouter):
             waiting = self.queued_at(worker) / most if most else 0
             overlap = cached // block * block / request.input_tokens
             return (self.usage(worker) or 0) + waiting - 2 * overlap
-        prefill = (self._prefill_tokens(worker) + request.input_tokens) / block
+        queued = self.reported_load(worker).queued or 0
+        uncached = list(self._uncached[worker].values())[-queued:] if queued else []
+        prefill = (sum(uncached) + request.input_tokens) / block
         prefill = max(0, prefill - params.overlap_credit * (cached // block))
         shared = self._tree.shared_tokens(node, worker)
         in_use = self._tree.active_tokens[worker] + request.input_tokens - shared
         return params.prefill_scale * prefill + in_use / block
-
-    def _prefill_tokens(self, worker: int) -> int:
-        queued = self.reported_load(worker).queued or 0
-        uncached = list(self._uncached[worker].values())
-        return sum(uncached[-queued:]) if queued else 0
 
     def _pick(self, request: Request, costs: dict[int, float]) -> int:
         least, most = min(costs.values()), max(costs.values())

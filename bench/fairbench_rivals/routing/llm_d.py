@@ -72,7 +72,7 @@ class LlmD(HistoryRouter):
         costs = {w: -(self.params.prefix_weight * part[w] + scores[w]) for w in part}
         worker = any_of(lowest(costs), request)
         self._tree.add(found, prompt, worker)
-        limit = self._index_tokens()
+        limit = (self.params.lru_blocks or self.setup.pool_tokens // block or 31_250) * block
         if self._tree.tokens[worker] > SWEEP_AT * limit:
             self._tree.shrink(worker, limit)
         self._fleet.dispatch(request, worker)
@@ -91,7 +91,3 @@ class LlmD(HistoryRouter):
                 params.load_weight * load + params.queue_weight * queue + params.kv_weight * free
             )
         return scores
-
-    def _index_tokens(self) -> int:
-        known = self.params.lru_blocks or self.setup.pool_tokens // self.params.block_tokens
-        return (known or 31_250) * self.params.block_tokens

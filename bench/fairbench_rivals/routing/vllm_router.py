@@ -55,20 +55,16 @@ class VllmRouter(CountingRouter):
         chunks = {worker: held.get(worker, 0) // chunk for worker in self._fleet.workers}
         longest = max(chunks.values())
         if longest * chunk < self.params.min_match_tokens:
-            rates = {worker: self._rate(worker, now_s) for worker in chunks}
-            worker = lowest(rates)[0]
+            for one in chunks:
+                while (sent := self._sent[one]) and sent[0] < now_s - self.params.window_s:
+                    sent.popleft()
+            worker = lowest({one: len(self._sent[one]) for one in chunks})[0]
         else:
             worker = any_of([w for w, held in chunks.items() if held == longest], request)
         self._sent[worker].append(now_s)
         self._tree.add(found, request.prompt, worker)
         self._fleet.dispatch(request, worker)
         return worker
-
-    def _rate(self, worker: int, now_s: float) -> float:
-        sent = self._sent[worker]
-        while sent and sent[0] < now_s - self.params.window_s:
-            sent.popleft()
-        return len(sent) / self.params.window_s
 
     def on_worker_leave(self, worker: int, now_s: float) -> None:
         super().on_worker_leave(worker, now_s)

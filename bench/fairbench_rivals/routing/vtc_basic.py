@@ -67,7 +67,9 @@ class VtcBasic(CountingRouter):
 
     def route(self, request: Request, now_s: float) -> int:
         for client in list(self.tokens) if self.params.drop_all else [request.client]:
-            self._drop_old_tokens(client, now_s)
+            charges = self._charges.get(client, deque())
+            while charges and charges[0][0] < now_s - self.params.window_s:
+                self.tokens[client] -= charges.popleft()[1]
         scores = self._scores(request)
         worker = min(scores, key=lambda w: scores[w])
         self._add_tokens(request.client, self.params.input_weight * request.input_tokens, now_s)
@@ -97,11 +99,6 @@ class VtcBasic(CountingRouter):
     def _add_tokens(self, client: str, tokens: float, now_s: float) -> None:
         self.tokens[client] = self.tokens.get(client, 0) + tokens
         self._charges.setdefault(client, deque()).append((now_s, tokens))
-
-    def _drop_old_tokens(self, client: str, now_s: float) -> None:
-        charges = self._charges.get(client, deque())
-        while charges and charges[0][0] < now_s - self.params.window_s:
-            self.tokens[client] -= charges.popleft()[1]
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         if self._fleet.end_request(request, worker) and self.params.true_outputs:

@@ -28,7 +28,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fairbench_engines.replica.inside.replicas import OPERATIONS, ClockedReplica, EngineReplicas
+from fairbench_engines.replica.inside.replicas import OPERATIONS, EngineReplicas
 
 INSIDE = Path(__file__).resolve().parent
 LOOK_S = 1.0  # seconds between two checks of whether the parent process still runs
@@ -45,7 +45,8 @@ def main(arguments: list[str]) -> int:
     # After Ctrl-C, the simulator closes the input of this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent(time.sleep)
-    answers = _own_output()
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # The engine's own output goes to standard error.
     try:
         engine = import_module(f"fairbench_engines.replica.inside.{arguments[0]}_bridge")
         loaded = engine.source()
@@ -108,19 +109,16 @@ def _started_replica(run: EngineReplicas, passing: int, index: int, tells_evicte
         _end_with_parent(time.sleep)
         answers = channel.makefile("wb")
         try:
-            _serve(run.replica(index, tells_evicted), channel.makefile("rb"), answers)
+            replica, messages = run.replica(index, tells_evicted), channel.makefile("rb")
+            known = {name: getattr(replica, name) for name in OPERATIONS}
+            _write(answers, True)
+            while message := _read(messages):
+                operation, *values = message
+                _write(answers, known[operation](*values))
         except Exception as error:
             _write(answers, {"failed": failure(error)})
             os._exit(1)
         os._exit(0)
-
-
-def _serve(replica: ClockedReplica, messages: BinaryIO, answers: BinaryIO) -> None:
-    known = {name: getattr(replica, name) for name in OPERATIONS}
-    _write(answers, True)
-    while message := _read(messages):
-        operation, *values = message
-        _write(answers, known[operation](*values))
 
 
 def _read(messages: BinaryIO | None = None) -> list[Any]:
@@ -128,13 +126,6 @@ def _read(messages: BinaryIO | None = None) -> list[Any]:
     line = (messages or sys.stdin.buffer).readline()
     message: list[Any] = json.loads(line) if line else []
     return message
-
-
-def _own_output() -> BinaryIO:
-    """Return a stream to standard output, and redirect the engine's output to standard error."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return answers
 
 
 def _write(answers: BinaryIO, answer: Any) -> None:

@@ -88,14 +88,10 @@ def _unlike_installed(
     digests = {path.as_posix(): path.hash.value for path in recorded if path.hash is not None}
     if not digests:
         return []
-    return [
-        name
-        for path in files
-        for name in [path.relative_to(home).as_posix()]
-        if digests.get(f"{home.name}/{name}") != _recorded_form(path)
-    ]
-
-
-def _recorded_form(path: Path) -> str:
-    digest = hashlib.sha256(path.read_bytes()).digest()
-    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+    changed = []
+    for path in files:
+        name, digest = path.relative_to(home).as_posix(), hashlib.sha256(path.read_bytes()).digest()
+        encoded = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        if digests.get(f"{home.name}/{name}") != encoded:
+            changed.append(name)
+    return changed

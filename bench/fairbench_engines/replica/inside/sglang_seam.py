@@ -119,18 +119,14 @@ def sglang() -> Any:
     os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _tolerate_newer_transformers()
+        # An old SGLang registers a model that a newer release of transformers registers, too.
+        configs = import_module("transformers").AutoConfig
+        register = configs.register
+        configs.register = lambda name, config, exist_ok=True: register(name, config, exist_ok=True)
         modules = {name: import_module(path) for name, path in MODULES.items()}
     logging.getLogger("sglang").setLevel(logging.ERROR)
     modules["torch"].set_num_threads(1)  # a thread is enough for small tensors
     return types.SimpleNamespace(**modules)
-
-
-def _tolerate_newer_transformers() -> None:
-    """Let an old SGLang register a model that a newer release of transformers also registers."""
-    configs = import_module("transformers").AutoConfig
-    register = configs.register
-    configs.register = lambda name, config, exist_ok=True: register(name, config, exist_ok=True)
 
 
 @cache

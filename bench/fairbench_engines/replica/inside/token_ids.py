@@ -25,16 +25,13 @@ class TokenIds:
         for key, length in prompt:
             known = self._ids.setdefault(key, array("q"))
             if len(known) < length:
-                self._grow(key, known, length - len(known))
+                first, self._next = self._next, self._next + length - len(known)
+                starts, runs = self._runs
+                starts.append(first)
+                runs.append((key, len(known)))
+                known.extend(range(first, self._next))
             ids += known[:length]
         return ids
-
-    def _grow(self, key: Hashable, known: array[int], missing: int) -> None:
-        first, self._next = self._next, self._next + missing
-        starts, runs = self._runs
-        starts.append(first)
-        runs.append((key, len(known)))
-        known.extend(range(first, self._next))
 
     def prompt(self, ids: Sequence[int]) -> tuple[tuple[Any, int], ...]:
         """Return the segments (key, length) that token ids stand for, as the inverse of ``of``."""
