@@ -42,3 +42,23 @@ def test_an_interrupted_study_continues_where_it_stopped(tmp_path, monkeypatch):
 def test_seeds_are_whole_numbers(seeds):
     with pytest.raises(SystemExit, match="must be whole numbers"):
         table.main(*seeds)
+
+
+def test_no_bundled_scheduler_is_nearer_to_the_limit_and_fairer_than_fair_finish():
+    for found in table.both_measures().values():
+        ours = found["published", "fair-finish"]
+        assert not any(
+            one.limit > ours.limit and one.worst_minute > ours.worst_minute
+            for (form, _), one in found.items()
+            if form == "published"
+        )
+
+
+def test_tuned_fair_finish_is_near_the_limit_and_less_fair_than_d2lpm_in_one_configuration():
+    less_fair = []
+    for place, found in table.both_measures().items():
+        ours, rival = (found["tuned", name] for name in ("fair-finish", "d2lpm"))
+        assert ours.limit >= 0.93
+        if rival.worst_minute > ours.worst_minute:
+            less_fair.append(place)
+    assert less_fair == ["tot s1"]
