@@ -13,13 +13,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairbench.config.resolve import resolve
-from fairbench.metrics.limit import WORK, least_work
+from fairbench.metrics.limit import NEARLY, least_work
 from fairbench.metrics.records import Programs, Requests
 from fairbench.sim.run import Simulation
-from fairbench_studies.kit.rows import ROOT, TABLES, Row, extend_rows, stored_rows
+from fairbench_studies.kit.rows import ROOT, TABLES, Row, extend_rows, read_rows, stored_rows
 from fairbench_studies.kit.table_text import as_markdown, write_tables
 from fairbench_studies.limit.call_limit import least_makespan_by_calls
 
@@ -27,9 +27,15 @@ TABLE = TABLES / "limit.csv"
 PAGE = ROOT / "docs/studies/limit.md"
 SCHEDULERS = ("d2lpm", "preble", "fair-finish", "vtc", "dlpm", "lpm", "fcfs")
 TWO = ("tot", "judge", "long-qa")  # workloads that have two scenarios with heavy clients
-PLACES = (*((name, each) for name in TWO for each in ("s1", "s2")), ("chat", "s1"))
+ONE = ("chat", "mix", "production")  # workloads that the study simulates in one scenario
+PLACES = (
+    *((name, each) for name in TWO for each in ("s1", "s2")),
+    *((name, "s1") for name in ONE),
+)
 FAIREST = ("d2lpm", "fair-finish")  # schedulers whose service is compared with the fair limit
-# Fairness has an effect if it multiplies the limit on service by less than ``WITHOUT_EFFECT``.
+OURS = FAIREST[-1]
+FRONTIER = ROOT / "results/frontier.csv"
+# Fairness matters in a configuration if it lowers the limit on service below this fraction.
 WITHOUT_EFFECT = 0.995
 SERVICE_LIMITS = ("limit_service_tok_s", "limit_fair_service_tok_s")
 DP = 4
@@ -47,17 +53,24 @@ PURPOSES = {
 IDENTITY = ("workload", "scenario", "scheduler", "seed")
 BY_CALLS = "least_by_calls_s"
 NUMBERS = (
-    *("least_makespan_s", "limit_ratio", "limit_cause", "service_rate_tok_s"),
+    *("least_makespan_s", "least_gpu_s", "limit_ratio", "limit_cause", "service_rate_tok_s"),
     *("limit_service_tok_s", "limit_fair_service_tok_s", "victim_p95_s", "victim_least_p95_s"),
-    *("limit_memory_ratio", "limit_hit_rate", "cache_hit_rate", "min_share_60s"),
+    *("limit_memory_ratio", "limit_hit_rate", "cache_hit_rate"),
+    *("min_share_60s", "min_entitlement_ratio"),
     *(f"time_{key}_ratio" for key in (*PURPOSES, "retracted", "unfinished")),
 )
 
 
-def measured(workload: str, scenario: str, scheduler: str, seed: int) -> dict[str, Any]:
+def measured(
+    workload: str,
+    scenario: str,
+    scheduler: str,
+    seed: int,
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Simulate a run, and return its table row."""
     flags = {"workload": workload, "scenario": scenario, "dp": DP, "seed": seed}
-    spec = resolve({**flags, "scheduler": scheduler})
+    spec = resolve({**flags, "scheduler": scheduler}, settings)
     simulation = Simulation(spec, spec.client_plans(), None)
     simulation.run()
     facts = simulation.facts()
@@ -89,6 +102,7 @@ def tables() -> dict[str, str]:
     """Return the Markdown tables of limits on service, with means over the stored seeds."""
     return {
         "limit/share": share_table(),
+        "limit/both": both_table(),
         "limit/service": service_table(),
         "limit/losses": loss_table(),
     }
@@ -98,15 +112,63 @@ def share_table() -> str:
     """Return a table of fractions of the limit: a row per configuration, a column per scheduler."""
     body = []
     for place, by_scheduler in _by_place().items():
-        first = [one for found in by_scheduler.values() for one in found]
-        shares = [_mean(by_scheduler.get(name, []), "limit_ratio") for name in SCHEDULERS]
-        best = max(one for one in shares if one is not None)
-        cells = ["-" if one is None else _marked(one, best) for one in shares]
-        cause = "" if first[0]["limit_cause"] == WORK else "*"
-        least = [_mean(first, name) for name in ("least_makespan_s", BY_CALLS)]
-        seconds = ["-" if one is None else f"{one:,.0f}" for one in least]
-        body.append([f"{place}{cause}", *seconds, *cells])
-    return as_markdown(["configuration", "least, s", "by calls, s", *SCHEDULERS], body)
+        shares = [fmean(_share(run) for run in by_scheduler[name]) for name in SCHEDULERS]
+        runs = [run for found in by_scheduler.values() for run in found]
+        least_s = fmean(float(run[BY_CALLS]) for run in runs)
+        cause = "" if _is_bound(by_scheduler) else "*"
+        cells = [_marked(one, max(shares)) for one in shares]
+        body.append([f"{place}{cause}", f"{least_s:,.0f}", *cells])
+    return as_markdown(["configuration", "least, s", *SCHEDULERS], body)
+
+
+def _share(run: Row) -> float:
+    """Return the least makespan by calls, divided by the time until the last request ended."""
+    ended_s = float(run["least_makespan_s"]) / float(run["limit_ratio"])
+    return float(run[BY_CALLS]) / ended_s
+
+
+class Both(NamedTuple):
+    """A share of the limit on service, and the minimum fair share in the worst minute."""
+
+    limit: float
+    worst_minute: float
+
+    def __str__(self) -> str:
+        return f"{self.limit:.0%} / {self.worst_minute:.0%}"
+
+
+def both_measures() -> dict[str, dict[tuple[str, str], Both]]:
+    """Return both measures by configuration of the frontier study, then by form and scheduler."""
+    rows: dict[str, dict[tuple[str, str], list[Row]]] = {}
+    for row in read_rows(FRONTIER):
+        if row["part"] == "test":
+            place = rows.setdefault(f"{row['workload']} {row['scenario']}", {})
+            place.setdefault((row["form"], row["pair"]), []).append(row)
+    return {
+        place: {key: Both(*(_mean(one, name) for name in Both._fields)) for key, one in of.items()}
+        for place, of in sorted(rows.items())
+    }
+
+
+def both_table() -> str:
+    """Return a table of shares of the limit and of worst minutes in the frontier study.
+
+    Of the schedulers whose worst minute is fairer than that of ``fair-finish``, the table names the
+    one with the largest share of the limit.
+    """
+    body = []
+    for place, found in both_measures().items():
+        ours = found["published", OURS]
+        fairer = [
+            (one, pair)
+            for (form, pair), one in found.items()
+            if form == "published" and one.worst_minute > ours.worst_minute
+        ]
+        rival, pair = max(fairer, default=(None, ""))
+        tuned = [str(found["tuned", name]) for name in FAIREST]
+        body.append([place, str(ours), f"{pair}: {rival}" if pair else "none", *tuned])
+    tuned = [f"{name}, tuned" for name in FAIREST]
+    return as_markdown(["configuration", OURS, "fairer worst minute", *tuned], body)
 
 
 def service_table() -> str:
@@ -116,7 +178,7 @@ def service_table() -> str:
     """
     body = []
     for place, by_scheduler in _by_place().items():
-        most, fair = (_mean(by_scheduler[FAIREST[-1]], name) for name in SERVICE_LIMITS)
+        most, fair = (_mean(by_scheduler[OURS], name) for name in SERVICE_LIMITS)
         if most and fair and fair < WITHOUT_EFFECT * most:
             shares = [
                 fmean(
@@ -139,13 +201,17 @@ def loss_table() -> str:
     for name in SCHEDULERS:
         runs = [one for found in bound.values() for one in found.get(name, [])]
         shares = [_mean(runs, f"time_{key}_ratio") for key in PURPOSES]
-        body.append([name, *(f"{share or 0.0:.1%}" for share in shares)])
+        body.append([name, *(f"{share:.1%}" for share in shares)])
     return as_markdown(["GPU time of", *PURPOSES.values()], body)
 
 
-def _is_bound(found: dict[str, list[dict[str, str]]]) -> bool:
-    """Return whether the necessary work sets the limit, and not the arrival of requests."""
-    return all(run["limit_cause"] == WORK for runs in found.values() for run in runs)
+def _is_bound(found: Mapping[str, Sequence[Row]]) -> bool:
+    """Return whether the necessary work sets the limit, and not arrivals or the longest program."""
+    return all(
+        float(run["least_gpu_s"]) / DP >= NEARLY * float(run[BY_CALLS])
+        for runs in found.values()
+        for run in runs
+    )
 
 
 def _by_place() -> dict[str, dict[str, list[dict[str, str]]]]:
@@ -156,10 +222,8 @@ def _by_place() -> dict[str, dict[str, list[dict[str, str]]]]:
     return found
 
 
-def _mean(found: Sequence[Row], name: str) -> float | None:
-    """Return the mean over the rows that have a value, because rows of older runs may lack it."""
-    values = [float(row[name]) for row in found if row.get(name)]
-    return fmean(values) if values else None
+def _mean(found: Sequence[Row], name: str) -> float:
+    return fmean(float(row[name]) for row in found)
 
 
 def _marked(share: float, best: float) -> str:
