@@ -118,10 +118,10 @@ DETAILS = """
   and in `/v1/responses`, where SGLang without the plugin drops the key.
 - *CPU work.* Compared with SGLang's own FCFS, a step with the plugin executes 1.05 times as many
   Python bytecode instructions under `fcfs`, 1.07 times under `vtc`, 1.10 times under `lpm`, 1.12
-  times under `dlpm` and 1.38 times under `edf` (`edf` with 24 steps). Under `dlpm`, 7 of the 12%
-  more instructions are for charging and for SGLang's own prefix matching of each arriving prompt.
-  The counts of instructions are means over steps of SGLang 0.5.23 with 256 running and 256 waiting
-  requests (`python -m tests.benchmarks.plugin_step --engine sglang --count --turns 8`).
+  times under `dlpm` and 1.38 times under `edf` (`edf` measured over 24 steps). Under `dlpm`, 7 of
+  the 12% more instructions are for charging and for SGLang's own prefix matching of each arriving
+  prompt. The counts of instructions are means over steps of SGLang 0.5.23 with 256 running and 256
+  waiting requests (`python -m tests.benchmarks.plugin_step --engine sglang --count --turns 8`).
 - *CPU time.* The counts of bytecode instructions omit work in C, so the plugin increases CPU time
   by more than these counts. On two cores shared with 40 other processes, a mean step took 2.7 ms
   with SGLang's own FCFS, 3.3 ms with `fcfs`, 3.6 ms with `vtc` and `lpm`, and 3.7 ms with `dlpm`.
@@ -140,10 +140,10 @@ DETAILS = """
   block of a prefix match, so a prefix-aware scheduler matches all waiting requests in every pass.
 - *Priorities.* With vLLM's `--scheduling-policy priority`, each priority has its own scheduler.
   Under vLLM's priorities, the lowest priority number goes first, and clients of one priority share
-  fairly. When memory runs out, vLLM preempts a request with the highest number: the newest, or the
-  request that the scheduler chooses (`preempt=fair`). The plugin refuses schedulers that charge
-  measured time together with vLLM's priorities. `fairbench serve` does not forward the field
-  `priority`, because a client could use it to overtake other clients.
+  fairly. When memory runs out, vLLM preempts a request with the highest priority number: the
+  newest, or the request that the scheduler chooses (`preempt=fair`). The plugin refuses schedulers
+  that charge measured time together with vLLM's priorities. `fairbench serve` does not forward the
+  field `priority`, because a client could use it to overtake other clients.
 - *KV connectors and offloading* are set by `--kv-transfer-config` and `--kv-offloading-size`.
   Tokens that vLLM loads through a KV connector count as cached. If vLLM loads a request's tokens
   while steps run, the request is admitted and charged when the load begins. With `charge=gpu-time`,
