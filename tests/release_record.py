@@ -26,17 +26,17 @@ tests/vllm_cpu/release.sh 0.33.0
 The scripts `release.sh` test the scheduler classes of the release on a CPU, with random request
 streams and small KV pools. The columns of the table of releases show:
 
-- *Serves correctly*: whether every request finished with all of its tokens in every stream.
-- *As the engine*: the number of streams in which the plugin's FCFS (on SGLang also its LPM) decides
-  exactly as the release without the plugin, in every iteration.
-- *As simulated*: the number of streams in which admissions, cached tokens, evictions and
-  preemptions are equal to the simulator's in every iteration.
+- *Serves correctly*: whether every request finished with all of its tokens in every request stream.
+- *As the engine*: the number of request streams in which the plugin's FCFS (on SGLang also the
+  plugin's LPM) decides exactly as the release without the plugin, in every iteration.
+- *As simulated*: the number of request streams in which admissions, cached tokens, evictions and
+  preemptions equal those of the simulator in every iteration.
 - *Server*: whether tests started a real server of the release with the plugin on a CPU.
 
-The plugins refuse all releases that the table does not list. To use a newer release anyway, set
+The plugins refuse all releases that this page does not list. To use a newer release anyway, set
 `--allow-untested-release` for `run`, `sweep` or `serve`, or `FAIRBENCH_ALLOW_UNTESTED_RELEASE=1` in
-the environment of a server that you start yourself. The plugins always refuse releases older than
-the tested ones.
+the environment of a server that you start yourself. The plugins always refuse releases that are
+older than all tested releases.
 
 [`--engine-code PYTHON`](own-code.md) lets an installed engine's own code decide in a simulation.
 `fairbench engine-check --engine-code PYTHON`, which the scripts `release.sh` also run, compares
@@ -44,14 +44,14 @@ this code with fairbench's model of the release in random runs, and finds the fi
 differs.
 CHECKED
 
-The simulator follows the rules of SGLang 0.5.23. `--set engine.release=0.5.17` simulates an older
-release, which differs in these rules:
+By default, the simulator follows the rules of SGLang 0.5.23. `--set engine.release=0.5.17`
+simulates an older release of SGLang, with these differences:
 
 - Before SGLang 0.5.23, a request that finishes in a decode step stays in the batch until the next
-  decode step. While it stays in the batch, the finished request occupies a slot and reserves its
-  unused tokens, and a batch that is marked full remains full.
-- Before SGLang 0.5.23, a prompt that is computed in chunks counts twice in `max_running_requests`
-  from its second chunk on.
+  decode step. Until it leaves the batch, a finished request occupies a slot and reserves its unused
+  tokens, and a batch that is marked full remains full.
+- Before SGLang 0.5.23, a prompt that is computed in chunks counts as two requests in
+  `max_running_requests` from its second chunk on.
 - Before SGLang 0.5.23, a scheduling pass tries one more request after a chunk of a prompt has used
   up a budget, and admits it if only the budget `max_prefill_tokens` is used up.
 - Before SGLang 0.5.22, a scheduling pass does not refresh the cached prefixes of the first waiting
@@ -60,13 +60,14 @@ release, which differs in these rules:
   request as one node. Before SGLang 0.5.22, the node of a retracted request is split when the
   request finishes; before SGLang 0.5.20, it is never split.
 
-One rule of older releases is not simulated: before SGLang 0.5.22, `ignore_eos` does not reserve
-memory for all outputs. The setting `engine.full_reservation` reserves memory for all outputs in
-every simulated release.
+One rule of older SGLang releases is not simulated: before SGLang 0.5.22, `ignore_eos` does not
+reserve memory for all outputs. The setting `engine.full_reservation` reserves memory for all
+outputs in every simulated release.
 
 The SGLang plugin keeps prefix matches between scheduling passes, on `RadixCache` and
 `UnifiedRadixCache` of every release. On `UnifiedRadixCache` (a tree in Python), the plugin's LPM
-decided exactly as SGLang's in 10 of 10 streams with each of 0.5.17, 0.5.20 and 0.5.21.
+decided exactly as SGLang's LPM in 10 of 10 request streams with each of SGLang 0.5.17, 0.5.20 and
+0.5.21.
 
 | engine | release | hooked functions | serves correctly | as the engine | as simulated | server |
 |---|---|---|---|---|---|---|
@@ -75,12 +76,12 @@ decided exactly as SGLang's in 10 of 10 streams with each of 0.5.17, 0.5.20 and 
 FEATURES = """
 ## Features
 
-This table states for each feature of the engines whether the plugin supports it, and how it was
-tested. If a refused feature is on, the server prints one line that names the flag and the reason,
-and exits with code 2 before it loads a model.
+This table states for each feature of the engines whether the plugin supports the feature, and how
+the feature was tested. If a refused feature is on, the server prints one line that names the flag
+and the reason, and exits with code 2 before it loads a model.
 
-*SGLang's own classes* are its scheduler, batch, policy and cache on a CPU without a model
-(`tests/sim/test_sim_sglang_features.py`). *vLLM's own classes* are its scheduler and KV cache
+*SGLang's own classes* are SGLang's scheduler, batch, policy and cache on a CPU without a model
+(`tests/sim/test_sim_sglang_features.py`). *vLLM's own classes* are vLLM's scheduler and KV cache
 manager (`tests/sim/test_sim_vllm_features.py`). `tests/sglang_cpu/test_sglang_cpu_features.py` and
 `tests/vllm_cpu/test_vllm_cpu_features.py` start servers on a CPU.
 
@@ -89,74 +90,77 @@ manager (`tests/sim/test_sim_vllm_features.py`). `tests/sglang_cpu/test_sglang_c
 DETAILS = """
 ### Features inside SGLang
 
-- *LoRA.* A request whose adapter has no slot, is still loading (`--enable-lora-overlap-loading`) or
-  drains (`--lora-drain-wait-threshold`) is treated like a request that does not fit into memory:
-  admission stops, or with `no_room=skip`, the scheduler tries the next request.
+- *LoRA.* The plugin treats a request whose adapter has no slot, is still loading
+  (`--enable-lora-overlap-loading`) or drains (`--lora-drain-wait-threshold`) like a request that
+  does not fit into memory: admission stops, or with `no_room=skip`, the scheduler tries the next
+  request.
 - *HiCache* (`--enable-hierarchical-cache`). Tokens that SGLang loads from the host's memory count
   as cached tokens. With `charge=gpu-time`, the measured time of a step includes the loading of
-  tokens; the plugin fits the loading time of a token, and charges it to the request that needs the
-  tokens. While SGLang loads a prefix from storage (`--hicache-storage-backend`), the request is
-  treated like a request that does not fit into memory.
+  tokens; the plugin estimates the loading time of a token by a fit, and charges the request that
+  needs the tokens. While SGLang loads a request's prefix from storage
+  (`--hicache-storage-backend`), the plugin treats the request like one that does not fit into
+  memory.
 - *Prefill servers.* A prefill server queues a request once a decode server has memory for it. While
-  it waits for decode memory, the request occupies a buffer for arriving prompts; clients share
-  these buffers by weight.
-- *Decode servers.* A decode server gives memory to one request after another. In a decode server,
-  retracted requests return first, in SGLang's order; among the other requests, fairbench's
-  scheduler chooses, and skips requests whose prefill server is not ready. In a decode server, the
-  client pays for each output token except the first, which the prefill server charges together with
-  the prompt. In a decode server, no prefix counts as cached.
+  a request waits for decode memory, it occupies a buffer for arriving prompts; clients share these
+  buffers in proportion to their weights.
+- *Decode servers.* A decode server gives memory to one request after another. Retracted requests of
+  a decode server return first, in SGLang's order. Among all other requests of a decode server,
+  fairbench's scheduler chooses, and skips requests whose prefill server is not ready. In a decode
+  server, the client pays for each output token except the first, which the prefill server charges
+  together with the prompt. In a decode server, no prefix counts as cached.
 - *Refused in prefill and decode servers.* The plugin refuses schedulers that preempt (`edf`),
   because a preempted request is computed again from its prompt, and decode servers compute no
   prompts. In prefill and decode servers, the plugin refuses schedulers that refuse requests
-  (`rpm`), because the server on the other side would wait for the refused request. In prefill and
-  decode servers, the plugin also refuses pipeline parallelism, because SGLang's pipeline stages
-  agree on an order of requests that is not the scheduler's.
+  (`rpm`), because the decode or prefill server at the other end would wait for the refused request.
+  In prefill and decode servers, the plugin also refuses pipeline parallelism, because SGLang's
+  pipeline stages agree on another order of requests than the scheduler's.
 - *Choices and prompts.* The plugin keeps the `routing_key` in batches, in requests with `n` above 1
-  and in `/v1/responses`, where SGLang alone drops it.
+  and in `/v1/responses`, where SGLang without the plugin drops the key.
 - *CPU work.* Compared with SGLang's own FCFS, a step with the plugin executes 1.05 times as many
   Python bytecode instructions under `fcfs`, 1.07 times under `vtc`, 1.10 times under `lpm`, 1.12
-  times under `dlpm` and 1.38 times under `edf` (`edf` with 24 steps). About 7 of `dlpm`'s 12
-  percentage points are charges and SGLang's own matching of each arriving prompt. The counts of
-  instructions are means over steps of SGLang 0.5.23 with 256 running and 256 waiting requests
-  (`python -m tests.benchmarks.plugin_step --engine sglang --count --turns 8`).
-- *CPU time.* The counts of instructions omit work in C, so the CPU time grows more. On two cores
-  shared with 40 other processes, a mean step took 2.7 ms with SGLang's own FCFS, 3.3 ms with
-  `fcfs`, 3.6 ms with `vtc` and `lpm`, and 3.7 ms with `dlpm`. With three other processes, a mean
-  step took 1.4 ms with SGLang's own FCFS and 2.4 ms with `edf`, which fits its cost model again and
-  ranks all waiting requests in every step. Without `--count`, `plugin_step` measures CPU
-  milliseconds on your machine.
+  times under `dlpm` and 1.38 times under `edf` (`edf` measured over 24 steps). Under `dlpm`, 7 of
+  the 12% more instructions are for charging and for SGLang's own prefix matching of each arriving
+  prompt. The counts of instructions are means over steps of SGLang 0.5.23 with 256 running and 256
+  waiting requests (`python -m tests.benchmarks.plugin_step --engine sglang --count --turns 8`).
+- *CPU time.* The counts of bytecode instructions omit work in C, so the plugin increases CPU time
+  by more than these counts. On two cores shared with 40 other processes, a mean step took 2.7 ms
+  with SGLang's own FCFS, 3.3 ms with `fcfs`, 3.6 ms with `vtc` and `lpm`, and 3.7 ms with `dlpm`.
+  On cores shared with three other processes, a mean step took 1.4 ms with SGLang's own FCFS and 2.4
+  ms with `edf`: in every step, `edf` fits its cost model again and ranks all waiting requests.
+  Without `--count`, `plugin_step` measures CPU milliseconds on your machine.
 
 ### Features inside vLLM
 
-- *LoRA.* In vLLM, the adapter is part of a request's prefix, and does not change its client. If the
-  adapter of the chosen request has no free slot (`--max-loras`), admission stops. Without the
-  plugin, vLLM lets other requests pass, so a client with a rare adapter may wait forever.
+- *LoRA.* In vLLM, a LoRA adapter is part of a request's prefix, and does not change the request's
+  client. If the adapter of the chosen request has no free slot (`--max-loras`), admission stops.
+  Without the plugin, vLLM lets other requests pass, so a client with a rare adapter may wait
+  forever.
 - *Speculative decoding.* Clients pay for accepted tokens, but not for rejected draft tokens or
-  tokens after the end of a request. With a drafting model such as EAGLE, vLLM recomputes the last
+  tokens after the end of a request. With a draft model such as EAGLE, vLLM recomputes the last
   block of a prefix match, so a prefix-aware scheduler matches all waiting requests in every pass.
 - *Priorities.* With vLLM's `--scheduling-policy priority`, each priority has its own scheduler.
   Under vLLM's priorities, the lowest priority number goes first, and clients of one priority share
-  fairly. When memory runs out, vLLM preempts a request with the highest number: the newest, or the
-  request that the scheduler chooses (`preempt=fair`). The plugin refuses schedulers that charge
-  measured time together with vLLM's priorities. `fairbench serve` does not pass on `priority`,
-  because a client could put its own requests before those of other clients.
+  fairly. When memory runs out, vLLM preempts a request with the highest priority number: the
+  newest, or the request that the scheduler chooses (`preempt=fair`). The plugin refuses schedulers
+  that charge measured time together with vLLM's priorities. `fairbench serve` does not forward the
+  field `priority`, because a client could use it to overtake other clients.
 - *KV connectors and offloading* are set by `--kv-transfer-config` and `--kv-offloading-size`.
-  Tokens that vLLM loads through a KV connector count as cached. A request whose tokens are loaded
-  while steps run is admitted and charged when the load begins. With `charge=gpu-time`, a load
-  beside running steps is free, but a load for which a step waits is charged as a part of the step.
+  Tokens that vLLM loads through a KV connector count as cached. If vLLM loads a request's tokens
+  while steps run, the request is admitted and charged when the load begins. With `charge=gpu-time`,
+  such a load is free, but a load for which a step waits is charged as a part of the step.
   Prefix-aware schedulers see only the prefixes in the GPU's memory. If a load through a KV
   connector fails, vLLM recomputes the tokens, and no client pays for the recomputation.
-- *Disaggregation.* In a prefill server, fairbench's scheduler orders the requests. In a decode
-  server, clients pay for output tokens, and for prompt tokens whose KV cache was not loaded from
-  the prefill server (at least one token per request).
+- *Disaggregation.* In a prefill server of vLLM, fairbench's scheduler orders the requests. In a
+  decode server of vLLM, clients pay for output tokens, and for prompt tokens whose KV cache was not
+  loaded from the prefill server (at least one token per request).
 - *Images.* Clients pay for the tokens of images as vLLM counts image tokens. Two prompts share an
   image as a prefix only if the images are equal.
 - *Embeddings.* vLLM does not tell its scheduler the clients of pooling requests. With `--runner
-  pooling`, the plugin therefore serves requests in order of arrival, says so when the server
-  starts, reports the scheduler `fcfs`, and refuses an eviction policy.
-- *Sessions.* The session of a request is named by `session_id` in the field `vllm_xargs`, because
-  the request's own field `session_id` names the client to the plugin. The eviction policy
-  `retention` keeps the tokens of sessions.
+  pooling`, the plugin therefore serves requests in order of arrival, prints a message about this
+  when the server starts, reports the scheduler `fcfs`, and refuses an eviction policy.
+- *Sessions.* The key `session_id` in the field `vllm_xargs` names the session of a request, because
+  the request's own field `session_id` names the client. The eviction policy `retention` keeps the
+  tokens of sessions.
 - *Several answers.* If a request has `n` above 1, the client pays for every answer.
 
 """
@@ -169,34 +173,36 @@ client: a client that floods every rank receives no more than its share of the s
 
 - *Exchange.* Each rank writes its charges to a file in memory every 50 ms, and reads the charges of
   the other ranks. The first process of a server creates the folder of these files, and sets
-  `FAIRBENCH_RANKS` to its path; no rank waits for another rank.
+  `FAIRBENCH_RANKS` to the folder's path. No rank waits for another rank.
 - *Bound.* If two clients wait at all N ranks of a server, their service differs by at most N times
   the bound of one rank (DLPM Theorem 5.1), plus twice the charges that a rank has not read yet.
-- *Work conservation.* No rank idles because a client waits at another rank. A client that waits at
-  only one rank receives at most the service of one rank. At its only rank, the client goes before
-  clients that received more service at other ranks in the meantime.
-- *Schedulers.* `vtc`, `dlpm` and their variants share accounts between ranks. `fcfs`, `lpm`, `edf`
-  and all other schedulers without accounts exchange nothing. The plugin refuses schedulers that
-  keep other totals than accounts (`rpm`, `equinox`, `tenants=tree`) on a server with several ranks.
+- *Work conservation.* No rank idles in favour of a client that waits at another rank. A client that
+  waits at only one rank receives at most the service of one rank. At this rank, the client goes
+  before clients that received more service at other ranks in the meantime.
+- *Schedulers.* `vtc`, `dlpm` and their variants share accounts between ranks. Ranks exchange
+  nothing under `fcfs`, `lpm`, `edf` and other schedulers without accounts. The plugin refuses
+  schedulers that keep other totals than accounts (`rpm`, `equinox`, `tenants=tree`) on a server
+  with several ranks.
 - *Refused.* A server with several ranks refuses ranks on several hosts, and priorities. An SGLang
   server with several ranks also refuses tensor or pipeline parallelism inside a rank under `vtc` or
   `dlpm`. A vLLM server with several ranks also refuses Ray, external load balancers, and a
   `VLLM_PLUGINS` without `fairbench`.
 - *Failures.* If a rank dies, both SGLang and vLLM stop the whole server. The charges of a dead rank
-  remain valid, and after 10 s its clients no longer count as waiting. A restarted rank reads all
-  charges of the other ranks.
+  remain valid. After 10 s, the clients of a dead rank no longer count as waiting. A restarted rank
+  reads all charges of the other ranks.
 - *Reset.* `POST /flush_cache` and `POST /reset_prefix_cache` do not reset the clients' accounts on
   a server with several ranks.
 - *Metrics.* The server's `/metrics` has three gauges for each rank: the rank's own charges
   (`fairbench_rank_charges_sent{rank="0"}`), the charges of other ranks that the rank has read
-  (`fairbench_rank_charges_received`), and the age of the last of these charges when the rank read
-  them (`fairbench_rank_lag_seconds`).
+  (`fairbench_rank_charges_received`), and the age of the newest of these charges at the time of
+  reading (`fairbench_rank_lag_seconds`).
 
 In a test on a CPU server of vLLM 0.32.0 with two ranks under `vtc`, each with two batch slots, one
 client flooded both ranks over 40 connections, and a well-behaved client had 4 connections at
 rank 0. The well-behaved client received 40% of the service, as with one rank of four slots. With a
-separate account at each rank, it received 23%, and its median latency rose from 0.11 s to 0.20 s
-(`tests/vllm_cpu/test_vllm_cpu_ranks.py`, `tests/sglang_cpu/test_sglang_cpu_ranks.py`).
+separate account at each rank, the well-behaved client received 23%, and its median latency rose
+from 0.11 s to 0.20 s (`tests/vllm_cpu/test_vllm_cpu_ranks.py`,
+`tests/sglang_cpu/test_sglang_cpu_ranks.py`).
 """
 
 SERVERS = {("SGLang", "0.5.23"), ("vLLM", "0.32.0")}
@@ -238,7 +244,8 @@ def _checked(rows):
                 counts = row["equal_runs"], row["checked_runs"]
                 groups.setdefault(counts, []).append(f"{engine} {release}")
     text = [
-        f"All records are equal in {equal} of {runs} runs, with each of {', '.join(names)}."
+        f"The records of engine and model are equal in {equal} of {runs} runs with each of these "
+        f"releases: {', '.join(names)}."
         for (equal, runs), names in groups.items()
     ]
     filled = textwrap.fill(" ".join(text), 100, break_on_hyphens=False)
