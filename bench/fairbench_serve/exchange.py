@@ -135,6 +135,7 @@ class Exchange:
             told = self._reader.feed(chunk)
             self._check_unsent()
             if self._reader.has_new_output:
+                self.flight.output_tokens = self._reader.output_so_far
                 self.on_heard()
             # If the client reads slowly, this waits, and nothing is read from the worker meanwhile.
             await self._write(stream, told)

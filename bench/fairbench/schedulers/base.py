@@ -76,6 +76,8 @@ class Setup:
     clients to their positions in the tree of tenants if the clients' names do not state them
     (``fairbench.tenants``). ``shuffle`` shuffles a list with the host's random stream (None: the
     host has none). ``order`` is the local scheduler that orders the router's own queue, or None.
+    ``streamed`` returns how many output tokens each answer in progress has so far, for gateways
+    only (None: unknown until an answer has ended).
     """
 
     clients: tuple[str, ...] = ()
@@ -87,6 +89,7 @@ class Setup:
     tenant_paths: Mapping[str, str] = field(default_factory=dict)
     shuffle: Callable[[list[Any]], None] | None = None
     order: object = None
+    streamed: Callable[[], Mapping[Request, int]] | None = None
 
     def lineage(self, client: str) -> tuple[str, ...]:
         """Return a client's tenants, the outermost first, followed by the client itself."""

@@ -23,10 +23,10 @@ class ThunderAgent(TickGate[PlacedSession]):
     among those with room. A turn that has waited for ``forced_s`` seconds goes to the session's
     last replica, or for a new session to the replica with the fewest sessions.
 
-    Two rules are simpler than in ThunderAgent. The length of a prompt is known, so it is not
-    estimated from the number of characters. The tokens of an answer count when the answer has
-    ended, not while it streams. ThunderAgent learns from a release call that a session has ended.
-    Simulations know it; elsewhere, the gate remembers 10,000 idle sessions.
+    The tokens of an answer count while it streams, 20 at a time. One rule is simpler than in
+    ThunderAgent: the length of a prompt is known, so it is not estimated from the number of
+    characters. ThunderAgent learns from a release call that a session has ended. Simulations know
+    it; elsewhere, the gate remembers 10,000 idle sessions.
     """
 
     name = "thunderagent"
