@@ -36,6 +36,7 @@ SCRIPTS = {
     "sentences": "pages.sentences",
     "sessions": "memory.sessions",
     "session-gates": "session_gates.table",
+    "session-gates-bound": "session_gates.bound",
     "session-gates-ceiling": "session_gates.ceiling",
     "sharing": "sharing.table",
     "tables": "pages.tables",

@@ -158,6 +158,11 @@ class StreamReader:
         """Return an error event that ends the stream, in the format of the stream."""
         return problem.event(named=self._names_events, done=not self._names_events)
 
+    @property
+    def output_so_far(self) -> int:
+        """The estimated number of output tokens so far: at least one in each event."""
+        return max(self._events, _tokens(self._text_bytes))
+
     def usage(self) -> Usage:
         """Return the token counts that the stream has reported so far.
 

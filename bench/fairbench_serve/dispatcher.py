@@ -269,6 +269,11 @@ class Dispatcher:
             self._caches[routed].touch_prompt(request.prompt)
         return flight
 
+    def streamed(self) -> dict[Request, int]:
+        """Return the number of output tokens so far of each answer that streams."""
+        flights = (flight for flights in self.flights.values() for flight in flights)
+        return {one.request: one.output_tokens for one in flights if one.output_tokens}
+
     def began(self, flight: RequestInFlight) -> None:
         """Record when the answer to a request begins to stream; later calls have no effect."""
         if flight.first_token_s is None:

@@ -136,6 +136,7 @@ class Exchange:
             told = self._reader.feed(chunk)
             self._check_unsent()
             if self._reader.has_new_output:
+                self.flight.output_tokens = self._reader.output_so_far
                 self.on_heard()
             # While a slow client reads, the router reads nothing from the worker.
             await self._write(stream, told)

@@ -118,7 +118,9 @@ async def hold_requests(
 
     router = dispatcher.router
     queue: HoldsRequests | None = None
-    setup = Setup(weights=weights, pool_tokens=pool_tokens, fleet=fleet)
+    setup = Setup(
+        weights=weights, pool_tokens=pool_tokens, fleet=fleet, streamed=dispatcher.streamed
+    )
     if policy is not None:
         terms = served_routers(settings).terms(len(config.workers)) if config.peers else None
         queue = build_gateway(

@@ -62,7 +62,8 @@ class RequestInFlight:
 
     - ``worker`` is the worker to which the request was sent; ``routed`` is the worker that the
       routing policy had chosen.
-    - ``first_token_s`` is the time in seconds at which the answer began to stream.
+    - ``first_token_s`` is the time in seconds at which the answer began to stream, and
+      ``output_tokens`` is the number of tokens that have streamed so far.
     - ``on_lost`` is called once, with the reason, if the worker becomes unavailable before the
       request has ended.
     - ``paused`` is True while the router waits for a client that reads too slowly.
@@ -73,6 +74,7 @@ class RequestInFlight:
     routed: int
     on_lost: Callable[[AttemptFailure], None] = lambda reason: None
     first_token_s: float | None = None
+    output_tokens: int = 0
     paused: bool = False
 
 

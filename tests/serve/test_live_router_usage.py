@@ -1,5 +1,6 @@
 """Test usage read from passing answers, however the network cuts them."""
 
+import asyncio
 import json
 
 import pytest
@@ -7,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench_serve.answers import StreamReader, Usage, usage_of
-from tests.serve.live_router import CHAT, COMPLETIONS, GENERATE, PATHS, WORDS, events, whole
+from tests.serve.live_router import (
+    CHAT,
+    COMPLETIONS,
+    GENERATE,
+    PATHS,
+    WORDS,
+    cluster,
+    events,
+    streamed,
+    until,
+    whole,
+)
 
 ASKED = {"stream_options": {"include_usage": True}}
 TRICKY = 'a "choices": [] {"choices":[]} data: [DONE] \n\n data: x'
@@ -89,3 +101,28 @@ def test_usage_of_whole_answers_is_read(path):
 @pytest.mark.parametrize("data", [b"", b"<html>", b"[]", b'{"usage": null}'])
 def test_an_answer_without_usage_has_none(data):
     assert usage_of(data) == Usage()
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT, GENERATE])
+def test_the_output_so_far_counts_each_event_of_a_stream(path):
+    parts = stream_of(path)[0].split(b"\n\n")
+    reader = StreamReader(hide_usage=True)
+    counted = []
+    for part in parts[: len(WORDS)]:
+        reader.feed(part + b"\n\n")
+        counted.append(reader.output_so_far)
+    assert counted == [1, 2, 3]
+
+
+def test_the_dispatcher_knows_the_output_of_answers_in_progress():
+    async def run():
+        async with cluster(1) as (under_test, [worker]):
+            worker.held_at = 2
+            dispatcher = under_test.proxy.dispatcher
+            async with under_test.post(GENERATE, streamed(GENERATE)) as answer:
+                await until(lambda: [*dispatcher.streamed().values()] == [2])
+                worker.released.set()
+                await answer.read()
+            await until(lambda: dispatcher.streamed() == {})
+
+    asyncio.run(run())

@@ -11,6 +11,7 @@ from fairbench.schedulers.routing.baselines import RoundRobin
 from fairbench.sim.alone import simulate_alone
 from fairbench.sim.front import SimFleet
 from fairbench.sim.run import Simulation, recover, simulate
+from fairbench_rivals.gateway.thunderagent import ThunderAgent
 from tests.invariants import check_all
 from tests.sim.sim_helpers import small_spec
 
@@ -146,3 +147,20 @@ def test_behind_a_gateway_no_bound_is_claimed():
     bound, reason = cluster_bound(router, local, 1, "drr")
     assert bound is None
     assert reason == "drr queues requests, where vtc does not see them"
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm", "lightllm"])
+def test_a_session_gate_sees_the_answers_that_stream(engine, monkeypatch):
+    seen = []
+
+    def tick(gate, now_s):
+        gate.count_streams()
+        seen.extend(gate._turns[one].streams[one] for one in gate._turns)
+        return False
+
+    monkeypatch.setattr(ThunderAgent, "tick", tick)
+    monkeypatch.setattr(ThunderAgent, "tick_s", 0.05)
+    result = simulate(busy("thunderagent", "none", flags={"engine": engine}))
+    longest = max(columns(result)["output_tokens"])
+    assert 0 < max(seen) <= longest
+    assert {count % ThunderAgent.STREAM_STEP for count in seen} == {0}

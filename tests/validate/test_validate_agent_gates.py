@@ -35,7 +35,7 @@ def test_one_pod_has_the_cliff_and_a_gate_keeps_throughput_beyond_it(run):
     assert below.hit > 0.85
     assert beyond.late_hit < 0.25  # contexts fill the pod after the first minutes
     assert gated.output_tok_s / beyond.output_tok_s == pytest.approx(
-        measured_ratio("most-room", 192), rel=0.2
+        measured_ratio("most-room", 192), rel=0.15
     )
     assert gated.p50_s < beyond.p50_s
 
@@ -61,11 +61,32 @@ def test_prompts_are_as_long_as_measured(run, users):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arm", "users", "rel"), [("most-room", 192, 0.2), ("most-room", 96, 0.05)]
+    ("arm", "users", "rel"),
+    [
+        ("most-room", 96, 0.05),
+        ("most-room", 192, 0.1),
+        ("origin-only", 192, 0.2),
+        ("most-room", 338, 0.2),
+        ("origin-only", 338, 0.2),
+    ],
 )
 def test_throughput_relative_to_the_default_is_as_measured(run, arm, users, rel):
     found = run(arm, users).output_tok_s / run("baseline", users).output_tok_s
     assert found == pytest.approx(measured_ratio(arm, users), rel=rel)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("users", [192, 338])
+@pytest.mark.parametrize("arm", ["most-room", "origin-only"])
+def test_throughput_of_a_gate_beyond_the_cliff_is_as_measured(run, arm, users):
+    found = run(arm, users)
+    assert found.output_tok_s == pytest.approx(measured(arm, users)["output_tok_s"], rel=0.1)
+
+
+@pytest.mark.slow
+def test_a_session_that_waits_for_its_own_pod_keeps_more_of_its_prefix(run):
+    for users in (192, 338):
+        assert run("origin-only", users).hit > 1.15 * run("most-room", users).hit
 
 
 @pytest.mark.slow

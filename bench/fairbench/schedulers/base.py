@@ -75,7 +75,9 @@ class Setup:
     and gateways only. ``tenant_paths`` maps clients to their positions in the tree of tenants if
     the clients' names do not state them (``fairbench.tenants``). ``shuffle`` shuffles a list with
     the host's random numbers, or is None if the host has no random source. ``order`` is the local
-    scheduler that orders the router's own queue, or None.
+    scheduler that orders the router's own queue, or None. ``streamed`` returns the number of output
+    tokens that each unfinished answer has streamed so far, for gateways only; it is None if the
+    host learns this number only at the end of an answer.
     """
 
     clients: tuple[str, ...] = ()
@@ -87,6 +89,7 @@ class Setup:
     tenant_paths: Mapping[str, str] = field(default_factory=dict)
     shuffle: Callable[[list[Any]], None] | None = None
     order: object = None
+    streamed: Callable[[], Mapping[Request, int]] | None = None
 
     def lineage(self, client: str) -> tuple[str, ...]:
         """Return a client's tenants, the outermost first, followed by the client itself."""

@@ -44,6 +44,15 @@ class SimFleet:
         tokens = cache.capacity - cache.free - cache.evictable
         return WorkerLoad(queued + running, tokens, queued, running, one.saturated, one.room)
 
+    def streamed(self) -> dict[Request, int]:
+        """Return the number of output tokens so far of each request that is being decoded."""
+        found: dict[Request, int] = {}
+        for one in self._workers:
+            one.sync()
+            batch = one.batch
+            found.update((each.request, batch.produced(each)) for each in batch.sequences)
+        return found
+
     def matched_tokens(self, request: Request) -> int:
         """Return the number of the request's prompt tokens that the best worker has cached."""
         limit = request.input_tokens - 1
@@ -99,7 +108,8 @@ def ingress_of(
     Raises UsageError if several routers cannot share charges (``share_totals``).
     """
     fleet = SimFleet(workers[: spec.routed_workers])
-    seen = replace(setup, fleet=fleet)
+    # Disaggregated engines decode on workers to which the router sends nothing.
+    seen = replace(setup, fleet=fleet, streamed=SimFleet(workers).streamed)
     admission = spec.admission
 
     def queue_of(one: Router, terms: Terms | None = None) -> HoldsRequests | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from math import inf
 from typing import ClassVar, Literal, NamedTuple, TypeVar
@@ -25,6 +25,7 @@ class PlacedSession(GateSession):
     - ``pool_place`` is the position in the pool of paused sessions, or None outside the pool.
     - ``pool_tokens`` is the length of the context when the session entered the pool.
     - ``is_marked`` means that the session will be paused when its turn ends.
+    - ``streams`` maps each unfinished turn to the counted output tokens of its answer.
     """
 
     worker: int | None = None
@@ -32,6 +33,7 @@ class PlacedSession(GateSession):
     pool_place: int | None = None
     pool_tokens: int = 0
     is_marked: bool = False
+    streams: dict[Request, int] = field(default_factory=dict)
 
     @property
     def required(self) -> int:
@@ -146,8 +148,9 @@ class PlacementGate(SessionGate[P]):
         """
         if session.worker is None:
             return False
-        rooms = self.rooms(whole)
-        if session.worker not in rooms:
+        assert self.setup.fleet is not None, f"{self.name} needs to see the workers"
+        if session.worker not in self.setup.fleet.workers():
+            rooms = self.rooms(whole)
             session.worker = max(rooms, key=rooms.__getitem__)
         return True
 
@@ -155,21 +158,55 @@ class PlacementGate(SessionGate[P]):
 class PausingGate(PlacementGate[P]):
     """A variant of ThunderAgent: full replicas pause idle sessions, and no turn waits forever.
 
-    Turns of an active session are sent; turns of a paused session are queued.
+    Turns of an active session are sent; turns of a paused session are queued. While an answer
+    streams, its tokens count in steps of ``STREAM_STEP``. Turns without a known stream count when
+    they have ended.
     """
 
     # fraction of a replica's KV pool above which the replica pauses sessions
     PAUSE_ABOVE: ClassVar[float] = 1.0
     # largest fraction of the KV pool that the remaining sessions use after a pause
     PAUSE_TO: ClassVar[float] = 1.0
+    # The tokens of an answer in progress are counted in steps of this size.
+    STREAM_STEP: ClassVar[int] = 20
 
     def __init__(self, params: PlacementParams) -> None:
         super().__init__()
         self.params = params
+        self._turns: dict[Request, P] = {}  # the session of each unfinished turn
+
+    def on_turn(self, session: P, request: Request) -> None:
+        self._turns[request] = session
+        session.streams[request] = 0
+        super().on_turn(session, request)
+
+    def on_finish(self, request: Request) -> None:
+        self._turns.pop(request).streams.pop(request, None)
+        super().on_finish(request)
 
     def on_idle(self, session: P, now_s: float) -> None:
         if session.is_marked:
             self.enter_pool(session)
+
+    def loads(self, tokens: Callable[[PlacedSession], float]) -> dict[int, Use]:
+        self.count_streams()
+        return super().loads(tokens)
+
+    def count_streams(self) -> None:
+        """Add the output tokens that have streamed since the last call to their sessions."""
+        if self.setup.streamed is None:
+            return
+        for request, produced in self.setup.streamed().items():
+            if (session := self._turns.get(request)) is None:
+                continue  # a turn that another router has sent
+            counted = produced - produced % self.STREAM_STEP
+            if (more := counted - session.streams.get(request, counted)) > 0:
+                session.streams[request] = counted
+                self.on_streamed(session, more)
+
+    def on_streamed(self, session: P, tokens: int) -> None:
+        """Update the session's context length when ``tokens`` further output tokens stream."""
+        session.tokens += tokens
 
     def pause(self) -> bool:
         """Pause sessions of full replicas; return whether any session was paused or marked.

@@ -23,10 +23,10 @@ class ThunderAgent(TickGate[PlacedSession]):
     replica with the fewest tokens that has enough free memory. After ``forced_s`` seconds, a
     waiting turn goes to its session's last replica, or to the replica with the fewest sessions.
 
-    Two rules are simpler than in ThunderAgent. fairbench knows the length of a prompt, which
-    ThunderAgent estimates from its characters. The tokens of an answer count when the answer has
-    ended, not while it streams. ThunderAgent learns from a release call that a session has ended.
-    Simulations know the end of a session; real gateways remember 10,000 idle sessions.
+    The tokens of an answer count while it streams, 20 at a time. One rule is simpler than in
+    ThunderAgent: fairbench knows the length of a prompt, which ThunderAgent estimates from its
+    characters. ThunderAgent learns from a release call that a session has ended. Simulations know
+    the end of a session; real gateways remember 10,000 idle sessions.
     """
 
     name = "thunderagent"

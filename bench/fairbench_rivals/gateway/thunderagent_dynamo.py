@@ -50,6 +50,7 @@ class ThunderAgentDynamo(TickGate[DemotableSession]):
     PAUSE_TO = 0.80
     RESUME_TO = 0.85
     FORGET_S = 600.0
+    STREAM_STEP = 1
 
     def make_session(self, number: int) -> DemotableSession:
         return DemotableSession(number)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
+from fairbench.core import Request
 from fairbench.schedulers.params import Positive
 from fairbench_rivals.gateway.pausing_gate import (
     ADMISSIONS,
@@ -23,7 +24,30 @@ POLL_S = 1.0
 AFTER_S = {"urgent": 15.0, "age": 15.0, "wait-cap": 8.0, "lease": 30.0}
 
 
-class ThunderAgentLlmd(PausingGate[PlacedSession]):
+@dataclass(slots=True, eq=False)
+class LedgerSession(PlacedSession):
+    """A session whose context is as long as its last turn, or as its unfinished turns together.
+
+    ``committed`` is the number of tokens of the last turn that has ended, with its answer.
+    """
+
+    committed: int = 0
+
+    def count_tokens(self) -> None:
+        """Set ``tokens`` to the larger of ``committed`` and the tokens of the unfinished turns.
+
+        Of several queued turns, only the first counts, because the gate decides about this turn.
+        """
+        queued = next((one.input_tokens for one in self.waiting), 0)
+        sent = (
+            one.input_tokens + streamed
+            for one, streamed in self.streams.items()
+            if one not in self.waiting
+        )
+        self.tokens = max(self.committed, queued, sum(sent))
+
+
+class ThunderAgentLlmd(PausingGate[LedgerSession]):
     """ThunderAgent without ticks: a waiting session is resumed as soon as its context fits.
 
     The rules are those of the plugin thunder-agent of llm-d-router (issue 2964, PR 3076), as in
@@ -32,8 +56,13 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
     (12-llm-d-router-pool @003b83dc, 17-thunder-lease-pool @64146f69). Paused sessions go before new
     sessions. In each group, the session with the fewest tokens is resumed first, and a session that
     does not fit is skipped. In the test for free memory, the tokens of idle sessions halve every
-    second. Every 5 s, full replicas pause sessions as in ThunderAgent. A session is forgotten after
-    3,600 idle seconds.
+    second. Every 5 s, full replicas pause sessions as in ThunderAgent. A turn that has waited for
+    ``forced_s`` seconds goes to the last replica of its session. A session is forgotten after 3,600
+    idle seconds.
+
+    A session counts with the tokens of its last turn, or with those of its unfinished turns
+    together if they have more tokens (accounting.go and program_table.go). With every rule except
+    ``lease``, the tokens of an answer count while it streams, 20 at a time.
     """
 
     name = "thunderagent-llmd"
@@ -75,14 +104,29 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
 
     params: Params
 
-    def make_session(self, number: int) -> PlacedSession:
-        return PlacedSession(number)
+    def make_session(self, number: int) -> LedgerSession:
+        return LedgerSession(number)
 
     @property
     def _leases(self) -> bool:
         return self.params.resume == "lease"
 
-    def lets_pass(self, session: PlacedSession, now_s: float) -> bool:
+    def on_turn(self, session: LedgerSession, request: Request) -> None:
+        super().on_turn(session, request)
+        session.count_tokens()
+
+    def on_turn_end(self, session: LedgerSession, request: Request, tokens: int) -> None:
+        session.committed = tokens
+        session.streams.pop(request)
+        session.count_tokens()
+
+    def count_streams(self) -> None:
+        if not self._leases:
+            super().count_streams()
+        for session in dict.fromkeys(self._turns.values()):
+            session.count_tokens()
+
+    def lets_pass(self, session: LedgerSession, now_s: float) -> bool:
         if self.is_placed(session):
             if self._leases and session.worker is not None:
                 self._take_room(session.worker, 0.0, 0.0)
@@ -120,10 +164,14 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
         later_s = [end_s for end_s in ends_s if end_s > now_s]
         return min([now_s + POLL_S, super().review_s(now_s), *later_s])
 
-    def _waited_s(self, session: PlacedSession) -> float:
+    def forced_worker(self, session: LedgerSession) -> int:
+        rooms = self.rooms(whole)
+        return session.origin if session.origin in rooms else max(rooms, key=rooms.__getitem__)
+
+    def _waited_s(self, session: LedgerSession) -> float:
         return self._now_s - self.waits[next(iter(session.waiting))]
 
-    def _key(self, session: PlacedSession) -> tuple[int, float]:
+    def _key(self, session: LedgerSession) -> tuple[int, float]:
         waited_s = self._waited_s(session)
         if self.params.resume in ("urgent", "age") and waited_s >= self.params.wait_s:
             return 0, -waited_s
@@ -131,7 +179,8 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
             return 1, session.tokens
         return 2, ADMISSIONS[self.params.admit](session)
 
-    def _target(self, session: PlacedSession, rooms: dict[int, float]) -> int:
+    def _target(self, session: LedgerSession, rooms: dict[int, float]) -> int:
+        """Return the replica at which the rule lets the session resume now."""
         own = session.origin
         best = max(rooms, key=rooms.__getitem__)
         if own is None or own not in rooms:

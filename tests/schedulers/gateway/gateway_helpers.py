@@ -29,9 +29,13 @@ class Desk:
         self.at = {}  # request in flight -> worker
         self.sent, self.refused, self.shed = [], [], []
         self.queued = {}  # worker -> number of waiting requests that it reports
+        self.streamed = {}  # request in flight -> output tokens so far
         self._workers = workers
         self._numbers = count()
-        setup = Setup(weights=dict(weights), pool_tokens=pool_tokens, fleet=self)
+        setup = Setup(
+            weights=dict(weights), pool_tokens=pool_tokens, fleet=self,
+            streamed=lambda: self.streamed,
+        )  # fmt: skip
         router = rerouting(Emptiest()) if is_overruled(policy, None) else Emptiest()
         router.prepare(setup)
         given = dict(_setting(key, value) for key, value in settings.items())
@@ -81,6 +85,7 @@ class Desk:
         """Answer the given request, or the one that has been in flight for longest."""
         request = request or next(iter(self.at))
         del self.at[request]
+        self.streamed.pop(request, None)
         self.gateway.finish(request, output_tokens, self.now_s)
         if go:
             self.go()

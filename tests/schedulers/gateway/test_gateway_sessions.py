@@ -286,12 +286,79 @@ def test_llmd_moves_a_session_as_its_rule_says(resume, waits_s):
         assert (gate.waiting() == []) == moved, after_s
 
 
-def test_llmd_forces_a_session_that_waits_for_its_full_replica():
-    gate = paused_with_full_origin("origin", forced_s=25.0)
+@pytest.mark.parametrize("resume", ["origin", "age"])
+def test_llmd_forces_a_session_to_its_full_replica(resume):
+    gate = paused_with_full_origin(resume, forced_s=25.0)
     gate.at_s(38.9)
     assert gate.waiting() == [1]
     gate.at_s(39.0)
     assert gate.waiting() == []
+    assert gate.worker_of(gate.sent[-1]) == 0  # although replica 1 has room
+
+
+@pytest.mark.parametrize(
+    ("policy", "step", "settings"),
+    [
+        ("thunderagent", 20, {}),
+        ("thunderagent-llmd", 20, {}),
+        ("thunderagent-dynamo", 1, {}),
+        ("thunderagent-llmd", None, {"thunderagent_llmd__resume": "lease"}),
+    ],
+)
+def test_the_tokens_of_an_answer_count_while_it_streams(policy, step, settings):
+    for streamed in (0, 1, 19, 20, 39):
+        gate = Gate(policy, **settings)
+        gate.streamed[gate.turn(1, 500)] = streamed
+        counted = 0 if step is None else streamed - streamed % step
+        gate.turn(2, 300 - counted + 1)
+        assert gate.waiting() == [2]
+        gate = Gate(policy, **settings)
+        gate.streamed[gate.turn(1, 500)] = streamed
+        gate.turn(2, 300 - counted)
+        assert gate.waiting() == []
+
+
+def test_streamed_tokens_do_not_count_twice_when_the_answer_ends():
+    gate = Gate("thunderagent")
+    first = gate.turn(1, 500)
+    gate.streamed[first] = 40
+    gate.turn(2, 800)  # reads the stream
+    gate.answer(first, 50)
+    gate.turn(1, 550)
+    assert {one.tokens for _, one in gate_policy(gate).active()} == {550}
+
+
+def test_llmd_counts_the_unfinished_turns_of_a_session_together():
+    gate = Gate("thunderagent-llmd")
+    both = gate.turn(1, 300), gate.turn(1, 250)
+    gate.turn(2, 251)  # 300 + 250 and two buffers
+    assert gate.waiting() == [2]
+    gate.turn(3, 250)
+    assert gate.waiting() == [2]
+    gate.answer(both[0], 1)  # the last turn that ended has more tokens than the running one
+    assert gate_tokens(gate) == [301, 250]
+    gate.answer(both[1], 1)
+    assert gate_tokens(gate) == [251, 250]
+
+
+def test_llmd_counts_the_last_context_while_a_shorter_turn_runs():
+    gate = Gate("thunderagent-llmd")
+    gate.idle(1, 600)
+    short = gate.turn(1, 50)
+    gate.turn(2, 250)
+    assert gate.waiting() == [2]
+    assert gate_tokens(gate) == [600]
+    gate.answer(short, 1)
+    assert gate_tokens(gate) == [51, 250]
+
+
+def gate_policy(gate):
+    return next(iter(gate.gateway._bands.values())).scheduler
+
+
+def gate_tokens(gate):
+    """Return the tokens of the active sessions."""
+    return [session.tokens for _, session in gate_policy(gate).active()]
 
 
 def test_a_lease_is_taken_from_the_longest_idle_session_after_its_time():
