@@ -66,14 +66,12 @@ def _simulated(progress: Simulated, elapsed_s: float) -> str:
     if left := _time_left(progress, elapsed_s):
         time += f", {left}"
     line = f"{time}  programs {progress.programs_done:,}/{progress.programs_started:,}"
-    return _with(line, _shares(list(progress.shares.values())))
-
-
-def _shares(shares: list[float]) -> str:
-    label = "share"
+    label, shares = "share", list(progress.shares.values())
+    if not shares:
+        return line
     if len(shares) > SHOWN_CLIENTS:
         label, shares = "largest shares", sorted(shares, reverse=True)[:SHOWN_CLIENTS]
-    return f"  {label} {'/'.join(f'{share:.0%}'[:-1] for share in shares)}%" if shares else ""
+    return _with(line, f"  {label} {'/'.join(f'{share:.0%}'[:-1] for share in shares)}%")
 
 
 def _live(progress: Any) -> str:
