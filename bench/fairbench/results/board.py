@@ -509,7 +509,8 @@ def _ranked_rows(
     first, sorted_by = metrics[0], samples[metrics[0].key]
     better = CATALOGUE[first.key].better
     ranked = [name for name in table if all(one.raw is not None for one in sorted_by[name])]
-    ranked.sort(key=lambda name: _seed_mean(sorted_by[name]), reverse=better is Better.MORE)
+    means = {name: fsum(float(one.raw) for one in sorted_by[name]) / len(seeds) for name in ranked}
+    ranked.sort(key=means.__getitem__, reverse=better is Better.MORE)
     ranges = rank_ranges([sorted_by[name] for name in ranked], better)
     ranks = dict(zip(ranked, ranges, strict=True))
     return [
@@ -539,10 +540,6 @@ def _sample(
         )
         for seed in seeds
     ]
-
-
-def _seed_mean(values: Sequence[Value]) -> float:
-    return fsum(float(one.raw) for one in values) / len(values)
 
 
 def board_json(board: Board) -> dict[str, Any]:
