@@ -86,7 +86,7 @@ def _log_cards(found: JudgedTraffic, measured: str) -> Iterator[page.Headline]:
 
 
 def _client_rows(traffic: Traffic, measured: str) -> Iterator[page.Grid | page.Paragraph]:
-    tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
+    tokens = traffic.client_tokens
     order = np.argsort(-tokens, kind="stable").tolist()
     rows = []
     for code in order[:MOST_ROWS]:
