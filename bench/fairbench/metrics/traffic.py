@@ -39,7 +39,8 @@ class Traffic(NamedTuple):
     @property
     def client_tokens(self) -> Floats:
         """The weighted tokens of each client, shape (n_clients,)."""
-        return np.bincount(self.client, self.tokens, minlength=len(self.clients))
+        tokens = np.bincount(self.client, self.tokens, minlength=len(self.clients))
+        return tokens.astype(np.float64)
 
     @property
     def knows_waits(self) -> bool:

@@ -312,18 +312,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "completion", f"50 / 90 / 100% of the programs had finished after {times} s"
     for number_of_line, line in enumerate(limit_lines(summary)):
         yield "" if number_of_line else "limit", line
-    estimated = summary.get("estimated")
-    yield (
-        "requests",
-        f"{number(summary['num_requests'])} of {number(summary['num_programs'])} programs: "
-        f"{number(summary['completed'])} completed, {number(summary['unfinished'])} unfinished, "
-        f"{number(summary['refused'])} refused"
-        + (f", {number(summary['demoted'])} demoted" if "demoted" in summary else "")
-        + (f", {number(summary['failed'])} failed" if summary["failed"] else "")
-        + (f"; {number(estimated)} have estimated token counts" if estimated else ""),
-    )
-    if summary.get("held_max_s"):
-        yield "slots", _slots(summary)
+    yield from _request_lines(summary)
     if hides_backlog(summary):
         yield "backlog", hidden_backlog(summary)
     if is_extrapolated(summary):
@@ -335,12 +324,25 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         yield column.title, f"{value} {unit}" if known and unit else value
 
 
-def _slots(summary: Summary) -> str:
-    p50, p99, most = (written(summary, f"held_{one}_s") for one in ("p50", "p99", "max"))
-    return (
-        f"{number(summary['held'])} requests waited for a slot of --max-concurrency: P50 {p50} s, "
-        f"P99 {p99} s, at most {most} s of all requests; latencies count from the slot"
+def _request_lines(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield lines on how many requests ended in which way, and on waits for a slot."""
+    estimated = summary.get("estimated")
+    yield (
+        "requests",
+        f"{number(summary['num_requests'])} of {number(summary['num_programs'])} programs: "
+        f"{number(summary['completed'])} completed, {number(summary['unfinished'])} unfinished, "
+        f"{number(summary['refused'])} refused"
+        + (f", {number(summary['demoted'])} demoted" if "demoted" in summary else "")
+        + (f", {number(summary['failed'])} failed" if summary["failed"] else "")
+        + (f"; {number(estimated)} have estimated token counts" if estimated else ""),
     )
+    if summary.get("held_max_s"):
+        p50, p99, most = (written(summary, f"held_{one}_s") for one in ("p50", "p99", "max"))
+        yield (
+            "slots",
+            f"{number(summary['held'])} requests waited for a slot of --max-concurrency: P50 {p50} "
+            f"s, P99 {p99} s, at most {most} s of all requests; latencies count from the slot",
+        )
 
 
 def hidden_backlog(summary: Summary) -> str:

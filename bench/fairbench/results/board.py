@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import exp, fsum, isfinite, log
@@ -289,11 +289,27 @@ def read_stored(paths: Sequence[Path]) -> Stored:
             raise DataError(f"{path}: {kind}")
     stores = [SweepStore(path) for path in paths]
     alone = {key: rows for store in stores for key, rows in store.alone().items()}
+    runs, missing = _runs_of(stores)
+    lines = [
+        BoardLine(cell.place, cell.scheduler, run.summary["seed"], run.summary)
+        for cell in compare(runs, alone)
+        for run in cell.runs
+    ]
+    return Stored(lines, missing)
+
+
+def _runs_of(stores: Sequence[SweepStore]) -> tuple[Collection[StoredRun], list[Missing]]:
+    """Return the finished runs of sweeps, each experiment and seed once, and the missing runs."""
     runs: dict[str, StoredRun] = {}
     missing: list[Missing] = []
     for store in stores:
         finished = store.finished()
-        missing += _missing(store, finished)
+        for point in read_json(store.path / "index.json")["points"]:
+            if point["identity"] not in finished:
+                failure = store.path / "failed" / f"{point['identity']}.json"
+                failed = failure.exists()
+                reason = f"failed: {read_json(failure)['error']}" if failed else UNFINISHED
+                missing.append(Missing(point["name"], reason))
         for identity, run in finished.items():
             check_summary(run.summary, run.path / SUMMARY)
             if identity in runs and runs[identity].summary != run.summary:
@@ -302,12 +318,7 @@ def read_stored(paths: Sequence[Path]) -> Stored:
                     "results; keep one of them"
                 )
             runs.setdefault(identity, run)
-    lines = [
-        BoardLine(cell.place, cell.scheduler, run.summary["seed"], run.summary)
-        for cell in compare(runs.values(), alone)
-        for run in cell.runs
-    ]
-    return Stored(lines, missing)
+    return runs.values(), missing
 
 
 def _lines(files: Sequence[Path]) -> list[BoardLine]:
@@ -325,14 +336,6 @@ def _lines(files: Sequence[Path]) -> list[BoardLine]:
                 )
         lines += read
     return lines
-
-
-def _missing(store: SweepStore, finished: Collection[str]) -> Iterator[Missing]:
-    for point in read_json(store.path / "index.json")["points"]:
-        if point["identity"] not in finished:
-            failure = store.path / "failed" / f"{point['identity']}.json"
-            reason = f"failed: {read_json(failure)['error']}" if failure.exists() else UNFINISHED
-            yield Missing(point["name"], reason)
 
 
 MOST_PLACES = 3
