@@ -89,20 +89,14 @@ def table_columns(cells: Cells, keys: Sequence[str]) -> list[Column]:
 def width_pt(cells: Cells, columns: Sequence[Column]) -> float:
     """Return an upper bound on a table's width, in points."""
     names = max(_text_pt(cell.scheduler, EM_PT) for cell in cells)
-    widths = [max(_value_pt(cells, one), *_heading_pt(one)) for one in columns]
     places = max(_text_pt(f"{cell.place} ~", EM_PT) for cell in cells)
+    widths = []
+    for column in columns:
+        values = [shown(cell.combined.get(column.key), column, _seeds(cell)) for cell in cells]
+        lines = [*column.heading.split("\n"), *(one.text for one in values)]
+        ends = [_text_pt(_dashed(one.ends), SMALL_EM_PT) for one in values]
+        widths.append(max(*ends, *(_text_pt(line, EM_PT) for line in lines)))
     return max(names + sum(widths) + GAP_PT * len(columns), places)
-
-
-def _value_pt(cells: Cells, column: Column) -> float:
-    texts = [shown(cell.combined.get(column.key), column, _seeds(cell)) for cell in cells]
-    means = [_text_pt(one.text, EM_PT) for one in texts]
-    ends = [_text_pt(_dashed(one.ends), SMALL_EM_PT) for one in texts]
-    return max(*means, *ends)
-
-
-def _heading_pt(column: Column) -> Iterator[float]:
-    return (_text_pt(line, EM_PT) for line in column.heading.split("\n"))
 
 
 def _text_pt(text: str, em_pt: float) -> float:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from fairbench.core import ServiceWeights
-from fairbench.metrics.records import Floats, Ints
+from fairbench.metrics.records import Floats
 from fairbench.metrics.service import View, cumulative
 from fairbench.results.run_facts import read_service
 from fairbench.results.store import StoredRun
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def client_names(run: StoredRun) -> list[str]:
@@ -34,13 +29,17 @@ def response_times(run: StoredRun, edges_s: Floats) -> Floats:
 
     The shape is (clients, intervals). A value is NaN if none of the interval's requests finished.
     """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     table, names = run.table("requests"), client_names(run)
+    clients = pc.index_in(table["client"].cast(pa.string()), value_set=pa.array(names))
     arrival_s = table["arrival_s"].to_numpy()
     response_s = table["finish_s"].to_numpy() - arrival_s
     served = ~np.isnan(response_s) & (arrival_s < edges_s[-1])
     bins = len(edges_s) - 1
     interval = np.searchsorted(edges_s, arrival_s[served], "right") - 1
-    cell = _codes(table, names)[served] * bins + interval
+    cell = clients.to_numpy().astype(np.int64)[served] * bins + interval
     sums = np.bincount(cell, weights=response_s[served], minlength=len(names) * bins)
     counts = np.bincount(cell, minlength=len(names) * bins)
     means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
@@ -57,12 +56,3 @@ def busy_share(run: StoredRun, workers: int, edges_s: Floats) -> Floats:
     busy_s = np.array([(np.minimum(end_s, t) - np.minimum(start_s, t)).sum() for t in edges_s])
     shares: Floats = np.diff(busy_s) / (np.diff(edges_s) * workers)
     return shares
-
-
-def _codes(table: pa.Table, names: list[str]) -> Ints:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    found = pc.index_in(table["client"].cast(pa.string()), value_set=pa.array(names))
-    codes: Ints = found.to_numpy().astype(np.int64)
-    return codes

@@ -48,7 +48,12 @@ class _Stays(NamedTuple):
 def least_computed(uses: PrefixUses, capacity: int) -> int:
     """Return the fewest prompt tokens that any cache of ``capacity`` tokens has to compute."""
     first_tokens, stays = _stays(uses)
-    return first_tokens + _evicted(stays, capacity)
+    ends = np.argsort(stays.end_ps, kind="stable")
+    ended = np.searchsorted(stays.end_ps[ends], stays.start_ps, "right")
+    gone = np.append(0, np.cumsum(stays.tokens[ends]))[ended]
+    if (np.cumsum(stays.tokens) - gone <= capacity).all():
+        return first_tokens
+    return first_tokens + _evicted_one_by_one(stays, ends, capacity)
 
 
 def _stays(uses: PrefixUses) -> tuple[int, _Stays]:
@@ -101,16 +106,6 @@ def _together(stays: _Stays) -> _Stays:
     if not len(first):
         return _Stays(start_ps, end_ps, tokens)
     return _Stays(start_ps[first], end_ps[first], np.add.reduceat(tokens[order], first))
-
-
-def _evicted(stays: _Stays, capacity: int) -> int:
-    """Return the fewest tokens that any policy evicts before their next use."""
-    ends = np.argsort(stays.end_ps, kind="stable")
-    ended = np.searchsorted(stays.end_ps[ends], stays.start_ps, "right")
-    gone = np.append(0, np.cumsum(stays.tokens[ends]))[ended]
-    if (np.cumsum(stays.tokens) - gone <= capacity).all():
-        return 0
-    return _evicted_one_by_one(stays, ends, capacity)
 
 
 def _evicted_one_by_one(stays: _Stays, ends: Ints, capacity: int) -> int:

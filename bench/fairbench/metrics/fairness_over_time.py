@@ -22,7 +22,6 @@ from fairbench.metrics.records import (
     Facts,
     Flags,
     Floats,
-    Ints,
     Programs,
     Requests,
     Window,
@@ -130,6 +129,10 @@ def timeline(
     booked = cumulative(log, View.CLIENT, times, clients, facts.weights)
     queued, lasting = call_times(requests, facts)
     refused = np.flatnonzero(requests.status == REFUSED)
+    columns = len(times) + 1
+    refused_at = np.searchsorted(times, requests.arrival_s[refused], "right")
+    places = requests.client[refused] * columns + refused_at
+    refusals = np.bincount(places, minlength=clients * columns).reshape(clients, columns)
     weights = facts.weights
     cost = weights.extend * requests.input_tokens + weights.output * requests.output_tokens
     served = ~np.isnan(requests.admitted_s)
@@ -141,7 +144,7 @@ def timeline(
         shortfalls(requests, programs, facts, times, unqueued),
         lengths_by(*queued, clients, times),
         lengths_by(*lasting, clients, times),
-        _counts_by(requests.client[refused], requests.arrival_s[refused], clients, times),
+        np.cumsum(refusals, axis=1)[:, :-1].astype(np.float64),
         np.divide(costs, count, out=np.zeros(clients), where=count > 0),
         facts.client_weights,
     )
@@ -222,14 +225,6 @@ def _increase_over(values: Floats, cells: int) -> Floats:
     """Return by how much each row of values grows over every window of ``cells`` cells."""
     grown: Floats = values[:, cells:] - values[:, :-cells]
     return grown
-
-
-def _counts_by(client: Ints, at_s: Floats, clients: int, times: Floats) -> Floats:
-    width = len(times) + 1
-    place = client * width + np.searchsorted(times, at_s, "right")
-    counts = np.bincount(place, minlength=clients * width).reshape(clients, width)
-    found: Floats = np.cumsum(counts, axis=1)[:, :-1].astype(np.float64)
-    return found
 
 
 def worst_window_rows(line: Timeline, facts: Facts) -> list[dict[str, Any]]:

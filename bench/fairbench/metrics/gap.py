@@ -313,15 +313,12 @@ class Pairs:
         if len(self._clients) > FEW:
             self._ahead, self._behind = cells.ahead(), cells.behind()
             self._furthest = self._behind.max(axis=1)
-            self.promise = np.minimum(self.promise, self._reach())
-
-    def _reach(self) -> Floats:
-        """Return upper bounds on how far each client leads the client that is furthest behind."""
-        reach = (self._ahead + self._furthest[:, np.newaxis]).T.ravel()
-        begin = self._backlog.client * len(self._cells)
-        bounds = np.column_stack([begin + self._low, begin + self._high + 1]).ravel()
-        reached: Floats = np.maximum.reduceat(np.append(reach, -np.inf), bounds)[::2]
-        return reached
+            # Upper bounds on how far each client leads the client that is furthest behind.
+            reach = (self._ahead + self._furthest[:, np.newaxis]).T.ravel()
+            begin = client * len(cells)
+            bounds = np.column_stack([begin + self._low, begin + self._high + 1]).ravel()
+            reached = np.maximum.reduceat(np.append(reach, -np.inf), bounds)[::2]
+            self.promise = np.minimum(self.promise, reached)
 
     def rivals(self, row: int, above: float) -> Ints:
         """Return the clients that the client of backlog ``row`` may lead by more than ``above``."""
@@ -599,13 +596,11 @@ class _Search:
         done, count = 0, EXAMINED_FIRST
         while done < len(order) and most[order[done]] > self._above:
             some = order[done : done + count]
-            self._examine(joint.take(some[most[some] > self._above]))
+            examined = joint.take(some[most[some] > self._above])
+            ranges = self._inside.ranges(examined, self._above)
+            at = int(np.argmax(ranges))
+            if ranges[at] > self._best.tokens:
+                first, second = sorted((int(examined.first[at]), int(examined.second[at])))
+                start_s, end_s = float(examined.start[at]), float(examined.end[at])
+                self._best = Gap(float(ranges[at]), first, second, start_s, end_s)
             done, count = done + count, EXAMINED_AT_ONCE
-
-    def _examine(self, joint: Joint) -> None:
-        ranges = self._inside.ranges(joint, self._above)
-        at = int(np.argmax(ranges))
-        if ranges[at] > self._best.tokens:
-            first, second = sorted((int(joint.first[at]), int(joint.second[at])))
-            start_s, end_s = float(joint.start[at]), float(joint.end[at])
-            self._best = Gap(float(ranges[at]), first, second, start_s, end_s)

@@ -50,10 +50,15 @@ def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -
     ttft_s = requests.first_token_s - requests.arrival_s
     e2el_s = requests.finish_s - requests.arrival_s
     gaps = np.maximum(requests.output_tokens - 1, 0)
-    alone_s = _alone_s(requests, costs) if targets.of_alone else None
+    alone_s: dict[str, Floats] = {}
+    if targets.of_alone:
+        assert costs is not None, "multiples of the latency alone need a timing profile"
+        sizes = zip(requests.input_tokens.tolist(), requests.output_tokens.tolist(), strict=True)
+        each = np.array([alone(costs, *size) for size in sizes]).reshape(-1, len(Alone._fields))
+        alone_s = dict(zip(Alone._fields, each.T, strict=True))
     slack = np.full(len(requests), np.inf)
     for name, target in targets.given():
-        usual = np.zeros(len(requests)) if alone_s is None else alone_s[f"{name}_s"]
+        usual = alone_s[f"{name}_s"] if alone_s else np.zeros(len(requests))
         limit = np.array([target.seconds(one) for one in usual.tolist()])
         if name == "ttft":
             left = limit - ttft_s
@@ -65,13 +70,6 @@ def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -
         slack = np.minimum(slack, left)
     slack[requests.status != FINISHED] = np.nan
     return slack
-
-
-def _alone_s(requests: Requests, costs: RequestCosts | None) -> dict[str, Floats]:
-    assert costs is not None, "multiples of the latency alone need a timing profile"
-    sizes = zip(requests.input_tokens.tolist(), requests.output_tokens.tolist(), strict=True)
-    each = np.array([alone(costs, *size) for size in sizes]).reshape(-1, len(Alone._fields))
-    return dict(zip(Alone._fields, each.T, strict=True))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -187,7 +187,15 @@ def causes_of(requests: Requests, gaps: TokenGaps, facts: Facts) -> list[Cause]:
     prompts, found = prompts_of(requests), defaultdict[int, list[int]](list)
     for gap in long.tolist():
         found[_cause_of(prompts, requests, gaps, gap)].append(gap)
-    causes = [_as_cause(prompt, rows, requests, gaps) for prompt, rows in found.items()]
+    causes = []
+    for prompt, rows in found.items():
+        first, clients = rows[0], np.unique(requests.client[gaps.request[rows]])
+        causes.append(
+            Cause(
+                *(prompt, len(rows), len(clients), int(gaps.request[first])),
+                *(float(gaps.start_s[first]), float(gaps.gap_s[first])),
+            )
+        )
     return sorted(causes, key=lambda one: -one.gap_s)[:MOST_CAUSES]
 
 
@@ -207,14 +215,6 @@ def _cause_of(prompts: Prompts, requests: Requests, gaps: TokenGaps, gap: int) -
         return -1
     inside_s = np.minimum(near.end_s, end_s) - np.maximum(near.begin_s, begin_s)
     return int(near.request[np.argmax(near.tokens * inside_s / (near.end_s - near.begin_s))])
-
-
-def _as_cause(prompt: int, rows: list[int], requests: Requests, gaps: TokenGaps) -> Cause:
-    first, clients = rows[0], np.unique(requests.client[gaps.request[rows]])
-    return Cause(
-        *(prompt, len(rows), len(clients), int(gaps.request[first])),
-        *(float(gaps.start_s[first]), float(gaps.gap_s[first])),
-    )
 
 
 def cause_rows(causes: Sequence[Cause], requests: Requests, names: RequestNames) -> list[Any]:

@@ -360,23 +360,19 @@ def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:
     """
     if fit is None:
         return float("nan")
+    limit = fit.context_tokens or np.inf
     outside_s = total_s = 0.0
     for part in log.parts():
         stretches = one_per_stretch(part)
+        context, batch = stretches.context_tokens, stretches.batch_size
+        within = np.floor((limit - context) / np.maximum(batch, 1)) + 1
+        beyond = 1 - np.clip(within, 0, stretches.steps) / stretches.steps
+        outside: Floats = np.where(batch > fit.decode_batch, 1.0, beyond)
+        outside[context == 0] = 0.0  # The fit of a timing profile has no limit for prefills.
         busy_s = stretches.end_s - stretches.start_s
-        outside_s += float((_outside_fit(stretches, fit) * busy_s).sum())
+        outside_s += float((outside * busy_s).sum())
         total_s += float(busy_s.sum())
     return ratio(outside_s, total_s)
-
-
-def _outside_fit(log: Service, fit: FitLimits) -> Floats:
-    """Return the fraction of each row's steps whose batch or context exceeds the fit."""
-    limit = fit.context_tokens or np.inf
-    within = np.floor((limit - log.context_tokens) / np.maximum(log.batch_size, 1)) + 1
-    beyond = 1 - np.clip(within, 0, log.steps) / log.steps
-    outside: Floats = np.where(log.batch_size > fit.decode_batch, 1.0, beyond)
-    outside[log.context_tokens == 0] = 0.0  # The fit of a timing profile has no limit for prefills.
-    return outside
 
 
 DECODE_STEPS = 16

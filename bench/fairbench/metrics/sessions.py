@@ -6,7 +6,6 @@ it arrived in the window.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -229,7 +228,9 @@ def _alone_s(calls: Requests, session: Ints) -> Floats:
     """
     context = calls.input_tokens + calls.output_tokens
     before = np.zeros(len(context), np.int64)
-    before[1:] = _longest_so_far(context, session)[:-1]
+    # With these offsets, an accumulated maximum begins anew with each session.
+    offsets = session * (int(context.max(initial=0)) + 1)
+    before[1:] = (np.maximum.accumulate(context + offsets) - offsets)[:-1]
     before[np.flatnonzero(np.diff(session, prepend=-1))] = 0
     new = np.maximum(1, calls.input_tokens - before)
     admitted = ~np.isnan(calls.admitted_s)
@@ -237,13 +238,6 @@ def _alone_s(calls: Requests, session: Ints) -> Floats:
     steps = np.maximum(0, calls.output_tokens - 1)
     alone_s: Floats = first_token_alone_s(calls, new) + pace_alone_s(calls) * steps
     return alone_s
-
-
-def _longest_so_far(values: Ints, session: Ints) -> Ints:
-    """Return the largest value of the session up to each call; calls are ordered by session."""
-    period = int(values.max(initial=0)) + 1
-    longest: Ints = np.maximum.accumulate(values + session * period) - session * period
-    return longest
 
 
 def _union_s(calls: Calls, end_s: Floats, sessions: int) -> Floats:
@@ -271,20 +265,12 @@ def as_clients(sessions: RecordedSessions, tables: Tables, facts: Facts) -> tupl
     requests = replace(calls.requests, client=calls.session)
     programs = replace(tables.programs, client=np.arange(len(owners)))
     last_s = np.where(np.isnan(requests.first_token_s), np.nan, calls.end_s)
-    names = _names(tables.programs, facts.clients)
+    programs_of_owners = zip(owners, tables.programs.program_id.tolist(), strict=True)
+    names = [f"{facts.clients[owner].name} {number}" for owner, number in programs_of_owners]
     clients = tuple(
         Client(name, misbehaving=False, weight=facts.clients[owner].weight)
         for name, owner in zip(names, owners, strict=True)
     )
     service = service_of(requests, last_s)
     found = replace(facts, clients=clients, closed_loop=frozenset(), tenant_weights={})
-    return Tables(list(names), requests, programs, service), found
-
-
-def _names(programs: Programs, clients: Sequence[Client]) -> list[str]:
-    return [
-        f"{clients[client].name} {program}"
-        for client, program in zip(
-            programs.client.tolist(), programs.program_id.tolist(), strict=True
-        )
-    ]
+    return Tables(names, requests, programs, service), found

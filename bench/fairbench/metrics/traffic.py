@@ -37,6 +37,12 @@ class Traffic(NamedTuple):
         return float(self.arrival_s[-1] - self.arrival_s[0]) if len(self.arrival_s) else 0.0
 
     @property
+    def client_tokens(self) -> Floats:
+        """The weighted tokens of each client, shape (n_clients,)."""
+        tokens = np.bincount(self.client, self.tokens, minlength=len(self.clients))
+        return tokens.astype(np.float64)
+
+    @property
     def knows_waits(self) -> bool:
         """Return whether the log recorded any wait."""
         return not np.isnan(self.wait_s).all()

@@ -34,6 +34,7 @@ from fairbench.results.summary import basis
 LAYOUTS = tuple((label, ends) for ends in (True, False) for label in (34, 27, 20))
 MARKS = {Decision.BETTER: "+", Decision.WORSE: "!", None: " "}
 NOISE = "="
+ONE_SEED = "One seed cannot show a significant difference: the order may be noise."
 STYLES = {"+": "green", "!": "red", NOISE: "dim"}
 MOST_NAMED = 12  # A message names at most this number of undefined values or missing runs.
 SHARING = (
@@ -65,14 +66,15 @@ def board_markdown(board: Board) -> str:
         "scheduler",
         *(column_title(board, one).replace("\n", " ") for one in board.metrics),
     ]
-    rows = [
-        [
-            ranks_text(row, board),
-            f"`{row.name}`",
-            *(_metric_cell(row, one, board) for one in board.metrics),
-        ]
-        for row in board.rows
-    ]
+    rows = []
+    for row in board.rows:
+        cells = [ranks_text(row, board), f"`{row.name}`"]
+        for metric in board.metrics:
+            one = row.scores[metric.key]
+            ends = ends_text(one, metric)
+            value = f"{value_text(one, metric)} ({ends})" if ends else value_text(one, metric)
+            cells.append(f"{value} {mark_of(one, row, board)}")
+        rows.append(cells)
     lines = [escaped(board_heading(board)), "", *table(headings, rows, str), ""]
     return "\n".join([*lines, *(f"- {escaped(line)}" for line in board_legend(board))]) + "\n"
 
@@ -128,12 +130,6 @@ def column_title(board: Board, metric: BoardMetric) -> str:
     return f"{words}\n{unit}".rstrip()
 
 
-def _metric_cell(row: BoardRow, metric: BoardMetric, board: Board) -> str:
-    one = row.scores[metric.key]
-    ends = ends_text(one, metric)
-    return f"{value_text(one, metric)}{f' ({ends})' if ends else ''} {mark_of(one, row, board)}"
-
-
 def mark_of(one: Score, row: BoardRow, board: Board) -> str:
     """Return the mark of a significant difference from the baseline; "=" if not significant.
 
@@ -186,7 +182,7 @@ def board_legend(board: Board) -> Iterator[str]:
             "in 20 pairs of equal rows still shows a difference by chance."
         )
     else:
-        yield "One seed cannot show a significant difference: the order may be noise."
+        yield ONE_SEED
     if len(board.places) > 1:
         yield f"Over {len(board.places)} configurations: {', '.join(board.places)}."
         yield from _folds(board)
@@ -252,16 +248,23 @@ def board_page(board: Board) -> page.Page:
     cost = [page.Section("Rank against throughput and latency", pictures)] if pictures else []
     rest = board.metrics[SHOWN:]
     more = [page.Section("More metrics", [_grid(board, rest)], folded=True)] if rest else []
+    warnings = [ONE_SEED] if len(board.seeds) == 1 else []
+    warnings += [
+        f"{name} is not ranked: no run for {gap}." for name, gap in board.incomplete.items()
+    ]
+    marks = page.Paragraph(
+        f"▲ significantly better than {board.baseline}, ▼ significantly worse (95%, paired by "
+        "seed); no mark: inconclusive. Below a value: its 95% interval. Below a name: the ranks "
+        "that the row may have within the noise."
+    )
     return page.Page(
         title=board_title(board),
         provenance=f"{board_heading(board)}.",
         headlines=list(_board_cards(board)),
-        warnings=list(_warnings(board)),
+        warnings=warnings,
         sections=[
             *cost,
-            page.Section(
-                "Ranks", [page.Paragraph(_marks(board)), _grid(board, board.metrics[:SHOWN])]
-            ),
+            page.Section("Ranks", [marks, _grid(board, board.metrics[:SHOWN])]),
             *more,
             page.Section("How to read the table", [page.Bullets(list(board_legend(board)))]),
         ],
@@ -312,42 +315,19 @@ def _value(row: BoardRow, metric: BoardMetric, board: Board) -> str:
     return f"{value} {unit}" if unit else value
 
 
-def _warnings(board: Board) -> Iterator[str]:
-    if len(board.seeds) == 1:
-        yield "One seed cannot show a significant difference: the order may be noise."
-    for name, lacks in board.incomplete.items():
-        yield f"{name} is not ranked: no run for {lacks}."
-
-
-def _marks(board: Board) -> str:
-    return (
-        f"▲ significantly better than {board.baseline}, ▼ significantly worse (95%, paired by "
-        "seed); no mark: inconclusive. Below a value: its 95% interval. Below a name: the ranks "
-        "that the row may have within the noise."
-    )
-
-
 def _grid(board: Board, metrics: Sequence[BoardMetric]) -> page.Grid:
     titles = [column_title(board, one).replace("\n", " ") for one in metrics]
-    rows = [
-        [
-            page.Cell(f"{number}.\u00a0{row.name}", detail=_noise(row, board)),
-            *(_grid_cell(row, one, board) for one in metrics),
-        ]
-        for number, row in enumerate(board.rows, 1)
-    ]
+    rows = []
+    for number, row in enumerate(board.rows, 1):
+        ranks = ranks_text(row, board)
+        noise = f"rank {ranks}" if "-" in ranks[1:] else ""
+        cells = [page.Cell(f"{number}.\u00a0{row.name}", detail=noise)]
+        for metric in metrics:
+            one = row.scores[metric.key]
+            mark = MARKED_AS.get(mark_of(one, row, board), "")
+            cells.append(page.Cell(value_text(one, metric), mark, ends_text(one, metric)))
+        rows.append(cells)
     return page.Grid(["", *titles], rows)
-
-
-def _noise(row: BoardRow, board: Board) -> str:
-    ranks = ranks_text(row, board)
-    return f"rank {ranks}" if "-" in ranks[1:] else ""
-
-
-def _grid_cell(row: BoardRow, metric: BoardMetric, board: Board) -> page.Cell:
-    one = row.scores[metric.key]
-    mark = MARKED_AS.get(mark_of(one, row, board), "")
-    return page.Cell(value_text(one, metric), mark, ends_text(one, metric))
 
 
 class _Row(NamedTuple):
@@ -369,17 +349,18 @@ def _pictures(board: Board) -> Iterator[page.Figure]:
     for other in board.metrics[1:SHOWN]:
         rows, left_out = _picture_rows(board, first, other)
         if len(rows) > 1:
+            named = len(rows) <= MOST_LABELLED
+            labels = [cut_middle(one.name, LABEL_CHARACTERS) for one in rows]
             chart = rank_chart(
                 f"{CATALOGUE[first.key].heading} against {CATALOGUE[other.key].heading}",
-                [Labelled(_row_label(one, len(rows)), one.x, one.y, one.strong) for one in rows],
+                [
+                    Labelled(label if named else f"{one.number}", one.x, one.y, one.strong)
+                    for label, one in zip(labels, rows, strict=True)
+                ],
                 _axis(board, other),
                 _axis(board, first),
             )
             yield page.Figure(chart, _caption(rows, left_out, first, other))
-
-
-def _row_label(row: _Row, rows: int) -> str:
-    return cut_middle(row.name, LABEL_CHARACTERS) if rows <= MOST_LABELLED else f"{row.number}"
 
 
 def _axis(board: Board, metric: BoardMetric) -> PlotAxis:

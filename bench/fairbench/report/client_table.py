@@ -67,7 +67,10 @@ def client_value(row: Mapping[str, Any], column: Column, censored: Collection[st
 
 def client_text(row: Mapping[str, Any], column: Column, censored: Collection[str]) -> str:
     """Return a client's metric as text, with a mark on a percentile of too few latencies."""
-    return client_value(row, column, censored) + _mark(row, column)
+    value, metric = client_value(row, column, censored), CATALOGUE.get(column.key)
+    tail = metric.tail if metric else 0
+    few = tail and row.get("latency_n") and not is_carried(row["latency_n"], tail)
+    return value + FEW if few and row.get(column.key) is not None else value
 
 
 def client_tables(
@@ -98,13 +101,6 @@ def _client_table(
         values = (Text(client_text(row, column, censored)) for column in columns)
         table.add_row(Text(names[str(row["client"])]), behaviour, *values)
     return table
-
-
-def _mark(row: Mapping[str, Any], column: Column) -> str:
-    metric = CATALOGUE.get(column.key)
-    tail = metric.tail if metric else 0
-    few = tail and row.get("latency_n") and not is_carried(row["latency_n"], tail)
-    return FEW if few and row.get(column.key) is not None else ""
 
 
 WORST = 10

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from textwrap import wrap
-from typing import Any
 
 from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.metrics.shown_percentiles import ENOUGH, P95, P99, chosen_percentiles, is_few
@@ -52,8 +51,13 @@ def _explain_clients(summary: Summary) -> Iterator[str]:
         "Service is input tokens plus two times output tokens; computed service leaves out input "
         "tokens that the KV cache supplied."
     )
-    row = _worst_off(summary)
-    if row is None:
+    rows = [row for row in summary["clients"] if not row["misbehaving"]]
+    judged = [row for row in rows if row.get("entitlement_ratio") is not None]
+    if judged:
+        row = min(judged, key=lambda row: float(row["entitlement_ratio"]))
+    elif rows:
+        row = max(rows, key=lambda row: row.get("p95_s") or 0.0)
+    else:
         return
     name = row["client"]
     yield (
@@ -69,14 +73,6 @@ def _explain_clients(summary: Summary) -> Iterator[str]:
         )
     if row.get("gpu_s") is not None:
         yield f"The requests of {name} took {number(row['gpu_s'])} s of GPU time."
-
-
-def _worst_off(summary: Summary) -> Mapping[str, Any] | None:
-    rows: list[Mapping[str, Any]] = [row for row in summary["clients"] if not row["misbehaving"]]
-    judged = [row for row in rows if row.get("entitlement_ratio") is not None]
-    if judged:
-        return min(judged, key=lambda row: float(row["entitlement_ratio"]))
-    return max(rows, key=lambda row: row.get("p95_s") or 0.0, default=None)
 
 
 def _throughput(summary: Summary) -> Iterator[str]:

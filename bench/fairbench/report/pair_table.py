@@ -21,7 +21,6 @@ from fairbench.report.numbers import UNDEFINED, bounded, number
 from fairbench.report.table import MAX_WIDTH, first_fitting, plain_table, printed
 from fairbench.results.comparison import Contrast, MetricContrast, SchedulerResults, seed_text
 from fairbench.results.intervals import MOST_SEEDS, POWER, Decision, Difference
-from fairbench.results.store import Summary
 from fairbench.results.summary import NOBODY_NAMED, bases, is_nobody_named, values_of
 
 STYLES: dict[str, str] = {
@@ -66,17 +65,12 @@ def main_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
     summaries = [run.summary for side in sides for run in side.runs]
     columns = columns_of(Display.CONTRAST, shown_tail(summaries), common_percentiles(summaries))
     columns = columns_with_values(columns, {key for summary in summaries for key in summary})
-    dropped = () if _limits_differ(summaries) else (LIMIT,)
-    return [one.key for one in columns if one.key not in dropped][:MOST_ROWS]
-
-
-def _limits_differ(summaries: Iterable[Summary]) -> bool:
-    """Return whether the shares of the limit of two schedulers differ clearly for some seed."""
-    found: dict[int, list[float]] = {}
+    by_seed: dict[int, list[float]] = {}
     for summary in summaries:
         if summary.get(LIMIT) is not None:
-            found.setdefault(summary["seed"], []).append(summary[LIMIT])
-    return any(max(one) - min(one) >= LEAST_LOSS for one in found.values())
+            by_seed.setdefault(summary["seed"], []).append(summary[LIMIT])
+    differ = any(max(shares) - min(shares) >= LEAST_LOSS for shares in by_seed.values())
+    return [one.key for one in columns if differ or one.key != LIMIT][:MOST_ROWS]
 
 
 def shown_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
@@ -108,11 +102,16 @@ def render_pairs(contrasts: Sequence[Contrast], width: int = MAX_WIDTH) -> Rende
     blocks: list[RenderableType] = [*(Text(one, "bold") for one in answers(contrasts)), Text()]
     for _, group in groupby(contrasts, lambda one: id(one.baseline)):
         here = list(group)
-        blocks += [Text(_heading(here)), Text()]
+        baseline = here[0].baseline
+        summaries = (side.first.summary for side in (baseline, *(one.other for one in here)))
+        blocks += [Text(f"{bases(summaries)}; {baseline.place}"), Text()]
         for one in here:
             layout, table = first_fitting(LAYOUTS, partial(_pair_table, one), width)
-            left_out = map(Text, _left_out(layout.without))
-            blocks += [*map(Text, _remarks(one)), table, *left_out, Text()]
+            blocks += [*map(Text, _remarks(one)), table]
+            if layout.without:
+                names = ", ".join(name for key, name in COLUMNS.items() if key in layout.without)
+                blocks.append(Text(f"  columns that do not fit: {names}; --json has all columns"))
+            blocks.append(Text())
     return Group(*blocks, Text(LEGEND))
 
 
@@ -184,12 +183,6 @@ def _changed(row: MetricContrast) -> str:
 TIMES = 2.0  # A larger ratio of two means is written as a multiple instead of a percentage.
 
 
-def _heading(contrasts: Sequence[Contrast]) -> str:
-    baseline = contrasts[0].baseline
-    sides = [baseline, *(one.other for one in contrasts)]
-    return f"{bases(side.first.summary for side in sides)}; {baseline.place}"
-
-
 def _remarks(one: Contrast) -> Iterator[str]:
     sides = (one.baseline, one.other)
     yield f"{one.other.scheduler} against {one.baseline.scheduler}, {seed_text(one.seeds)}"
@@ -228,12 +221,6 @@ def _is_drawn(side: SchedulerResults) -> bool:
     return any(one != found[0] for one in found)
 
 
-def _left_out(without: frozenset[str]) -> Iterator[str]:
-    if without:
-        names = ", ".join(name for key, name in COLUMNS.items() if key in without)
-        yield (f"  columns that do not fit: {names}; --json has all columns")
-
-
 def _pair_table(one: Contrast, layout: PairLayout) -> Table:
     table = plain_table(gap=1)
     table.add_column("", max_width=layout.label, overflow="fold")
@@ -256,8 +243,9 @@ def _pair_table(one: Contrast, layout: PairLayout) -> Table:
 
 
 def _metric_row(row: MetricContrast, layout: PairLayout) -> Iterator[Text]:
-    found, form = row.difference, _entry(row.metric).form
-    yield Text(_metric_label(row.metric))
+    found, entry, client = row.difference, _entry(row.metric), _client(row.metric)
+    form = entry.form
+    yield Text(f"{client}: {entry.label}" if client else entry.label)
     if "means" not in layout.without:
         yield from (
             Text(bounded(value.raw, value.bound, form)) for value in (row.baseline, row.other)
@@ -295,12 +283,6 @@ def _entry(metric: str) -> Metric:
     entry = metric_of(metric)
     assert entry is not None, f"{metric} is not in the catalogue"
     return entry
-
-
-def _metric_label(metric: str) -> str:
-    client = _client(metric)
-    label = _entry(metric).label
-    return f"{client}: {label}" if client else label
 
 
 def _client(metric: str) -> str:

@@ -45,14 +45,6 @@ def progress_line(state: Any, elapsed_s: float = 0.0) -> str:
     return _live(state)
 
 
-def _time_left(progress: Simulated, elapsed_s: float) -> str:
-    now_s, end_s = progress.sim_time_s, progress.end_s
-    if elapsed_s < SETTLED_S or end_s is None or not SETTLED_PART * end_s < now_s <= end_s:
-        return ""
-    left_s = elapsed_s * (end_s - now_s) / now_s
-    return f"{left_s / 60:,.0f} min left" if left_s >= 90 else f"{left_s:.0f} s left"
-
-
 def _simulated(progress: Simulated, elapsed_s: float) -> str:
     if progress.measuring:
         return f"computing metrics of {progress.programs_started:,} programs"
@@ -61,19 +53,19 @@ def _simulated(progress: Simulated, elapsed_s: float) -> str:
         time = f"simulated {now_s} s"
     elif progress.sim_time_s <= end_s:
         time = f"simulated {now_s} of {end_s:,.0f} s"
+        if elapsed_s >= SETTLED_S and progress.sim_time_s > SETTLED_PART * end_s:
+            left_s = elapsed_s * (end_s - progress.sim_time_s) / progress.sim_time_s
+            left = f"{left_s / 60:,.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
+            time += f", {left} left"
     else:
         time = f"draining, simulated {now_s} s (arrivals ended at {end_s:,.0f} s)"
-    if left := _time_left(progress, elapsed_s):
-        time += f", {left}"
     line = f"{time}  programs {progress.programs_done:,}/{progress.programs_started:,}"
-    return _with(line, _shares(list(progress.shares.values())))
-
-
-def _shares(shares: list[float]) -> str:
-    label = "share"
+    label, shares = "share", list(progress.shares.values())
+    if not shares:
+        return line
     if len(shares) > SHOWN_CLIENTS:
         label, shares = "largest shares", sorted(shares, reverse=True)[:SHOWN_CLIENTS]
-    return f"  {label} {'/'.join(f'{share:.0%}'[:-1] for share in shares)}%" if shares else ""
+    return _with(line, f"  {label} {'/'.join(f'{share:.0%}'[:-1] for share in shares)}%")
 
 
 def _live(progress: Any) -> str:

@@ -101,24 +101,25 @@ def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
         if row["share"] >= 1:
             yield length, f"{ALL_SERVED}; shorter backlogs are not judged"
             continue
+        if is_of_failures(summary):
+            cause = "; its requests failed, and no client delayed it"
+        else:
+            heavy = row["heavy_client"]
+            cause = f"; {heavy} had the most above its own share" if heavy else ""
         yield (
             length,
             f"{percent(row['share'])} of its max-min fair share: {row['client']}, from "
-            f"{window(row['start_s'], row['end_s'], clock)}"
-            f"{_cause(row, summary)}",
+            f"{window(row['start_s'], row['end_s'], clock)}{cause}",
         )
     if is_hidden_burst(summary):
-        yield "burst", _hidden(summary)
-
-
-def _hidden(summary: Summary) -> str:
-    """Return a warning that the share over the whole run hides a low share in a window."""
-    worst, rows = summary["worst_windows"][0], summary["clients"]
-    own: Summary = next((row for row in rows if row["client"] == worst["client"]), {})
-    return (
-        f"{worst['client']} waited and was served later: {percent(own.get('entitlement_ratio'))} "
-        f"of its max-min fair share over the whole run hides the {percent(worst['share'])}"
-    )
+        worst = summary["worst_windows"][0]
+        client, clients = worst["client"], summary["clients"]
+        own: Summary = next((one for one in clients if one["client"] == client), {})
+        yield (
+            "burst",
+            f"{client} waited and was served later: {percent(own.get('entitlement_ratio'))} of its "
+            f"max-min fair share over the whole run hides the {percent(worst['share'])}",
+        )
 
 
 def is_hidden_burst(summary: Summary) -> bool:
@@ -144,13 +145,6 @@ def is_of_failures(summary: Summary) -> bool:
     """Return whether failed requests, instead of waits, lowered the shares of clients."""
     lost = summary.get("failed", 0) + summary.get("refused", 0)
     return bool(lost) and (summary.get("queue_empty_share") or 0) >= IDLE
-
-
-def _cause(row: dict[str, object], summary: Summary) -> str:
-    if is_of_failures(summary):
-        return "; its requests failed, and no client delayed it"
-    heavy = row["heavy_client"]
-    return f"; {heavy} had the most above its own share" if heavy else ""
 
 
 MOST_PAIRS = 6  # At most this number of pairs of clients is printed, the largest pairs first.
@@ -318,18 +312,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "completion", f"50 / 90 / 100% of the programs had finished after {times} s"
     for number_of_line, line in enumerate(limit_lines(summary)):
         yield "" if number_of_line else "limit", line
-    estimated = summary.get("estimated")
-    yield (
-        "requests",
-        f"{number(summary['num_requests'])} of {number(summary['num_programs'])} programs: "
-        f"{number(summary['completed'])} completed, {number(summary['unfinished'])} unfinished, "
-        f"{number(summary['refused'])} refused"
-        + (f", {number(summary['demoted'])} demoted" if "demoted" in summary else "")
-        + (f", {number(summary['failed'])} failed" if summary["failed"] else "")
-        + (f"; {number(estimated)} have estimated token counts" if estimated else ""),
-    )
-    if summary.get("held_max_s"):
-        yield "slots", _slots(summary)
+    yield from _request_lines(summary)
     if hides_backlog(summary):
         yield "backlog", hidden_backlog(summary)
     if is_extrapolated(summary):
@@ -341,12 +324,25 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         yield column.title, f"{value} {unit}" if known and unit else value
 
 
-def _slots(summary: Summary) -> str:
-    p50, p99, most = (written(summary, f"held_{one}_s") for one in ("p50", "p99", "max"))
-    return (
-        f"{number(summary['held'])} requests waited for a slot of --max-concurrency: P50 {p50} s, "
-        f"P99 {p99} s, at most {most} s of all requests; latencies count from the slot"
+def _request_lines(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield lines on how many requests ended in which way, and on waits for a slot."""
+    estimated = summary.get("estimated")
+    yield (
+        "requests",
+        f"{number(summary['num_requests'])} of {number(summary['num_programs'])} programs: "
+        f"{number(summary['completed'])} completed, {number(summary['unfinished'])} unfinished, "
+        f"{number(summary['refused'])} refused"
+        + (f", {number(summary['demoted'])} demoted" if "demoted" in summary else "")
+        + (f", {number(summary['failed'])} failed" if summary["failed"] else "")
+        + (f"; {number(estimated)} have estimated token counts" if estimated else ""),
     )
+    if summary.get("held_max_s"):
+        p50, p99, most = (written(summary, f"held_{one}_s") for one in ("p50", "p99", "max"))
+        yield (
+            "slots",
+            f"{number(summary['held'])} requests waited for a slot of --max-concurrency: P50 {p50} "
+            f"s, P99 {p99} s, at most {most} s of all requests; latencies count from the slot",
+        )
 
 
 def hidden_backlog(summary: Summary) -> str:

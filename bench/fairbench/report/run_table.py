@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -132,18 +131,19 @@ def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
         yield "INCOMPLETE: some runs ended early, so their values are not of the whole run"
     results = list(results_of_repeats(combined, tail))
     clients, which = client_table.shown_clients(combined)
-    rates = [(_of_client(one), show(one["service_rate_tok_s"], 0)) for one in clients]
+    rates = [
+        (
+            f"{one['client']}, {'heavy' if one['misbehaving'] else 'well-behaved'}, tok/s",
+            show(one["service_rate_tok_s"], 0),
+        )
+        for one in clients
+    ]
     width = min(MAX_LABEL, max(len(label) for label, _ in results + rates))
     lines = [f"  {label:{width}.{width}}  {text}" for label, text in results + rates]
     yield from lines[: len(results)]
     if which:
         yield f"  clients: {which}"
     yield from lines[len(results) :]
-
-
-def _of_client(client: Mapping[str, Any]) -> str:
-    behaviour = "heavy" if client["misbehaving"] else "well-behaved"
-    return f"{client['client']}, {behaviour}, tok/s"
 
 
 def results_of_repeats(combined: Summary, tail: int = P99) -> Iterator[tuple[str, str]]:

@@ -55,11 +55,15 @@ def _groups(facts: Mapping[str, Any]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in facts["groups"]:
         called = row["clients"] + (" (heavy)" if row["misbehaving"] else "")
+        rate, duration_s = UNDEFINED, facts["duration_s"]
+        if duration_s is not None:
+            counts = (row["smallest_programs"], row["largest_programs"])
+            rate = "-".join(dict.fromkeys(f"{count / duration_s:.3g}" for count in counts))
         table.add_row(
             Text(called),
             row["program"],
             number(row["programs_per_s"]),
-            _rate_range(row, facts["duration_s"]),
+            rate,
             number(row["requests_per_program"]),
             number(round(row["input_tokens"])),
             percent(row["endless_hit_rate"]),
@@ -67,13 +71,6 @@ def _groups(facts: Mapping[str, Any]) -> Table:
             UNDEFINED if facts["load"] is None else whole_percent(row["load"]),
         )
     return table
-
-
-def _rate_range(row: Mapping[str, Any], duration_s: float | None) -> str:
-    if duration_s is None:
-        return UNDEFINED
-    low, high = (f"{row[f'{end}_programs'] / duration_s:.3g}" for end in ("smallest", "largest"))
-    return low if low == high else f"{low}-{high}"
 
 
 LEAST = 1e-9  # Smaller values are rounding errors of a sum that should be 0.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import exp, fsum, isfinite, log
@@ -289,11 +289,27 @@ def read_stored(paths: Sequence[Path]) -> Stored:
             raise DataError(f"{path}: {kind}")
     stores = [SweepStore(path) for path in paths]
     alone = {key: rows for store in stores for key, rows in store.alone().items()}
+    runs, missing = _runs_of(stores)
+    lines = [
+        BoardLine(cell.place, cell.scheduler, run.summary["seed"], run.summary)
+        for cell in compare(runs, alone)
+        for run in cell.runs
+    ]
+    return Stored(lines, missing)
+
+
+def _runs_of(stores: Sequence[SweepStore]) -> tuple[Collection[StoredRun], list[Missing]]:
+    """Return the finished runs of sweeps, each experiment and seed once, and the missing runs."""
     runs: dict[str, StoredRun] = {}
     missing: list[Missing] = []
     for store in stores:
         finished = store.finished()
-        missing += _missing(store, finished)
+        for point in read_json(store.path / "index.json")["points"]:
+            if point["identity"] not in finished:
+                failure = store.path / "failed" / f"{point['identity']}.json"
+                failed = failure.exists()
+                reason = f"failed: {read_json(failure)['error']}" if failed else UNFINISHED
+                missing.append(Missing(point["name"], reason))
         for identity, run in finished.items():
             check_summary(run.summary, run.path / SUMMARY)
             if identity in runs and runs[identity].summary != run.summary:
@@ -302,12 +318,7 @@ def read_stored(paths: Sequence[Path]) -> Stored:
                     "results; keep one of them"
                 )
             runs.setdefault(identity, run)
-    lines = [
-        BoardLine(cell.place, cell.scheduler, run.summary["seed"], run.summary)
-        for cell in compare(runs.values(), alone)
-        for run in cell.runs
-    ]
-    return Stored(lines, missing)
+    return runs.values(), missing
 
 
 def _lines(files: Sequence[Path]) -> list[BoardLine]:
@@ -325,14 +336,6 @@ def _lines(files: Sequence[Path]) -> list[BoardLine]:
                 )
         lines += read
     return lines
-
-
-def _missing(store: SweepStore, finished: Collection[str]) -> Iterator[Missing]:
-    for point in read_json(store.path / "index.json")["points"]:
-        if point["identity"] not in finished:
-            failure = store.path / "failed" / f"{point['identity']}.json"
-            reason = f"failed: {read_json(failure)['error']}" if failure.exists() else UNFINISHED
-            yield Missing(point["name"], reason)
 
 
 MOST_PLACES = 3
@@ -509,7 +512,8 @@ def _ranked_rows(
     first, sorted_by = metrics[0], samples[metrics[0].key]
     better = CATALOGUE[first.key].better
     ranked = [name for name in table if all(one.raw is not None for one in sorted_by[name])]
-    ranked.sort(key=lambda name: _seed_mean(sorted_by[name]), reverse=better is Better.MORE)
+    means = {name: fsum(float(one.raw) for one in sorted_by[name]) / len(seeds) for name in ranked}
+    ranked.sort(key=means.__getitem__, reverse=better is Better.MORE)
     ranges = rank_ranges([sorted_by[name] for name in ranked], better)
     ranks = dict(zip(ranked, ranges, strict=True))
     return [
@@ -539,10 +543,6 @@ def _sample(
         )
         for seed in seeds
     ]
-
-
-def _seed_mean(values: Sequence[Value]) -> float:
-    return fsum(float(one.raw) for one in values) / len(values)
 
 
 def board_json(board: Board) -> dict[str, Any]:

@@ -133,6 +133,7 @@ def differences(one: Experiment, other: Experiment) -> list[str]:
 CHOSEN = "chosen"  # The manifest lists under this key the values that the user chose.
 WHERE = "CHANGELOG.md"
 WORKLOAD = "workload."
+WITHOUT_DEFAULT = ("backend.", "workload.name", "workload.program")  # Keys begin with these texts.
 GIVEN_AGAIN = {*OF_THE_WORKLOAD, "client_weights", "settings"}
 # ``--set`` can change values of a workload whose keys contain one of the texts ``SET_BY_FLAG``.
 SET_BY_FLAG = (".params.", ".misbehaving")
@@ -204,8 +205,9 @@ def spec_changes(
             # A parameter of a scheduler that only one of the experiments uses is no difference by
             # itself.
             continue
-        whole = key.startswith(WORKLOAD) and "workload" in chosen
-        if _has_default(key) and key not in chosen and not whole:
+        by_choice = key in chosen or (key.startswith(WORKLOAD) and "workload" in chosen)
+        has_default = "." in key or key == PROFILE or key in OF_THE_WORKLOAD
+        if has_default and not by_choice and not key.startswith(WITHOUT_DEFAULT):
             found.by_default.append(f"{_readable_key(key, after)} {old} -> {new}")
         else:
             found.by_choice.append(f"{key} = {old} (not {new})")
@@ -265,12 +267,6 @@ def _chosen_of_workload(experiment: Experiment) -> list[str]:
         for key in values | usual
         if key.startswith(WORKLOAD) and values.get(key) != usual.get(key)
     ]
-
-
-def _has_default(key: str) -> bool:
-    if key.startswith(("backend.", "workload.name", "workload.program")):
-        return False
-    return "." in key or key == PROFILE or key in OF_THE_WORKLOAD
 
 
 def _readable_key(key: str, experiment: Experiment) -> str:

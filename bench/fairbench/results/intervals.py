@@ -143,18 +143,12 @@ def _combine_flat(
             combined[key] = first
             continue
         kinds = [kind for kind in bounds if prefix + key in bounds[kind]]
-        combined[key] = _metric_interval(values, kinds, metric.most)
+        defined = [float(value) for value in values if value is not None]
+        combined[key] = None
+        if defined and len(kinds) <= 1:
+            interval = t_interval(defined, least=0.0, most=metric.most)._asdict()
+            combined[key] = interval | {"runs": len(defined)} | dict.fromkeys(kinds, True)
     return combined
-
-
-def _metric_interval(
-    values: Sequence[float | None], bounds: Sequence[str], most: float
-) -> dict[str, Any] | None:
-    defined = [float(value) for value in values if value is not None]
-    if not defined or len(bounds) > 1:
-        return None
-    interval: dict[str, Any] = t_interval(defined, least=0.0, most=most)._asdict()
-    return interval | {"runs": len(defined)} | dict.fromkeys(bounds, True)
 
 
 # Relative differences below 1e-12 are ignored, because processors add in different orders.

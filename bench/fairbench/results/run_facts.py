@@ -422,7 +422,8 @@ def _reasons(name: str, spec: ExperimentSpec, plans: Sequence[ClientPlan]) -> It
             yield f"needs this percentile to be chosen; give --percentiles {rank}"
     if "goodput" in name and all(plan.targets == NO_TARGETS for plan in plans):
         yield "goodput needs latency targets; give them with --goodput"
-    if name.startswith("tree_") and not _has_tenants(plans):
+    owners = {plan.client: plan.owner for plan in plans}
+    if name.startswith("tree_") and not tenants_of(named_below(owners).values()):
         yield "the workload has no tenants; name its clients TENANT/CLIENT"
     if name in OF_MEMORY and not spec.records_memory:
         yield "needs records of the KV memory; give --memory-records"
@@ -434,10 +435,6 @@ def _reasons(name: str, spec: ExperimentSpec, plans: Sequence[ClientPlan]) -> It
         yield LATENCIES["itl"]
     if name == "max_service_gap" and spec.clients == 1:
         yield "needs two clients, and the experiment has one"
-
-
-def _has_tenants(plans: Sequence[ClientPlan]) -> bool:
-    return bool(tenants_of(named_below({plan.client: plan.owner for plan in plans}).values()))
 
 
 def _instead_of(name: str, spec: ExperimentSpec) -> str:

@@ -131,7 +131,7 @@ def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
     created.
     """
     path = new_directories.fresh_directory(parent, run_name(spec))
-    _write_spec(path, spec)
+    (path / EXPERIMENT).write_text(to_toml(spec), encoding="utf-8")
     return path
 
 
@@ -193,7 +193,7 @@ def write_run(
     """
     try:
         _write_tables(path, tables)
-        _write_spec(path, spec)
+        (path / EXPERIMENT).write_text(to_toml(spec), encoding="utf-8")
         for name, content in ((SUMMARY, summary), (MANIFEST, manifest)):
             write_json(path / name, content)
     except OSError as error:
@@ -208,15 +208,13 @@ def _write_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
             continue
         # Python opens the file, because pyarrow cannot open a path that is not UTF-8.
         with (path / f"{name}.parquet").open("wb") as file:
-            parts = map(_as_arrow, _row_groups(tables[name]))
+            table = tables[name]
+            groups = table.parts(ROWS_PER_GROUP) if isinstance(table, FiledColumns) else [table]
+            parts = map(_as_arrow, groups)
             first = next(parts)
             with pq.ParquetWriter(file, first.schema, compression="zstd") as writer:
                 for part in chain([first], parts):
                     writer.write_table(part, row_group_size=ROWS_PER_GROUP)
-
-
-def _row_groups(table: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    return table.parts(ROWS_PER_GROUP) if isinstance(table, FiledColumns) else iter([table])
 
 
 def _as_arrow(table: Mapping[str, Any]) -> pa.Table:
@@ -228,10 +226,6 @@ def _as_arrow(table: Mapping[str, Any]) -> pa.Table:
             for name, column in table.items()
         }
     )
-
-
-def _write_spec(path: Path, spec: ExperimentSpec) -> None:
-    (path / EXPERIMENT).write_text(to_toml(spec), encoding="utf-8")
 
 
 def read_run(path: Path) -> StoredRun:
@@ -247,14 +241,11 @@ def read_run(path: Path) -> StoredRun:
             "for this version of fairbench"
         )
     check_manifest(manifest, path / MANIFEST)
-    return StoredRun(path, _in_present_terms(read_json(path / SUMMARY)), manifest)
-
-
-def _in_present_terms(summary: dict[str, Any]) -> dict[str, Any]:
-    """Rename the count of unfinished requests, which older versions counted as failed."""
-    if "unfinished" in summary or "failed" not in summary:
-        return summary
-    return summary | {"failed": 0, "unfinished": summary["failed"]}
+    summary = read_json(path / SUMMARY)
+    if "failed" in summary and "unfinished" not in summary:
+        # Older versions counted unfinished requests as failed.
+        summary |= {"failed": 0, "unfinished": summary["failed"]}
+    return StoredRun(path, summary, manifest)
 
 
 def runs_in(folder: Path) -> list[StoredRun]:

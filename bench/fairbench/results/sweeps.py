@@ -92,7 +92,7 @@ def axes_of(cells: Sequence[SchedulerResults]) -> list[SweepAxis]:
     Parameters that always vary together form one axis. A scheduler without the parameter has a
     single result, which is drawn as a horizontal line.
     """
-    named = [_Named(cell, _keys(f"{cell.place}{_padded(cell.scheduler)}")) for cell in cells]
+    named = [_Named(cell, _keys(f"{cell.place} {cell.scheduler}")) for cell in cells]
     found: list[SweepAxis] = []
     followers: set[str] = set()
     for key in dict.fromkeys(key for one in named for key in one.keys):
@@ -106,11 +106,6 @@ def axes_of(cells: Sequence[SchedulerResults]) -> list[SweepAxis]:
 
 def _keys(name: str) -> dict[str, str]:
     return {one[1] or one[3]: one[2] or one[4] for one in KEY.finditer(name)}
-
-
-def _padded(scheduler: str) -> str:
-    """Add the leading space that the pattern ``KEY`` needs to a scheduler's name."""
-    return f" {scheduler}"
 
 
 def _without(name: str, keys: Iterable[str]) -> str:
@@ -153,7 +148,7 @@ def _constant(key: str, lines: Sequence[SweepLine], named: Sequence[_Named]) -> 
     for place in dict.fromkeys(line.place for line in lines):
         values = [value for line in lines if line.place == place for value, _ in line.points]
         for cell in places.get(place, ()):
-            if key not in _keys(_padded(cell.scheduler)):
+            if key not in _keys(f" {cell.scheduler}"):  # The pattern needs the space.
                 ends = ((min(values), cell), (max(values), cell))
                 found.append(SweepLine(place, cell.scheduler, ends))
     return found

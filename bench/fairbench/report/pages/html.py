@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -32,6 +32,10 @@ MOST_COLUMNS = 4
 def as_html(page: Page) -> str:
     """Return a page as one HTML file for narrow screens, light and dark mode, and print."""
     style = files("fairbench.report.pages").joinpath("html.css").read_text(encoding="utf-8")
+    warnings: list[str] = []
+    if items := [f"<li>{escape(text)}</li>" for text in page.warnings]:
+        start = '<section class="warnings" aria-label="Warnings"><ul>'
+        warnings = [start, *items, "</ul></section>"]
     return "\n".join(
         [
             "<!doctype html>",
@@ -46,7 +50,7 @@ def as_html(page: Page) -> str:
             f'<p class="provenance">{escape(page.provenance)}</p>',
             *([f'<p class="answer">{escape(page.answer)}</p>'] if page.answer else []),
             *_html_cards(page.headlines),
-            *_warnings(page.warnings),
+            *warnings,
             *(line for section in page.sections for line in _section(section)),
             "</main>",
             "</html>",
@@ -63,14 +67,6 @@ def _html_cards(headlines: Iterable[Headline]) -> Iterator[str]:
             f"<small>{escape(one.note)}</small></div>"
         )
     yield "</div>"
-
-
-def _warnings(warnings: Iterable[str]) -> Iterator[str]:
-    items = [f"<li>{escape(text)}</li>" for text in warnings]
-    if items:
-        yield '<section class="warnings" aria-label="Warnings"><ul>'
-        yield from items
-        yield "</ul></section>"
 
 
 def _section(section: Section) -> Iterator[str]:
@@ -114,13 +110,11 @@ def _block(block: Block) -> Iterator[str]:
             for row in rows:
                 cells = zip(headings[1:], row[1:], strict=False)
                 values = "".join(_html_cell(heading, cell) for heading, cell in cells)
-                yield f"<tr>{_html_name(row, len(headings))}{values}</tr>"
+                group = f'scope="rowgroup" colspan="{len(headings)}"'
+                scope = 'scope="row"' if len(row) > 1 else group
+                name = f"<th {scope}>{escape(row[0].text)}{_detail(row[0])}</th>"
+                yield f"<tr>{name}{values}</tr>"
             yield "</tbody></table></div>"
-
-
-def _html_name(row: Sequence[Cell], columns: int) -> str:
-    kind = 'scope="row"' if len(row) > 1 else f'scope="rowgroup" colspan="{columns}"'
-    return f"<th {kind}>{escape(row[0].text)}{_detail(row[0])}</th>"
 
 
 def _html_cell(heading: str, cell: Cell) -> str:

@@ -71,7 +71,10 @@ def _log_cards(found: JudgedTraffic, measured: str) -> Iterator[page.Headline]:
     yield page.Headline("requests", f"{len(traffic.client):,}", clients)
     if traffic.span_s > 0:
         rate = float(traffic.tokens.sum()) / traffic.span_s
-        yield page.Headline("load, tok/s", whole(rate), f"busiest minute {whole(_peak(traffic))}")
+        since_s = traffic.arrival_s - traffic.arrival_s[0]
+        tokens = np.bincount((since_s // PEAK_S).astype(np.int64), traffic.tokens)
+        peak = float(tokens.max()) / min(PEAK_S, traffic.span_s)
+        yield page.Headline("load, tok/s", whole(rate), f"busiest minute {whole(peak)}")
     if measured:
         known = traffic.wait_s[~np.isnan(traffic.wait_s)]
         p95 = _observed_percentile(known, 95)
@@ -82,14 +85,8 @@ def _log_cards(found: JudgedTraffic, measured: str) -> Iterator[page.Headline]:
         )
 
 
-def _peak(traffic: Traffic) -> float:
-    since_s = traffic.arrival_s - traffic.arrival_s[0]
-    tokens = np.bincount((since_s // PEAK_S).astype(np.int64), traffic.tokens)
-    return float(tokens.max()) / min(PEAK_S, traffic.span_s)
-
-
 def _client_rows(traffic: Traffic, measured: str) -> Iterator[page.Grid | page.Paragraph]:
-    tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
+    tokens = traffic.client_tokens
     order = np.argsort(-tokens, kind="stable").tolist()
     rows = []
     for code in order[:MOST_ROWS]:

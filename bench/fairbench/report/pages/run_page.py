@@ -12,7 +12,7 @@ from fairbench.files.reader import decoded, read_whole
 from fairbench.metrics.catalogue import columns_of, columns_with_values, metric_of
 from fairbench.metrics.censored_latency import Sample, pooled, samples
 from fairbench.metrics.fairness import fair_shares
-from fairbench.metrics.metric import Column, Display, Form
+from fairbench.metrics.metric import Display, Form
 from fairbench.metrics.records import Facts, Floats, Window
 from fairbench.metrics.service import View, cumulative
 from fairbench.metrics.shown_percentiles import is_few, shown_tail
@@ -341,21 +341,15 @@ def title(summary: Summary) -> str:
 
 def _run_cards(summary: Summary) -> Iterator[page.Headline]:
     kind = latency_kind(summary).strip()
-    for column in columns_with_values(
-        columns_of(Display.HEADLINES, shown_tail([summary])), summary
-    ):
-        yield page.Headline(
-            column.title, _headline(summary, column), column.note.format(latency=kind)
-        )
-
-
-def _headline(summary: Summary, column: Column) -> str:
-    if column.form is not Form.SECONDS:
-        return written(summary, column.key, column.form)
-    text = latency(summary, column.key, set(summary["censored"]))
-    entry, count = metric_of(column.key), summary["victim_n"]
-    few = entry is not None and entry.tail and count is not None and is_few(count, entry.tail)
-    return text if text == UNDEFINED else f"{text} s{FEW if few else ''}"
+    columns = columns_of(Display.HEADLINES, shown_tail([summary]))
+    for column in columns_with_values(columns, summary):
+        text = written(summary, column.key, column.form)
+        if column.form is Form.SECONDS:
+            text = latency(summary, column.key, set(summary["censored"]))
+            entry, count = metric_of(column.key), summary["victim_n"]
+            few = entry and entry.tail and count is not None and is_few(count, entry.tail)
+            text = text if text == UNDEFINED else f"{text} s{FEW if few else ''}"
+        yield page.Headline(column.title, text, column.note.format(latency=kind))
 
 
 def _client_sections(summary: Summary) -> page.Section:

@@ -27,8 +27,8 @@ MOST_TIMES = 10.0
 
 def shown_clients(traffic: Traffic, heavy: Sequence[str]) -> list[str]:
     """Return the clients with a colour of their own: heavy clients, then the largest clients."""
-    tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
-    largest = [traffic.clients[code] for code in np.argsort(-tokens, kind="stable").tolist()]
+    order = np.argsort(-traffic.client_tokens, kind="stable").tolist()
+    largest = [traffic.clients[code] for code in order]
     return [*heavy, *(name for name in largest if name not in heavy)][: len(SERIES)]
 
 
@@ -40,7 +40,7 @@ def visible_clients(
     Heavy clients always count as visible. If only one client is too small to be seen, that client
     counts as visible, too.
     """
-    tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
+    tokens = traffic.client_tokens
     part = dict(zip(traffic.clients, (tokens / tokens.sum()).tolist(), strict=True))
     seen = [name for name in shown if name in heavy or part[name] >= VISIBLE]
     return seen if len(traffic.clients) - len(seen) > 1 else shown
