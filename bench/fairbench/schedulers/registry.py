@@ -94,30 +94,30 @@ def _hooks(base: type) -> Iterator[tuple[str, Callable[..., Any]]]:
 LOCALS = {
     "fcfs": "fairbench.schedulers.local.fcfs:FCFS",
     "lpm": "fairbench.schedulers.local.lpm:LPM",
-    "lpm-client-cap": "fairbench.schedulers.local.lpm:ClientCappedLPM",
+    "lpm-client-cap": "fairbench.schedulers.local.lpm_client_cap:ClientCappedLPM",
     "vtc": "fairbench.schedulers.local.vtc:VTC",
     "vtc-predict": "fairbench.schedulers.local.vtc_predict:PredictiveVTC",
     "vtc-match": "fairbench.schedulers.local.vtc_match:MatchingVTC",
-    "lcf": "fairbench.schedulers.local.vtc:LCF",
+    "lcf": "fairbench.schedulers.local.lcf:LCF",
     "rpm": "fairbench.schedulers.local.rpm:RPM",
     "preble-groups": "fairbench.schedulers.local.preble_groups:PrebleGroups",
     "dlpm": "fairbench.schedulers.local.dlpm:DLPM",
     "dlpm-hold": "fairbench.schedulers.local.dlpm_hold:HoldingDLPM",
     "priority": "fairbench.schedulers.local.priority:Priority",
-    "sglang-priority": "fairbench.schedulers.local.priority:SGLangPriority",
+    "sglang-priority": "fairbench.schedulers.local.sglang_priority:SGLangPriority",
     "edf": "fairbench.schedulers.local.edf:EDF",
     "dlpm-edf": "fairbench.schedulers.local.dlpm_edf:DLPMThenEDF",
     "edf-dlpm": "fairbench.schedulers.local.edf_dlpm:EDFThenDLPM",
 }
 
 ROUTERS = {
-    "round-robin": "fairbench.schedulers.routing.baselines:RoundRobin",
-    "client-round-robin": "fairbench.schedulers.routing.baselines:ClientRoundRobin",
-    "least-loaded": "fairbench.schedulers.routing.baselines:LeastLoaded",
+    "round-robin": "fairbench.schedulers.routing.round_robin:RoundRobin",
+    "client-round-robin": "fairbench.schedulers.routing.client_round_robin:ClientRoundRobin",
+    "least-loaded": "fairbench.schedulers.routing.least_loaded:LeastLoaded",
     "preble-e2": "fairbench.schedulers.routing.preble_e2:PrebleE2",
     "d2lpm": "fairbench.schedulers.routing.d2lpm:D2LPM",
     "fair-finish": "fairbench.schedulers.routing.fair_finish:FairFinish",
-    "power-of-two": "fairbench.schedulers.routing.baselines:PowerOfTwo",
+    "power-of-two": "fairbench.schedulers.routing.power_of_two:PowerOfTwo",
 }
 
 # Each value of `--scheduler` stands for a router and a local scheduler.
