@@ -14,7 +14,7 @@ constructor, and its hooks must have correct names and accept the host's argumen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
 from inspect import isfunction, signature
@@ -25,7 +25,7 @@ from fairbench.doors import find_in_clone, not_loaded, registered
 from fairbench.errors import UsageError, unknown_name
 from fairbench.files.reader import classes_in, files_named
 from fairbench.named import imported
-from fairbench.schedulers.base import PARTS, LocalScheduler, Router
+from fairbench.schedulers.base import OPTIONAL_HOOKS, LocalScheduler, Router
 from fairbench.schedulers.params import PartParams, make_params, params_of
 
 # the similarity (0 to 1) from which a method's name counts as a misspelt hook
@@ -70,9 +70,10 @@ def wrong_parameters(
     made = ("params",) if base is LocalScheduler else ("params", "workers")
     if scheduler.__init__ is object.__init__:
         return f"needs a method __init__(self, {', '.join(made)})"
-    parts = PARTS.items() if base is LocalScheduler else ()
-    hooks = (*_hooks(base), *parts)
-    passed = {name: tuple(signature(hook).parameters)[1:] for name, hook in hooks}
+    hooks = {n: hook for n, hook in vars(base).items() if isfunction(hook) and n[0] != "_"}
+    if base is LocalScheduler:
+        hooks |= OPTIONAL_HOOKS
+    passed = {name: tuple(signature(hook).parameters)[1:] for name, hook in hooks.items()}
     for name, arguments in {"__init__": made, **passed}.items():
         own = getattr(scheduler, name)
         if not isfunction(own):
@@ -83,10 +84,6 @@ def wrong_parameters(
             wanted, given = ", ".join(("self", *arguments)), ", ".join(signature(own).parameters)
             return f"{name}({given}): must be {name}({wanted})"
     return ""
-
-
-def _hooks(base: type) -> Iterator[tuple[str, Callable[..., Any]]]:
-    return ((n, f) for n, f in vars(base).items() if isfunction(f) and not n.startswith("_"))
 
 
 # Schedulers are listed by import path, so that a command imports only the schedulers that it runs.
@@ -206,7 +203,7 @@ def router_class(name: str) -> type[Router]:
     return found
 
 
-def params_part(router: str) -> str:
+def params_owner(router: str) -> str:
     """Return the name before ``.`` in the settings of a router, usually the router's name."""
     return PARAMS_OF.get(router, router)
 
@@ -262,7 +259,7 @@ def build_local(name: str, settings: Mapping[str, Any]) -> LocalScheduler:
 def build_router(name: str, settings: Mapping[str, Any], workers: int) -> Router:
     """Return a new router for ``workers`` workers; ``build_local`` describes ``settings``."""
     router: Any = router_class(name)
-    built: Router = router(make_params(params_part(name), router.Params, settings), workers)
+    built: Router = router(make_params(params_owner(name), router.Params, settings), workers)
     return built
 
 
