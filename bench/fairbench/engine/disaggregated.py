@@ -86,7 +86,12 @@ class Transfers:
 
     def _start_possible(self) -> None:
         while (queue := self._next_possible()) is not None:
-            self._start(queue.popleft())
+            _, sequence, source, target, done = queue.popleft()
+            sequence.sent_ps = self.clock.now_ps
+            end_ps = sequence.sent_ps + round(sequence.request.input_tokens * self._token_ps)
+            self._free_ps[source] = self._free_ps[target] = end_ps
+            self.clock.at(end_ps, ARRIVE, source, self._start_possible)
+            self.clock.at(end_ps + self._latency_ps, ARRIVE, source, done)
 
     def _next_possible(self) -> deque[Transfer] | None:
         now_ps, free_ps = self.clock.now_ps, self._free_ps
@@ -96,14 +101,6 @@ class Transfers:
             if queue and free_ps[source] <= now_ps and free_ps[target] <= now_ps
         ]
         return min(possible, key=lambda queue: queue[0].number, default=None)
-
-    def _start(self, transfer: Transfer) -> None:
-        _, sequence, source, target, done = transfer
-        sequence.sent_ps = self.clock.now_ps
-        end_ps = sequence.sent_ps + round(sequence.request.input_tokens * self._token_ps)
-        self._free_ps[source] = self._free_ps[target] = end_ps
-        self.clock.at(end_ps, ARRIVE, source, self._start_possible)
-        self.clock.at(end_ps + self._latency_ps, ARRIVE, source, done)
 
 
 class PrefillReplica:

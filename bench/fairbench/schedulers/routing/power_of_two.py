@@ -31,14 +31,10 @@ class PowerOfTwo(CountingRouter):
         self.params = params
 
     def route(self, request: Request, now_s: float) -> int:
-        worker = self._choose(request)
+        first, second = two_of(self._fleet.workers, request)
+        one, other = self.usage(first), self.usage(second)
+        if self.params.load == "in_flight" or one is None or other is None:
+            one, other = self._fleet.unfinished_at(first), self._fleet.unfinished_at(second)
+        worker = first if one <= other else second
         self._fleet.dispatch(request, worker)
         return worker
-
-    def _choose(self, request: Request) -> int:
-        first, second = two_of(self._fleet.workers, request)
-        usage = self.usage(first), self.usage(second)
-        if self.params.load == "usage" and usage[0] is not None and usage[1] is not None:
-            return first if usage[0] <= usage[1] else second
-        in_flight = self.in_flight_by_worker()
-        return first if in_flight[first] <= in_flight[second] else second
