@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from fairbench.core import PS_PER_S, Request, Segment
-from fairbench.engine.batch import CLIP_MAX_NEW_TOKENS, Prefill, RunningBatch
+from fairbench.engine.batch import Prefill, RunningBatch
 from fairbench.engine.clock import ARRIVE, END, Clock
 from fairbench.engine.contract import CONTRACTS, EngineContract, KVMemory, Replica, WorkerParts
 from fairbench.engine.kv_cache import KVCache, KVNode
@@ -25,7 +25,7 @@ from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.schedulers.load_cap import LoadCap, NoCap
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import make_params
-from fairbench.schedulers.views import Room
+from fairbench.schedulers.views import CLIP_MAX_NEW_TOKENS, Room
 
 Then = Callable[[], None]
 

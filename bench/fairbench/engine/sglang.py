@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable
 
 from fairbench.core import PS_PER_S, Request, Segment, new_tuple
 from fairbench.engine.batch import (
-    CLIP_MAX_NEW_TOKENS,
     BatchView,
     DecodeRun,
     Prefill,
@@ -32,7 +31,7 @@ from fairbench.hardware.engine_params import EngineLimits, Splits
 from fairbench.hardware.gpu_time import Chunk, prompt_parts
 from fairbench.schedulers.drive import ADMITTED, LAST, NO_ROOM, OVER, Preempt, Tried, never
 from fairbench.schedulers.prefix_tree import place_at
-from fairbench.schedulers.views import Room
+from fairbench.schedulers.views import CLIP_MAX_NEW_TOKENS, Room
 
 
 class SGLangReplica(EngineLoop[KVNode]):

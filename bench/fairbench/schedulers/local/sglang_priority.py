@@ -15,9 +15,7 @@ from fairbench.schedulers.base import (
     WaitingView,
 )
 from fairbench.schedulers.params import NotNegativeInt
-from fairbench.schedulers.views import least_first
-
-CLIP_NEW_TOKENS = 4096  # maximum number of output tokens that SGLang reserves
+from fairbench.schedulers.views import CLIP_MAX_NEW_TOKENS, least_first
 
 
 class SGLangPriority(LocalScheduler):
@@ -82,7 +80,7 @@ class SGLangPriority(LocalScheduler):
         )
         room = view.running.free_tokens - sum(one.reserved_tokens for one in running)
         need = request.input_tokens - view.matched_tokens(request)
-        need += min(request.max_new_tokens, CLIP_NEW_TOKENS)
+        need += min(request.max_new_tokens, CLIP_MAX_NEW_TOKENS)
         return _enough(lower, need - room)
 
 
