@@ -25,7 +25,7 @@ from fairbench.schedulers.gateway.queue import Gateway
 from fairbench.schedulers.gateway.registry import policy_class
 from fairbench.schedulers.params import own_settings
 from fairbench.schedulers.peers import NOTHING, Exchanges, Totals, shares_counters
-from fairbench.schedulers.registry import params_part
+from fairbench.schedulers.registry import params_owner
 from fairbench_serve.background import Work
 from fairbench_serve.bodies import check_plain
 from fairbench_serve.config import RouterConfig
@@ -250,7 +250,7 @@ def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
 
 def settings_hash(config: RouterConfig) -> str:
     """Return a hash of the settings that all peers must share, because totals depend on them."""
-    names = (params_part(config.router), config.gateway)
+    names = (params_owner(config.router), config.gateway)
     own = [(name, sorted(own_settings(str(name), config.settings).items())) for name in names]
     equal = *own, [worker.url for worker in config.workers]
     return hashlib.sha256(repr(equal).encode()).hexdigest()[:16]

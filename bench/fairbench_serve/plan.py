@@ -23,7 +23,7 @@ from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.schedulers.base import checked_weights
 from fairbench.schedulers.gateway.registry import ADMISSION
-from fairbench.schedulers.registry import params_part, router_class, split_pair
+from fairbench.schedulers.registry import params_owner, router_class, split_pair
 from fairbench_serve.addresses import same_worker
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def named_workers(
     part that is not used.
     """
     name = router or split_pair(scheduler)[0]
-    _check_settings(settings, *dict.fromkeys((params_part(name), *parts)))
+    _check_settings(settings, *dict.fromkeys((params_owner(name), *parts)))
     workers = [parse_worker(url) for url in urls]
     found: dict[str, frozenset[str]] = {}
     for number, worker in enumerate(workers):
@@ -285,7 +285,7 @@ def planned_workers(
     before = {*SPELLINGS, *(key for key in settings if key.startswith(f"{ADMISSION}."))}
     spec = resolve(flags, {key: value for key, value in settings.items() if key not in before})
     _check_settings(
-        settings, *dict.fromkeys((params_part(spec.router), spec.local, ENGINE, *parts))
+        settings, *dict.fromkeys((params_owner(spec.router), spec.local, ENGINE, *parts))
     )
     moved = table_of({"weights": settings.get(f"{spec.local}.weights")})
     entitled = checked_weights(moved | dict(weights))

@@ -22,7 +22,7 @@ from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.parts import worker_credits
 from fairbench.schedulers.parts.worker_credits import WorkerCredit, to_forget
 from fairbench.schedulers.registry import build_router
-from fairbench.schedulers.routing import baselines
+from fairbench.schedulers.routing import client_round_robin
 from fairbench.schedulers.token_pages import segments_of
 from fairbench_engines.sglang.requests import client_of
 from fairbench_serve.answers import Charge
@@ -68,7 +68,7 @@ def test_a_router_keeps_a_bounded_number_of_clients(asked):
 
 
 def test_client_round_robin_keeps_a_bounded_number_of_clients(monkeypatch):
-    monkeypatch.setattr(baselines, "MAX_CLIENTS", 3)
+    monkeypatch.setattr(client_round_robin, "MAX_CLIENTS", 3)
     router = build_router("client-round-robin", {}, 4)
     names = ["a", "b", "a", "c", "d", "a", "b"]
     places = [router.route(request(n, name), 0.0) for n, name in enumerate(names)]

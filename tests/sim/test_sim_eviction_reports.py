@@ -5,7 +5,7 @@ import pytest
 from fairbench.core import Segment
 from fairbench.engine.clock import Clock
 from fairbench.hardware.engines import ClusterParams
-from fairbench.schedulers.routing.baselines import RoundRobin
+from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.sim.front import eviction_reports
 from fairbench.streams import stream
 

@@ -7,7 +7,7 @@ import pytest
 from fairbench.core import Request, Segment
 from fairbench.results.run_facts import cluster_bound
 from fairbench.schedulers.local.vtc import VTC
-from fairbench.schedulers.routing.baselines import RoundRobin
+from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.sim.alone import simulate_alone
 from fairbench.sim.front import SimFleet
 from fairbench.sim.run import Simulation, recover, simulate

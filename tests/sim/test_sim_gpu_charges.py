@@ -12,7 +12,7 @@ from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.rerouting import rerouting
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.vtc import VTC
-from fairbench.schedulers.routing.baselines import RoundRobin
+from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.sim.run import Simulation, simulate
 from tests.invariants import assert_same_records
 from tests.sim.sim_helpers import PLAIN, US, Home, prompt, small_spec

@@ -13,7 +13,7 @@ from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.rpm import RPM
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.local.vtc_predict import PredictiveVTC
-from fairbench.schedulers.routing.baselines import LeastLoaded
+from fairbench.schedulers.routing.least_loaded import LeastLoaded
 from fairbench.sim.front import SimFleet
 from fairbench.sim.ingress import Ingress
 from fairbench.sim.run import Simulation

@@ -12,8 +12,9 @@ from fairbench.engine.logs import ServiceLog
 from fairbench.engine.sequence import FINISHED, REFUSED, Sequence
 from fairbench.hardware.engine_params import LightLLMLimits
 from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.schedulers.local.lcf import LCF
 from fairbench.schedulers.local.rpm import RPM
-from fairbench.schedulers.local.vtc import LCF, VTC
+from fairbench.schedulers.local.vtc import VTC
 from tests.sim.sim_helpers import PLAIN, US
 
 

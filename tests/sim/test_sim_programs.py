@@ -13,7 +13,7 @@ from fairbench.engine.sglang import SGLangReplica
 from fairbench.errors import ProgramFailed, UsageError
 from fairbench.hardware.engine_params import EngineLimits
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.schedulers.routing.baselines import RoundRobin
+from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.sim.cluster import Cluster
 from fairbench.sim.program_runner import SimLLM, run
 from fairbench.sim.records import Logs, tables_of

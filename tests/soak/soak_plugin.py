@@ -17,9 +17,9 @@ from pathlib import Path
 from aiohttp import web
 
 from fairbench.live import headers
-from fairbench.schedulers.routing.baselines import LeastLoaded
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.fair_finish import FairFinish
+from fairbench.schedulers.routing.least_loaded import LeastLoaded
 from fairbench_emulator import app as emulated
 
 CREDITS_EVERY = 500  # number of requests between two records of credits

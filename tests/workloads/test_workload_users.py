@@ -9,7 +9,7 @@ import pytest
 from fairbench.config.resolve import resolve
 from fairbench.engine.clock import Clock
 from fairbench.errors import UsageError
-from fairbench.schedulers.routing.baselines import RoundRobin
+from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.sim.cluster import Cluster, InFlightLimit
 from fairbench.sim.run import simulate
 from fairbench.workloads.clients import plan_clients

@@ -198,7 +198,7 @@ def has_own_code(draft: Mapping[str, object]) -> bool:
     return draft.get("engine_code") is not None
 
 
-def parts_of(draft: Mapping[str, object]) -> tuple[str, str]:
+def pair_of(draft: Mapping[str, object]) -> tuple[str, str]:
     """Return the names of an experiment's router and local scheduler.
 
     Raises UsageError for unknown names of schedulers.
@@ -230,11 +230,11 @@ def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """
     if draft["scheduler"] == AS_SERVED:
         return ()
-    router, local = parts_of(draft)
+    router, local = pair_of(draft)
     modelled = (
         not has_own_code(draft) or local in WITH_SETTINGS or is_plugged_in(local, engine_of(draft))
     )
-    routed = registry.params_part(router)
+    routed = registry.params_owner(router)
     parts: tuple[str, ...] = (routed, local) if modelled else (routed,)
     if "gateway" in draft and (gateway := gateway_of(draft)):
         parts += (*gateway.values(), GATEWAY)

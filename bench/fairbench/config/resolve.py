@@ -206,7 +206,7 @@ def _checked_engine(
     serving.check_scheduling(backend, draft.settings.of_flags())
     serving.check_order(backend, engine, draft, settings)
     if defaults.has_own_code(draft):
-        local = defaults.parts_of(draft)[1]
+        local = defaults.pair_of(draft)[1]
         cluster.check_own_code(draft, backend, engine, local, {**settings, **resolved})
     if backend is None and engine is None and "engine" in defaults.machine_of_workload(workload):
         # The default engine is stored, because readers would otherwise use the workload's engine.

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fairbench.config.backend import AS_SERVED, EXTERNAL, KINDS, NO_PROFILE, BackendConfig
-from fairbench.config.defaults import DEFAULTS, has_own_code, parts_of, text_of
+from fairbench.config.defaults import DEFAULTS, has_own_code, pair_of, text_of
 from fairbench.config.flag import SIM
 from fairbench.config.settings import ENGINE, MACHINE
 from fairbench.config.spec import ExperimentSpec
@@ -300,7 +300,7 @@ def _profile(gpu: str, model: str) -> dict[str, str]:
 
 def _scheduling(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
     if _is_managed(backend):
-        router, local = parts_of(draft)
+        router, local = pair_of(draft)
         _check_router(backend, router)
         if backend is not None and backend.own_policy is not None:
             if draft.get("local", backend.own_policy) != backend.own_policy:

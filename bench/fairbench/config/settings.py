@@ -26,7 +26,7 @@ from fairbench.schedulers.eviction.registry import (
 )
 from fairbench.schedulers.gateway.registry import GATEWAY_PARAMS
 from fairbench.schedulers.peers import ROUTERS, RoutersParams
-from fairbench.schedulers.registry import PAIRS, params_classes, params_part
+from fairbench.schedulers.registry import PAIRS, params_classes, params_owner
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload, with_settings, workload_names
 
@@ -166,7 +166,7 @@ def _unknown_owner(owner: str, workload: WorkloadSpec, known: Mapping[str, type]
         router, local = PAIRS[owner]
         return UsageError(
             f"{owner} is a pair of router and local scheduler: set the parameters of "
-            f"{params_part(router)} or of {local} instead"
+            f"{params_owner(router)} or of {local} instead"
         )
     return unknown_name("part in a setting", owner, {*known, workload.name, *workload_names()})
 

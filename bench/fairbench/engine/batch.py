@@ -12,9 +12,7 @@ from fairbench.engine.logs import InBatch, PrefillShare, Stretch
 from fairbench.engine.sequence import NEVER, DecodeTime, Sequence
 from fairbench.hardware.gpu_time import Chunk, Decoding
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.views import ClientLoad, Running, client_load
-
-CLIP_MAX_NEW_TOKENS = 4096  # maximum number of output tokens that SGLang reserves memory for
+from fairbench.schedulers.views import CLIP_MAX_NEW_TOKENS, ClientLoad, Running, client_load
 
 
 class RunningBatch:

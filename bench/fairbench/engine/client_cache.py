@@ -309,7 +309,13 @@ class Claims(Generic[N]):
             return 0
         if self.by_client is None:
             return self._end(leaf, queue, by, short)
-        protected, holders = self._is_protected(queue, wanted, by), len(leaf.holders)
+        # A protected client is within its share but would lose tokens to another client.
+        protected = (
+            by is not None
+            and queue not in (by, self._others)
+            and self.residency.held(queue) + wanted.get(queue, 0) <= self.by_client.entitled(queue)
+        )
+        holders = len(leaf.holders)
         # The policy may choose another client after each claim, so each step ends the smallest
         # possible part of a leaf.
         tokens = self._end(leaf, queue, by)
@@ -334,13 +340,6 @@ class Claims(Generic[N]):
             for one in residency.clients
             if one != self._others
         )
-
-    def _is_protected(self, victim: str, wanted: Mapping[str, int], by: str | None) -> bool:
-        """Return whether ``victim`` is within its share but would lose tokens to another client."""
-        if self.by_client is None or by is None or victim in (by, self._others):
-            return False
-        after = self.residency.held(victim) + wanted.get(victim, 0)
-        return after <= self.by_client.entitled(victim)
 
     def keep_within_limit(self, client: str, tokens: int) -> None:
         """End the client's claims until ``tokens`` more tokens are within its limit."""
@@ -414,21 +413,19 @@ class Claims(Generic[N]):
 
     def _first(self, queue: str) -> N | None:
         """Return the evictable leaf with the lowest rank, after updates of outdated ranks."""
-        entries = self.queues[queue]
+        entries, memory = self.queues[queue], self._memory
         while entries:
             listed, number, node = entries[0]
             if not self.is_open_leaf(node, queue):
                 heappop(entries)
                 # A removed node returns to the queue once it is an evictable leaf.
                 node.listed_for.discard(queue)
-            elif listed < (rank := self._rank(node)):
-                heapreplace(entries, (rank, number, node))
-            else:
+                continue
+            rank = self._rank_at(node, memory.access_of(node), memory.is_awaited(node))
+            if not listed < rank:
                 return node
+            heapreplace(entries, (rank, number, node))
         return None
-
-    def _rank(self, node: N) -> Rank:
-        return self._rank_at(node, self._memory.access_of(node), self._memory.is_awaited(node))
 
     def _rank_at(self, node: N, access: Access, awaited: bool) -> Rank:
         if self._memory.spare_tokens(node):

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from fairbench.core import PS_PER_S, Request, Segment
-from fairbench.engine.batch import CLIP_MAX_NEW_TOKENS, Prefill, RunningBatch
+from fairbench.engine.batch import Prefill, RunningBatch
 from fairbench.engine.clock import ARRIVE, END, Clock
 from fairbench.engine.contract import CONTRACTS, EngineContract, KVMemory, Replica, WorkerParts
 from fairbench.engine.kv_cache import KVCache, KVNode
@@ -25,7 +25,7 @@ from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.schedulers.load_cap import LoadCap, NoCap
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import make_params
-from fairbench.schedulers.views import Room
+from fairbench.schedulers.views import CLIP_MAX_NEW_TOKENS, Room
 
 Then = Callable[[], None]
 
@@ -86,7 +86,12 @@ class Transfers:
 
     def _start_possible(self) -> None:
         while (queue := self._next_possible()) is not None:
-            self._start(queue.popleft())
+            _, sequence, source, target, done = queue.popleft()
+            sequence.sent_ps = self.clock.now_ps
+            end_ps = sequence.sent_ps + round(sequence.request.input_tokens * self._token_ps)
+            self._free_ps[source] = self._free_ps[target] = end_ps
+            self.clock.at(end_ps, ARRIVE, source, self._start_possible)
+            self.clock.at(end_ps + self._latency_ps, ARRIVE, source, done)
 
     def _next_possible(self) -> deque[Transfer] | None:
         now_ps, free_ps = self.clock.now_ps, self._free_ps
@@ -96,14 +101,6 @@ class Transfers:
             if queue and free_ps[source] <= now_ps and free_ps[target] <= now_ps
         ]
         return min(possible, key=lambda queue: queue[0].number, default=None)
-
-    def _start(self, transfer: Transfer) -> None:
-        _, sequence, source, target, done = transfer
-        sequence.sent_ps = self.clock.now_ps
-        end_ps = sequence.sent_ps + round(sequence.request.input_tokens * self._token_ps)
-        self._free_ps[source] = self._free_ps[target] = end_ps
-        self.clock.at(end_ps, ARRIVE, source, self._start_possible)
-        self.clock.at(end_ps + self._latency_ps, ARRIVE, source, done)
 
 
 class PrefillReplica:

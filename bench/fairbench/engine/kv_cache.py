@@ -260,7 +260,12 @@ class KVCache(PrefixTree[KVNode]):
         self.free += leaf.length
         self.evictable -= leaf.length
         if leaf.waiters:
-            self._retreat(leaf.waiters, parent)
+            for group in leaf.waiters.values():
+                for waiter in group:
+                    waiter.node = parent
+                    waiter.place = place_at(waiter.prompt, parent.depth)
+                    self._file(waiter, parent)
+                    self._moved(waiter)
         self._list_if_leaf(parent)
 
     def abandon(self) -> None:
@@ -343,7 +348,8 @@ class KVCache(PrefixTree[KVNode]):
             end.number = self._created
             self.evictable += end.length
             if parent.waiters:
-                self._advance(parent.waiters, end)
+                for waiter in parent.waiters.get(end.key, ()):
+                    self._moved(waiter)
         self.touch(end)
         if not lock:
             self._list_if_leaf(end)
@@ -419,18 +425,6 @@ class KVCache(PrefixTree[KVNode]):
         del group[waiter]
         if not group:
             del node.waiters[key]
-
-    def _advance(self, waiters: Waiters, child: KVNode) -> None:
-        for waiter in waiters.get(child.key, ()):
-            self._moved(waiter)
-
-    def _retreat(self, waiters: Waiters, parent: KVNode) -> None:
-        for group in waiters.values():
-            for waiter in group:
-                waiter.node = parent
-                waiter.place = place_at(waiter.prompt, parent.depth)
-                self._file(waiter, parent)
-                self._moved(waiter)
 
     def _moved(self, waiter: KVWaiter) -> None:
         if self.on_moved is not None:

@@ -153,15 +153,18 @@ class LightLLMWorker(EngineLoop[KVNode]):
         ever_fits = self.fits(request) and FitTest(RunningBatch(), self.limits).try_add(sequence)
         if not ever_fits or not self.scheduler.accepts(request, now_s):
             sequence.refuse()
-        elif self._read_at_once():
+            return
+        if self._read_at_once():
             self.scheduler.on_arrival(request, self.waiting, now_s)
             self.waiting.enter(sequence)
-        else:
-            self._inbox.append(sequence)
-            if self._idle:
-                self._idle = False
-                at_ps = self._next_look_ps(self._idle_since_ps)
-                self._clock.at(at_ps, DECIDE, self.index, self._decide)
+            return
+        self._inbox.append(sequence)
+        if self._idle:
+            self._idle = False
+            at_ps, since_ps, poll_ps = self._clock.now_ps, self._idle_since_ps, self._poll_ps
+            if poll_ps:
+                at_ps = since_ps + -((since_ps - at_ps) // poll_ps) * poll_ps
+            self._clock.at(at_ps, DECIDE, self.index, self._decide)
 
     def _read_at_once(self) -> bool:
         """Return whether the next decision considers a request that arrives now.
@@ -172,12 +175,6 @@ class LightLLMWorker(EngineLoop[KVNode]):
             return bool(self._prefilling)
         self.sync()
         return self._run.steps > 1
-
-    def _next_look_ps(self, since_ps: int) -> int:
-        """Return when (ps) a server that is idle since ``since_ps`` looks for requests."""
-        if not self._poll_ps:
-            return self._clock.now_ps
-        return since_ps + -((since_ps - self._clock.now_ps) // self._poll_ps) * self._poll_ps
 
     def _read_inbox_after(self, done: list[Sequence]) -> None:
         if done:

@@ -101,11 +101,10 @@ class WakeUp:
             return
         now_ps = self._clock.now_ps
         wake_s = scheduler.wake_s(waiting, now_ps / PS_PER_S)
-        if wake_s is not None:
-            self._at(max(now_ps + 1, ceil(wake_s * PS_PER_S)))
-
-    def _at(self, time_ps: int) -> None:
-        if self._wake_ps is None or not self._clock.now_ps < self._wake_ps <= time_ps:
+        if wake_s is None:
+            return
+        time_ps = max(now_ps + 1, ceil(wake_s * PS_PER_S))
+        if self._wake_ps is None or not now_ps < self._wake_ps <= time_ps:
             self._wake_ps = time_ps
             self._clock.at(time_ps, DECIDE, self._index, self._wake)
 

@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable
 
 from fairbench.core import PS_PER_S, Request, Segment, new_tuple
 from fairbench.engine.batch import (
-    CLIP_MAX_NEW_TOKENS,
     BatchView,
     DecodeRun,
     Prefill,
@@ -32,7 +31,7 @@ from fairbench.hardware.engine_params import EngineLimits, Splits
 from fairbench.hardware.gpu_time import Chunk, prompt_parts
 from fairbench.schedulers.drive import ADMITTED, LAST, NO_ROOM, OVER, Preempt, Tried, never
 from fairbench.schedulers.prefix_tree import place_at
-from fairbench.schedulers.views import Room
+from fairbench.schedulers.views import CLIP_MAX_NEW_TOKENS, Room
 
 
 class SGLangReplica(EngineLoop[KVNode]):
@@ -209,23 +208,17 @@ class SGLangReplica(EngineLoop[KVNode]):
             self._chunked is not None and self.scheduler.decodes_first is not None
         ):
             steps = min(steps, self._passes.steps_to_pass(batch.steps))
-        saved_ps = self._saved_ps() if self._profile.shared_read != 1 else 0
-        self._start_run(steps, saved_ps - self._tail_ps() if self._has_tail else saved_ps)
+        saved_ps = 0
+        if self._profile.shared_read != 1:
+            # Shared prefixes are read once.
+            held = cache.capacity - cache.free - cache.evictable + size
+            saved_ps = self._profile.saved_ps(max(0, batch.context_tokens - held))
+        if self._has_tail:
+            # Long sequences add time, by their lengths when they joined the batch.
+            lengths = [one.request.input_tokens + one.produced for one in batch.sequences]
+            saved_ps -= self._profile.tail_ps(lengths)
+        self._start_run(steps, saved_ps)
         return True
-
-    def _tail_ps(self) -> int:
-        """Return the time (ps) that long sequences add to a decode step.
-
-        The length of a sequence is its length when it joined the batch.
-        """
-        sequences = self.batch.sequences
-        return self._profile.tail_ps([one.request.input_tokens + one.produced for one in sequences])
-
-    def _saved_ps(self) -> int:
-        """Return the time (ps) that a decode step saves because shared prefixes are read once."""
-        cache, batch = self.cache, self.batch
-        held = cache.capacity - cache.free - cache.evictable + batch.size
-        return self._profile.saved_ps(max(0, batch.context_tokens - held))
 
     def _stop_run(self, run: DecodeRun) -> None:
         """End a series of decode steps with the step in progress.
@@ -259,7 +252,11 @@ class SGLangReplica(EngineLoop[KVNode]):
         """
         self._end_stretch()
         batch, cache = self.batch, self.cache
-        order = self._retraction_order()
+        if self.scheduler.retraction_order is None:
+            order = batch.retraction_order()
+        else:
+            now_s = self._clock.now_ps / PS_PER_S
+            order = retraction_order(self.scheduler, self.waiting, batch.sequences, now_s)[::-1]
         cache.evict(batch.size - cache.free, batch.per_client)
         while batch.size > cache.free + cache.evictable and len(order) > 1:
             sequence = order.pop()
@@ -270,13 +267,6 @@ class SGLangReplica(EngineLoop[KVNode]):
         batch.rearrange(order)
         self._ratio.after_retraction(batch)
         self._batch_is_full = False
-
-    def _retraction_order(self) -> list[Sequence]:
-        """Return the running sequences; the last sequence is retracted first."""
-        if self.scheduler.retraction_order is None:
-            return self.batch.retraction_order()
-        now_s = self._clock.now_ps / PS_PER_S
-        return retraction_order(self.scheduler, self.waiting, self.batch.sequences, now_s)[::-1]
 
     def _take_back(self, sequence: Sequence) -> None:
         free_retracted(self.cache, sequence, self.batch.remove_sequence(sequence))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from fairbench.engine.batch import CLIP_MAX_NEW_TOKENS, shares_of
+from fairbench.engine.batch import shares_of
 from fairbench.engine.contract import WorkerParts
 from fairbench.engine.kv_cache import KVCache, KVNode
 from fairbench.engine.sequence import Sequence
@@ -16,6 +16,7 @@ from fairbench.engine.sglang import SGLangReplica, store_outputs, store_prompt
 from fairbench.hardware.engine_params import EngineLimits, EngineParams, engine_limits, mem_fraction
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.params import make_params
+from fairbench.schedulers.views import CLIP_MAX_NEW_TOKENS
 
 
 class OlderSGLangReplica(SGLangReplica):

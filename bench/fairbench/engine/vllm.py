@@ -82,7 +82,15 @@ class VLLMReplica(EngineLoop[BlockNode]):
                 return step
 
     def _fill(self) -> Step:
-        step = Step(self._step_tokens(), self._most_of_a_prompt())
+        tokens = prompt_tokens = self.limits.max_num_batched_tokens
+        if (step_tokens := self.scheduler.step_tokens) is not None:
+            # The scheduler's limit leaves at least one token for a prompt.
+            wanted = step_tokens(self.waiting.running, self._clock.now_ps / PS_PER_S)
+            tokens = min(tokens, max(wanted, len(self.batch) + 1))
+        threshold = self.limits.long_prefill_token_threshold
+        if threshold and len(self.running) + len(self.waiting) > 1:
+            prompt_tokens = threshold
+        step = Step(tokens, prompt_tokens)
         self._schedule_running(step)
         if step.preempted:
             self._taken_ps = self._clock.now_ps
@@ -92,26 +100,6 @@ class VLLMReplica(EngineLoop[BlockNode]):
             self._wait_again(sequence)
         self._short = step.preempted or (step.budget > 0 and len(self.waiting) > 0)
         return step
-
-    def _step_tokens(self) -> int:
-        """Return the token budget of a step, the lower of the engine's and scheduler's limits.
-
-        The scheduler's limit leaves at least one token for a prompt.
-        """
-        most, scheduler = self.limits.max_num_batched_tokens, self.scheduler
-        if (step_tokens := scheduler.step_tokens) is None:
-            return most
-        wanted = step_tokens(self.waiting.running, self._clock.now_ps / PS_PER_S)
-        return min(most, max(wanted, len(self.batch) + 1))
-
-    def _most_of_a_prompt(self) -> int:
-        """Return the maximum number of tokens that a prompt may get in a step.
-
-        ``long_prefill_token_threshold`` has no effect if only one request waits or runs.
-        """
-        threshold = self.limits.long_prefill_token_threshold
-        others = threshold and len(self.running) + len(self.waiting) > 1
-        return threshold if others else self.limits.max_num_batched_tokens
 
     # Part 1 of the engine, running requests: a decoding request gets a token, and an incomplete
     # prompt gets a chunk.
@@ -510,7 +498,11 @@ class AsyncVLLMReplica(VLLMReplica):
         flight = self._next or self._plan()
         if flight is None:
             return False
-        self._begin(flight)
+        self._now, self._computes_prompts = flight, True
+        self.running.pending = set(flight.tokens)
+        flight.start_ps = self._clock.now_ps + self._delay_ps(prompts=bool(flight.step.chunks))
+        end_ps = flight.start_ps + flight.took_ps
+        self._clock.at(end_ps, END, self.index, partial(self._end, flight))
         self._next = self._plan()
         return True
 
@@ -565,14 +557,6 @@ class AsyncVLLMReplica(VLLMReplica):
                 self.running.end_ahead(sequence)
 
     # Steps
-
-    def _begin(self, flight: StepInFlight) -> None:
-        self._now, self._computes_prompts = flight, True
-        self.running.pending = set(flight.tokens)
-        prompts = bool(flight.step.chunks)
-        flight.start_ps = self._clock.now_ps + self._delay_ps(prompts=prompts)
-        end_ps = flight.start_ps + flight.took_ps
-        self._clock.at(end_ps, END, self.index, partial(self._end, flight))
 
     def _end(self, flight: StepInFlight) -> None:
         self._now, self._computes_prompts = None, False

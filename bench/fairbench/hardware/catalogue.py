@@ -339,11 +339,11 @@ def load_profile(profile_id: str) -> TimingProfile:
         return profile_of_table(_derived()[profile_id], DERIVED)
     data = _load_json("engine_profiles.json")
     entry = data["profiles"][profile_id]
-    gpu, model, parallel, _ = profile_id.split("/")
+    gpu, model, parallel, source = profile_id.split("/")
     memory, degree = _load_json("kv_pools.json"), int(parallel[2:])
     pool = memory["pools"][f"{gpu}/{model}"]
     coefficients = entry["coefficients_ms"]
-    if profile_id.split("/")[3].startswith("vllm-"):
+    if source.startswith("vllm-"):
         vocabulary = model_configs()[model]["config"]["vocab_size"]
         coefficients = with_serving(coefficients, gpu, vocabulary)
     return TimingProfile(

@@ -158,19 +158,11 @@ class OldFlag:
         )
 
 
-class HasParts:
-    """The optional methods (hooks) of a scheduler, in groups that are called parts.
+class HasOptionalHooks:
+    """The optional hooks of a scheduler, all None by default.
 
-    A scheduler declares an optional part of the interface by defining its methods (``Parts``). The
-    host works without a part whose methods are None. A scheduler can also set its hooks to methods
-    or to None in its constructor.
-
-    | part | methods | |---|---| | charging of whole batches | ``on_steps`` | | charging by request
-    | ``on_request_tokens`` | | charging of GPU time | ``on_prompt_time``, ``on_gpu_time`` | |
-    correction of charges before real servers | ``on_read`` | | choice of the requests that lose
-    memory | ``retraction_order`` | | size of a step | ``step_tokens`` | | time of a pass |
-    ``pass_s`` | | choice between prompts and decoding | ``decodes_first``, ``on_iteration`` | |
-    sorting of the engine's own queue | ``sort_queue``, ``chunk_limit`` |
+    A scheduler declares an optional hook by defining the method, which ``OptionalHooks`` describes,
+    or by setting the hook in its constructor. The host works without the hooks that are None.
     """
 
     on_steps: Callable[[int, Mapping[str, int]], None] | None = None
@@ -200,14 +192,14 @@ class HasParts:
                 )
 
 
-class LocalScheduler(HasParts, ABC):
+class LocalScheduler(HasOptionalHooks, ABC):
     """A local scheduler: the order of the requests that wait at one worker.
 
     Subclass this class to write a scheduler.
 
     The subclass must define ``name`` and a frozen dataclass ``Params``, and take ``Params`` in its
-    constructor. ``--set name.field=value`` sets a field of ``Params``. The protocol ``Parts``
-    describes the optional hooks.
+    constructor. ``--set name.field=value`` sets a field of ``Params``. The protocol
+    ``OptionalHooks`` describes further hooks.
     """
 
     name: ClassVar[str]
@@ -422,8 +414,8 @@ class Router(ABC):
         raise RunFailed(f"router {self.name} does not support adding or removing workers")
 
 
-class Parts(Protocol):
-    """The optional methods of a local scheduler, grouped into parts as listed in ``HasParts``."""
+class OptionalHooks(Protocol):
+    """The optional hooks of a local scheduler."""
 
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
         """Charge all clients for decode steps of their running requests.
@@ -512,7 +504,9 @@ class Parts(Protocol):
         """
 
 
-PARTS = {
-    name: method for name, method in vars(Parts).items() if isfunction(method) and name[0] != "_"
+OPTIONAL_HOOKS = {
+    name: method
+    for name, method in vars(OptionalHooks).items()
+    if isfunction(method) and name[0] != "_"
 }
-"""The optional methods of a local scheduler, by name."""
+"""The optional hooks of a local scheduler, by name."""

@@ -14,7 +14,7 @@ constructor, and its hooks must have correct names and accept the host's argumen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
 from inspect import isfunction, signature
@@ -25,7 +25,7 @@ from fairbench.doors import find_in_clone, not_loaded, registered
 from fairbench.errors import UsageError, unknown_name
 from fairbench.files.reader import classes_in, files_named
 from fairbench.named import imported
-from fairbench.schedulers.base import PARTS, LocalScheduler, Router
+from fairbench.schedulers.base import OPTIONAL_HOOKS, LocalScheduler, Router
 from fairbench.schedulers.params import PartParams, make_params, params_of
 
 # the similarity (0 to 1) from which a method's name counts as a misspelt hook
@@ -70,9 +70,10 @@ def wrong_parameters(
     made = ("params",) if base is LocalScheduler else ("params", "workers")
     if scheduler.__init__ is object.__init__:
         return f"needs a method __init__(self, {', '.join(made)})"
-    parts = PARTS.items() if base is LocalScheduler else ()
-    hooks = (*_hooks(base), *parts)
-    passed = {name: tuple(signature(hook).parameters)[1:] for name, hook in hooks}
+    hooks = {n: hook for n, hook in vars(base).items() if isfunction(hook) and n[0] != "_"}
+    if base is LocalScheduler:
+        hooks |= OPTIONAL_HOOKS
+    passed = {name: tuple(signature(hook).parameters)[1:] for name, hook in hooks.items()}
     for name, arguments in {"__init__": made, **passed}.items():
         own = getattr(scheduler, name)
         if not isfunction(own):
@@ -85,39 +86,35 @@ def wrong_parameters(
     return ""
 
 
-def _hooks(base: type) -> Iterator[tuple[str, Callable[..., Any]]]:
-    return ((n, f) for n, f in vars(base).items() if isfunction(f) and not n.startswith("_"))
-
-
 # Schedulers are listed by import path, so that a command imports only the schedulers that it runs.
 # Schedulers of other projects and of single studies are registered as entry points.
 LOCALS = {
     "fcfs": "fairbench.schedulers.local.fcfs:FCFS",
     "lpm": "fairbench.schedulers.local.lpm:LPM",
-    "lpm-client-cap": "fairbench.schedulers.local.lpm:ClientCappedLPM",
+    "lpm-client-cap": "fairbench.schedulers.local.lpm_client_cap:ClientCappedLPM",
     "vtc": "fairbench.schedulers.local.vtc:VTC",
     "vtc-predict": "fairbench.schedulers.local.vtc_predict:PredictiveVTC",
     "vtc-match": "fairbench.schedulers.local.vtc_match:MatchingVTC",
-    "lcf": "fairbench.schedulers.local.vtc:LCF",
+    "lcf": "fairbench.schedulers.local.lcf:LCF",
     "rpm": "fairbench.schedulers.local.rpm:RPM",
     "preble-groups": "fairbench.schedulers.local.preble_groups:PrebleGroups",
     "dlpm": "fairbench.schedulers.local.dlpm:DLPM",
     "dlpm-hold": "fairbench.schedulers.local.dlpm_hold:HoldingDLPM",
     "priority": "fairbench.schedulers.local.priority:Priority",
-    "sglang-priority": "fairbench.schedulers.local.priority:SGLangPriority",
+    "sglang-priority": "fairbench.schedulers.local.sglang_priority:SGLangPriority",
     "edf": "fairbench.schedulers.local.edf:EDF",
     "dlpm-edf": "fairbench.schedulers.local.dlpm_edf:DLPMThenEDF",
     "edf-dlpm": "fairbench.schedulers.local.edf_dlpm:EDFThenDLPM",
 }
 
 ROUTERS = {
-    "round-robin": "fairbench.schedulers.routing.baselines:RoundRobin",
-    "client-round-robin": "fairbench.schedulers.routing.baselines:ClientRoundRobin",
-    "least-loaded": "fairbench.schedulers.routing.baselines:LeastLoaded",
+    "round-robin": "fairbench.schedulers.routing.round_robin:RoundRobin",
+    "client-round-robin": "fairbench.schedulers.routing.client_round_robin:ClientRoundRobin",
+    "least-loaded": "fairbench.schedulers.routing.least_loaded:LeastLoaded",
     "preble-e2": "fairbench.schedulers.routing.preble_e2:PrebleE2",
     "d2lpm": "fairbench.schedulers.routing.d2lpm:D2LPM",
     "fair-finish": "fairbench.schedulers.routing.fair_finish:FairFinish",
-    "power-of-two": "fairbench.schedulers.routing.baselines:PowerOfTwo",
+    "power-of-two": "fairbench.schedulers.routing.power_of_two:PowerOfTwo",
 }
 
 # Each value of `--scheduler` stands for a router and a local scheduler.
@@ -206,7 +203,7 @@ def router_class(name: str) -> type[Router]:
     return found
 
 
-def params_part(router: str) -> str:
+def params_owner(router: str) -> str:
     """Return the name before ``.`` in the settings of a router, usually the router's name."""
     return PARAMS_OF.get(router, router)
 
@@ -262,7 +259,7 @@ def build_local(name: str, settings: Mapping[str, Any]) -> LocalScheduler:
 def build_router(name: str, settings: Mapping[str, Any], workers: int) -> Router:
     """Return a new router for ``workers`` workers; ``build_local`` describes ``settings``."""
     router: Any = router_class(name)
-    built: Router = router(make_params(params_part(name), router.Params, settings), workers)
+    built: Router = router(make_params(params_owner(name), router.Params, settings), workers)
     return built
 
 

@@ -28,7 +28,9 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
     than 32 bits.
     """
     # The text has one character for each byte of the token ids.
-    text = str(_bytes_of(token_ids), "latin-1")
+    if not (isinstance(token_ids, array) and token_ids.typecode == "I"):
+        token_ids = array("I", token_ids)
+    text = str(memoryview(token_ids).cast("B"), "latin-1")
     pages: list[str] = []
     start, size = 0, FIRST_PAGE_TOKENS * ID_BYTES
     while start < len(text):
@@ -44,12 +46,6 @@ def narrow(ids: Sequence[int]) -> Sequence[int]:
         return array("I", ids)
     except OverflowError:
         return array("I", [(one ^ one >> 32) & 0xFFFFFFFF for one in ids])
-
-
-def _bytes_of(token_ids: Sequence[int]) -> memoryview:
-    if isinstance(token_ids, array) and token_ids.typecode == "I":
-        return memoryview(token_ids).cast("B")
-    return memoryview(array("I", token_ids)).cast("B")
 
 
 def prompt_apart(ids: Sequence[int], apart: Hashable) -> Prompt:

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, Protocol
 from fairbench.core import Prompt, Request, prompt_tokens
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS, Node, head_of
 
+CLIP_MAX_NEW_TOKENS = 4096  # maximum number of output tokens that SGLang reserves memory for
+
 
 class Scan(Protocol):
     """An iterator over waiting requests in an order that was fixed when the scan was created."""

@@ -114,7 +114,6 @@ class FileBlocks:
     """
 
     def __init__(self, path: Path, names: tuple[str, ...]) -> None:
-
         self._path = path
         self._schema = _schema(names)
         self._bytes = 0

@@ -9,8 +9,7 @@ from annotated_types import Ge
 
 from fairbench.core import Request
 from fairbench.schedulers.params import Fraction, Positive, PositiveInt
-from fairbench.schedulers.routing.baselines import two_of
-from fairbench.schedulers.routing.bases import lowest
+from fairbench.schedulers.routing.bases import lowest, two_of
 from fairbench_rivals.routing.history_tree import HistoryRouter
 
 CHARS_PER_TOKEN = 4

@@ -10,14 +10,21 @@ from typing import Any
 
 from fairbench.core import Request, Segment
 from fairbench.report.pages.markdown import table
-from fairbench.schedulers.base import LocalScheduler, Parts, Router, RunningView, Scan, WaitingView
+from fairbench.schedulers.base import (
+    LocalScheduler,
+    OptionalHooks,
+    Router,
+    RunningView,
+    Scan,
+    WaitingView,
+)
 from fairbench.schedulers.views import ClientLoad, FleetView, Running, WorkerLoad
 
 # The page shows the fields of the classes in ``VALUES``.
 VALUES: tuple[type, ...] = (Request, Segment, Running, ClientLoad, WorkerLoad)
 ALIASES = {"Prompt": "tuple[Segment, ...]"}
 FINAL = re.compile(r"Final\[(.*)\]")
-PARTS = (
+SECTIONS = (
     ("WaitingView", WaitingView, "`select` gets the waiting queue as a `WaitingView`"),
     (
         "Scan",
@@ -30,7 +37,7 @@ PARTS = (
         LocalScheduler,
         "a local scheduler has these hooks; only `select` is required",
     ),
-    ("Parts", Parts, "a local scheduler may have these further hooks"),
+    ("OptionalHooks", OptionalHooks, "a local scheduler may have these further hooks"),
     ("Router", Router, "a router has these hooks; only `route` is required"),
     ("FleetView", FleetView, "`setup.fleet` shows the workers to a router"),
 )
@@ -38,7 +45,7 @@ PARTS = (
 
 def scheduler_interface() -> str:
     """Return the page's sections: one per class of values, and one per interface."""
-    sections = [*map(_values, VALUES), *(_section(*part) for part in PARTS)]
+    sections = [*map(_values, VALUES), *(_section(*section) for section in SECTIONS)]
     return "\n".join(sections)
 
 

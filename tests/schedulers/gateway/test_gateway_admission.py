@@ -13,9 +13,10 @@ from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.gateway.build import build_gateway, with_admission
 from fairbench.schedulers.gateway.registry import AdmissionParams
 from fairbench.schedulers.gateway.rerouting import Rerouting, rerouting
-from fairbench.schedulers.routing.baselines import LeastLoaded, RoundRobin
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.fair_finish import FairFinish
+from fairbench.schedulers.routing.least_loaded import LeastLoaded
+from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.schedulers.views import WorkerLoad
 from tests.schedulers.gateway.gateway_helpers import Emptiest
 from tests.strategies import examples

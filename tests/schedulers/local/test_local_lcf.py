@@ -6,7 +6,8 @@ import pytest
 
 from fairbench.core import NoBound
 from fairbench.errors import UsageError
-from fairbench.schedulers.local.vtc import LCF, VTC
+from fairbench.schedulers.local.lcf import LCF
+from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.registry import build_local
 from tests.schedulers.local.local_desk import Desk
 from tests.schedulers.local.local_requests import Calls

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from fairbench.errors import UsageError
 from fairbench.schedulers.base import Setup
-from fairbench.schedulers.local.lpm import LPM, ClientCappedLPM
+from fairbench.schedulers.local.lpm import LPM
+from fairbench.schedulers.local.lpm_client_cap import ClientCappedLPM
 from fairbench.schedulers.registry import build_local
 from tests.schedulers.local.local_desk import Desk
 from tests.schedulers.local.local_server import Server, call

@@ -4,7 +4,8 @@ import pytest
 
 from fairbench.errors import UsageError
 from fairbench.schedulers.base import Setup
-from fairbench.schedulers.local.priority import Priority, SGLangPriority
+from fairbench.schedulers.local.priority import Priority
+from fairbench.schedulers.local.sglang_priority import SGLangPriority
 from fairbench_rivals.local.fairserve import FairServe
 from tests.schedulers.local.local_server import Server, call
 

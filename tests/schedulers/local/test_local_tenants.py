@@ -13,7 +13,8 @@ from fairbench.core import NoBound, Request
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.dlpm_hold import HoldingDLPM
-from fairbench.schedulers.local.vtc import LCF, VTC
+from fairbench.schedulers.local.lcf import LCF
+from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.local.vtc_predict import PredictiveVTC
 from fairbench.tenants import ROOT, children_of, lineage, parent_of, tenants_of, with_tenants
 from tests.schedulers.local.local_desk import Desk

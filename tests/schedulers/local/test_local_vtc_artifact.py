@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fairbench.core import NoBound, ServiceBound
-from fairbench.schedulers.local.vtc import LCF, VTC
+from fairbench.schedulers.local.lcf import LCF
+from fairbench.schedulers.local.vtc import VTC
 from fairbench_studies.validation.slora.forms import ArtifactForm, EarlyArtifactForm, in_form
 from tests.schedulers.local.local_desk import Desk
 from tests.schedulers.local.local_requests import Calls

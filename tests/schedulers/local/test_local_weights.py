@@ -12,10 +12,11 @@ from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.queue import GatewayQueue
 from fairbench.schedulers.gateway.saturation import Detector
 from fairbench.schedulers.local.dlpm import DLPM
-from fairbench.schedulers.local.vtc import LCF, VTC
+from fairbench.schedulers.local.lcf import LCF
+from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.parts.worker_credits import WorkerCredit
-from fairbench.schedulers.routing.baselines import RoundRobin
 from fairbench.schedulers.routing.d2lpm import D2LPM
+from fairbench.schedulers.routing.round_robin import RoundRobin
 from tests.schedulers.local.local_requests import Calls
 from tests.schedulers.local.local_toy import ToyEngine
 from tests.schedulers.local.local_toy_load import DLPM_UNIT, QUANTUM, VTC_UNIT, Mix, overload, toy

@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.schedulers.parts.fleet import Fleet
-from fairbench.schedulers.routing.baselines import ClientRoundRobin, LeastLoaded, RoundRobin
+from fairbench.schedulers.routing.client_round_robin import ClientRoundRobin
+from fairbench.schedulers.routing.least_loaded import LeastLoaded
+from fairbench.schedulers.routing.round_robin import RoundRobin
 from tests.schedulers.routing.router_helpers import answer, request
 
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.parts import worker_credits
 from fairbench.schedulers.peers import Exchanges
-from fairbench.schedulers.routing.baselines import LeastLoaded
 from fairbench.schedulers.routing.d2lpm import D2LPM
+from fairbench.schedulers.routing.least_loaded import LeastLoaded
 from tests.schedulers.routing.router_helpers import answer, request
 from tests.strategies import examples
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairbench.schedulers.routing.baselines import PowerOfTwo, two_of
-from fairbench.schedulers.routing.bases import draw
+from fairbench.schedulers.routing.bases import draw, two_of
+from fairbench.schedulers.routing.power_of_two import PowerOfTwo
 from fairbench_rivals.routing.aibrix_prefix_cache import AibrixPrefixCache
 from fairbench_rivals.routing.cache_aware import CacheAware
 from fairbench_rivals.routing.dynamo import Dynamo

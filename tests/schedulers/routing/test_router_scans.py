@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.schedulers.parts.fleet import as_bits, members
-from fairbench.schedulers.routing.baselines import LeastLoaded
 from fairbench.schedulers.routing.d2lpm import D2LPM
+from fairbench.schedulers.routing.least_loaded import LeastLoaded
 from fairbench_studies.preble.memserve import MemServe
 from tests.schedulers.routing.router_helpers import answer, request
 from tests.strategies import examples

@@ -536,17 +536,12 @@ class Gateway(HoldsRequests):
             for client in of.raised if changed is None else changed:
                 if client in of.raised:
                     raised.setdefault(client, {})[band] = of.raised[client]
-        totals = Totals(
-            self._changes.version, self._charged(changed), raised, self._waiting_bands()
-        )
-        return totals if changed is None else totals._replace(since=since)
-
-    def _waiting_bands(self) -> dict[str, tuple[int, ...]]:
         waiting: dict[str, tuple[int, ...]] = {}
         for band, queue in self._bands.items():
             for client in queue.waiting_clients():
                 waiting[client] = (*waiting.get(client, ()), band)
-        return waiting
+        totals = Totals(self._changes.version, self._charged(changed), raised, waiting)
+        return totals if changed is None else totals._replace(since=since)
 
     def _shared_by_band(self) -> dict[int, SharedCounters]:
         queues = self._bands.items()

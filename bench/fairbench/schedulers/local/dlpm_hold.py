@@ -75,15 +75,12 @@ class HoldingDLPM(DLPM):
         # SGLang's ``view.running`` lacks the requests that this pass has admitted.
         if not self.params.hold or not len(self._batch):
             return True
-        return not (self._someone_only_runs_in_credit(view, tenant) and self._is_heavy())
-
-    def _someone_only_runs_in_credit(self, view: WaitingView, tenant: str) -> bool:
-        waiting = self.credits.siblings(tenant, view.clients())
-        requests = self.credits.requests
-        return any(
+        waiting, requests = self.credits.siblings(tenant, view.clients()), self.credits.requests
+        only_runs_in_credit = any(
             credit > 0 and requests[node] and node not in waiting
             for node, credit in self.credits.members(tenant).items()
         )
+        return not (only_runs_in_credit and self._is_heavy())
 
     def _is_heavy(self) -> bool:
         floor, units = self.params.floor, step_units(self.setup.costs)

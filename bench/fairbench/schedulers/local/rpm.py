@@ -49,24 +49,21 @@ class RPM(LocalScheduler):
 
     def accepts(self, request: Request, now_s: float) -> bool:
         past = self._let_through.setdefault(request.client, deque(maxlen=self._limit))
-        if self.params.over == "delay":
-            past.append(self._first_room_s(past, now_s))
-            if past[-1] > now_s:
-                self._from_s[request] = past[-1]
-            return True
         sliding = self.params.window == "sliding"
+        if self.params.over == "delay":
+            from_s = max(now_s, past[-1]) if past else now_s
+            if len(past) == self._limit:
+                from_s = max(from_s, (past[0] if sliding else _minute_s(past[0])) + WINDOW_S)
+            past.append(from_s)
+            if from_s > now_s:
+                self._from_s[request] = from_s
+            return True
         start_s = now_s - WINDOW_S if sliding else _minute_s(now_s)
         # A request accepted exactly 60 s ago still counts.
         if len(past) == self._limit and past[0] >= start_s:
             return False
         past.append(now_s)
         return True
-
-    def _first_room_s(self, past: deque[float], now_s: float) -> float:
-        if len(past) < self._limit:
-            return max(now_s, past[-1] if past else now_s)
-        oldest_s = past[0] if self.params.window == "sliding" else _minute_s(past[0])
-        return max(now_s, past[-1], oldest_s + WINDOW_S)
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         for request in view.queue_order():

@@ -1,4 +1,4 @@
-"""The Virtual Token Counter ([VTC] Alg. 2), and its variant LCF, which does not lift counters."""
+"""The Virtual Token Counter ([VTC] Alg. 2)."""
 
 from __future__ import annotations
 
@@ -99,20 +99,3 @@ class VTC(FairScheduler):
         view: Literal["actual", "client"]
         view = "actual" if self.params.charge == "extend" else "client"
         return self._bound_or_reason(view, 0, "VTC Theorem 4.4", self.prices)
-
-
-class LCF(VTC):
-    """VTC without the lift: a returning client catches up on the service that it missed."""
-
-    name = "lcf"
-
-    @dataclass(frozen=True)
-    class Params(VTC.Params):
-        """The parameters of VTC without the lift."""
-
-        constants: ClassVar[tuple[str, ...]] = ("form", "input_weight", "output_weight", "preempt")
-
-        lift: Literal["none"] = "none"
-
-    def service_bound(self) -> ServiceBound | NoBound:
-        return NoBound(f"{self.name} bounds no service difference")

@@ -95,6 +95,14 @@ def any_of(workers: list[int], request: Request) -> int:
     return workers[int(draw(request.request_id) * len(workers))]
 
 
+def two_of(workers: list[int], request: Request) -> tuple[int, int]:
+    """Return two different random workers, or the only worker twice."""
+    count = len(workers)
+    first = int(draw(request.request_id) * count)
+    step = 1 + int(draw(request.request_id, 1) * (count - 1)) if count > 1 else 0
+    return workers[first], workers[(first + step) % count]
+
+
 def lowest(costs: dict[int, float]) -> list[int]:
     """Return the workers with the lowest cost."""
     least = min(costs.values())

@@ -12,7 +12,7 @@ from pydantic import FiniteFloat
 from fairbench.core import OUTPUT_PRICE, Request, Segment
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.charging.engine import GPU_TIME
-from fairbench.schedulers.location_tree import MAX_NODES, BoundedTree, RecentNode
+from fairbench.schedulers.location_tree import MAX_NODES, BoundedTree
 from fairbench.schedulers.parts.fleet import Filling
 from fairbench.schedulers.parts.worker_credits import (
     Charge,
@@ -105,18 +105,15 @@ class D2LPM(CreditExchange, PrefixRouter):
         worker = self._fleet.least_loaded(preferred or available)  # Alg. 2 lines 7-8 and 14
         if self._filling is not None:
             worker = self._filling.instead_of(worker, available)
-        tokens = self._charged_tokens(request, found.node, worker)
+        tokens = request.input_tokens
+        if self.params.charge != "input":
+            # Engines compute at least one token of a cached prompt.
+            tokens = max(1, tokens - self._tree.cached_tokens(found.node).get(worker, 0))
         for client, cost in self._charging.dispatched(request, tokens, worker).items():
             self.credits.charge(client, worker, cost)  # Alg. 2 line 16
         self._tree.add(found, request.prompt, worker)  # Alg. 2 line 18
         self._fleet.dispatch(request, worker)  # Alg. 2 lines 15 and 17
         return worker
-
-    def _charged_tokens(self, request: Request, node: RecentNode, worker: int) -> int:
-        """Return the number of charged prompt tokens, at least 1 because engines compute one."""
-        if self.params.charge == "input":
-            return request.input_tokens
-        return max(1, request.input_tokens - self._tree.cached_tokens(node).get(worker, 0))
 
     @property
     def wants_gpu_time(self) -> bool:

@@ -11,7 +11,7 @@ from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.params import NotNegative, NotNegativeInt, Positive
 from fairbench.schedulers.parts.preble_costs import Autoscaler, EvictionCost, LoadCost, PromptMatch
-from fairbench.schedulers.parts.preble_tree import NOWHERE, PrebleNode, PrebleTree
+from fairbench.schedulers.parts.preble_tree import NOWHERE, PrebleTree
 from fairbench.schedulers.parts.preble_windows import TimeModel, Windows
 from fairbench.schedulers.routing.bases import PrefixRouter
 
@@ -115,15 +115,11 @@ class PrebleE2(PrefixRouter):
         if loads[chosen] == heaviest and heaviest / self.params.rebalance_threshold > lightest:
             return self._fleet.in_turn(loads.lightest(everyone))
         key = self._scaler.overloaded(match.node, chosen, now_s)
-        return chosen if key is None else self._replicate(key, chosen)
-
-    def _replicate(self, key: PrebleNode, worker: int) -> int:
-        """Return the least loaded GPU without the prefix, or ``worker`` if all GPUs have it."""
-        without = self._fleet.everyone & ~key.workers
-        if not without:
-            return worker
-        to = self._fleet.in_turn(self._windows.loads.lightest(without))
-        self._scaler.move_half(key, worker, self._windows[worker], to, self._tree)
+        if key is None or not (without := everyone & ~key.workers):
+            return chosen
+        # The prefix is replicated to the least loaded GPU that lacks it.
+        to = self._fleet.in_turn(loads.lightest(without))
+        self._scaler.move_half(key, chosen, self._windows[chosen], to, self._tree)
         return to
 
     def _cheapest(self, among: int, match: PromptMatch) -> int:

@@ -1,11 +1,11 @@
-"""Test that a host asks only for the parts that a scheduler has, and refuses half a part."""
+"""Test that a host calls only the hooks that a scheduler has, and refuses half a pair of hooks."""
 
 from dataclasses import dataclass
 
 import pytest
 
 from fairbench.errors import UsageError
-from fairbench.schedulers.base import PARTS, HasParts, LocalScheduler
+from fairbench.schedulers.base import OPTIONAL_HOOKS, HasOptionalHooks, LocalScheduler
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.edf import EDF
 from fairbench.schedulers.local.fcfs import FCFS
@@ -14,8 +14,8 @@ from fairbench.schedulers.local.vtc_predict import PredictiveVTC
 from fairbench.schedulers.registry import schedulers_in
 
 
-def parts_of(scheduler):
-    return {name for name in PARTS if getattr(scheduler, name) is not None}
+def hooks_of(scheduler):
+    return {name for name in OPTIONAL_HOOKS if getattr(scheduler, name) is not None}
 
 
 CHARGING = {"on_steps", "on_read"}
@@ -23,7 +23,7 @@ TIME = {"on_prompt_time", "on_gpu_time"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "params", "parts"),
+    ("kind", "params", "hooks"),
     [
         (FCFS, {}, set()),
         (VTC, {}, CHARGING),
@@ -34,13 +34,13 @@ TIME = {"on_prompt_time", "on_gpu_time"}
         (EDF, {"chunks": True}, {"on_request_tokens", "retraction_order", "step_tokens"}),
     ],
 )
-def test_a_scheduler_has_the_parts_of_its_parameters(kind, params, parts):
-    assert parts_of(kind(kind.Params(**params))) == parts
+def test_a_scheduler_has_the_hooks_of_its_parameters(kind, params, hooks):
+    assert hooks_of(kind(kind.Params(**params))) == hooks
 
 
-def test_every_part_has_a_default_and_is_described():
-    assert set(vars(HasParts)["__annotations__"]) == PARTS.keys()
-    assert all(method.__doc__ for method in PARTS.values())
+def test_every_optional_hook_has_a_default_and_is_described():
+    assert set(vars(HasOptionalHooks)["__annotations__"]) == OPTIONAL_HOOKS.keys()
+    assert all(method.__doc__ for method in OPTIONAL_HOOKS.values())
 
 
 def test_a_subclass_that_counts_tokens_itself_is_told_each_client():
@@ -51,7 +51,7 @@ def test_a_subclass_that_counts_tokens_itself_is_told_each_client():
     assert Doubled(VTC.Params()).on_steps is None
 
 
-def test_a_subclass_keeps_its_own_part():
+def test_a_subclass_keeps_its_own_hook():
     class Watching(DLPM):
         def on_steps(self, steps, running):
             self.charging.steps(steps, running)
@@ -60,7 +60,7 @@ def test_a_subclass_keeps_its_own_part():
 
 
 @pytest.mark.parametrize("method", sorted(TIME))
-def test_half_a_part_is_refused_when_the_class_is_defined(method):
+def test_half_a_pair_of_hooks_is_refused_when_the_class_is_defined(method):
     with pytest.raises(UsageError, match=f"class Half: defines {method}, and must also define on_"):
         type("Half", (FCFS,), {method: lambda *_: None})
 
@@ -74,7 +74,7 @@ def test_a_fair_scheduler_that_forgets_to_charge_is_refused_when_it_is_defined(k
         type("Forgets", (kind,), {hook: lambda self, *_: None})
 
 
-# schedulers as users wrote them before parts existed
+# schedulers as users wrote them before optional hooks existed
 
 
 class Ordered(FCFS):
@@ -100,8 +100,8 @@ class Counting(LocalScheduler):
 
 
 def test_flags_of_the_earlier_interface_may_stay_beside_their_methods():
-    assert parts_of(Ordered(FCFS.Params())) == {"retraction_order"}
-    assert parts_of(Counting()) == {"on_request_tokens"}
+    assert hooks_of(Ordered(FCFS.Params())) == {"retraction_order"}
+    assert hooks_of(Counting()) == {"on_request_tokens"}
     assert Ordered.orders_retraction
     assert not FCFS.orders_retraction
 
@@ -121,7 +121,7 @@ def test_a_flag_set_in_a_constructor_is_refused_with_the_line_to_write(flag, met
         setattr(FCFS(FCFS.Params()), flag, False)
 
 
-def test_a_part_with_other_parameters_is_refused_in_a_users_file(tmp_path):
+def test_a_hook_with_other_parameters_is_refused_in_a_users_file(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(
         "from fairbench.schedulers.local.fcfs import FCFS\n"
