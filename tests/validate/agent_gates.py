@@ -3,14 +3,13 @@
     FAIRBENCH_DATA=FOLDER python tests/validate/agent_gates.py [SEED ...]
 
 The measured runs are those of zetxqx/thunderagent-original-verification (13-llm-d-router-sweep).
-Their corpus cannot be fetched, so these runs draw other sessions of the same recorder, with the
-measured rules: sessions of at most 245,000 prompt tokens, nothing shared by two sessions, pauses
+The measured sessions cannot be fetched, so simulations draw other sessions of the same recorder by
+the measured rules: prompts have at most 245,000 tokens, sessions share no prefix, and pauses are
 capped at 10 s.
 
-Published means of the measured corpus are adopted. A pause takes about 1 s, and the lengths of
-prompts and answers are scaled to the means by the number of a session's turn (RESULTS.md
-@64c009eb). Everything else comes from data sheets and settings. Nothing is fitted to the measured
-hit rates, throughputs or waits.
+Pauses (about 1 s) and the lengths of prompts and answers in each turn are scaled to published means
+of the measured sessions (RESULTS.md @64c009eb). All other inputs come from data sheets and
+settings. No input is fitted to measured hit rates, throughputs or waits.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ class Growth(NamedTuple):
     """Factors of lengths in recorded turns, counted from 0, up to a session's turn ``last_turn``.
 
     With these factors, simulated prompts and answers are on average as long as those published for
-    the measured corpus: 26,760, 47,276, 57,355, 67,557 and 90,509 tokens in a prompt, and 363, 684,
-    730, 773 and 819 tokens in an answer.
+    the measured sessions: 26,760, 47,276, 57,355, 67,557 and 90,509 tokens in a prompt, and 363,
+    684, 730, 773 and 819 tokens in an answer.
     """
 
     last_turn: float
@@ -119,7 +118,7 @@ ARMS: dict[str, dict[str, Any]] = {
 
 
 def prepared_sessions(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the sessions with the rules and means of the measured corpus."""
+    """Yield the sessions with the rules and means of the measured sessions."""
     for session in map(json.loads, lines):
         if max(turn["in"] for turn in _turns(session["requests"])) > MOST_INPUT:
             continue
@@ -136,7 +135,7 @@ def _scale_lengths(
 ) -> None:
     """Scale prompts and answers by the number of the turn.
 
-    A prompt shares the same part of the previous prompt of its agent as in the record.
+    A prompt shares as large a part of its agent's previous prompt as in the record.
     """
     before: list[int] = []
     kept: list[int] = []

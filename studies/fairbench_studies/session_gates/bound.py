@@ -1,10 +1,10 @@
-"""The work that every scheduler must do at the default load, and a lower bound of its P99 TTFT.
+"""The work that every scheduler must do at the default load, and a lower bound of the P99 TTFT.
 
     FAIRBENCH_DATA=FOLDER python studies session-gates-bound [SEED ...]
 
 The script simulates the runs that results/tables/session-gates-bound.csv lacks, by default for
 seeds 61 to 65, and writes a table into docs/reference/gates.md. A run has no gate and unlimited KV
-memory, so no context has to be computed twice. The numbers are computed from the calls of this run.
+memory, so no context has to be computed twice. The table is computed from the calls of these runs.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from fairbench_studies.session_gates.ceiling import SEEDS, UNLIMITED, spec_of
 from fairbench_studies.session_gates.table import DP, PAGE, RATES
 
 TABLE = TABLES / "session-gates-bound.csv"
-MOST_BATCH = 64  # requests that a replica of the workload ``sessions`` decodes at once
+MOST_BATCH = 64  # most requests that a replica of workload ``sessions`` decodes at once
 
 
 class Calls(NamedTuple):
     """The finished calls of a run that belong to its window; each array has shape (n_calls,).
 
     ``new`` is the number of prompt tokens that no earlier call has computed. ``pause_s`` is the
-    time from the end of the session's previous call; NaN for a first call. Calls of sub-agents
-    overlap with the previous call, so their pause is 0.
+    time from the end of the session's previous call to the arrival of a call, and NaN for the first
+    call of a session. Calls of sub-agents overlap with the previous call, so their pause is 0.
     """
 
     prompt: Floats
@@ -72,12 +72,12 @@ def necessary(
 ) -> dict[str, Any]:
     """Return the necessary work of the calls, as fractions of the time of all replicas.
 
-    - ``prefill``: every new token is computed once, and everything else is cached.
+    - ``prefill``: every new token is computed once, and all other prompt tokens are cached.
     - ``decode``: every token of an answer is decoded in the largest batch that fits into memory.
-    - ``recompute``: contexts that the memory cannot keep during pauses are computed again. Memory
-      is used by running calls, for the time that they take alone, and then by the contexts for
-      which a second of memory saves the most work (a fractional knapsack, so a lower bound).
-    - ``lone_p99_s``: the P99 of the TTFT of calls that run alone with everything cached.
+    - ``recompute``: contexts that memory cannot keep during pauses are computed again. Memory
+      serves running calls for the time that they take alone, and then keeps the contexts for which
+      a second of memory saves the most work (a fractional knapsack, so a lower bound).
+    - ``lone_p99_s``: the P99 TTFT if each call runs alone and only new tokens are computed.
     """
     pairs = zip(calls.prompt - calls.new, calls.new, strict=True)
     first_s = np.array([costs.prefill_s(int(cached), int(new)) for cached, new in pairs])
