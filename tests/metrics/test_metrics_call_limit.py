@@ -21,6 +21,7 @@ from fairbench_studies.limit.call_limit import call_times, least_makespan_by_cal
 from tests.invariants import run_checked
 from tests.metrics.metrics_helpers import facts, log, programs, requests
 from tests.sim.sim_helpers import Home
+from tests.slow_params import slow
 from tests.strategies import examples
 
 PRICES = WorkPrices(*[0.0] * 6, lone_first_s=3.0, lone_token_s=1.0, lone_context_s=0.0)
@@ -193,7 +194,10 @@ def test_a_think_time_that_is_too_long_is_caught():
     assert least_s(tables(late), prices) > max(row["finish_s"] for row in rows)
 
 
-@pytest.mark.parametrize("scheduler", sorted(PAIRS))
+FAST = ("d2lpm", "fair-finish", "fcfs", "vtc")
+
+
+@pytest.mark.parametrize("scheduler", [*FAST, *slow(*sorted(PAIRS.keys() - FAST))])
 def test_no_scheduler_is_faster_than_its_limit_call_by_call(scheduler):
     spec = {"workload": "chat", "dp": 2, "num_programs": 6, "scheduler": scheduler}
     result = run_checked(resolve(spec))

@@ -26,6 +26,7 @@ def test_a_slowed_profile_takes_several_times_as_long(profile_id):
     assert replace(slow.pool, host_gb_s=profile.pool.host_gb_s) == profile.pool
 
 
+@pytest.mark.slow
 def test_a_slowed_cluster_takes_several_times_as_long():
     # With one program, calls wait only for the engine and for think times, which stay the same.
     spec = resolve({"workload": "tot", "num_programs": 1, "clients": 1, "scenario": "none"})

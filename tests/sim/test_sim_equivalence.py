@@ -198,6 +198,7 @@ for scheduler in ("d2lpm", "preble", "vtc"):
 """
 
 
+@pytest.mark.slow
 def test_parquet_content_does_not_depend_on_the_hash_seed():
     source = Path(fairbench.__file__).resolve().parents[1]
     printed = []

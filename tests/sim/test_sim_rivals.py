@@ -35,15 +35,16 @@ LOCALS = {
     "prefill-share": {},
     "prefill-share-auto": {},
 }
-LONG = ["edf-textbook"]
-NAMES = [*(name for name in LOCALS if name not in LONG), *slow(*LONG)]
 SGLANG_ONLY = [
     name
     for name, kind in zip(LOCALS, map(local_class, LOCALS), strict=True)
     if kind.sglang_since is not None or kind.decodes_first is not None
 ]
-# In the fast suite, the other policies run on vLLM in the same way.
+# In the fast suite, similar policies stand for these.
 AKIN = ["dlpm-edf", "dlpm-upstream", "edf-textbook", "sglang-priority"]
+ONE_PARAMETER = ["dfs-weight", "lof", "prefill-share-auto", "random", "routing-key"]
+SLOW = [*AKIN, *ONE_PARAMETER]
+NAMES = [*(name for name in LOCALS if name not in SLOW), *slow(*SLOW)]
 OLDER = {"round-robin", "client-round-robin", "least-loaded", "preble-e2", "d2lpm"}
 
 

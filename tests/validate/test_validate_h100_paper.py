@@ -69,6 +69,7 @@ def shown_in(page, heading):
     return {row[0].replace("`", ""): row[1:] for row in rows}
 
 
+@pytest.mark.slow
 def test_the_table_shows_these_runs():
     rows = shown_in("studies/gpu.md", "The DLPM paper's setting")
     assert set(rows) == set(SCHEDULERS)
@@ -117,6 +118,7 @@ def waits_of_follow_ups(requests):
     return [admitted - at for client, depth, at, admitted in rows if depth and client != "client-0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lpm", "dlpm"])
 def test_follow_ups_reach_the_queue_before_the_pass_only_if_the_delay_is_short(name):
     path = RUNS / f"{name}-seed0" / "requests.parquet"

@@ -130,12 +130,14 @@ def test_a_replay_runs_every_program_of_every_user():
     assert sorted(starts.round(6).tolist()) == [0, 2, 4, 10, 14, 18]
 
 
+@pytest.mark.slow
 def test_the_policy_costs_time_on_the_host():
     slow, _ = replay(program_run(record(), "f"))
     fast, _ = replay(program_run(record(flags="--schedule-po lpm"), "f"))
     assert slow.latencies_s.mean() > 1.3 * fast.latencies_s.mean()
 
 
+@pytest.mark.slow
 def test_the_command_shows_valid_runs_and_fails(tmp_path):
     path = tmp_path / "runs.json"
     path.write_text(json.dumps([record(), record("two", flags="--schedule-po sjf")]))

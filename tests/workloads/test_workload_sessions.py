@@ -16,6 +16,7 @@ from fairbench.workloads.items import all_calls
 from fairbench.workloads.programs.replay import Session
 from tests.invariants import run_checked
 from tests.sim.sim_helpers import small_spec
+from tests.slow_params import slow
 
 FILE = str(Path(__file__).parents[1] / "data/weka_sessions.jsonl.gz")
 
@@ -71,7 +72,7 @@ def test_think_scale_multiplies_all_pauses():
         assert [b.delay_s for b in other.branches] == [4 * b.delay_s for b in one.branches]
 
 
-@pytest.mark.parametrize("scenario", ["none", "s1", "s2"])
+@pytest.mark.parametrize("scenario", ["s1", *slow("none", "s2")])
 def test_the_workload_runs_under_every_invariant(scenario):
     flags = {"scenario": scenario, "eviction": "max-min", "num_programs": 2, "request_rate": 0.1}
     result = run_checked(small_spec("dlpm", "sessions", flags=flags))

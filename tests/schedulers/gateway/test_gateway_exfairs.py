@@ -257,6 +257,7 @@ def test_two_runs_have_the_same_records(results):
     }
 
 
+@pytest.mark.slow
 def test_in_s1_exfairs_orders_otherwise_than_fcfs_and_is_about_as_unfair(results):
     """Nearly all answers are late, so numbers follow service, and fairness gains little."""
     jain = {name: result.summary["jain_index"] for name, result in results.items()}

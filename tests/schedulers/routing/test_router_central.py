@@ -249,6 +249,7 @@ def run_of(spec, *, costs=True):
     return simulation.result(True, None)
 
 
+@pytest.mark.slow
 def test_the_cost_is_charged_to_the_iterations_of_a_cluster():
     """The first iteration starts 2 x 0.31 ms later, because no other request waits."""
     spec = small_spec("central-dlpm", "chat", dp=2)
@@ -278,6 +279,7 @@ def sends_in_a_last_iteration(result):
     )
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 50),
     workload=st.sampled_from(["chat", "judge"]),

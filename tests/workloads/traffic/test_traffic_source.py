@@ -93,6 +93,7 @@ def test_sources_of_arrivals_follow_the_interface(source: ArrivalSource):
         assert hasattr(source, name)
 
 
+@pytest.mark.slow
 def test_a_recorded_trace_is_served_as_recorded():
     plans = trace_plans(ROWS, SPEC)
     requests, summary = simulated(SPEC, plans)
@@ -110,6 +111,7 @@ def test_a_seed_moves_no_recorded_time():
     assert once == again == [0.25, 3.5]
 
 
+@pytest.mark.slow
 def test_a_population_of_many_clients_is_served():
     plans = population(SPEC, seed=1, size=300)
     requests, summary = simulated(SPEC, plans)
