@@ -42,7 +42,7 @@ TABLES = frozenset({"weights", "goodput"})
 
 # ``PROFILE`` is a name in the manifest's list of chosen values, but no key of an experiment file.
 PROFILE = "timing profile"  # the parts of a timing profile's id other than GPU and model
-# The keys ``OF_THE_WORKLOAD`` may be keys of the workload or of the experiment file.
+# A workload or an experiment file can set the keys ``OF_THE_WORKLOAD``.
 OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")
 
 

@@ -327,7 +327,8 @@ def _lacking_output(
     The slope changes when a call's first and last tokens were due, and when they came.
 
     Returns:
-        For each piece: its start and end in seconds, and the missing tokens at start and end.
+        For each linear piece of all calls: start and end in seconds, and missing output tokens at
+        the start and at the end, each of shape (calls,).
     """
     requests, pace = calls.requests, calls.alone.per_token_s
     whole, made = calls.output_tokens[rows], requests.output_tokens[rows]

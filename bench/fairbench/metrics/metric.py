@@ -104,7 +104,7 @@ class Display(Enum):
 class Shown(NamedTuple):
     """How a metric appears in one display, as a column, line or headline.
 
-    - ``position`` sets the order in the display.
+    - ``position`` sorts the metrics of the display; the lowest position comes first.
     - ``heading`` and ``form`` replace the metric's own heading and form.
     - ``dropped`` is the order in which columns are left out of a table that is too wide, the lowest
       number first. A column with None is never left out.

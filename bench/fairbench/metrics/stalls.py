@@ -266,7 +266,7 @@ def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps
 def _held_up_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
     """Return the seconds for which the given prompts held up each answer, shape (answers,).
 
-    The delay by a prompt is spread evenly over the period in which the prompt is computed.
+    The delay caused by a prompt is spread evenly over the period in which the prompt is computed.
     """
     at, first = np.unique(prompts.stretch, return_index=True)
     if not len(at):

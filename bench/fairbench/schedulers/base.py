@@ -449,7 +449,8 @@ class OptionalHooks(Protocol):
 
         Only a gateway calls ``on_read``, because it charges a prompt before the cached part is
         known. The gateway calls ``on_read`` once for each request, before ``on_finish``. The
-        scheduler charges or refunds the difference.
+        scheduler charges or refunds the difference between the correct charge and the earlier
+        charge.
         """
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:

@@ -42,8 +42,8 @@ class ClientPlan:
 
     ``disguise`` changes the client's programs. If ``copied`` is a client's plan, the padding of the
     disguise begins like that client's latest program. ``in_flight`` limits the client's running
-    programs. ``reaction`` names a function that starts waiting programs if it returns True for an
-    ended request of the client.
+    programs. ``reaction`` names a function that is called when a request of the client ends; if it
+    returns True, all waiting programs of the client start.
     """
 
     index: int
