@@ -72,7 +72,7 @@ def read_pairs(
     for key in allowed:
         if key not in known:
             raise unknown_name("--allow", key, known)
-    # If ``scheduler`` may differ, the router and the local scheduler may differ, too.
+    # ``--allow scheduler`` also allows different routers and different local schedulers.
     parts = SCHEDULING if "scheduler" in allowed else ()
     causes = _pair_over_changes(before, after, {*allowed, *parts})
     _refuse_unlike(before, after, current)

@@ -135,8 +135,8 @@ def values_of(read: Callable[[str], Any]) -> Callable[[str, str], list[Any]]:
 def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
     """Parse ``--goodput`` words ``[NAME.]LATENCY:TIME`` into a table of times.
 
-    The keys of the result are ``[NAME.]LATENCY``. Without any word, the result is None. Raises
-    UsageError for an invalid or repeated target.
+    The keys of the result are ``[NAME.]LATENCY``. If ``texts`` is None or empty, the result is
+    None. Raises UsageError for an invalid or repeated target.
     """
     given: dict[str, str] = {}
     words = [text.replace(",", " ").split() or [text] for text in texts or ()]

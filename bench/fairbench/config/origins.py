@@ -40,7 +40,7 @@ IMPLIED = frozenset(
 NOT_RECORDED = frozenset({"settings", "tag", "backend", "workload", GIVEN})
 TABLES = frozenset({"weights", "goodput"})
 
-# ``PROFILE`` is a name in the manifest's list of chosen values, but no key of an experiment file.
+# The manifest's list of chosen values may contain ``PROFILE``, which no experiment file has as key.
 PROFILE = "timing profile"  # the parts of a timing profile's id other than GPU and model
 # A workload or an experiment file can set the keys ``OF_THE_WORKLOAD``.
 OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")

@@ -504,7 +504,7 @@ class BlockCache(BlockTree):
         return self.match(prompt, limit)[0].depth
 
     def touch(self, node: BlockNode) -> None:
-        """Do nothing, because vLLM does not count a look-up as a use."""
+        """Do nothing, because a look-up in vLLM does not count as a use of a block."""
 
 
 def held_by(owner: object, node: BlockNode) -> Iterator[RunCopy]:

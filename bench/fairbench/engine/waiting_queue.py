@@ -475,12 +475,12 @@ class MatchedQueue(ABC, Generic[N]):
                 moves.append((entry.key, entry.rank, key, entry))
                 entry.before = (refresh, entry.key, entry.rank)
         moves.sort()
-        # A request that moves forward in the queue goes behind the requests with its new key.
+        # A request that moves forward is placed behind all requests that already have its new key.
         for old, _, key, entry in moves:
             if old > key:
                 self._high += 1
                 self._place(entry, key, self._high)
-        # A request that moves backward in the queue goes before the requests with its new key.
+        # A request that moves backward is placed before all requests that already have its new key.
         for old, _, key, entry in reversed(moves):
             if old < key:
                 self._low -= 1

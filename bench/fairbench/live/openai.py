@@ -432,7 +432,7 @@ def whole_fault(payload: bytes) -> Fault | None:
     found = judge(answer)
     if answer is None or found.fault is not None:
         return found.fault
-    # An answer has a field for output, which may be empty.
+    # Every answer of an API has one of these output fields, which may be empty.
     places: list[Any] = [answer.text, answer.output_ids, answer.output, answer.content]
     places += [choice.text if choice.message is None else 0 for choice in answer.choices or ()]
     has_place = any(place is not None for place in places)

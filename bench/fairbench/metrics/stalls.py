@@ -363,7 +363,8 @@ class OtherPrompts:
 def _first_tokens(requests: Requests, steps: Steps, rows: Rows) -> Ints:
     """Return the stretch that ended with each request's first token, or -1 if unknown.
 
-    The token comes from the last stretch before it that computed prompts of the client.
+    A request's first token comes from the last earlier stretch that computed a prompt of its
+    client.
     """
     prompts = np.flatnonzero(rows.computed_tokens > 0)
     first_s = np.where(np.isfinite(requests.first_token_s), requests.first_token_s, -1.0)
@@ -384,7 +385,7 @@ def _keys(client: Ints, stretch: Ints) -> Ints:
 
 
 def _counts(rows: Rows, client: Ints, stretch: Ints) -> Floats:
-    """Return, for each row, how many of the given pairs of client and stretch equal the row's."""
+    """Return how often each row's pair of client and stretch occurs in the given pairs."""
     keys, asked = _keys(rows.client, rows.stretch), _keys(client, stretch)
     found = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
     same = keys[found] == asked

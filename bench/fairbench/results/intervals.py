@@ -175,7 +175,7 @@ class Difference:
     number of other seeds. ``low`` and ``high`` are the ends of the confidence interval of ``mean``,
     or None if unknown. ``deviation`` is the standard deviation over seeds, and ``p`` is the
     two-sided p-value of no difference. ``deviation`` and ``p`` are None for fewer than two seeds,
-    and ``p`` is also None for bounds.
+    and ``p`` is also None if values are only lower bounds.
     """
 
     runs: int

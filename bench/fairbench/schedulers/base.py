@@ -305,8 +305,8 @@ class LocalScheduler(HasOptionalHooks, ABC):
         """Charge the client for output tokens of its requests; a call may cover several steps.
 
         If a scheduler declares ``refunds_tokens``, a gateway may call ``on_tokens`` in advance with
-        the expected output length. When the request ends, another call corrects the charge;
-        ``tokens`` is negative if the output was shorter than expected.
+        the expected output length. When the request ends, another call of ``on_tokens`` corrects
+        the charge, with negative ``tokens`` if the output was shorter than expected.
         """
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:

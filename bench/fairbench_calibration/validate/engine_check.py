@@ -118,7 +118,8 @@ def check_engine(
 ) -> Iterator[CheckedStream]:
     """Yield the comparison of model and code for each seed.
 
-    The model imitates the engine's release or, if it does not know that release, its newest one.
+    The simulator imitates the engine's release, or the newest known release if it does not know the
+    engine's release.
 
     Args:
         python: Path of the Python that has the engine, as in ``engine_code``.

@@ -157,7 +157,7 @@ class CentralOrder(DLPM):
     """The DLPM order of the cluster's queue, by the longest match at workers with free memory.
 
     A client is first charged for the uncached tokens that the router estimates. When the request
-    starts, the difference from the real number is charged.
+    starts, the charge is corrected to the real number of uncached tokens.
     """
 
     name = "central-dlpm"
