@@ -16,8 +16,8 @@ bound of [DLPM] Theorem 5.1, 2 R (U + Q), for two reasons:
 
 An idle client loses its positive credit at the rank that first finds the client idle at all ranks.
 That rank publishes the lost credit, so all ranks compute the same credit once they have read all
-totals. Without this, a client that becomes busy elsewhere at the same moment would keep the credit
-at one rank only, and the ranks' credits would drift apart without limit.
+totals. Without this rule, a client that becomes busy at another rank at the same moment would keep
+the credit at one rank only, and the ranks' credits would drift apart without limit.
 """
 
 from __future__ import annotations

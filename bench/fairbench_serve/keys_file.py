@@ -142,7 +142,7 @@ def read_keys(path: Path) -> KeysFile:
 def admin_key_of(
     port: int | None, file: Path | None, clients: KeysFile | None, of_workers: WorkerKeys
 ) -> str | None:
-    """Return the API key of the admin port from ``file``, or None without a port or a file.
+    """Return the admin port's API key from ``file``, or None if there is no port or no file.
 
     If clients have API keys, the admin port needs a key that no client has. If workers have API
     keys, the admin port needs a key, too, because the router sends a worker's key to each added

@@ -77,7 +77,7 @@ def _show_sweep(folder: Path, *, as_json: bool) -> None:
 
 
 def _hint(folder: Path) -> str:
-    """Return advice on a directory that is not a finished run, or "" without advice."""
+    """Return advice on a directory that is not a finished run, or "" if there is no advice."""
     if (folder / FOLDER).is_dir() or (folder / sim.FOLDER).is_dir():
         return f"still running, or killed: `fairbench recover {folder}` saves its records"
     if (folder / results.INTERVALS_FILE).exists():

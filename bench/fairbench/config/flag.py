@@ -177,7 +177,7 @@ def parse_weights(text: str | None) -> dict[str, float] | None:
 
 
 def weight_flags(weights: Mapping[str, float] | None) -> list[str]:
-    """Return the flag ``--weights`` with the given weights, or [] without weights."""
+    """Return the flag ``--weights`` with the given weights, or [] if no weights are given."""
     text = ",".join(f"{name}={weight!r}" for name, weight in (weights or {}).items())
     return ["--weights", text] if text else []
 

@@ -207,8 +207,8 @@ def given_values(
     Args:
         flags: Keys of an experiment file and their values, as set by the user's flags.
         assignments: Settings ``NAME.PARAM`` and their values, as set by the user's flags.
-        file: Experiment file as returned by ``with_given``, or {} without a file; flags override
-            values of the file.
+        file: Experiment file as returned by ``with_given``, or {} if there is no file; flags
+            override values of the file.
     """
     if _is_stored(flags):  # The flags contain all values of a stored experiment.
         flags, file = {}, with_given(flags)

@@ -176,7 +176,7 @@ def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> Ex
 def _fill_usual(draft: Draft, backend: serving.Chosen) -> defaults.Preset | None:
     """Fill a draft with values of its preset, its workload's GPU, and defaults.
 
-    Return the preset, or None without a preset.
+    Return the preset, or None if no preset is given.
     """
     workload = defaults.read_workload(draft.get("workload", defaults.DEFAULTS["workload"]))
     preset = None

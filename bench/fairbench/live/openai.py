@@ -536,7 +536,7 @@ def _ended_with(answer: Answered, kinds: Sequence[str]) -> bool:
 
 
 def _reported(answer: Answered) -> int | None:
-    """Return the number of output tokens that an answer reports, or None without a valid number."""
+    """Return how many output tokens an answer reports, or None if it reports no valid number."""
     named = typed(answer)
     told = answer.meta_info or answer.usage or (named and named.usage)
     if isinstance(told, dict):

@@ -109,7 +109,7 @@ class CentralRouter(PrefixRouter):
             return None
         handed, room = self._handed[worker], load.room
         for request in list(handed)[: max(0, len(handed) - load.queued)]:
-            # A worker starts requests in order, so all earlier requests have started, too.
+            # A worker starts requests in order, so all earlier requests have also started.
             del handed[request]
         if load.queued > len(handed):
             # A request that lost its memory at the worker goes before all new requests.

@@ -147,8 +147,8 @@ class WorkerCredits:
     Args:
         quantum: The quantum Q^w of a client of weight 1, in weighted tokens.
         fleet: The live workers.
-        tenants: Whether tenants have credits, too. A client's requests may then only go to workers
-            at which the client and all its tenants have credit.
+        tenants: Whether tenants have credits in addition to clients. A client's requests may then
+            only go to workers at which the client and all its tenants have credit.
     """
 
     setup = Setup()

@@ -260,7 +260,7 @@ class TableBuilder:
 class PromptBlocks(NamedTuple):
     """The blocks of all prompts: number of blocks of each prompt, and identities of all blocks.
 
-    ``estimated`` is the approximate number of tokens in each prompt's text, or 0 without a text.
+    ``estimated`` is each prompt's approximate number of tokens, or 0 if its text is unknown.
     """
 
     counts: Ints
