@@ -210,7 +210,7 @@ class SGLangReplica(EngineLoop[KVNode]):
             steps = min(steps, self._passes.steps_to_pass(batch.steps))
         saved_ps = 0
         if self._profile.shared_read != 1:
-            # Shared prefixes are read once.
+            # A decode step reads a prefix once for all requests of the batch that share it.
             held = cache.capacity - cache.free - cache.evictable + size
             saved_ps = self._profile.saved_ps(max(0, batch.context_tokens - held))
         if self._has_tail:

@@ -54,7 +54,7 @@ TILE_ROWS, TILE_KEYS = 64, 128
 BLOCKS_PER_SM = 2
 # constants of the heuristic by which the kernel splits the keys
 MOST_SPLITS, FULL_SHARE, GOOD_SHARE = 128, 0.8, 0.85
-# fraction of the longest thread block's time that the formula adds
+# fraction of the longest thread block's time that counts as tail of a decode step
 TAIL_SHARE = 0.5
 
 

@@ -450,7 +450,8 @@ class Inside:
     def _wanted(self, joint: Joint, above: float) -> tuple[Ints, Ints]:
         """Return the cells that must be examined to know whether a range exceeds ``above``.
 
-        A cell is left out if its bounds lie within a range that is known from the edges.
+        A cell is left out if it cannot widen a range beyond ``above``, or beyond the range that the
+        edges of cells prove.
         """
         states = Differences.of_joint(self._cells, joint)
         above = max(above, float(states.at_least.max(initial=0.0)) * (1 - ROUNDING))

@@ -73,7 +73,7 @@ def request(more: Mapping[str, Any], **fields: Any) -> Object:
 
 
 def first_of(value: Any, *keys: str) -> Any:
-    """Return the value of the first key whose value is not None; None without such a key."""
+    """Return the first value of ``keys`` that is not None, or None if there is no such value."""
     return next((value[key] for key in keys if inner(value, key) is not None), None)
 
 

@@ -142,7 +142,7 @@ FORMER: Mapping[str, Collection[str]] = {
     PROFILE: {"tp1/sglang-0.5.10"},
     "engine.max_running_requests": {"2048"},
 }
-"""Former defaults, as TOML text by key, from versions without the list of chosen values."""
+"""Defaults, as TOML text by key, of old versions that did not store the list of chosen values."""
 
 
 class SpecChanges(NamedTuple):

@@ -250,10 +250,10 @@ class LocalScheduler(HasOptionalHooks, ABC):
         """Run one admission pass: yield candidates, and return when the pass should end.
 
         The host sends True to the generator if the candidate was admitted (after calling
-        ``on_admitted``), and False if the engine had no room. SGLang's own schedulers end the
-        admission pass at the first False. The generator may also yield ``Preempt(request)``, which
-        asks the host to free the KV memory of a running request. ``now_s`` is in seconds on the
-        host's clock.
+        ``on_admitted``), and False if the engine's memory was short. SGLang's own schedulers end
+        the admission pass at the first False. The generator may also yield ``Preempt(request)``,
+        which asks the host to free the KV memory of a running request. ``now_s`` is in seconds on
+        the host's clock.
         """
 
     def may_preempt(self, view: WaitingView, now_s: float) -> bool:

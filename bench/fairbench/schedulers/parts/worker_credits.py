@@ -130,7 +130,7 @@ def to_forget(
 
     The clients come from the half of the idle clients that was used less recently. ``credit`` lists
     the least recently used client first. Clients with the most credit are chosen first, because a
-    deletion erases debts.
+    deletion would erase a client's debt.
     """
     idle = [client for client in credit if client not in busy]
     unused = idle[: max(batch, len(idle) // 2)]
