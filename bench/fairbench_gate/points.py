@@ -179,7 +179,7 @@ def _changes(one: GatePoint, other: GatePoint) -> experiments.SpecChanges:
 
 
 def _kept_defaults(point: GatePoint) -> tuple[str, ...]:
-    """Return the old defaults that simulated runs still use, as reruns of stored files do."""
+    """Return the old defaults that simulated runs still use because they rerun a stored file."""
     # An experiment that another version of fairbench stored may be invalid in this version.
     with suppress(UsageError):
         if point.simulated:

@@ -332,7 +332,7 @@ class Pairs:
         return np.flatnonzero(apart > above)
 
     def joint(self, row: Ints, rival: Ints, above: float) -> Joint:
-        """Return the joint waits of each backlog ``row`` with the backlog ``rival``.
+        """Return the joint waits: the overlaps of each backlog ``row`` with the backlog ``rival``.
 
         A joint wait is left out if the client of ``row`` receives at most ``above`` tokens in it.
         """

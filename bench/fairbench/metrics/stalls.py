@@ -308,8 +308,8 @@ def growth(times_s: Floats, sums: Floats, begin_s: Floats, end_s: Floats) -> Flo
 def _add_gaps(gaps: Gaps, requests: Requests, steps: Steps, rows: Rows) -> None:
     """Add the gaps between tokens that one worker generated in a part of the log.
 
-    The gap of a token is the time since the last decode step; for a second token, it is the time
-    since the first token.
+    The gap of a request's second token is the time since the first token. The gap of any later
+    token is the time since the last decode step.
     """
     made = _first_tokens(requests, steps, rows)
     here = made >= 0
