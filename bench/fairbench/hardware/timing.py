@@ -344,8 +344,8 @@ class TimingParams:
     """The possible error of the timing profile (``--set timing.error_pct=10``).
 
     ``error_pct`` is the maximum error in percent. Independent random errors multiply the whole
-    profile, each coefficient, and the cost of shared context. The errors are drawn once per run
-    from the seed.
+    profile, each coefficient, and the cost of shared context. These timing errors are drawn once
+    per run from the run's seed.
     """
 
     error_pct: Annotated[float, Ge(0), Lt(100)] = 0.0

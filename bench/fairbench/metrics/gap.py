@@ -117,7 +117,7 @@ class Cells:
 def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cells:
     """Divide the run into cells, each with about the same number of log rows that end in it.
 
-    The number of cells is at most the log rows of an average client, so that a table of cells and
+    There are at most as many cells as an average client has log rows, so that a table of cells and
     clients is no larger than the log. With many clients, the number of cells is also at most four
     times the square root of all rows, because a cell takes as much work as a row.
     """

@@ -270,7 +270,7 @@ def _chosen_of_workload(experiment: Experiment) -> list[str]:
 
 
 def _readable_key(key: str, experiment: Experiment) -> str:
-    """Return a key in readable form, such as ``tot s1 rate`` for a key of the workload."""
+    """Return a key in readable form, such as ``tot s1 rate`` for a key of the workload ``tot``."""
     workload = str(experiment["workload"].get("name"))
     if key in OF_THE_WORKLOAD:
         return f"{workload} {key}"

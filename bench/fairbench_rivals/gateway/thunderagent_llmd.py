@@ -99,7 +99,7 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
 
         @property
         def wait_s(self) -> float:
-            """The value of ``after_s``, the default of the rule ``resume``, or inf for no limit."""
+            """``after_s`` or, if it is not set, the default of the rule ``resume`` (inf: no limit)."""
             return self.after_s or AFTER_S.get(self.resume, inf)
 
     params: Params
