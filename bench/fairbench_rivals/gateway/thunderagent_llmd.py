@@ -99,7 +99,7 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
 
         @property
         def wait_s(self) -> float:
-            """``after_s`` or, if it is not set, the default of the rule ``resume`` (inf: no limit)."""
+            """``after_s`` or, if unset, the default of the rule ``resume`` (inf: no limit)."""
             return self.after_s or AFTER_S.get(self.resume, inf)
 
     params: Params
