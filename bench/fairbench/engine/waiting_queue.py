@@ -446,7 +446,7 @@ class MatchedQueue(ABC, Generic[N]):
             self._joined.setdefault(head, [])
 
     def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
-        """Make the first request of each group its leader; add changes to ``changed``.
+        """Make the first request of each group its leader; add new and old leaders to ``changed``.
 
         A group's leader is sorted by its cached prefix, and the other requests of the group come
         last.

@@ -93,9 +93,10 @@ def _token_count(value: Any) -> int | None:
 class ReportedUsage(msgspec.Struct):
     """The token counts (``usage``) that an answer reports, with None for an unreported count.
 
-    The Responses and Messages APIs call the counts input and output. The Messages API reports
-    cached tokens separately from the input, so ``prompt_tokens`` is set to the sum of input and
-    cached tokens. Some servers write counts with a decimal point, such as 12.0.
+    In the Responses and Messages APIs, the counts are named ``input_tokens`` and ``output_tokens``.
+    The Messages API reports cached tokens separately from the input, so ``prompt_tokens`` is set to
+    the sum of input and cached tokens. Some servers write counts with a decimal point, such as
+    12.0.
     """
 
     prompt_tokens: Any = None

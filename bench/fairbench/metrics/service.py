@@ -23,7 +23,7 @@ from fairbench.metrics.tables import ServiceRows
 
 
 class Timed(Protocol):
-    """Columns with the times of decode steps: the rows of a log, or its stretches."""
+    """A table with the times of decode steps: the rows of a service log, or its stretches."""
 
     @property
     def start_s(self) -> Floats: ...

@@ -133,8 +133,8 @@ class ClientLimits:
       client without admitted requests may always send one request.
     - A worker may have requests that reserve ``client_memory`` tokens in total
       (``reserved_tokens``). A client may use only its share, by weight, of the memory and requests
-      that other clients leave free. Without this rule, a second heavy client would use up the
-      reserve.
+      that other clients leave free. If a client could use all free memory, a second heavy client
+      would use up the reserve.
     - With ``tenants``, the limits are divided among the outermost tenants instead of the clients.
     - A part of the limits stays free for clients that arrive later, because running requests are
       never removed. This part is the share of a client of weight ``client_reserve``.

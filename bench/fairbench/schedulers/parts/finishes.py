@@ -180,7 +180,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-# The ratios of work to weight at which sums are stored. Beyond the last ratio, bounds are loose.
+# Sums are stored at these ratios of work to weight. Beyond the last ratio, bounds are loose.
 LEVELS: Floats = np.concatenate(([0.0], 2.0 ** np.arange(-4, 26, 1 / 16)))
 
 
