@@ -53,7 +53,7 @@ class _LosingCache(KVCache):
         """Remove the last ``tokens`` tokens of a prefix unless a longer prompt contains them."""
         total = prompt_tokens(prefix)
         start = total - tokens
-        # splits the prefix tree's node at the token ``start``
+        # This call of ``match`` splits the prefix tree's node at the token ``start``.
         self.match(prefix, start)
         node, _ = self.match(prefix, total)
         heard, self.on_evict = self.on_evict, None

@@ -476,7 +476,7 @@ class Admission:
             limit = limit if most is None else min(limit, most)
         tokens = min(left, limit)
         self._commit(sequence, tokens, 0, first=False, last=tokens == left)
-        # The memory test of the next candidate decides whether the pass ends.
+        # A chunk does not end the pass; the memory test of the next candidate may end it.
         self.out_of_memory = False
 
     def _commit(

@@ -273,7 +273,7 @@ class WellBehaved:
 
     @property
     def least_n(self) -> int:
-        """The fewest latencies that any counted client has."""
+        """The number of latencies of the counted client with the fewest latencies."""
         return min((self._cohorts.samples[one].n for one in self._counted), default=0)
 
     def percentile(self, percent: int) -> Noted:

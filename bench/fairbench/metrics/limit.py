@@ -328,7 +328,7 @@ def program_arrivals(programs: Programs, facts: Facts) -> Floats:
 def _with_arrivals(tables: Tables, facts: Facts, work: LeastWork, arrival_s: Floats) -> float:
     """Return the maximum, over all times a, of a plus the least time for the work from a on.
 
-    The work from a on is the work of all programs that arrive at or after time a.
+    The work "from a on" is the work of all programs that arrive at or after time a.
     """
     requests, programs = tables.requests, tables.programs
     at = program_rows(requests, programs)

@@ -243,9 +243,9 @@ class ClientLimits:
     ) -> bool:
         """Return whether the limits allow the owner ``more`` tokens or requests.
 
-        ``each`` is the limit at each worker. An owner may use its share, by weight, of the total
-        limit and of the part that other owners leave free. The share of the reserve always stays
-        free.
+        ``each`` is the limit at each worker in the same unit as ``more``. An owner may use its
+        share, by weight, of the total limit and of the part that other owners leave free. The share
+        of the reserve always stays free.
         """
         assert self._setup.fleet is not None, "limits are of workers"
         weight, mine = self._setup.weight(owner), held.by_owner[owner]
