@@ -77,8 +77,8 @@ class AssumedCache:
     A worker's KV events report evictions sooner and more exactly. The assumed cache limits the
     router's memory if the worker sends no KV events, if token ids are approximate, or if the worker
     never cached a prompt. ``on_evict(prefix, tokens)`` is called for tokens that the worker can no
-    longer have in its cache. Queued prompts take no space. They may be larger than the KV memory,
-    and would evict tokens that the worker still has.
+    longer have in its cache. Queued prompts take no space, because they may be larger than the KV
+    memory and would evict tokens that the worker still has.
     """
 
     def __init__(self, pool_tokens: int, on_evict: Callable[[Prompt, int], None]) -> None:

@@ -54,8 +54,8 @@ def worker_keys(key: str | None, path: Path | None) -> WorkerKeys:
     filed = _read(path)
     if key is not None and filed.default is not None:
         raise UsageError(
-            f'--worker-key cannot be combined with {path}, which has a key for "{OTHERS}", '
-            "too; give only one of them"
+            f"--worker-key cannot be combined with {path}, which also has a key for "
+            f'"{OTHERS}"; give only one of them'
         )
     return replace(filed, default=key or filed.default)
 

@@ -30,8 +30,8 @@ def show(
     if is_sweep:
         if output_file is not None:
             raise UsageError(
-                f"--output-file {output_file} needs a single run, and this is the directory "
-                "of a sweep"
+                f"--output-file {output_file} needs the directory of a single run, and "
+                f"{run_dir} is the directory of a sweep"
             )
         _show_sweep(run_dir, as_json=as_json)
         return
