@@ -557,8 +557,8 @@ _BESIDE_MESSAGES = (
     *("tools", "chat_template_kwargs", "reasoning_effort", "reasoning", "thinking"),
     *("text", "output_config"),
 )
-# ``_TURNS`` lists the fields of a request body with turns, in the order of the prompt. A turn that
-# is a plain text has the role of its field.
+# ``_TURNS`` lists the fields of a request body with turns, in the order of the prompt. If a turn is
+# a plain text, the field determines the role of the turn.
 _TURNS = {"instructions": "system", "system": "system", "input": "user", "messages": "user"}
 SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # fields of a request that a chat template may use
 _CONTENTS = ("content", "output")

@@ -239,7 +239,7 @@ def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
 class TimeSpent(NamedTuple):
     """The GPU time of all replicas by purpose, in seconds; the fields add up to the total."""
 
-    prefill_s: float  # time for computing the compulsory tokens, as if in full passes
+    prefill_s: float  # time for computing tokens that no cache can save, as if in full passes
     decode_s: float  # time for decoding the answers, as if in full batches
     recomputed_s: float  # time for computing prefixes that had been computed before
     retracted_s: float  # time for computing tokens again after a retraction

@@ -103,9 +103,9 @@ class WorkerBacklog:
 
         The result is in tokens of prefill. The request ends when its client has received x, the
         client's backlog plus ``work``. Until then, each other client j is served in proportion to
-        its weight, up to its whole backlog. The end is therefore x + sum of min(backlog_j, x
-        weight_j / weight) over the other clients j. A call takes O(log clients) time; the first
-        call after a change takes O(clients log clients) time.
+        its weight, up to its whole backlog. The request's end is therefore x + sum of
+        min(backlog_j, x weight_j / weight) over the other clients j. A call takes O(log clients)
+        time; the first call after a change takes O(clients log clients) time.
         """
         return self.until(client, self.work(client) + work)
 
