@@ -126,7 +126,7 @@ def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
             for key, value in expected.items():
                 if theirs.get(key) != value:
                     raise UsageError(
-                        f"{name} has {key} {theirs.get(key)}, but {where} {key} is {value}: "
+                        f"{name} has {key} {theirs.get(key)}, and {where} it is {value}: "
                         "servers would differ; install the same version on both"
                     )
 
