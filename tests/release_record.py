@@ -113,7 +113,7 @@ DETAILS = """
   prompts. In prefill and decode servers, the plugin refuses schedulers that refuse requests
   (`rpm`), because the decode or prefill server at the other end would wait for the refused request.
   In prefill and decode servers, the plugin also refuses pipeline parallelism, because SGLang's
-  pipeline stages agree on another order of requests than the scheduler's.
+  pipeline stages would not follow the scheduler's order of requests.
 - *Choices and prompts.* The plugin keeps the `routing_key` in batches, in requests with `n` above 1
   and in `/v1/responses`, where SGLang without the plugin drops the key.
 - *CPU work.* Compared with SGLang's own FCFS, a step with the plugin executes 1.05 times as many

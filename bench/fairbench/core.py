@@ -77,7 +77,7 @@ class Request:
 
     @property
     def next_deadline_s(self) -> float | None:
-        """The earlier deadline of a request (first token or end), or None without deadlines."""
+        """The earlier of a request's deadlines (first token, end), or None if it has none."""
         if self.first_token_by_s is None or self.deadline_s is None:
             return self.deadline_s if self.first_token_by_s is None else self.first_token_by_s
         return min(self.first_token_by_s, self.deadline_s)

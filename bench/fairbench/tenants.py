@@ -25,8 +25,8 @@ REMEMBERED = 2**16
 def lineage(client: str) -> tuple[str, ...]:
     """Return the nodes on the path to a client: its tenants (outermost first), then itself."""
     ends = [at + 1 for at, letter in enumerate(client) if letter == SEPARATOR]
-    # A server accepts any client name, even a name that ends in the separator like a tenant's node.
-    # The added character distinguishes such a client from the tenant.
+    # A server accepts any client name, even a name that ends in the separator, as tenants' nodes
+    # do. The added character distinguishes such a client from the tenant.
     leaf = client + "\0" if client.endswith(SEPARATOR) else client
     return (*(client[:end] for end in ends), leaf)
 

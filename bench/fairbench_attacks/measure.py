@@ -51,7 +51,7 @@ class AttackHarm(NamedTuple):
 
     Each ratio is the value in the attack run divided by the value in the honest run.
 
-    - ``gain`` is the ratio of the attacker's service, without padding.
+    - ``gain`` is the ratio of the attacker's service; padding does not count as service.
     - ``kept`` is the ratio of the victims' service, as a fraction of the service due to them.
     - ``finished`` is the ratio of the number of programs that the victims finished.
     - ``p95`` is the ratio of the victims' P95 latency, or a lower bound if ``more`` is True.

@@ -50,8 +50,8 @@ Choices = Mapping[str, tuple[Any, ...]]
 Scored = Sequence[tuple[Behaviour, float]]
 """Pairs of a simulated attack and its value. A higher value means a stronger attack."""
 
-# A random behaviour keeps the honest value of a choice with the probability ``HONEST_PART``. The
-# probability is high because most known attacks change few choices.
+# A random behaviour keeps the honest value of a choice with the probability ``HONEST_PART``, which
+# is high because most known attacks change few choices.
 HONEST_PART = 2 / 3
 RANDOM_FIRST = 24  # random trials before the optimiser TPE starts
 MAX_DRAWS = 1000  # largest number of attempts to draw a behaviour that was not tried yet

@@ -118,8 +118,8 @@ def validate(
     if len(files) == 1 and file.is_dir():
         if profile is not None or pool is not None or predict is not None:
             raise UsageError(
-                "--profile, --pool and --predict need a FILE, and this is the directory "
-                "of a run; use --gpu for its timing profile"
+                f"--profile, --pool and --predict need a FILE, and {file} is the directory "
+                "of a run; choose the timing profile of its replay with --gpu"
             )
         _validate_live(file, gpu, model, output_dir, as_json=as_json)
         return

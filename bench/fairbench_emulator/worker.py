@@ -137,7 +137,8 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
     profile = load_profile(config.gpu)
     limits = engine_limits(make_params(ENGINE, EngineParams, config.settings), profile)
     text: Text = (
-        # Prompts longer than the KV pool are refused, so the text is tokenized only up to its size.
+        # Prompts that exceed the KV pool are refused, so no more tokens than the pool holds are
+        # needed.
         ApproximateText(most_tokens=limits.pool_tokens + 1)
         if config.tokenizer is None
         else TokenizerText(config.tokenizer)

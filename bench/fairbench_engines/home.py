@@ -75,7 +75,7 @@ def request_of(
 
 
 def program_of(client: str, session: str | None) -> int:
-    """Return a positive number for a client's session, or 0 without a session."""
+    """Return a positive number for a client's session, or 0 if there is no session."""
     if session is None:
         return 0
     return 1 + int.from_bytes(blake2b(f"{client}\0{session}".encode(), digest_size=8).digest())
@@ -113,7 +113,7 @@ class EngineHome(ABC):
         self._ours: dict[Request, Tracked] = {}
         # connection to the server's other data-parallel ranks, or None
         self.ranks: RankLink | None = None
-        # memory shares of clients, or None without memory shares
+        # memory shares of clients, or None if memory shares are off
         self._shares: MirroredMemory | None = None
         # requests that have left the queue, but that the view may still read in this pass
         self._left: list[Request] = []

@@ -152,7 +152,7 @@ class KeptMatches(ABC):
             return
         latest, following = spot.latest, self.refresh_stamp + 1
         if latest is waiter:
-            spot.latest = None  # the request may no longer be the last
+            spot.latest = None  # ``waiter`` may no longer be the last waiting request at ``spot``
         elif latest is None:
             if len(spot.waiters) == 1:
                 spot.latest = waiter

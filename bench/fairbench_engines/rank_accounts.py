@@ -4,9 +4,9 @@ Each rank has its own queue and scheduler. Totals of charges (``Totals``) travel
 no rank waits for another rank.
 
 The service of two clients that wait at all ranks differs by at most 2(R U + Q + S). R is the number
-of ranks; U and Q are the terms of the theorem for one rank (the quantum Q is 0 for VTC). S is the
-largest charge to a client that a rank has not received yet. The difference is at most 2 S above the
-bound of [DLPM] Theorem 5.1, 2 R (U + Q), for two reasons:
+of ranks. U and Q are the terms of the bound 2 (U + Q) for a single rank; the quantum Q is 0 for
+VTC. S is the largest charge to a client that a rank has not received yet. The difference is at most
+2 S above the bound of [DLPM] Theorem 5.1, 2 R (U + Q), for two reasons:
 
 - A rank serves the waiting client with the lowest known counter, or a client with positive known
   credit. The client's true counter exceeds the known counter by at most S, and its running
@@ -16,8 +16,8 @@ bound of [DLPM] Theorem 5.1, 2 R (U + Q), for two reasons:
 
 An idle client loses its positive credit at the rank that first finds the client idle at all ranks.
 That rank publishes the lost credit, so all ranks compute the same credit once they have read all
-totals. Without this, a client that becomes busy elsewhere at the same moment would keep the credit
-at one rank only, and the ranks' credits would drift apart without limit.
+totals. Without this rule, a client that becomes busy at another rank at the same moment would keep
+the credit at one rank only, and the ranks' credits would drift apart without limit.
 """
 
 from __future__ import annotations

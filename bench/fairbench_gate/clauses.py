@@ -151,9 +151,9 @@ def judge_paired(
 ) -> Judgement:
     """Judge runs with equal seeds by paired differences, as ``compare`` does.
 
-    The test asks whether the change, averaged over seeds, is worse than allowed. The check fails
-    if the change is significantly worse than the limit, passes if the change is significantly
-    better, and is inconclusive otherwise. A seed counts if at least one of its runs has a value.
+    The test compares the change, averaged over seeds, with the limit ``clause``. The check fails if
+    the change is significantly worse than the limit, passes if the change is significantly better,
+    and is inconclusive otherwise. A seed counts if at least one of its runs has a value.
 
     Args:
         clause: The metric and its allowed loss.

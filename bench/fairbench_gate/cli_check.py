@@ -61,13 +61,13 @@ def limit_option(unlimited: str) -> Any:
 
 def check(
     baseline: Annotated[
-        Path, typer.Argument(metavar="BASELINE", help="Directory of the runs before the change.")
+        Path, typer.Argument(metavar="BASELINE", help="Directory of the runs to compare with.")
     ],
     current: Annotated[
         Path,
         typer.Argument(
             metavar="CURRENT",
-            help="Directory of the runs of the same experiments after the change.",
+            help="Directory of new runs of the experiments in BASELINE.",
         ),
     ],
     fail_if: Annotated[

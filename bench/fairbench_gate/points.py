@@ -72,7 +72,7 @@ def read_pairs(
     for key in allowed:
         if key not in known:
             raise unknown_name("--allow", key, known)
-    # If ``scheduler`` may differ, the router and the local scheduler may differ, too.
+    # ``--allow scheduler`` also allows different routers and different local schedulers.
     parts = SCHEDULING if "scheduler" in allowed else ()
     causes = _pair_over_changes(before, after, {*allowed, *parts})
     _refuse_unlike(before, after, current)
@@ -179,7 +179,7 @@ def _changes(one: GatePoint, other: GatePoint) -> experiments.SpecChanges:
 
 
 def _kept_defaults(point: GatePoint) -> tuple[str, ...]:
-    """Return the old defaults that simulated runs still use, as reruns of stored files do."""
+    """Return the old defaults that simulated runs still use because they rerun a stored file."""
     # An experiment that another version of fairbench stored may be invalid in this version.
     with suppress(UsageError):
         if point.simulated:

@@ -42,7 +42,7 @@ class NodePython(NamedTuple):
 class ReplicaActor:
     """A Ray actor that starts and ends the server of one replica on its node.
 
-    When the actor ends, the server ends, too.
+    The server ends when the actor ends.
     """
 
     def __init__(self) -> None:

@@ -295,9 +295,9 @@ def broken_off(
     also pays for the memory that the engine reserved for the remaining output. Without this charge,
     a client could reserve memory for free by requesting long answers and disconnecting early.
 
-    Without streaming, the router does not see tokens before the end of an answer. The estimate is
-    one token per ``token_s`` seconds since sending, for each requested answer. ``token_s`` is None
-    if the number of received tokens is known exactly.
+    Without streaming, the router does not see tokens before the end of an answer. It then estimates
+    one token per ``token_s`` seconds since it sent the request, for each requested answer.
+    ``token_s`` is None if the number of received tokens is known exactly.
     """
     so_far, most = reported(usage, asked), asked.most_output_tokens
     produced = so_far.output_tokens

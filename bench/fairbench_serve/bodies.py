@@ -167,7 +167,7 @@ class _Shares:
         self._all = 0
 
     def would_have(self, client: str, more: int) -> tuple[int, bool]:
-        """Return the client's units after taking ``more``, and whether the limit allows them."""
+        """Return the client's units if it took ``more``, and whether the limit allows that many."""
         own = self._had[client] + more
         return own, own <= self._most - self._all - more
 

@@ -154,8 +154,8 @@ class BodyReader:
         given, body = self.given, self.body
         outputs = body.structured_outputs or {}
         if isinstance(outputs.get("json"), str):
-            # Engines disagree on which value of a repeated JSON key counts, so the parsed schema
-            # replaces its text.
+            # Engines disagree on which value of a repeated JSON key counts, so engines get the
+            # parsed schema instead of the client's text.
             with _readable("structured_outputs: json: "):
                 schema = msgspec.json.decode(outputs["json"])
             given["structured_outputs"] = encoded({**outputs, "json": schema})

@@ -110,7 +110,7 @@ def evicted() -> Problem:
 class Quota(NamedTuple):
     """A client's limits per minute on prompt and output tokens, and on requests.
 
-    Cached tokens count, too. None means no limit.
+    Cached prompt tokens count toward the limit on tokens. None means no limit.
     """
 
     tokens: int | None = None

@@ -53,7 +53,7 @@ class _LosingCache(KVCache):
         """Remove the last ``tokens`` tokens of a prefix unless a longer prompt contains them."""
         total = prompt_tokens(prefix)
         start = total - tokens
-        # splits the prefix tree's node at the token ``start``
+        # This call of ``match`` splits the prefix tree's node at the token ``start``.
         self.match(prefix, start)
         node, _ = self.match(prefix, total)
         heard, self.on_evict = self.on_evict, None
@@ -77,8 +77,8 @@ class AssumedCache:
     A worker's KV events report evictions sooner and more exactly. The assumed cache limits the
     router's memory if the worker sends no KV events, if token ids are approximate, or if the worker
     never cached a prompt. ``on_evict(prefix, tokens)`` is called for tokens that the worker can no
-    longer have in its cache. Queued prompts take no space. They may be larger than the KV memory,
-    and would evict tokens that the worker still has.
+    longer have in its cache. Queued prompts take no space, because they may be larger than the KV
+    memory and would evict tokens that the worker still has.
     """
 
     def __init__(self, pool_tokens: int, on_evict: Callable[[Prompt, int], None]) -> None:

@@ -54,8 +54,8 @@ def worker_keys(key: str | None, path: Path | None) -> WorkerKeys:
     filed = _read(path)
     if key is not None and filed.default is not None:
         raise UsageError(
-            f'--worker-key cannot be combined with {path}, which has a key for "{OTHERS}", '
-            "too; give only one of them"
+            f"--worker-key cannot be combined with {path}, which also has a key for "
+            f'"{OTHERS}"; give only one of them'
         )
     return replace(filed, default=key or filed.default)
 
@@ -142,7 +142,7 @@ def read_keys(path: Path) -> KeysFile:
 def admin_key_of(
     port: int | None, file: Path | None, clients: KeysFile | None, of_workers: WorkerKeys
 ) -> str | None:
-    """Return the API key of the admin port from ``file``, or None without a port or a file.
+    """Return the admin port's API key from ``file``, or None if there is no port or no file.
 
     If clients have API keys, the admin port needs a key that no client has. If workers have API
     keys, the admin port needs a key, too, because the router sends a worker's key to each added

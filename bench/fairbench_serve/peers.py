@@ -37,18 +37,18 @@ from fairbench_serve.served_settings import served_routers
 log = logging.getLogger(__name__)
 
 ALL_EVERY_S = 60.0  # seconds after which all totals are sent again, even confirmed totals
-MOST_TOKENS = 1e15  # maximum number of tokens of a total (decades of a cluster)
+MOST_TOKENS = 1e15  # maximum number of tokens in a total; a cluster needs decades to reach it
 MOST_VERSION = 2**53
 MOST_ORIGINS = 1_000  # maximum number of routers in a message, including stopped routers
 MOST_CLIENTS = 200_000  # maximum number of entries for clients in a message
 LONGEST_ORIGIN = 64  # maximum number of characters of a router's id
 
 Versions = dict[str, dict[str, int]]
-"""The last known version of totals, by router and by the part of the router that counts them."""
+"""Versions of known totals, by router and by the part of the router that counts the totals."""
 PATH = "/peers/totals"
 # seconds within which another router must answer
 PATIENCE_S = 2.0
-# seconds after a change of peers for which the totals of stopped routers are sent, too
+# seconds after a change of peers for which the totals of stopped routers are also sent
 RELAYED_S = 30.0
 # the parts of `fairbench serve` that may share totals with other routers
 ROUTER, GATEWAY = "router", "gateway"

@@ -281,7 +281,7 @@ def planned_workers(
     """Return the workers that ``started_workers`` would start; raise UsageError if impossible."""
     if (kind := flags["backend"]["kind"]) not in STARTED:
         raise unknown_name("backend", kind, STARTED)
-    # Started workers get neither the clients' weights nor settings of admission control.
+    # The router, not the workers that it starts, uses the clients' weights and admission control.
     before = {*SPELLINGS, *(key for key in settings if key.startswith(f"{ADMISSION}."))}
     spec = resolve(flags, {key: value for key, value in settings.items() if key not in before})
     _check_settings(

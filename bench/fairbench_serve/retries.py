@@ -59,7 +59,7 @@ async def wait_until_sent(
     result = went[0]
     if isinstance(result, Problem):
         raise result
-    # The worker became unavailable before this task resumed.
+    # The request is no longer under way if its worker became unavailable before this task resumed.
     if not dispatcher.is_under_way(result):
         dispatcher.finish(result, 0, failed=True)
         raise WorkerFailed(result.worker, AttemptFailure.UNREACHED)
@@ -242,7 +242,8 @@ class Attempts:
         if len(seen) > 1:
             is_cheap = all(reason is AttemptFailure.ANSWERED for reason in seen)
             return is_cheap and bool(others - self._doubted(tries))
-        # A broken connection may be an accident; an error answer would probably occur again.
+        # After a broken connection, even the same worker may succeed; after an error answer, only
+        # another worker may.
         return last.reason is AttemptFailure.BROKE or (
             last.reason is not AttemptFailure.DIED and bool(others)
         )

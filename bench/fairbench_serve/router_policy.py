@@ -27,7 +27,7 @@ from fairbench_serve.ingress import RequestInFlight
 
 ROUTER = "FAIRBENCH_ROUTER"
 DEFAULT_ROUTER = "d2lpm"
-# assumed output tokens of a request, because the other project's router reports no tokens
+# assumed output tokens of a request, because routers of other projects report no output tokens
 ANSWER_TOKENS = 256
 POOL_TOKENS = 1 << 20  # assumed KV memory of a worker in tokens
 BYTES_PER_TOKEN = 4  # assumed bytes of prompt text per token

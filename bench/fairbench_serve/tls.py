@@ -14,7 +14,7 @@ _CERTIFICATE_MARK, _KEY_MARK = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY----
 
 
 def server_tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
-    """Return the TLS context (versions 1.2 and 1.3) for two PEM files, or None without files.
+    """Return the TLS context (versions 1.2 and 1.3) for two PEM files, or None if none are given.
 
     Raises UsageError or DataError if a file is missing, unreadable, encrypted or of another format,
     or if the key does not belong to the certificate.

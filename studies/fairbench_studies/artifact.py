@@ -31,7 +31,7 @@ HEADINGS = ("part", "here", "95% interval", "verdict", "holds under")
 
 
 class PaperTable(NamedTuple):
-    """A paper with the stem of its file of verdicts and the prefix of its pictures' names."""
+    """A paper: title, name of its file of verdicts (``stem``), prefix of its pictures' names."""
 
     title: str
     stem: str

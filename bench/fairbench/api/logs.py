@@ -94,7 +94,7 @@ def _row_place(found: re.Match[str]) -> str:
 def _data_rows(data: Data) -> Iterable[Mapping[Any, Any]]:
     """Return the rows of a data frame, Arrow table, list or dict of columns as dicts."""
     if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "to_dict"):
-        # A named index becomes a column.
+        # A named index of a pandas data frame becomes a column of the log.
         named = any(name is not None for name in data.index.names)
         rows: list[dict[Any, Any]] = (data.reset_index() if named else data).to_dict("records")
         return rows

@@ -53,7 +53,9 @@ def print_summary(
 def check_explain(explain: bool, *, single: bool, as_json: bool) -> None:
     """Raise UsageError if ``--explain`` is used without printing a single run's summary."""
     if explain and as_json:
-        raise UsageError("--explain cannot be combined with --json, which prints no text")
+        raise UsageError(
+            "--explain cannot be combined with --json: the JSON output contains no explanations"
+        )
     if explain and not single:
         raise UsageError("--explain needs a single run; leave out sweeps and repeats")
 

@@ -26,8 +26,8 @@ def plot(
         str,
         typer.Argument(
             metavar="FIGURE|DIR",
-            help="Name of a figure, such as fig7, or all; or the directory of your own sweep "
-            "or comparison.",
+            help="Name of a figure, such as fig7; all for all figures; or the directory of your "
+            "own sweep or comparison.",
         ),
     ],
     source: Annotated[

@@ -24,9 +24,8 @@ def report(
         Path,
         typer.Argument(
             metavar="DIR|FILE",
-            help="Directory of a run, a sweep or a plan; or an access log in a format that "
-            "`run --trace` reads; "
-            "or the runs of a leaderboard, written by `leaderboard --format csv`.",
+            help="Directory of a run, a sweep or a plan; an access log in a format that "
+            "`run --trace` reads; or a CSV file written by `leaderboard --format csv`.",
         ),
     ],
     output: Annotated[

@@ -136,8 +136,8 @@ def score(
         others = (layout, names, time_unit, line, clients, misbehaving, weights, goodput, latency)
         if len(files) > 1 or any(others):
             raise UsageError(
-                f"{files[0]} is the directory of a run: it must be the only FILE, without "
-                "options that describe records"
+                f"{files[0]} is the directory of a run: it must be the only FILE; leave "
+                "out options that describe records"
             )
         if report is not None:
             raise UsageError(

@@ -30,8 +30,8 @@ def show(
     if is_sweep:
         if output_file is not None:
             raise UsageError(
-                f"--output-file {output_file} needs a single run, and this is the directory "
-                "of a sweep"
+                f"--output-file {output_file} needs the directory of a single run, and "
+                f"{run_dir} is the directory of a sweep"
             )
         _show_sweep(run_dir, as_json=as_json)
         return
@@ -77,7 +77,7 @@ def _show_sweep(folder: Path, *, as_json: bool) -> None:
 
 
 def _hint(folder: Path) -> str:
-    """Return advice on a directory that is not a finished run, or "" without advice."""
+    """Return advice on a directory that is not a finished run, or "" if there is no advice."""
     if (folder / FOLDER).is_dir() or (folder / sim.FOLDER).is_dir():
         return f"still running, or killed: `fairbench recover {folder}` saves its records"
     if (folder / results.INTERVALS_FILE).exists():

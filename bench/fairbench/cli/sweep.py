@@ -51,7 +51,7 @@ def sweep(
         Option(
             "--quick",
             help="Run each point with 40 programs of each well-behaved client and three "
-            "seeds, unless other flags override this.",
+            "seeds, unless other flags set these numbers.",
         ),
     ] = False,
     name: Annotated[

@@ -241,7 +241,7 @@ ADMISSION_MODEL = "llama-3.1-8b"  # model of the timing profile if the user name
 
 
 def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
-    """Return the gateway policy and the saturation detector by key, or {} without a gateway.
+    """Return the gateway policy and saturation detector by key, or {} if there is no gateway.
 
     Raises UsageError for an unknown name, or for a saturation detector without a gateway.
     """

@@ -135,8 +135,8 @@ def values_of(read: Callable[[str], Any]) -> Callable[[str, str], list[Any]]:
 def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
     """Parse ``--goodput`` words ``[NAME.]LATENCY:TIME`` into a table of times.
 
-    The keys of the result are ``[NAME.]LATENCY``. Without any word, the result is None. Raises
-    UsageError for an invalid or repeated target.
+    The keys of the result are ``[NAME.]LATENCY``. If ``texts`` is None or empty, the result is
+    None. Raises UsageError for an invalid or repeated target.
     """
     given: dict[str, str] = {}
     words = [text.replace(",", " ").split() or [text] for text in texts or ()]
@@ -177,7 +177,7 @@ def parse_weights(text: str | None) -> dict[str, float] | None:
 
 
 def weight_flags(weights: Mapping[str, float] | None) -> list[str]:
-    """Return the flag ``--weights`` with the given weights, or [] without weights."""
+    """Return the flag ``--weights`` with the given weights, or [] if no weights are given."""
     text = ",".join(f"{name}={weight!r}" for name, weight in (weights or {}).items())
     return ["--weights", text] if text else []
 

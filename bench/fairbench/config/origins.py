@@ -40,9 +40,9 @@ IMPLIED = frozenset(
 NOT_RECORDED = frozenset({"settings", "tag", "backend", "workload", GIVEN})
 TABLES = frozenset({"weights", "goodput"})
 
-# ``PROFILE`` is a name in the manifest's list of chosen values, but no key of an experiment file.
+# The manifest's list of chosen values may contain ``PROFILE``, which no experiment file has as key.
 PROFILE = "timing profile"  # the parts of a timing profile's id other than GPU and model
-# The keys ``OF_THE_WORKLOAD`` may be keys of the workload or of the experiment file.
+# A workload or an experiment file can set the keys ``OF_THE_WORKLOAD``.
 OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")
 
 
@@ -207,8 +207,8 @@ def given_values(
     Args:
         flags: Keys of an experiment file and their values, as set by the user's flags.
         assignments: Settings ``NAME.PARAM`` and their values, as set by the user's flags.
-        file: Experiment file as returned by ``with_given``, or {} without a file; flags override
-            values of the file.
+        file: Experiment file as returned by ``with_given``, or {} if there is no file; flags
+            override values of the file.
     """
     if _is_stored(flags):  # The flags contain all values of a stored experiment.
         flags, file = {}, with_given(flags)

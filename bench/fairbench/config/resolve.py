@@ -100,9 +100,9 @@ def resolve(
     """Return the full spec of an experiment from flags, settings and a file.
 
     ``flags`` override keys of the file, and ``assignments`` override its settings. ``path`` is the
-    path of ``file``. If ``new_defaults`` is True, only values that the user chose are taken from a
-    stored file. Raises UsageError for a wrong flag and DataError for a wrong value of the file; the
-    message names the field, the value and the allowed values.
+    path from which ``file`` was read. If ``new_defaults`` is True, only values that the user chose
+    are taken from a stored file. Raises UsageError for a wrong flag and DataError for a wrong value
+    of the file; the message names the field, the value and the allowed values.
     """
     draft = Draft(flags, assignments or {})
     try:
@@ -176,7 +176,7 @@ def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> Ex
 def _fill_usual(draft: Draft, backend: serving.Chosen) -> defaults.Preset | None:
     """Fill a draft with values of its preset, its workload's GPU, and defaults.
 
-    Return the preset, or None without a preset.
+    Return the preset, or None if no preset is given.
     """
     workload = defaults.read_workload(draft.get("workload", defaults.DEFAULTS["workload"]))
     preset = None

@@ -255,7 +255,7 @@ class Origin(IntEnum):
 class Layered(UserDict[str, object]):
     """Values with their origins, filled in from the strongest origin to the weakest.
 
-    A key keeps its origin if code later replaces or removes its value.
+    If code later replaces or removes the value of a key, the origin of the key does not change.
     """
 
     def __init__(self) -> None:

@@ -174,8 +174,8 @@ def sweep_of(
     """Build a sweep from a file or bundled name, from named flags, or from both.
 
     A flag with the value None counts as not given. A value in ``flags`` or ``settings`` may be a
-    list; the sweep then runs every value of the list. Raises UsageError for wrong values, or if the
-    sweep would have neither a file nor any flag or setting.
+    list; the sweep then runs every value of the list. Raises UsageError for wrong values, or if no
+    file, flag or setting is given.
     """
     check_names(flags, SWEEP)
     check_sides(flags)

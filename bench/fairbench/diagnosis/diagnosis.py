@@ -62,7 +62,7 @@ class Diagnosis:
     - ``replays`` are the finished replays of the requests that arrived from ``part_s[0]`` to
       ``part_s[1]``, in seconds.
     - ``dp`` is the number of replicas; ``dp_given`` says whether the user chose this number.
-    - ``plan`` is the answer of the capacity plan, or None without a plan.
+    - ``plan`` is the answer of the capacity plan, or None if no plan was made.
     - ``present`` is the scheduler of the log's servers, with which other schedulers are compared.
     - ``missing`` names the parts of the diagnosis, such as replays, that an interruption prevented.
     """
@@ -232,7 +232,7 @@ def compared_waits(found: Diagnosis) -> WaitComparison | None:
 
 
 def best_fair(found: Diagnosis) -> ReplayedRun | None:
-    """Return the fair scheduler's replay with the lowest TTFT P95, or None without replays.
+    """Return the fair scheduler's replay with the lowest TTFT P95, or None if there is no replay.
 
     The P95 covers only clients that send no flood.
     """

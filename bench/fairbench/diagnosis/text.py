@@ -79,7 +79,7 @@ def overload_in(found: Diagnosis) -> Overload | None:
 def change_lines(found: Diagnosis) -> Iterator[str]:
     """Yield a sentence on how the best fair scheduler changes the waits.
 
-    The sentence has a mark if the replay does not resemble the log.
+    If the replay does not resemble the log, the sentence is marked as uncertain.
     """
     first = found.first
     if first is None:

@@ -232,8 +232,8 @@ class ClaimedMemory(Protocol[Kept]):
 class Claims(Generic[N]):
     """Clients' claims on the nodes of a cache; ``policy`` decides which claim ends next.
 
-    If ``others`` is set, it names a client that the policy does not know. When memory is short,
-    this client's cached tokens are evicted first.
+    ``others`` may name a client that the policy does not know, whose cached tokens are evicted
+    first when memory is short.
     """
 
     def __init__(

@@ -384,7 +384,7 @@ class KVCache(PrefixTree[KVNode]):
             self.attach(waiter)
 
     def attach(self, waiter: KVWaiter) -> None:
-        """Match a waiting request at a refresh, from the end of its last match.
+        """Match a waiting request with the cache again, starting at the end of its last match.
 
         The cache calls ``on_moved`` when the request must be matched again.
         """

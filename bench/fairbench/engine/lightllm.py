@@ -3,8 +3,9 @@
 LightLLM has no prefix cache and no preemption. A request is admitted only if the KV pool can hold
 the whole batch until all outputs are complete. The engine knows output lengths, because the
 measured runs ignored the end-of-sequence token. The engine tries to start a minibatch (a prefill
-batch) when the server is idle, ``max_wait_tokens`` decode steps after the last minibatch, and then
-after each further step. Source: [VTC-artifact], slora/server/router/{manager,req_queue}.py.
+batch) when the server is idle. Otherwise, it tries ``max_wait_tokens`` decode steps after the last
+minibatch, and then after each further step. Source: [VTC-artifact],
+slora/server/router/{manager,req_queue}.py.
 
 A single event loop reads the socket and runs the model. After a step, the model's coroutine resumes
 before the socket's coroutine, so a request that arrived during the step is seen one decision late.

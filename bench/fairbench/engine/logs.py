@@ -154,7 +154,7 @@ class Stretch:
 
 
 Ints: TypeAlias = NDArray[np.int64]
-# limit below which 64-bit integers suffice for exact shares of a total
+# limit of a total below which its shares can be computed exactly with 64-bit integers
 EXACT = 2**50
 HEAD_COLUMNS = 10
 HEAD = Struct(f"{HEAD_COLUMNS}q")

@@ -222,8 +222,8 @@ class EngineLoop(ABC, Generic[N]):
             view = self.share.begin(self.waiting, pending)
             if not view.clients():
                 return
-            # The scheduler may apply late charges only for the clients in its view. The call of
-            # ``balances`` applies the late charges of hidden clients, too.
+            # A scheduler may apply late charges only for the clients in its view. The call of
+            # ``balances`` also applies the late charges of all other clients.
             self.scheduler.balances()
         now_s = self._clock.now_ps / PS_PER_S
         drive(self.scheduler.select(view, now_s), try_admit, preempt)

@@ -210,7 +210,7 @@ class SGLangReplica(EngineLoop[KVNode]):
             steps = min(steps, self._passes.steps_to_pass(batch.steps))
         saved_ps = 0
         if self._profile.shared_read != 1:
-            # Shared prefixes are read once.
+            # A decode step reads a prefix once for all requests of the batch that share it.
             held = cache.capacity - cache.free - cache.evictable + size
             saved_ps = self._profile.saved_ps(max(0, batch.context_tokens - held))
         if self._has_tail:
@@ -476,7 +476,7 @@ class Admission:
             limit = limit if most is None else min(limit, most)
         tokens = min(left, limit)
         self._commit(sequence, tokens, 0, first=False, last=tokens == left)
-        # The memory test of the next candidate decides whether the pass ends.
+        # A chunk does not end the pass; the memory test of the next candidate may end it.
         self.out_of_memory = False
 
     def _commit(

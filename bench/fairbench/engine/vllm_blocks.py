@@ -31,7 +31,7 @@ def prefix_of(prompt: Prompt, depth: int) -> Prompt:
 def next_block(prompt: Prompt, place: Place, tokens: int) -> Key:
     """Return the slices of the ``tokens`` tokens after position ``place`` of a prompt.
 
-    Precondition: the prompt has at least ``tokens`` tokens after ``place``.
+    The prompt must have at least ``tokens`` tokens after ``place``.
     """
     index, offset = place
     key, length = prompt[index]
@@ -376,7 +376,7 @@ class BlockCache(BlockTree):
         self._end = RunCopy(self.root, set())
         self._end.before = self._end.after = self._end
         # ``_row`` describes adjacent evicted blocks that are not reported yet: their prompt, and
-        # the position in tokens at which they end. ``_row_tokens`` is their number of tokens.
+        # the position in tokens at which they end. The blocks hold ``_row_tokens`` tokens.
         self._row: tuple[Prompt, int] = ((), 0)
         self._row_tokens = 0
         # ``_above`` is the parent of the evicted blocks; its eviction would extend the report.
@@ -504,7 +504,7 @@ class BlockCache(BlockTree):
         return self.match(prompt, limit)[0].depth
 
     def touch(self, node: BlockNode) -> None:
-        """Do nothing, because vLLM does not count a look-up as a use."""
+        """Do nothing, because a look-up in vLLM does not count as a use of a block."""
 
 
 def held_by(owner: object, node: BlockNode) -> Iterator[RunCopy]:

@@ -446,7 +446,7 @@ class MatchedQueue(ABC, Generic[N]):
             self._joined.setdefault(head, [])
 
     def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
-        """Make the first request of each group its leader; add changes to ``changed``.
+        """Make the first request of each group its leader; add new and old leaders to ``changed``.
 
         A group's leader is sorted by its cached prefix, and the other requests of the group come
         last.
@@ -475,12 +475,12 @@ class MatchedQueue(ABC, Generic[N]):
                 moves.append((entry.key, entry.rank, key, entry))
                 entry.before = (refresh, entry.key, entry.rank)
         moves.sort()
-        # A request that moves forward in the queue goes behind the requests with its new key.
+        # A request that moves forward is placed behind all requests that already have its new key.
         for old, _, key, entry in moves:
             if old > key:
                 self._high += 1
                 self._place(entry, key, self._high)
-        # A request that moves backward in the queue goes before the requests with its new key.
+        # A request that moves backward is placed before all requests that already have its new key.
         for old, _, key, entry in reversed(moves):
             if old < key:
                 self._low -= 1

@@ -168,7 +168,7 @@ def check_usage(
             )
     elif codes > 1 and not any(map(is_stored, arguments)):
         if baseline:
-            raise UsageError(f"baseline {baseline}: the first engine_code is the baseline")
+            raise UsageError(f"baseline {baseline}: the first value of engine_code is the baseline")
     elif not arguments:
         raise UsageError("nothing to compare: give two schedulers, files or directories")
     elif len(arguments) > 1:

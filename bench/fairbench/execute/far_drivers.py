@@ -126,7 +126,7 @@ def address_facing(host: str) -> str:
     if ":" in host:
         raise UsageError(
             f"--driver-launcher: node {host} has no IPv4 address, which drivers need; "
-            "start the node with one (ray start --node-ip-address)"
+            "start the node with an IPv4 address (ray start --node-ip-address)"
         )
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as toward:

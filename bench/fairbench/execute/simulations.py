@@ -202,8 +202,8 @@ def tell_ended(context: RunContext, name: str, error: str, number: int, count: i
 
 # A test of the processor's speed makes ``ADDITIONS`` additions, which take less than 0.1 s.
 ADDITIONS = 500_000
-# Simulation work per request, in additions: six schedulers on bundled workloads need 4,500 to
-# 30,000 additions.
+# To simulate a request takes as long as 4,500 to 30,000 additions (six schedulers, bundled
+# workloads).
 ADDITIONS_PER_REQUEST = 10_000
 BYTES_PER_REQUEST = 220
 LARGE = 200_000  # From this number of requests on, commands show an estimate of the duration first.

@@ -453,7 +453,7 @@ def toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
-        return repr(value)  # This is the shortest text that is read back as the same number.
+        return repr(value)  # ``repr`` gives the shortest text that is read back as the same number.
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_toml_key(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
     assert isinstance(value, list | tuple), f"no TOML for {value!r}"

@@ -13,10 +13,10 @@ NIL = frozenset(
         *("[null]", "\\n", "<none>", "00000000-0000-0000-0000-000000000000", "0" * 32),
     }
 )
-"""Texts that programs write for a missing value or client name, in lower case."""
+"""Texts, in lower case, that logs contain in place of a missing value or client name."""
 
 NOTHING = NIL | {"none", "nan", "na", "n/a", "#n/a", "<na>"}
-"""Texts that programs write for a missing number or time, in lower case."""
+"""Texts, in lower case, that logs contain in place of a missing number or time."""
 
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 _SPACED = re.compile(r"[+-]?\d{1,3}(?:([ '’\u00a0\u202f])\d{3})(?:\1\d{3})*")

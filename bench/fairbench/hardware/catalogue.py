@@ -249,10 +249,10 @@ def model_names() -> list[str]:
 def resolve_profile(gpu: str, model: str) -> TimingProfile:
     """Return the profile of a GPU (a prefix of a profile id, or a TOML file) and a model.
 
-    The model's name on the Hugging Face hub is also valid. If several profiles match, the profile
-    with the lowest TP degree is chosen. At this degree, a profile fitted to measured serving comes
-    first, and then a profile for SGLang. Raises UsageError for an unknown GPU or model, and for an
-    ambiguous prefix.
+    ``model`` may also be the model's name on the Hugging Face hub. If several profiles match, the
+    profile with the lowest TP degree is chosen. At this degree, a profile fitted to measured
+    serving comes first, and then a profile for SGLang. Raises UsageError for an unknown GPU or
+    model, and for an ambiguous prefix.
     """
     if is_profile_file(gpu):
         return read_profile(gpu)

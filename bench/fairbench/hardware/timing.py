@@ -54,7 +54,7 @@ TILE_ROWS, TILE_KEYS = 64, 128
 BLOCKS_PER_SM = 2
 # constants of the heuristic by which the kernel splits the keys
 MOST_SPLITS, FULL_SHARE, GOOD_SHARE = 128, 0.8, 0.85
-# fraction of the longest thread block's time that the formula adds
+# fraction of the longest thread block's time that counts as tail of a decode step
 TAIL_SHARE = 0.5
 
 
@@ -344,8 +344,8 @@ class TimingParams:
     """The possible error of the timing profile (``--set timing.error_pct=10``).
 
     ``error_pct`` is the maximum error in percent. Independent random errors multiply the whole
-    profile, each coefficient, and the cost of shared context. The errors are drawn once per run
-    from the seed.
+    profile, each coefficient, and the cost of shared context. These timing errors are drawn once
+    per run from the run's seed.
     """
 
     error_pct: Annotated[float, Ge(0), Lt(100)] = 0.0

@@ -330,8 +330,8 @@ class Connections:
         except OSError:  # The client disconnected, or the TLS handshake failed.
             accepted.close()
             return
-        # aiohttp reads up to 32 requests ahead, and their memory has no limit. Some releases of
-        # aiohttp lack the attributes that limit the number of requests.
+        # aiohttp reads up to 32 requests ahead, and their memory has no limit. The two attributes
+        # limit the number of requests; some releases of aiohttp lack them.
         with suppress(AttributeError):
             connection._max_msg_queue_size, connection._msg_queue_resume_size = MOST_AHEAD, 0
         self._since_s[connection] = asyncio.get_running_loop().time()

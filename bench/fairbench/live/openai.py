@@ -93,9 +93,10 @@ def _token_count(value: Any) -> int | None:
 class ReportedUsage(msgspec.Struct):
     """The token counts (``usage``) that an answer reports, with None for an unreported count.
 
-    The Responses and Messages APIs call the counts input and output. The Messages API reports
-    cached tokens separately from the input, so ``prompt_tokens`` is set to the sum of input and
-    cached tokens. Some servers write counts with a decimal point, such as 12.0.
+    In the Responses and Messages APIs, the counts are named ``input_tokens`` and ``output_tokens``.
+    The Messages API reports cached tokens separately from the input, so ``prompt_tokens`` is set to
+    the sum of input and cached tokens. Some servers write counts with a decimal point, such as
+    12.0.
     """
 
     prompt_tokens: Any = None
@@ -432,7 +433,7 @@ def whole_fault(payload: bytes) -> Fault | None:
     found = judge(answer)
     if answer is None or found.fault is not None:
         return found.fault
-    # An answer has a field for output, which may be empty.
+    # Every answer of an API has one of these output fields, which may be empty.
     places: list[Any] = [answer.text, answer.output_ids, answer.output, answer.content]
     places += [choice.text if choice.message is None else 0 for choice in answer.choices or ()]
     has_place = any(place is not None for place in places)
@@ -536,7 +537,7 @@ def _ended_with(answer: Answered, kinds: Sequence[str]) -> bool:
 
 
 def _reported(answer: Answered) -> int | None:
-    """Return the number of output tokens that an answer reports, or None without a valid number."""
+    """Return how many output tokens an answer reports, or None if it reports no valid number."""
     named = typed(answer)
     told = answer.meta_info or answer.usage or (named and named.usage)
     if isinstance(told, dict):
@@ -556,8 +557,8 @@ _BESIDE_MESSAGES = (
     *("tools", "chat_template_kwargs", "reasoning_effort", "reasoning", "thinking"),
     *("text", "output_config"),
 )
-# ``_TURNS`` lists the fields of a request body with turns, in the order of the prompt. A turn that
-# is a plain text has the role of its field.
+# ``_TURNS`` lists the fields of a request body with turns, in the order of the prompt. If a turn is
+# a plain text, the field determines the role of the turn.
 _TURNS = {"instructions": "system", "system": "system", "input": "user", "messages": "user"}
 SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # fields of a request that a chat template may use
 _CONTENTS = ("content", "output")

@@ -90,7 +90,7 @@ class Ranked:
             self._most = most[np.lexsort((most, owner))]
 
     def percentiles(self, percent: float) -> list[Percentile]:
-        """Return a percentile of each sample, computed as the function ``percentile`` does."""
+        """Return each sample's percentile, equal to the result of ``percentile`` for the sample."""
         value_s, censored = np.full(len(self._n), np.nan), np.zeros(len(self._n), dtype=np.bool_)
         some = np.flatnonzero(self._n)
         rank = (self._n[some] - 1) * percent / 100
@@ -273,7 +273,7 @@ class WellBehaved:
 
     @property
     def least_n(self) -> int:
-        """The fewest latencies that any counted client has."""
+        """The number of latencies of the counted client with the fewest latencies."""
         return min((self._cohorts.samples[one].n for one in self._counted), default=0)
 
     def percentile(self, percent: int) -> Noted:

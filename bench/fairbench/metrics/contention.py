@@ -145,8 +145,8 @@ def lone_tpot_ratio(all_of: Requests, facts: Facts) -> float:
     """Return the median slowdown per output token, compared with a request that runs alone.
 
     The timing profile gives the time per token of a lone request with the same mean context. The
-    ratio is NaN without a profile, or if no request that arrived in the window finished with two
-    tokens or more.
+    ratio is NaN without a profile. The ratio is also NaN if no request that arrived in the window
+    has finished with at least two output tokens.
     """
     if facts.lone is None:
         return float("nan")

@@ -142,7 +142,7 @@ def _late(requests: Requests, lost_s: Floats) -> Floats:
 def _predecessors(requests: Requests) -> Ints:
     """Return the row of the call that each call had to wait for, or -1 if there is none.
 
-    A call waits for the call of the next smaller depth that is the last to finish before it.
+    A call waits for the last call of the next smaller depth that finishes before the call.
     """
     ended = np.flatnonzero(requests.status == FINISHED)
     count = len(requests)
@@ -189,7 +189,7 @@ def ratio_or_inf(amount: Floats, of: Floats | float) -> Floats:
 def _never_made(
     calls: CallDelays, programs: Programs, owner: Ints, unsent: Floats, facts: Facts
 ) -> Iterator[tuple[Ints, Unmade]]:
-    """Yield, by client, the rows of programs with calls never sent, and the service due."""
+    """Yield, by client, the rows of programs with unsent calls, and these calls' due service."""
     known = owner < len(programs)
     owner = owner[known]
     held_s = np.zeros(len(programs))
@@ -261,7 +261,7 @@ class _RequestedPart:
         return part
 
 
-AT_ONCE = 1_000_000  # At most this number of (program, time) pairs is computed at once.
+AT_ONCE = 1_000_000  # largest number of (program, time) pairs that are computed at once
 
 
 class Shortfalls(NamedTuple):
@@ -327,7 +327,8 @@ def _lacking_output(
     The slope changes when a call's first and last tokens were due, and when they came.
 
     Returns:
-        For each piece: its start and end in seconds, and the missing tokens at start and end.
+        For each linear piece of all calls: start and end in seconds, and missing output tokens at
+        the start and at the end, each of shape (calls,).
     """
     requests, pace = calls.requests, calls.alone.per_token_s
     whole, made = calls.output_tokens[rows], requests.output_tokens[rows]
@@ -359,7 +360,7 @@ def _lacking_output(
 def _positive(
     start: Floats, end: Floats, first: Floats, last: Floats
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Cut lines to the parts above 0; return each part's start and end, and its values there."""
+    """Cut lines to their parts above 0; return each part's start and end times and values."""
     crosses = (first < 0) != (last < 0)
     change = np.where(crosses, first - last, 1.0)
     zero = start + (end - start) * np.where(crosses, first / change, 0.0)

@@ -114,7 +114,7 @@ class Shares:
 
     Amounts are weighted tokens, and arrays have the shape (n_clients,).
 
-    - ``booked`` holds the unweighted tokens, from which service is computed in every ``View``.
+    - ``booked`` holds the token counts from which each ``View`` computes service with its prices.
     - ``service`` is the input + 2 x output tokens of each client.
     - ``actual`` is the computed service of each client, which leaves out cached input.
     - ``demand`` is the due service in the window: the service received in the window, plus the

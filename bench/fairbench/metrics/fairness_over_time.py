@@ -94,9 +94,10 @@ class Timeline(NamedTuple):
         """Return service, entitlements and delayed clients in all windows of ``cells`` cells.
 
         Each array has the shape (n_clients, n_windows). The demand in a window is the service in
-        the window plus the shortfall at its end, without calls refused before the window began. A
-        client counts as delayed if its calls waited in half of the window's cells and for more than
-        5% of their time. A client with a refused call in the window also counts as delayed.
+        the window plus the shortfall at the window's end. Calls that were refused before the window
+        do not count as shortfall. A client counts as delayed if its calls waited in half of the
+        window's cells and for more than 5% of their time. A client with a refused call in the
+        window also counts as delayed.
         """
         total = np.cumsum(np.pad(self.service, ((0, 0), (1, 0))), axis=1)
         service = np.maximum(0.0, _increase_over(total, cells))

@@ -117,7 +117,7 @@ class Cells:
 def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cells:
     """Divide the run into cells, each with about the same number of log rows that end in it.
 
-    The number of cells is at most the log rows of an average client, so that a table of cells and
+    There are at most as many cells as an average client has log rows, so that a table of cells and
     clients is no larger than the log. With many clients, the number of cells is also at most four
     times the square root of all rows, because a cell takes as much work as a row.
     """
@@ -332,7 +332,7 @@ class Pairs:
         return np.flatnonzero(apart > above)
 
     def joint(self, row: Ints, rival: Ints, above: float) -> Joint:
-        """Return the joint waits of each backlog ``row`` with the backlog ``rival``.
+        """Return the joint waits: the overlaps of each backlog ``row`` with the backlog ``rival``.
 
         A joint wait is left out if the client of ``row`` receives at most ``above`` tokens in it.
         """
@@ -450,7 +450,8 @@ class Inside:
     def _wanted(self, joint: Joint, above: float) -> tuple[Ints, Ints]:
         """Return the cells that must be examined to know whether a range exceeds ``above``.
 
-        A cell is left out if its bounds lie within a range that is known from the edges.
+        A cell is left out if it cannot widen a range beyond ``above``, or beyond the range that the
+        edges of cells prove.
         """
         states = Differences.of_joint(self._cells, joint)
         above = max(above, float(states.at_least.max(initial=0.0)) * (1 - ROUNDING))

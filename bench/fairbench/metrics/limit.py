@@ -239,7 +239,7 @@ def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
 class TimeSpent(NamedTuple):
     """The GPU time of all replicas by purpose, in seconds; the fields add up to the total."""
 
-    prefill_s: float  # time for computing the compulsory tokens, as if in full passes
+    prefill_s: float  # time for computing tokens that no cache can save, as if in full passes
     decode_s: float  # time for decoding the answers, as if in full batches
     recomputed_s: float  # time for computing prefixes that had been computed before
     retracted_s: float  # time for computing tokens again after a retraction
@@ -328,7 +328,7 @@ def program_arrivals(programs: Programs, facts: Facts) -> Floats:
 def _with_arrivals(tables: Tables, facts: Facts, work: LeastWork, arrival_s: Floats) -> float:
     """Return the maximum, over all times a, of a plus the least time for the work from a on.
 
-    The work from a on is the work of all programs that arrive at or after time a.
+    The work "from a on" is the work of all programs that arrive at or after time a.
     """
     requests, programs = tables.requests, tables.programs
     at = program_rows(requests, programs)

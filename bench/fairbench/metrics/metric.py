@@ -104,10 +104,10 @@ class Display(Enum):
 class Shown(NamedTuple):
     """How a metric appears in one display, as a column, line or headline.
 
-    - ``position`` sets the order in the display.
+    - ``position`` sorts the metrics of the display; the lowest position comes first.
     - ``heading`` and ``form`` replace the metric's own heading and form.
-    - ``dropped`` is the order in which columns are left out of a table that is too wide, the lowest
-      number first. A column with None is never left out.
+    - If a table is too wide, the columns with the lowest ``dropped`` are left out first, and
+      columns with None never.
     - ``note`` explains a headline; ``{latency}`` in a note is replaced by the name of the latency.
     """
 
@@ -169,11 +169,11 @@ class Metric:
     - ``undefined`` is the reason why a value may be missing; without a reason, a value always
       exists.
     - ``when`` says whether a run has the metric.
-    - ``compute`` returns the value for a run, and ``by_client`` returns a value for each client,
-      None for a client without the metric. NaN means undefined.
+    - ``compute`` returns the value for a run, and ``by_client`` returns a value for each client
+      (None if the client does not have the metric). NaN means undefined.
     - ``beside`` and ``clients_beside`` compute the values of a metric that compares runs.
-    - ``tail`` is the percentile of a metric that is a high percentile, else 0; tables show only one
-      high percentile (``shown_percentiles``).
+    - ``tail`` is the percentile, such as 99, of a tail latency, and 0 for any other metric; tables
+      show only one tail percentile (``shown_percentiles``).
     - ``verdict`` is true if a difference between schedulers is called better or worse, and false if
       the difference is only called more or less.
     """

@@ -26,7 +26,9 @@ from fairbench.metrics.stalls import (
     growth,
 )
 
-SLOWER = 2.0  # A prompt takes at most this multiple of the least time per prompt token in the log.
+# If a prompt's admission is unknown, its time per token is assumed to be at most ``SLOWER`` times
+# the least time per prompt token in the log.
+SLOWER = 2.0
 # Percentile 5 of the times per prompt token counts as the least time, and percentile 10 of the gaps
 # counts as the shortest gap.
 FASTEST, SHORTEST = 5, 10
@@ -39,7 +41,7 @@ MOST_CAUSES = 5
 
 
 class Prompts(NamedTuple):
-    """The prompts that were computed, with begin, end (s), computed tokens and rows of requests."""
+    """The computed prompts: rows of their requests, begin and end (s), and computed tokens."""
 
     request: Ints
     begin_s: Floats

@@ -23,7 +23,7 @@ from fairbench.metrics.tables import ServiceRows
 
 
 class Timed(Protocol):
-    """Columns with the times of decode steps: the rows of a log, or its stretches."""
+    """A table with the times of decode steps: the rows of a service log, or its stretches."""
 
     @property
     def start_s(self) -> Floats: ...
@@ -232,8 +232,8 @@ def cumulative(
     """Return the service of each client booked before each time, shape (clients, times).
 
     At one instant, steps end before iterations start. With ``with_ends``, steps that end exactly at
-    a time count as before this time. With ``with_starts``, iterations that start exactly at a time
-    count as before this time, too.
+    a time count as before this time. With ``with_starts``, an iteration that starts exactly at a
+    time also counts as before this time.
     """
     width = len(times) + 1  # The last column holds the bookings after the last time.
     cells = np.zeros(clients * width)

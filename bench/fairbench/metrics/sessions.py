@@ -228,7 +228,8 @@ def _alone_s(calls: Requests, session: Ints) -> Floats:
     """
     context = calls.input_tokens + calls.output_tokens
     before = np.zeros(len(context), np.int64)
-    # With these offsets, an accumulated maximum begins anew with each session.
+    # ``offsets`` raise each session above all earlier sessions, so the accumulated maximum begins
+    # anew with each session.
     offsets = session * (int(context.max(initial=0)) + 1)
     before[1:] = (np.maximum.accumulate(context + offsets) - offsets)[:-1]
     before[np.flatnonzero(np.diff(session, prepend=-1))] = 0

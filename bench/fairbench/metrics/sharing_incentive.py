@@ -87,7 +87,7 @@ def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censo
     """Return a client's latency on the shared cluster, divided by its latency alone on a part.
 
     If the value is at most 1, the client has no reason to leave the shared cluster. If one of the
-    latencies is a bound, the ratio is a bound, too.
+    latencies is only a bound, the ratio is also a bound.
 
     Args:
         shared: The client's row in the summary of the shared run.

@@ -266,7 +266,7 @@ def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps
 def _held_up_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
     """Return the seconds for which the given prompts held up each answer, shape (answers,).
 
-    The delay by a prompt is spread evenly over the period in which the prompt is computed.
+    The delay caused by a prompt is spread evenly over the period in which the prompt is computed.
     """
     at, first = np.unique(prompts.stretch, return_index=True)
     if not len(at):
@@ -308,8 +308,8 @@ def growth(times_s: Floats, sums: Floats, begin_s: Floats, end_s: Floats) -> Flo
 def _add_gaps(gaps: Gaps, requests: Requests, steps: Steps, rows: Rows) -> None:
     """Add the gaps between tokens that one worker generated in a part of the log.
 
-    The gap of a token is the time since the last decode step; for a second token, it is the time
-    since the first token.
+    The gap of a request's second token is the time since the first token. The gap of any later
+    token is the time since the last decode step.
     """
     made = _first_tokens(requests, steps, rows)
     here = made >= 0
@@ -363,7 +363,8 @@ class OtherPrompts:
 def _first_tokens(requests: Requests, steps: Steps, rows: Rows) -> Ints:
     """Return the stretch that ended with each request's first token, or -1 if unknown.
 
-    The token comes from the last stretch before it that computed prompts of the client.
+    A request's first token comes from the last earlier stretch that computed a prompt of its
+    client.
     """
     prompts = np.flatnonzero(rows.computed_tokens > 0)
     first_s = np.where(np.isfinite(requests.first_token_s), requests.first_token_s, -1.0)
@@ -384,7 +385,7 @@ def _keys(client: Ints, stretch: Ints) -> Ints:
 
 
 def _counts(rows: Rows, client: Ints, stretch: Ints) -> Floats:
-    """Return, for each row, how many of the given pairs of client and stretch equal the row's."""
+    """Return how often each row's pair of client and stretch occurs in the given pairs."""
     keys, asked = _keys(rows.client, rows.stretch), _keys(client, stretch)
     found = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
     same = keys[found] == asked

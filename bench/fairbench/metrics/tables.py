@@ -40,7 +40,7 @@ class ServiceRows(Protocol):
         ...
 
     def between(self, first: int, after: int) -> Service:
-        """Return the rows ``first`` to ``after - 1``. Precondition: ``first < after``."""
+        """Return the rows ``first`` to ``after - 1``; ``first`` must be less than ``after``."""
         ...
 
 
@@ -63,7 +63,7 @@ class FiledService:
             yield self.between(first, after)
 
     def between(self, first: int, after: int) -> Service:
-        """Return the rows ``first`` to ``after - 1``. Precondition: ``first < after``."""
+        """Return the rows ``first`` to ``after - 1``; ``first`` must be less than ``after``."""
         columns = self.column_types()
         return Service(**{name: self._column(name, first, after) for name in columns})
 

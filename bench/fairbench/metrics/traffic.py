@@ -85,8 +85,8 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
 
     Args:
         gains: The gain of each event, shape (n_events,), with at least one event.
-        cost: The cumulative cost at each event, in ascending order. Consecutive events cost the
-            element of the last event minus the element of the first event.
+        cost: The cumulative cost at each event, which never falls, shape (n_events,). Consecutive
+            events cost the element of the last event minus the element of the first event.
     """
     after = np.cumsum(gains) - cost
     before = np.concatenate([[0.0], np.cumsum(gains)[:-1]]) - cost

@@ -79,7 +79,7 @@ def unlike_line(answer: Row) -> str:
 def needed_line(answer: Row, *, programs: bool = False) -> str:
     """Return a sentence on the replicas that each scheduler needs, or the users that it serves.
 
-    ``programs`` means that the metric ``victim_p95_s`` is the latency of whole sessions.
+    If ``programs`` is True, the metric ``victim_p95_s`` is the latency of whole sessions.
     """
     targets = " and ".join(said_target(one, programs=programs) for one in answer["targets"])
     rows = answer["choices"]

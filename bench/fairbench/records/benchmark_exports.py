@@ -73,7 +73,7 @@ def request(more: Mapping[str, Any], **fields: Any) -> Object:
 
 
 def first_of(value: Any, *keys: str) -> Any:
-    """Return the value of the first key whose value is not None; None without such a key."""
+    """Return the first value of ``keys`` that is not None, or None if there is no such value."""
     return next((value[key] for key in keys if inner(value, key) is not None), None)
 
 
@@ -101,7 +101,7 @@ def scaled(value: Any, factor: float) -> Any:
 UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0}
 START = "request_start_ns"
 TIMES = ("time_to_first_token", "request_latency")
-# A token count may be in one of several metrics, of which the best is listed first.
+# ``COUNTS`` lists, for each token count, the metrics that may contain it, the most exact first.
 COUNTS = {
     "input_sequence_length": ("input_sequence_length", "error_isl"),
     "output_sequence_length": ("output_sequence_length", "output_token_count"),

@@ -143,7 +143,7 @@ AGENT = Layout(
     block_size=16,
 )
 # Format ``arena`` has the trace of Chatbot Arena that VTC-artifact samples ([VTC] §5.3), in which
-# each model is a client. Arrivals of kind ``trace`` use this trace of Chatbot Arena, too.
+# each model is a client. Arrivals of kind ``trace`` also use this trace of Chatbot Arena.
 ARENA = Layout("arena", has_all("t", "client", "prompt_len", "output_len"), unit="s")
 
 

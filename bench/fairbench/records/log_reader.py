@@ -23,7 +23,7 @@ from fairbench.records.source import records_of, separator_of
 
 Floats = npt.NDArray[np.float64]
 
-BATCH = 16_384  # This number of records are Python objects at one time.
+BATCH = 16_384  # number of records that are Python objects at one time
 # Estimates of memory assume 200 bytes for each row and 200 bytes for each distinct text.
 ROW_BYTES, NAME_BYTES = 200, 200
 SAMPLE = 50  # The meaning of a column is inferred from this number of its values.
@@ -248,7 +248,7 @@ def beginning(path: Path) -> Beginning:
 
 
 def _records_inside(place: FilePlace) -> list[FilePlace]:
-    """Return the list of records inside a file's only object, or [] without such a list."""
+    """Return the list of records inside a file's only object, or [] if it contains no list."""
     if layout_of(None, [place.value]) is not PLAIN:
         return []
     found = next((place.value[name] for name in WRAPPERS if place.value.get(name)), None)

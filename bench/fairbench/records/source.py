@@ -79,8 +79,8 @@ def records_of(
 
     Args:
         path: The file to read. A pipe must contain JSON objects, because it can be read only once.
-        streamed: Whether the caller keeps no content, so that the file's size is not limited (see
-            ``reader.lines``).
+        streamed: Whether the caller keeps no records in memory; the size of the file is then not
+            limited (see ``reader.lines``).
         stripped: Whether blanks around texts of CSV are removed.
     """
     kind = kind_of(path, f"{path}") if path.is_file() else FileKind.OBJECTS

@@ -27,9 +27,9 @@ LARGEST_NS = 2**62
 DATED_S = 1e8
 APART = 100  # Two times with at least this ratio are in different units.
 
-SLOWEST_TOKEN_S = 2.0  # On every server, fast answers take fewer seconds per token than this.
-SLOWEST_ANSWER_S = 20.0  # On every server, fast answers of one token take fewer seconds than this.
-FASTEST_TOKEN_S = 2e-5  # On every server, slow answers take more seconds per token than this.
+SLOWEST_TOKEN_S = 2.0  # upper limit on a fast answer's seconds per token, on any server
+SLOWEST_ANSWER_S = 20.0  # upper limit on a fast one-token answer's seconds, on any server
+FASTEST_TOKEN_S = 2e-5  # lower limit on a slow answer's seconds per token, on any server
 # The 10th and the 90th percentile of a file's durations stand for a fast and a slow answer.
 FAST_PERCENT, SLOW_PERCENT = 10, 90
 # Whole numbers without a unit may be milliseconds if their 10th percentile is at least ``LEAST_MS``

@@ -1,4 +1,4 @@
-"""The clients of a summary, as a table with a row per client or as a distribution."""
+"""Tables of a summary's clients: one row for each client, or the distribution over clients."""
 
 from __future__ import annotations
 

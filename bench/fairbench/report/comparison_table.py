@@ -61,7 +61,7 @@ def percentiles_of(cells: Iterable[SchedulerResults]) -> tuple[int, ...]:
 
 
 def tail_of(cells: Iterable[SchedulerResults]) -> int:
-    """Return P99 if the latencies of every run support a P99, else P95."""
+    """Return P99 if every run has enough latencies for a P99, or else P95."""
     return shown_tail(one.summary for cell in cells for one in cell.runs)
 
 

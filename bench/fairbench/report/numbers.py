@@ -82,7 +82,7 @@ def bounded(value: float | None, bound: str, form: Form, digits: int | None = No
 
 
 def bound_of(interval: Mapping[str, Any]) -> str:
-    """Return ``>`` or ``<`` if the mean of a combined metric is only a bound, else ""."""
+    """Return ``>`` or ``<`` if a combined metric's mean is only a bound, or "" if it is exact."""
     return ">" if interval.get("lower_bound") else "<" if interval.get("upper_bound") else ""
 
 

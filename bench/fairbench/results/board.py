@@ -390,8 +390,8 @@ def chosen(
 ) -> list[BoardLine]:
     """Return the runs of the named configurations and schedulers, or all runs without names.
 
-    The first words of a configuration's name, such as ``tot s1``, select all configurations that
-    begin with these words. Raises UsageError if a name matches no run.
+    A name such as ``tot s1`` selects all configurations whose names begin with these words. Raises
+    UsageError if a name matches no run.
     """
     known = dict.fromkeys(line.place for line in lines)
     names = dict.fromkeys(line.scheduler for line in lines)

@@ -343,7 +343,7 @@ def contrast(
     if not seeds:
         raise UsageError(
             f"{baseline.scheduler} has {seed_text(baseline.by_seed)} and {other.scheduler} has "
-            f"{seed_text(other.by_seed)}: a comparison needs seeds that both have"
+            f"{seed_text(other.by_seed)}: a comparison needs seeds that both schedulers have"
         )
     left_out = sorted(baseline.by_seed.keys() ^ other.by_seed.keys())
     places = [place_of(side.first.experiment) | {"seed": None} for side in (other, baseline)]

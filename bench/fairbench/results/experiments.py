@@ -142,7 +142,7 @@ FORMER: Mapping[str, Collection[str]] = {
     PROFILE: {"tp1/sglang-0.5.10"},
     "engine.max_running_requests": {"2048"},
 }
-"""Former defaults, as TOML text by key, from versions without the list of chosen values."""
+"""Defaults, as TOML text by key, of old versions that did not store the list of chosen values."""
 
 
 class SpecChanges(NamedTuple):
@@ -270,7 +270,7 @@ def _chosen_of_workload(experiment: Experiment) -> list[str]:
 
 
 def _readable_key(key: str, experiment: Experiment) -> str:
-    """Return a key in readable form, such as ``tot s1 rate`` for a key of the workload."""
+    """Return a key in readable form, such as ``tot s1 rate`` for a key of the workload ``tot``."""
     workload = str(experiment["workload"].get("name"))
     if key in OF_THE_WORKLOAD:
         return f"{workload} {key}"

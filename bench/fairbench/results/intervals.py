@@ -175,7 +175,7 @@ class Difference:
     number of other seeds. ``low`` and ``high`` are the ends of the confidence interval of ``mean``,
     or None if unknown. ``deviation`` is the standard deviation over seeds, and ``p`` is the
     two-sided p-value of no difference. ``deviation`` and ``p`` are None for fewer than two seeds,
-    and ``p`` is also None for bounds.
+    and ``p`` is also None if values are only lower bounds.
     """
 
     runs: int
@@ -270,9 +270,9 @@ def difference(
 def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | None:
     """Return the paired difference of logarithms, for metrics that differ by factors.
 
-    Logarithms make relative changes comparable. If a wait falls to a tenth in every seed, for
-    example, the differences in seconds still vary and may be inconclusive. The result is None if a
-    value is unknown.
+    Differences of logarithms measure relative changes. If a wait falls to a tenth in every seed,
+    for example, the differences in seconds still vary and may be inconclusive. The result is None
+    if a value is unknown.
     """
     both = [*first, *second]
     if any(one.raw is None or one.bound or not _finite_number(one) > 0 for one in both):

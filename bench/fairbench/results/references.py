@@ -17,7 +17,7 @@ from fairbench.results.store import StoredRun
 FILE = "references.csv"
 SCHEDULER = "fcfs"
 SHARES = ("min_entitlement_ratio", "min_share_60s", "min_share_10s")
-KEY_LENGTH = 16  # This number of characters of a configuration's hash is kept.
+KEY_LENGTH = 16  # number of characters of a configuration's hash that are kept
 
 
 class Reference(NamedTuple):

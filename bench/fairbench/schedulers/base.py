@@ -250,10 +250,10 @@ class LocalScheduler(HasOptionalHooks, ABC):
         """Run one admission pass: yield candidates, and return when the pass should end.
 
         The host sends True to the generator if the candidate was admitted (after calling
-        ``on_admitted``), and False if the engine had no room. SGLang's own schedulers end the
-        admission pass at the first False. The generator may also yield ``Preempt(request)``, which
-        asks the host to free the KV memory of a running request. ``now_s`` is in seconds on the
-        host's clock.
+        ``on_admitted``), and False if the engine's memory was short. SGLang's own schedulers end
+        the admission pass at the first False. The generator may also yield ``Preempt(request)``,
+        which asks the host to free the KV memory of a running request. ``now_s`` is in seconds on
+        the host's clock.
         """
 
     def may_preempt(self, view: WaitingView, now_s: float) -> bool:
@@ -305,8 +305,8 @@ class LocalScheduler(HasOptionalHooks, ABC):
         """Charge the client for output tokens of its requests; a call may cover several steps.
 
         If a scheduler declares ``refunds_tokens``, a gateway may call ``on_tokens`` in advance with
-        the expected output length. When the request ends, another call corrects the charge;
-        ``tokens`` is negative if the output was shorter than expected.
+        the expected output length. When the request ends, another call of ``on_tokens`` corrects
+        the charge, with negative ``tokens`` if the output was shorter than expected.
         """
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
@@ -449,7 +449,8 @@ class OptionalHooks(Protocol):
 
         Only a gateway calls ``on_read``, because it charges a prompt before the cached part is
         known. The gateway calls ``on_read`` once for each request, before ``on_finish``. The
-        scheduler charges or refunds the difference.
+        scheduler charges or refunds the difference between the correct charge and the earlier
+        charge.
         """
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:

@@ -162,7 +162,7 @@ class PrefixTree(Generic[N]):
 def path(node: Node) -> Prompt:
     """Return the prefix that ends at ``node``, as a prompt."""
     segments: list[Segment] = []
-    # If ``goes_on`` is true, the edge below contains this node's last segment, too.
+    # If ``goes_on`` is true, the edge below also contains this node's last segment.
     goes_on = False
     while (parent := node.parent) is not None:
         edge = node.edge

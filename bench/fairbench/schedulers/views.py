@@ -362,7 +362,7 @@ class ListView:
 
 
 class QueueView:
-    """A WaitingView in order of arrival, with nothing cached and no running batch.
+    """A WaitingView in order of arrival, for a queue without a prefix cache or a running batch.
 
     ``elsewhere`` contains the clients with requests that wait at other routers. VTC does not lift
     the counter of such a client, and lifts no counter above the counter of such a client.

@@ -25,7 +25,7 @@ from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
 # A client alone is simulated with the local scheduler LPM and with two routers, and the better
-# result counts. Some workloads need cache locality, and others need load balance.
+# result counts: some workloads need a router for cache locality, others one for load balance.
 LOCAL = "lpm"
 ROUTERS = ("round-robin", "preble-e2")
 

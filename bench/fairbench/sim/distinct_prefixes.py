@@ -16,8 +16,8 @@ Answers: TypeAlias = dict[str, tuple[int, int, int, int, Prompt]]
 """The outputs that a program has received, by key.
 
 The fields are the tree node after which the output begins, the number of this node's tokens before
-the output, the output's length in tokens, and the number and text of its prompt. The prompt's text
-is empty if it was dropped to save memory.
+the output, the output's length in tokens, and the number and text of its prompt. An empty text
+means that the text was dropped to save memory.
 """
 # number of segments beyond which a prompt is dropped once a later prompt has extended its output
 LONG = 64

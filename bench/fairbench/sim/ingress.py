@@ -52,7 +52,7 @@ class Ingress(QueueHost[Sequence]):
         # ``_due_ps`` is the time (ps) of the next call of the queue.
         self._due_ps: int | None = None
         self.before_call: Callable[[], None] | None = None
-        # ``turn`` returns the queue's key, which orders the calls of several queues at the same
+        # ``turn`` returns a sort key, by which several queues are called if they are due at one
         # time.
         self.turn: Callable[[], int] = lambda: BEFORE_WORKERS
         for worker in workers:

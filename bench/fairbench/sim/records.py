@@ -110,7 +110,7 @@ def _range(name: str, clients: int) -> tuple[int, int]:
 class FileBlocks:
     """A ``BlockStore`` that writes its blocks to a new file.
 
-    A block is on disk when ``add`` returns.
+    When ``add`` returns, the added block of records is on disk.
     """
 
     def __init__(self, path: Path, names: tuple[str, ...]) -> None:

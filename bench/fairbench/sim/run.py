@@ -287,7 +287,8 @@ class Simulation:
             engine = spec.engine or DEFAULT_ENGINE
             decode_count = spec.dp - len(parts)
             workers = disaggregated(spec.settings, engine, self.engine, parts, decode_count)
-        # The list is copied, because the cluster empties its list to free memory at the end.
+        # Without disaggregation, the list is not copied, so the cluster can empty it to free
+        # memory.
         routed = workers if spec.prefill is None else workers[: len(parts)]
         self.router.prepare(replace(self.setup, fleet=SimFleet(routed)))
         ingress = ingress_of(spec, self.router, self.clock, workers, self.setup)

@@ -1,7 +1,8 @@
 """Real input for programs: token lengths of the records of files and Hugging Face data sets.
 
-Each ``Schema`` describes one layout of records, in local files and on the hub alike. The function
-``Schema.read`` returns the texts of a record, or raises ValueError with the name of a wrong field.
+Each ``Schema`` describes one layout of records, in local files and on the hub alike.
+``Schema.read`` returns the texts of a record. If a field is wrong, it raises ValueError with the
+field's name.
 """
 
 from __future__ import annotations

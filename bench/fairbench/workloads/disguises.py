@@ -27,7 +27,7 @@ class Disguise:
     disguise copies a client, the padding begins with the first prompt of that client's latest
     program. The remaining padding is text that no other client sends; with ``fresh``, it is new for
     each call. After a program's last call, the padding is sent alone ``keep_alive`` times, to keep
-    the padding in the KV cache. The answer to the padding has one token.
+    the padding in the KV cache. Each answer to padding alone has one token.
 
     Answers are ``output_multiple`` times as long as honest answers, and later prompts contain only
     the honest part. ``max_new_multiple`` multiplies the output limit that a request claims, which

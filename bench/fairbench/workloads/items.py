@@ -15,7 +15,7 @@ class Item:
 
     ``text_tokens`` is the length of a question, article or document, or 0 if the item has no text.
     ``exchanges`` are the lengths of the (question, answer) pairs in order. Items with equal ``key``
-    have equal content, and items with equal ``text_key`` have equal texts, such as a system prompt.
+    have equal content. Items with equal ``text_key`` share a text, such as a system prompt.
     ``turn`` is the position of the program in a trace file, or None (see ``Job``).
     """
 

@@ -20,7 +20,7 @@ from fairbench.workloads.programs.base import Job, Program, sample_gap
 from fairbench.workloads.traffic.source import Arrival, ArrivalSource, ClosedArrivals
 
 PROGRAMS_PER_CLIENT = 10**7
-"""The maximum number of programs of a client; ids of client i begin at i x this number."""
+"""The maximum number of programs of a client; client i's program ids begin at i x this number."""
 MADE_AHEAD = 8
 
 
@@ -36,14 +36,14 @@ class ClientPlan:
 
     ``index`` is the position of ``client`` among the ``clients`` clients of the run. ``weight`` is
     the client's fair share relative to other clients. ``targets`` are the latencies promised to
-    each of the client's requests, and ``service_class`` names the class that defines the targets,
-    or is "". ``owner`` is by default the outermost tenant in the client's name, or the client
-    itself. ``presence`` defines when the client is present; None means always.
+    each of the client's requests, and ``service_class`` names the class that defines the targets;
+    "" means that no class does. ``owner`` is by default the outermost tenant in the client's name,
+    or the client itself. ``presence`` defines when the client is present; None means always.
 
     ``disguise`` changes the client's programs. If ``copied`` is a client's plan, the padding of the
     disguise begins like that client's latest program. ``in_flight`` limits the client's running
-    programs. ``reaction`` names a function that starts waiting programs if it returns True for an
-    ended request of the client.
+    programs. ``reaction`` names a function that is called when a request of the client ends; if it
+    returns True, all waiting programs of the client start.
     """
 
     index: int

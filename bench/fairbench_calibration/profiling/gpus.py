@@ -82,9 +82,10 @@ class GPU(NamedTuple):
 
 _HOST = Interconnect.PCIE_HOST
 # GeForce cards accumulate in 32 bits at half rate, so power does not limit their products. cuBLAS
-# reaches 92% of the peak on the similar L20, and layers reach 85% of cuBLAS, as on an A100. GeForce
-# cards lack error correction, which takes a sixteenth of an A10G's memory bandwidth (share 0.80).
-# The MI300X's fraction of the peak is an estimate.
+# reaches 92% of the peak on the similar L20, and layers reach 85% of cuBLAS, as on an A100. On an
+# A10G, kernels reach 0.80 of the memory bandwidth, and error correction takes a sixteenth. GeForce
+# cards lack error correction, so kernels reach 0.85. The MI300X's fraction of the peak is an
+# estimate.
 _GEFORCE = (_HOST, 0.78, 0.85)
 _MI300X_SHARE = 0.50
 _ALL = (

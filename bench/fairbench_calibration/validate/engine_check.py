@@ -118,7 +118,8 @@ def check_engine(
 ) -> Iterator[CheckedStream]:
     """Yield the comparison of model and code for each seed.
 
-    The model imitates the engine's release or, if it does not know that release, its newest one.
+    The simulator imitates the engine's release, or the newest known release if it does not know the
+    engine's release.
 
     Args:
         python: Path of the Python that has the engine, as in ``engine_code``.
@@ -155,7 +156,7 @@ def compared(spec: ExperimentSpec, ours: RunResult, theirs: RunResult) -> Checke
     for row in rows:
         name = next(name for name in DECIDED if unlike[name][row])
         one, two = (float(values[row]) for values in columns[name])
-        # The column was decided at this time, in whichever run was earlier.
+        # ``time_s`` is the earlier of the two times at which the runs decided the differing value.
         timed = columns[name if name.endswith("_s") else "admitted_s"]
         times_s = [float(side[row]) for side in timed]
         time_s = min((value for value in times_s if value == value), default=inf)

@@ -40,7 +40,7 @@ class RealReplica(ABC):
         )
         self.on_pass: Callable[[], None] | None = None
         self.engine: Any = None
-        # The batch is empty, because ``settle`` counts all outputs.
+        # ``batch`` stays empty, because ``settle`` already counts the outputs of all requests.
         self.batch: Any = types.SimpleNamespace(sequences=())
         self._tell_evicted = parts.on_evict
         self._inbox: list[Sequence] = []

@@ -112,7 +112,7 @@ class EvictableTree:
             self.mirror.touch(node)
 
     def _evict(self, params: Any, *_: Any, **__: Any) -> Any:
-        """Replace SGLang's eviction method, and evict in the order of the mirror's policy."""
+        """Evict tokens in the order of fairbench's eviction policy, instead of SGLang's order."""
         return self._base.EvictResult(num_tokens_evicted=self._evicts(params.num_tokens))
 
     def _drop(self, node: ClaimedNode) -> None:

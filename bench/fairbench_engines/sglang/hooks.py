@@ -186,7 +186,7 @@ class Hooks:
         return RankLink(Path(folder), dp_rank_of(scheduler), ranks_of(self.home.scheduler))
 
     def choose_policy(self, original: Original, policy: Any, name: str, tree: Any) -> Any:
-        """Wrap ``_validate_and_adjust_policy``, after which the prefix tree can be observed."""
+        """Wrap ``_validate_and_adjust_policy``, and begin to observe the prefix tree."""
         chosen = self.order.choose_policy(original, policy, name, tree)
         self._tree = kept_tree(policy, chosen, tree) if self.order.cache_aware else None
         self._look()

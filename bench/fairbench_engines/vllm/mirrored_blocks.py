@@ -216,7 +216,7 @@ class MirroredBlocks:
         """Do nothing, because a node holds a single block of tokens and is never split."""
 
     def drop(self, node: HashNode) -> None:
-        """Overwrite the least recently used block of the node."""
+        """Evict the least recently used block among the blocks of ``node``."""
         block, parent = node.oldest(), node.parent
         assert block is not None
         assert parent is not None

@@ -58,7 +58,7 @@ def _check_one_host(parallel: Any) -> None:
 
 
 def link_of(parallel: Any, scheduler: LocalScheduler) -> RankLink | None:
-    """Return an engine core's link to all other ranks, or None without other ranks."""
+    """Return an engine core's link to all other ranks, or None if there is only one rank."""
     folder = os.environ.get(FOLDER)
     if not folder:
         return None

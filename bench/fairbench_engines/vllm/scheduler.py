@@ -172,7 +172,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         if self._eviction is not None:
             self._eviction.finished(request.request_id)
         self.home.gone(request)
-        if self.home.idle:  # after an abort, vLLM may execute no further step
+        if self.home.idle:  # after an abort, vLLM may run no step that would publish charges
             self.home.tell(self.now_s())
         return super()._free_request(request, *args, **named)
 

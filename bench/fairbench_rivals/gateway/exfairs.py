@@ -37,10 +37,11 @@ class ExFairS(FlowPolicy):
     the score 0.3 x (service / service of all clients) + 0.7 x (late answers / answers). The service
     of an answer is input + 2 x output, and an answer after more than 5 s is late. Let d be the
     highest score minus the lowest score. The client with the highest score lowers its number by
-    int(10 x min(d, 0.5)), and the client with the lowest score raises its number by as much. This
-    rule then applies to the clients with the second highest and second lowest score, and to further
-    pairs while their scores differ by more than 0.1. A client's number changes at most once per
-    round. All priority numbers start at 0 and are kept between rounds.
+    int(10 x min(d, 0.5)), and the client with the lowest score raises its number by as much. The
+    clients with the second highest and second lowest score then change their numbers in the same
+    way, and so do further pairs while their scores differ by more than 0.1. A client's priority
+    number changes at most once per round. All priority numbers start at 0 and are kept between
+    rounds.
 
     A request with a negative number p overtakes int(requests with higher numbers x p / lowest p)
     places, at most 100. Requests with a number of 0 or more go to the end of the queue. Among the
@@ -121,7 +122,7 @@ class ExFairS(FlowPolicy):
         answered.service += read.input_tokens + OUTPUT_PRICE * output_tokens
 
     def on_finish(self, request: Request) -> None:
-        # The client of a withdrawn request loses its last place in the queue.
+        # If a queued request is withdrawn, its client loses the last of its positions in the queue.
         if request in self._queued:
             self._queued.remove(request)
             mine = [at for at, place in enumerate(self._places) if place.client == request.client]

@@ -64,10 +64,10 @@ ADMISSIONS: Mapping[str, Callable[[PlacedSession], int]] = {
 class PlacementParams:
     """Parameters that all variants of ThunderAgent share.
 
-    ``admit`` is the order of new sessions. ``smallest`` (as published) or ``largest`` puts the
-    session with the fewest or most tokens first, and ``fifo`` goes by arrival. The orders
-    ``largest`` and ``fifo`` come from SARPAT/thunderagent-churn-study. A turn that has waited for
-    ``forced_s`` seconds is sent even without free memory.
+    ``admit`` is the order in which new sessions are admitted: ``smallest`` (as published) and
+    ``largest`` by their numbers of tokens, and ``fifo`` by arrival. The orders ``largest`` and
+    ``fifo`` come from SARPAT/thunderagent-churn-study. A turn that has waited for ``forced_s``
+    seconds is sent even without free memory.
     """
 
     admit: Literal["smallest", "largest", "fifo"] = "smallest"

@@ -77,7 +77,7 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
         - ``origin``: only at its own replica, unless this replica has left the cluster.
         - ``urgent``: like ``origin``, but after ``after_s`` (15) seconds of waiting, the session
           goes before all other sessions, the longest wait first, and may move to another replica.
-        - ``age``: like ``urgent``, but the session may not move to another replica.
+        - ``age``: like ``urgent``, but a paused session never moves to another replica.
         - ``wait-cap``: like ``origin`` until the session has waited for ``after_s`` seconds
           (default 8), and then like ``most-room``.
         - ``lease``: like ``origin``, but the tokens of idle sessions never decay. Full replicas do
@@ -99,7 +99,7 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
 
         @property
         def wait_s(self) -> float:
-            """The value of ``after_s``, the default of the rule ``resume``, or inf for no limit."""
+            """``after_s`` or, if unset, the default of the rule ``resume`` (inf: no limit)."""
             return self.after_s or AFTER_S.get(self.resume, inf)
 
     params: Params

@@ -16,8 +16,9 @@ class CentralWorker(FCFS):
 
     The scheduler reports the tokens that the replica produces to the router. Before each iteration
     that computes prompts, and after every ten decode steps, the replica sends its state and waits
-    for the central scheduler. According to [DLPM] §5.1, engines make a batch after about ten decode
-    steps. Behind any other router, and in a real server, the scheduler works like ``fcfs``.
+    for the central scheduler. The number ten is from [DLPM] §5.1: engines form a new batch after
+    about ten decode steps. Behind any other router, and in a real server, the scheduler works like
+    ``fcfs``.
     """
 
     name = "central-worker"

@@ -14,8 +14,9 @@ from fairbench.core import Request
 class KeptOrder:
     """A sorted collection of requests; requests with equal keys are in the order of their entry.
 
-    Inserting, removing and finding the next candidate take O(log n) time. A ``KeptOrder`` suits
-    long queues of which a pass tries few requests; ``least_first`` would examine the whole queue.
+    Inserting, removing and finding the next candidate take O(log n) time. A ``KeptOrder`` suits a
+    long queue if each pass tries only a few of its requests; ``least_first`` would examine all
+    requests of the queue.
     """
 
     def __init__(self) -> None:

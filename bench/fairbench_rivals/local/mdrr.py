@@ -54,8 +54,8 @@ class MDRR(FairScheduler):
     is charged at admission, and each output token when it is produced. A turn begins with a quantum
     only for a client without positive credit. A client in debt after its last request keeps its
     place until the debt is paid. A client whose request does not fit into memory keeps its turn. If
-    this client is in debt when the next pass reaches it, the pass skips it once. The rules are
-    those of [VTC-artifact], mdrr_req_queue.py, but the first output token is charged, too.
+    this client is in debt when the next pass reaches it, the pass skips it once. The rules follow
+    mdrr_req_queue.py of [VTC-artifact], except that the first output token is also charged.
     """
 
     name = "mdrr"

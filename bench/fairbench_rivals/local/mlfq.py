@@ -78,7 +78,7 @@ class MLFQ(LocalScheduler):
         self.params = params
         self._requests: dict[Request, Progress] = {}
         self._waiting = KeptOrder()
-        # places behind all other requests, and places in front of all other requests
+        # sort keys behind those of all other requests, and in front of those of all other requests
         self._back, self._front = count(), count(-1, -1)
         self._iterations = 0
         self._now_s = 0.0

@@ -28,9 +28,9 @@ class CacheAware(CountingRouter):
     - ``smg`` (lightseekorg/smg @73da68c, model_gateway/src/policies/cache_aware.rs, and its fork
       vllm-project/router) chooses the worker with the fewest requests in flight, and among equal
       workers the worker to which the fewest requests were ever sent.
-    - ``sgl-model-gateway``, the released version between the two (sgl-project/sglang @053b63f,
-      sgl-model-gateway/src/policies/cache_aware.rs; the package sglang-router 0.3.2, and
-      vllm-router 0.1.17 by its choices), works like ``smg``, but ties go to the first worker of the
+    - ``sgl-model-gateway`` (sgl-project/sglang @053b63f,
+      sgl-model-gateway/src/policies/cache_aware.rs, released as sglang-router 0.3.2; vllm-router
+      0.1.17 makes the same choices) works like ``smg``, but ties go to the first worker of the
       list.
 
     All versions remember sent prompts and learn of no evictions, so evicted prompts are still

@@ -109,7 +109,7 @@ class CentralRouter(PrefixRouter):
             return None
         handed, room = self._handed[worker], load.room
         for request in list(handed)[: max(0, len(handed) - load.queued)]:
-            # A worker starts requests in order, so all earlier requests have started, too.
+            # A worker starts requests in order, so all earlier requests have also started.
             del handed[request]
         if load.queued > len(handed):
             # A request that lost its memory at the worker goes before all new requests.
@@ -157,7 +157,7 @@ class CentralOrder(DLPM):
     """The DLPM order of the cluster's queue, by the longest match at workers with free memory.
 
     A client is first charged for the uncached tokens that the router estimates. When the request
-    starts, the difference from the real number is charged.
+    starts, the charge is corrected to the real number of uncached tokens.
     """
 
     name = "central-dlpm"

@@ -89,7 +89,7 @@ ROWS: Mapping[str, Sequence[str]] = {
         )
     },
 }
-# A run lasts a whole number of an attack's periods, so that the attacker sends as much as its
+# A run's length is a multiple of the attack's period, so that the attacker sends as much as its
 # honest twin.
 ATTACKS: Mapping[float, Sequence[str]] = {
     100.0: (

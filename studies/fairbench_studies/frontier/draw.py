@@ -83,7 +83,7 @@ MEASURES = {
     "share": "min. fair share,\nparts of the largest",
     "limit": "service,\nparts of the limit",
 }
-# ``OFFSETS`` are vertical offsets of a scheduler pair's three forms, in rows of the figure.
+# ``OFFSETS`` separates the published, capped and tuned form of a pair vertically, in rows.
 OFFSETS = {PUBLISHED: 0.24, CAPPED: 0.0, TUNED: -0.24}
 
 

@@ -134,7 +134,7 @@ def limit_curve(run: StoredRun) -> tuple[float, ...]:
 class Outcome:
     """A scheduler pair in one configuration, with its runs by seed and their latencies.
 
-    ``bounds`` names the measures of which at least one run gives only a lower bound. ``curve`` is
+    ``bounds`` names the measures for which at least one run gives only a lower bound. ``curve`` is
     the result of ``limit_curve``.
     """
 

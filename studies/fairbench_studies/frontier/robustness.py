@@ -67,7 +67,7 @@ def _point(spec: ExperimentSpec) -> Point:
 
 
 def factors(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
-    """Return, for each measure, the factor by which the first outcomes are better, as text.
+    """Return, as text by measure, the factor by which the first outcome of a pair is better.
 
     Factors are geometric means over the pairs of outcomes.
     """

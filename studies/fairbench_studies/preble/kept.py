@@ -10,7 +10,8 @@ from fairbench_studies.preble.experiments import PREBLE, Key
 from fairbench_studies.preble.speed import GPUS
 from fairbench_studies.preble.store import Latency, Results
 
-SPEED = "speed"  # figure name of measured decisions per second, whose seeds are repetitions
+# value of ``figure`` in rows with decisions per second, in which ``seed`` numbers repetitions
+SPEED = "speed"
 
 
 def keep(results: Results) -> list[Row]:

@@ -13,8 +13,9 @@ from fairbench.schedulers.routing.bases import PrefixRouter
 class MemServe(PrefixRouter):
     """A router that picks the worker with the longest cached prefix, whatever the load.
 
-    The Preble paper only says "longest-prefix-match regardless of the existing load". Here, equal
-    matches go to the worker with the fewest unfinished requests, and then workers take turns.
+    The Preble paper only says "longest-prefix-match regardless of the existing load". If several
+    workers have the longest match, this router picks the worker with the fewest unfinished
+    requests, and among equals takes turns.
     """
 
     name = "memserve"

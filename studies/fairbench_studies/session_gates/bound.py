@@ -74,9 +74,10 @@ def necessary(
 
     - ``prefill``: every new token is computed once, and all other prompt tokens are cached.
     - ``decode``: every token of an answer is decoded in the largest batch that fits into memory.
-    - ``recompute``: contexts that memory cannot keep during pauses are computed again. Memory
-      serves running calls for the time that they take alone, and then keeps the contexts for which
-      a second of memory saves the most work (a fractional knapsack, so a lower bound).
+    - ``recompute``: contexts that memory cannot keep during pauses are computed again. Running
+      calls use memory for the time that they take alone. The remaining memory goes to the contexts
+      for which a second of memory saves the most work. As in a fractional knapsack, the result is a
+      lower bound.
     - ``lone_p99_s``: the P99 TTFT if each call runs alone and only new tokens are computed.
     """
     pairs = zip(calls.prompt - calls.new, calls.new, strict=True)

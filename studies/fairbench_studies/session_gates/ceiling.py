@@ -4,8 +4,8 @@
 
 The script simulates the runs that results/tables/session-gates-ceiling.csv lacks, by default for
 seeds 61 to 65, and writes two tables into docs/reference/gates.md. The first table has the share of
-the worst well-behaved client with all clients, without the heavy client, and alone. The second
-table has the time that calls of the worst well-behaved client lost in each phase.
+the worst well-behaved client in runs of all clients, without the heavy client, and of this client
+alone. The second table has the time that calls of the worst well-behaved client lost in each phase.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def _spread(one: Results, run: str) -> float:
 
 
 def _means_s(trace: Trace) -> Floats:
-    """Return each client's mean time to first token (s), or NaN without a served request."""
+    """Return each client's mean TTFT (s), or NaN if none of its requests was served."""
     owner, taken_s = trace.client[trace.finished], trace.first_token_latency_s[trace.finished]
     return np.array(
         [taken_s[owner == one].mean() if one in owner else np.nan for one in trace.clients]
@@ -144,7 +144,7 @@ def _apart_s(one: Results, run: str) -> float:
 
 
 def peaks_s(trace: Trace) -> Floats:
-    """Return each client's longest mean TTFT (s) in any window, or 0 without a first token."""
+    """Return each client's longest mean TTFT (s) in any window, or 0 if it got no first token."""
     curves = response_times(trace, even_points(float(trace.req_time_s.max()), POINTS))
     longest: Floats = np.nan_to_num(curves).max(axis=1)
     return longest

@@ -169,7 +169,7 @@ class LiveBackend(ABC, Generic[C]):
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
         """Return instructions for starting the worker at each place (a machine and its GPUs).
 
-        A server that runs already needs no instructions.
+        For servers that already run, the list of instructions is empty.
         """
         return []
 

@@ -142,7 +142,7 @@ class Caller:
         arrives.
         """
         most, least = call.limits(self.target.lengths)
-        # If the user adds a field ``min_tokens`` to the body, the minimum of the call is left out.
+        # If the user adds ``min_tokens`` to the body, it replaces the call's own minimum.
         if "min_tokens" in self.target.extra_body:
             least = None
         attempt = Attempt(next(self.ids), call, most, least, self._stream())

@@ -485,7 +485,7 @@ ARROWS = {">": '<path d="M6 0H13M10-3L13 0L10 3"/>', "<": '<path d="M-6 0H-13M-1
 class Dot(NamedTuple):
     """A mark in the dot chart: a positive value, and the number of its series.
 
-    ``sign`` is > or < if the value is a bound, else "".
+    ``sign`` is > or < if the value is a bound, and "" if the value is exact.
     """
 
     series: int

@@ -375,7 +375,7 @@ def client_grid(summary: Summary, clients: Sequence[Mapping[str, Any]] | None = 
 
 
 def session_section(summary: Summary) -> list[page.Section]:
-    """Return a section on the sessions that waited longest, or [] without sessions."""
+    """Return a section on the sessions that waited longest, or [] if the run has no sessions."""
     rows = summary.get("worst_sessions", ())
     headings = [
         *("session", "client", "longest wait of a call, s", "all waits, s"),

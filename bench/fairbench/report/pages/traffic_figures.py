@@ -37,8 +37,8 @@ def visible_clients(
 ) -> Sequence[str]:
     """Return the clients whose area in a chart of the load is large enough to be seen.
 
-    Heavy clients always count as visible. If only one client is too small to be seen, that client
-    counts as visible, too.
+    Heavy clients always count as visible. If only a single client is too small to be seen, it also
+    counts as visible.
     """
     tokens = traffic.client_tokens
     part = dict(zip(traffic.clients, (tokens / tokens.sum()).tolist(), strict=True))

@@ -240,7 +240,7 @@ class Credits(Account):
         """Add a client to the client list unless it is on the list."""
         if client not in self.of:
             self.of[client] = self._debts.pop(client, 0)
-            # A new node is treated like a sibling that has not used its last quantum.
+            # A new client starts one quantum behind the sibling that has received the most quanta.
             self._granted[client] = self._most.get(self.tenant_of(client), 0) - 1
 
     def drop_if_idle(self, client: str) -> None:

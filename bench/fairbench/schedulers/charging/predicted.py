@@ -31,7 +31,7 @@ TRIED_TOKENS = (0, 1, 2, 16, 17, 256, 4_096, 100_000)
 
 
 def profiled_cost_ms(input_tokens: int, output_tokens: int) -> float:
-    """Return the time of a request in a full batch of Llama-7b on an A10G ([VTC-artifact])."""
+    """Return a request's time (ms) in a full batch of Llama-7b on an A10G ([VTC-artifact])."""
     x, y = input_tokens, output_tokens
     return 0.21001891 * x + 0.10075395 * y + 0.0039868 * x * y + 0.00324733 * y * y + 1.14601454
 

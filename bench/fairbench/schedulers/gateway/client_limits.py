@@ -133,8 +133,8 @@ class ClientLimits:
       client without admitted requests may always send one request.
     - A worker may have requests that reserve ``client_memory`` tokens in total
       (``reserved_tokens``). A client may use only its share, by weight, of the memory and requests
-      that other clients leave free. Without this rule, a second heavy client would use up the
-      reserve.
+      that other clients leave free. If a client could use all free memory, a second heavy client
+      would use up the reserve.
     - With ``tenants``, the limits are divided among the outermost tenants instead of the clients.
     - A part of the limits stays free for clients that arrive later, because running requests are
       never removed. This part is the share of a client of weight ``client_reserve``.
@@ -243,9 +243,9 @@ class ClientLimits:
     ) -> bool:
         """Return whether the limits allow the owner ``more`` tokens or requests.
 
-        ``each`` is the limit at each worker. An owner may use its share, by weight, of the total
-        limit and of the part that other owners leave free. The share of the reserve always stays
-        free.
+        ``each`` is the limit at each worker in the same unit as ``more``. An owner may use its
+        share, by weight, of the total limit and of the part that other owners leave free. The share
+        of the reserve always stays free.
         """
         assert self._setup.fleet is not None, "limits are of workers"
         weight, mine = self._setup.weight(owner), held.by_owner[owner]

@@ -19,7 +19,7 @@ class TokenBucket(LocalScheduler):
 
     A bucket holds up to ``burst`` tokens. A request takes one token from its client's bucket, and
     is refused if the bucket is empty. Accepted requests are served in the order of arrival.
-    InferGrid's gateway has the same limit (coconut-labs/infergrid @a8d3ea8).
+    InferGrid's gateway also has token buckets (coconut-labs/infergrid @a8d3ea8).
     """
 
     name = "token-bucket"

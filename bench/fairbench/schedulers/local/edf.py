@@ -43,9 +43,9 @@ class EDF(LocalScheduler):
     class Params:
         """Parameters of the order, the preemption and the step size.
 
-        ``default_s`` is the deadline in seconds of a request without a deadline. ``aging_s`` is the
-        wait in seconds after which a request goes first; inf turns aging off. If ``rescue_s`` is
-        inf, a request that does not fit preempts at once.
+        A request without a deadline is due ``default_s`` seconds after its arrival. ``aging_s`` is
+        the wait in seconds after which a request goes first; inf turns aging off. If ``rescue_s``
+        is inf, a request that does not fit preempts at once.
 
         ``preempt`` selects how preempted requests get their KV cache back: ``recompute``, ``swap``
         (copies from CPU memory, or recomputation if CPU memory has no room), or ``quicker`` (the

@@ -103,9 +103,9 @@ class WorkerBacklog:
 
         The result is in tokens of prefill. The request ends when its client has received x, the
         client's backlog plus ``work``. Until then, each other client j is served in proportion to
-        its weight, up to its whole backlog. The end is therefore x + sum of min(backlog_j, x
-        weight_j / weight) over the other clients j. A call takes O(log clients) time; the first
-        call after a change takes O(clients log clients) time.
+        its weight, up to its whole backlog. The request's end is therefore x + sum of
+        min(backlog_j, x weight_j / weight) over the other clients j. A call takes O(log clients)
+        time; the first call after a change takes O(clients log clients) time.
         """
         return self.until(client, self.work(client) + work)
 
@@ -180,7 +180,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-# The ratios of work to weight at which sums are stored. Beyond the last ratio, bounds are loose.
+# Sums are stored at these ratios of work to weight. Beyond the last ratio, bounds are loose.
 LEVELS: Floats = np.concatenate(([0.0], 2.0 ** np.arange(-4, 26, 1 / 16)))
 
 

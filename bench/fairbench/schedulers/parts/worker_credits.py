@@ -130,7 +130,7 @@ def to_forget(
 
     The clients come from the half of the idle clients that was used less recently. ``credit`` lists
     the least recently used client first. Clients with the most credit are chosen first, because a
-    deletion erases debts.
+    deletion would erase a client's debt.
     """
     idle = [client for client in credit if client not in busy]
     unused = idle[: max(batch, len(idle) // 2)]
@@ -147,8 +147,8 @@ class WorkerCredits:
     Args:
         quantum: The quantum Q^w of a client of weight 1, in weighted tokens.
         fleet: The live workers.
-        tenants: Whether tenants have credits, too. A client's requests may then only go to workers
-            at which the client and all its tenants have credit.
+        tenants: Whether tenants have credits in addition to clients. A client's requests may then
+            only go to workers at which the client and all its tenants have credit.
     """
 
     setup = Setup()

@@ -34,9 +34,9 @@ class FairFinish(PrefixRouter):
     the longest cached prefix, unless another worker's estimate is lower by more than the slack. The
     slack is a multiple of the prefix's prefill time, so a cached document attracts requests, but a
     short system prompt does not. Ties rotate. A request's work (``RequestWork``) includes its
-    expected output, which is the mean output of its client's finished requests. The router has no
-    proven bound for the cluster; the bounds of the workers' schedulers hold. In a large fleet, only
-    a few workers are examined (``Finishes``).
+    expected output, which is the mean output of its client's finished requests. No bound on service
+    gaps is proved for the whole cluster, but the bounds of the workers' local schedulers hold at
+    each worker. In a large fleet, only a few workers are examined (``Finishes``).
     """
 
     name = "fair-finish"

@@ -49,7 +49,7 @@ class PrebleE2(PrefixRouter):
         eviction cost M. The value 0 means ``Setup.pool_tokens``, and M is 0 if the size is unknown.
         A pool fills up earlier than the router assumes, because the router does not count outputs.
         ``default_output_tokens`` is the mean output of a GPU on which no request has finished. The
-        prefill times are Preble's for Mistral 7B on an A100. They are linear from
+        prefill times are Preble's for Mistral 7B on an A100. Prefill times are linear from
         ``prefill_linear_from_tokens`` tokens on, ``prefill_short_ms`` for shorter prompts, and
         ``prefill_tiny_ms`` under 64 tokens. ``decode_ms_per_token`` is the time of an 8B model on
         an A100, with one request at a time.

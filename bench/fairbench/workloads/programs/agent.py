@@ -23,7 +23,7 @@ class Agent(Conversation):
     class Params:
         """Lengths in tokens; the number of steps is uniform from ``steps_min`` to ``steps_max``.
 
-        ``step_gap_s`` is the mean of the exponential time in seconds that an observation takes.
+        The agent waits for an observation for an exponential time with the mean ``step_gap_s`` (s).
         """
 
         steps_min: Annotated[int, Ge(1), Le(1000)]

@@ -109,8 +109,8 @@ def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
 def anonymized(table: TraceTable, key: bytes) -> TraceTable:
     """Return the table with clients and blocks renamed by a keyed hash.
 
-    Equal keys give equal labels in all files. Only a user who has ``key`` can test whether the name
-    of a client occurs. Sessions are numbered, so their names need no hash.
+    With equal keys, a client has the same label in all files. Only a user who has ``key`` can test
+    whether the name of a client occurs. Sessions are numbered, so their names need no hash.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"

@@ -138,7 +138,7 @@ def format_name(layout: str, *, texts: bool) -> str:
 class TraceNotes(NamedTuple):
     """Facts about a trace: unit and zone of the times, the start time, and remarks for the user.
 
-    ``nameless`` is a remark for the user if no column names clients, else "". ``cached`` is the
+    ``nameless`` is a remark for the user if no column names clients, or else "". ``cached`` is the
     name of a column of cached tokens, which replays ignore, or "" without such a column.
     """
 

@@ -260,7 +260,7 @@ class TableBuilder:
 class PromptBlocks(NamedTuple):
     """The blocks of all prompts: number of blocks of each prompt, and identities of all blocks.
 
-    ``estimated`` is the approximate number of tokens in each prompt's text, or 0 without a text.
+    ``estimated`` is each prompt's approximate number of tokens, or 0 if its text is unknown.
     """
 
     counts: Ints
@@ -322,8 +322,8 @@ def facts_of_table(table: TraceTable) -> dict[str, Any]:
 
     Rates are per second, and lengths are in tokens. ``cv`` is the coefficient of variation of the
     gaps between requests: 1 for a Poisson process, null for fewer than three requests.
-    ``last_end_s`` is the time from the first arrival to the last end of an answer; null if no end
-    is known.
+    ``last_end_s`` is the time from the first arrival to the end of the last answer, or null if no
+    answer's end is known.
     """
     sessions = table.session[table.session >= 0]
     by_client = np.argsort(table.client, kind="stable")

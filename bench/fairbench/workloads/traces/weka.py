@@ -79,7 +79,8 @@ class _Session:
         name = record.get("id")
         if not isinstance(name, str) or not name:
             raise DataError(
-                f"{where}: id = {shortened(repr(name))}: must be the name of the session"
+                f"{where}: id = {shortened(repr(name))}: must be a non-empty "
+                "string that names the session"
             )
         self._name = name
         self._where = f"{where}: session {shortened(name)}"

@@ -194,7 +194,7 @@ def gamma_gaps(rng: random.Random, burstiness: float) -> Iterator[float]:
 
 
 def arrival_times(gaps: Iterator[float], rates: tuple[Rate, ...]) -> Iterator[float]:
-    """Yield arrival times in seconds, for gaps of mean 1 that are divided by the present rate."""
+    """Yield arrival times in seconds; each of ``gaps`` (mean 1) is divided by the current rate."""
     now, piece = rates[0].start_s, 0
     for unit in gaps:
         gap = unit

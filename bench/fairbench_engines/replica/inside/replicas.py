@@ -38,7 +38,7 @@ class EngineReplicas(ABC):
     def configure(self, told: dict[str, Any]) -> bool:
         """Configure the engine's code for a run, as the simulator's message ``told`` says.
 
-        Returns whether a fairbench scheduler decides instead of the engine's own policy.
+        Returns whether a fairbench scheduler orders requests instead of the engine's own policy.
         """
 
     @abstractmethod

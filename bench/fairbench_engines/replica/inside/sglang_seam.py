@@ -119,7 +119,7 @@ def sglang() -> Any:
     os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # An old SGLang registers a model that a newer release of transformers registers, too.
+        # An old SGLang registers a model that newer releases of transformers also register.
         configs = import_module("transformers").AutoConfig
         register = configs.register
         configs.register = lambda name, config, exist_ok=True: register(name, config, exist_ok=True)

@@ -138,7 +138,7 @@ class VLLMWorker:
             if name in new or name in self._prefilling:
                 chunks.append(self._chunk(request, tokens, first=name in new))
             else:
-                # The context includes the token that this step produces.
+                # ``num_computed_tokens`` already counts the token of the planned step.
                 contexts.append((int(name), request.num_computed_tokens))
         answer["decode"] = [len(contexts), sum(tokens for _, tokens in contexts)]
         answer["chunks"] = chunks

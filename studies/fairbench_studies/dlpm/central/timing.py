@@ -39,10 +39,10 @@ class RoundCost:
     """The cost of one scheduling round, which serves each worker once.
 
     ``waiting`` is the number of queued requests. ``synchronisation_ms`` is the wall time until all
-    workers have reported and received their requests. The scheduler takes the CPU times
-    ``update_ms`` to update its copies of the prefix trees, ``match_ms`` to match every request in
-    every tree, and ``dispatch_ms`` to sort and dispatch. Each time is the lowest decile over many
-    rounds, because other work on the machine can only lengthen a round.
+    workers have reported to the scheduler and have received requests from it. The scheduler takes
+    the CPU times ``update_ms`` to update its copies of the prefix trees, ``match_ms`` to match
+    every request in every tree, and ``dispatch_ms`` to sort and dispatch. Each time is the lowest
+    decile over many rounds, because other work on the machine can only lengthen a round.
     """
 
     workers: int

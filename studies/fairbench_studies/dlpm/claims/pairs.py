@@ -63,7 +63,7 @@ class All:
         return frozenset().union(*(pair.compared for pair in self.pairs))
 
     def seen(self, at: At) -> Seen:
-        """Return the joint verdict of the pairs."""
+        """Return the joint verdict of all pairs in one configuration."""
         if not contended(at[name] for name in self.compared):
             return Seen(Outcome.UNCONTENDED)
         return Seen(joined(pair.seen(at).outcome for pair in self.pairs))

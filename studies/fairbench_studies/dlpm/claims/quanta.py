@@ -51,8 +51,8 @@ def judge_worker_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
 def _rises(mine: Sequence[SchedulerResults], where: str) -> list[Part]:
     """Judge whether D2LPM's throughput rises with Q^w and finally exceeds all other schedulers.
 
-    The paper says that D2LPM surpasses others "eventually", so the verdict is for the largest Q^w.
-    The result also has verdicts at each Q^w from the paper's largest Q^w upwards.
+    The paper says that D2LPM "eventually" surpasses all others, so the verdict uses the largest
+    Q^w. The result also has verdicts at each Q^w from the paper's largest Q^w upwards.
     """
     least, most = PAPER_QUANTA
     swept = swept_over(mine, fig10.quantum_of)

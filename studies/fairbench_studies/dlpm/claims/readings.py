@@ -128,7 +128,7 @@ def _without_long_qa(cells: Sequence[SchedulerResults]) -> list[SchedulerResults
 def with_readings(number: int, parts: Sequence[Part], found: Mapping[str, Tried]) -> list[Part]:
     """Return the parts of a claim with their verdicts under each reading of the paper.
 
-    A part about several numbers of replicas uses the verdict of the runs on four replicas.
+    If a part covers several numbers of replicas, its verdict is from the runs on four replicas.
     """
     done = []
     for part in parts:

@@ -113,7 +113,7 @@ def judge_scaling(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_preble(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether D2LPM matches both forms of Preble, and loses only in long-qa s2 with dp 8."""
+    """Judge whether D2LPM is slower than a form of Preble only in long-qa s2 with dp 8."""
     at = by_place(cells)
     return [part for preble in run_of(PREBLES, cells) for part in _against(preble, at)]
 
@@ -138,7 +138,7 @@ def _against(preble: str, at: Mapping[Place, At]) -> list[Part]:
 
 
 def judge_worst_case(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether D2LPM is furthest behind each form of Preble in long-qa."""
+    """Judge whether D2LPM's throughput, relative to each form of Preble, is lowest in long-qa."""
     at = by_place(cells)
     found = {name: tally(Pair("", RATE, "d2lpm", name, NEARLY), at) for name in PREBLES}
     return [

@@ -29,7 +29,7 @@ class CodeGpu:
 
     @property
     def hit_ratio(self) -> float:
-        """The cached fraction of recent prompt tokens, or 0 without recent prompts."""
+        """The cached fraction of recent prompt tokens, or 0 if there are no recent prompts."""
         return self._cached / self._tokens if self._tokens else 0.0
 
     def hit(self, now_s: float, cached: int, tokens: int) -> None:

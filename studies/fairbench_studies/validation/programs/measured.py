@@ -24,10 +24,10 @@ _OPTIONS = (
 )  # fmt: skip
 _PROGRAMS = re.compile(r"(\d{1,9}) programs? a user")
 _TOKENS = re.compile(r"average (\d[\d,]{0,11}(?:\.\d+)?) tokens")
-# The length of the system text follows from the log, which has 13,222 characters per article, and
-# 13,386 with the system text. With a common system text, LPM would serve the users' first requests
-# alike. In the first LPM run, however, users 1 and 2 finish no request before user 0 is done, so
-# each user must have a separate system text.
+# ``SYSTEM_TOKENS`` follows from the log, in which an article has 13,222 characters, or 13,386 with
+# the system text. With a common system text, LPM would serve the users' first requests alike. In
+# the first LPM run, however, users 1 and 2 finish no request before user 0 is done, so each user
+# must have a separate system text.
 SYSTEM_TOKENS = 33
 LEAST_PROMPT_TOKENS = SYSTEM_TOKENS + 1  # an article has at least one token
 

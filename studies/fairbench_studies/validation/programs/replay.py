@@ -71,7 +71,7 @@ class EvenArrivals:
         return float(sum(at_s < before_s for at_s, _ in self.arrivals(random.Random(0))))
 
     def last_arrival_s(self, rng: random.Random) -> float:
-        """Return the time of the last arrival in seconds, or 0 without arrivals."""
+        """Return the time of the last arrival in seconds, or 0 if there are no arrivals."""
         return max((at_s for at_s, _ in self.arrivals(rng)), default=0.0)
 
 

@@ -17,8 +17,8 @@ GATEWAY_MS = 4.0  # added to each request; the source of the data measured 3 to 
 _WHERE = "(?: at the gateway)?"  # some files add these words to the gateway's name
 _LIMIT = r"(?:, ([1-9]\d*) at a time)?"
 _FIFO = re.compile(f"fifo{_WHERE}{_LIMIT}", re.IGNORECASE)
-# InferGrid calls this policy DRR (deficit round robin), but the policy has no quantum and only
-# counts requests (``infergrid-drr``).
+# InferGrid's policy ``infergrid-drr`` is named after deficit round robin, but has no quantum and
+# only counts requests.
 _DRR = re.compile(f"(?:drr|deficit round robin){_WHERE}{_LIMIT}", re.IGNORECASE)
 _BUCKET = re.compile(rf"token bucket{_WHERE} ([1-9]\d*)/min, burst ([1-9]\d*)", re.IGNORECASE)
 

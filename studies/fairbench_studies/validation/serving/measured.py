@@ -37,8 +37,8 @@ DIRECT = "none"  # value of the field ``gateway`` in runs without a gateway
 INFERGRID = "a8d3ea8934cb7c4144427c3065c31b6ab2a9af72"
 _FIRST_OF_SET = re.compile(r"-c1-run1$")
 # The first ``WARM_UP_S`` seconds of an open-loop run are a warm-up, in which the engine compiles
-# kernels. In a run that sends requests for less than 2 x ``WARM_UP_S``, the warm-up also counts,
-# because too few requests would remain.
+# kernels. Metrics leave out the warm-up, except in runs that send requests for less than 2 x
+# ``WARM_UP_S``, in which too few requests would remain.
 WARM_UP_S = 10.0
 
 INPUTS = ("client", "submit_s", "prompt_tokens", "output_tokens")

@@ -16,8 +16,8 @@ MEASURED_H100 = "h100-80gb/llama-3.1-8b/tp1/measured-sglang-triton"
 # the time of SGLang's API server.
 VLLM_REQUEST_MS = 1.5
 # Policies of the DLPM authors' fork of SGLang add ``FORK_HOST_MS`` on the host: per iteration, and
-# per request in the batch. The times were fitted to the time per output token in two runs, with 6
-# and with about 130 concurrent requests (``measured.FITTED``). The cost of the fork's policy
+# per request in the batch. ``FORK_HOST_MS`` was fitted to the time per output token in two runs,
+# with 6 and with about 130 concurrent requests (``measured.FITTED``). The cost of the fork's policy
 # ``vtc`` is unknown.
 FORK_HOST_MS = {"lpm_mdrr": (8.0, 0.082)}
 # ``nvidia-smi`` and cloud providers use GPU names such as "NVIDIA A100-SXM4-80GB".

@@ -125,8 +125,8 @@ def _error(runs: list[MeasuredRun], overhead_ms: float, step_ms: float) -> float
 def _features(trace: Trace) -> Floats:
     """Return a trace's throughput, and three percentiles of the time from first to last token.
 
-    While a large minibatch is prefilled, decoding requests wait, but the minibatch's own requests
-    do not. Therefore the spread of decode times depends on the cost of a prefill.
+    While a large minibatch is prefilled, only requests that already decode wait, so the spread of
+    decode times depends on the cost of a prefill.
     """
     decode_s = (trace.request_latency_s - trace.first_token_latency_s)[trace.finished]
     return np.array([throughput_tok_s(trace), *np.percentile(decode_s, (10, 50, 90))])

@@ -1,7 +1,7 @@
 """Published numbers compared with predictions of the bundled timing profiles.
 
-A JSON file of cross-checks states the published numbers. A prediction is computed if a timing
-profile and the stated facts suffice, and is otherwise quoted from the file.
+A JSON file of cross-checks states the published numbers. If a timing profile and the stated facts
+suffice, a prediction is computed. Any other prediction is quoted from the file.
 """
 
 from __future__ import annotations

@@ -69,10 +69,11 @@ class MeasuredRun:
 def load_measured(path: Path) -> list[MeasuredRun]:
     """Load measured runs from JSON lines (or .gz), one run per line, sorted by name.
 
-    Each line has ``path`` (``.../SCHEDULER/all_results_SCENARIO.jsonl``) and equally long lists of
-    client, prompt_len, output_len, req_time, first_token_latency and request_latency (s; -1 means
-    refused). A run may also have ``recorded`` (a date) and ``weights`` (of the clients 0, 1, ...).
-    Raises DataError, which names the file, the line and the field.
+    Each line has ``path`` (``.../SCHEDULER/all_results_SCENARIO.jsonl``) and, with an entry for
+    each request, the lists client, prompt_len, output_len, req_time, first_token_latency and
+    request_latency. Times are seconds; -1 means that a request was refused. A run may also have
+    ``recorded`` (a date) and ``weights`` (of the clients 0, 1, ...). Raises DataError, which names
+    the file, the line and the field.
     """
     runs = [_measured(record, where) for where, record in json_lines(path, f"{path}")]
     if not runs:

@@ -37,7 +37,7 @@ FITTED_RUNS = frozenset(
         *(f"{name}/proportional" for name in ("FCFS", "VTC")),
     }
 )
-# Runs in the paper's sections ``OTHER_SERVERS`` used other machines (REVISION.md of VTC-artifact).
+# Runs for the VTC paper's sections ``OTHER_SERVERS`` used other GPUs (VTC-artifact, REVISION.md).
 OTHER_SERVERS = {"sec6.4": "Llama-2-13b on an A100"}
 # The derived profile was computed without any measurement on the server.
 DERIVED_PROFILE = "a10g-24gb/llama-2-7b/tp1/sglang-e2e"

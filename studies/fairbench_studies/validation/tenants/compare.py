@@ -160,7 +160,7 @@ def compare_tenants(
 
 
 def groups(run: ServingRun) -> list[str]:
-    """Return the tenants or, if there are many, the kinds of requests, or "all" without kinds."""
+    """Return the tenants or, if there are many, the kinds of requests ("all" without kinds)."""
     clients = sorted(set(run.client))
     if len(clients) <= FEW_CLIENTS:
         return clients
