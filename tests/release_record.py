@@ -153,7 +153,7 @@ DETAILS = """
 - *Disaggregation.* In a prefill server of vLLM, fairbench's scheduler orders the requests. In a
   decode server of vLLM, clients pay for output tokens, and for prompt tokens whose KV cache was not
   loaded from the prefill server (at least one token per request).
-- *Images.* Clients pay for the tokens of images as vLLM counts image tokens. Two prompts share an
+- *Images.* A client pays for all prompt tokens that vLLM assigns to an image. Two prompts share an
   image as a prefix only if the images are equal.
 - *Embeddings.* vLLM does not tell its scheduler the clients of pooling requests. With `--runner
   pooling`, the plugin therefore serves requests in order of arrival, prints a message about this

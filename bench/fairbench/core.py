@@ -22,8 +22,8 @@ class Segment(NamedTuple):
     """A part of a prompt: ``length`` tokens, identified by ``key``.
 
     If two segments have the same key, the shorter segment is a prefix of the longer segment.
-    Segments with different keys differ in their first token. A segment represents a document of
-    21,000 tokens without storing 21,000 integers.
+    Segments with different keys differ in their first token. A segment stores no token ids: a
+    document of 21,000 tokens, for example, needs one key and one length.
     """
 
     key: str

@@ -38,7 +38,7 @@ def validate(
         Path | None,
         typer.Option(
             help="Directory for validation.{json,csv,svg,png}, or, with RUN_DIR, for one JSON "
-            "file. Without --output-dir, no file is written. The pictures need the package "
+            "file. Without --output-dir, no file is written. SVG and PNG files need the package "
             "extra `plot`."
         ),
     ] = None,
@@ -132,7 +132,7 @@ def validate(
         if pool is not None or crosschecks is not None:
             raise UsageError(
                 "--pool and --crosschecks need a FILE of S-LoRA runs; the runs of this FILE "
-                "state their own pools"
+                "state the sizes of their KV pools"
             )
         others.predict(file, profile, predict)
     elif fit:

@@ -103,7 +103,7 @@ FEATURES = (
     ),
     Feature(
         "disaggregated encoders",
-        "a server with `--language-only` charges the tokens of an image as SGLang counts them. "
+        "a server with `--language-only` charges all tokens that SGLang assigns to an image. "
         f"Tested on {CLASSES}",
         flags=("encoder_only",),
         paths=("ec_transfer_config",),
@@ -123,9 +123,9 @@ FEATURES = (
     ),
     Feature(
         "multimodal models",
-        "the tokens of an image are charged as SGLang counts them. Tested on "
+        "clients pay for all tokens that SGLang assigns to an image. Tested on "
         f"{CLASSES}, with token numbers of 62 bits",
-        vllm="the tokens of an image are charged as vLLM counts them, and equal images are a "
+        vllm="clients pay for all tokens that vLLM assigns to an image, and equal images are a "
         f"common prefix. Tested on {VLLM_CLASSES}: streams equal vLLM's and the simulator's",
         paths=("model_config.is_encoder_decoder",),
     ),

@@ -75,7 +75,7 @@ class KeptMatches(ABC):
 
     @abstractmethod
     def look_up(self, request: Request) -> Match:
-        """Return the match of a waiting request, found by the engine's own look-up."""
+        """Look up a waiting request's prompt in the prefix cache with the engine's own code."""
 
     def stored(self, part: Hashable) -> None:
         """Handle a newly cached part of a prompt, which may lengthen matches."""
@@ -106,12 +106,12 @@ class KeptMatches(ABC):
         self.match_again(changed)
 
     def match_again(self, waiters: list[Waiter]) -> None:
-        """Match the given waiting requests, which have no match yet."""
+        """Look up the cached prefixes of waiting requests that have no current match."""
         for waiter in waiters:
             self.attach(waiter)
 
     def attach(self, waiter: Waiter) -> None:
-        """Match a waiting request that has no match yet."""
+        """Look up the cached prefix of a waiting request that has no current match."""
         depth, at, awaited = self.look_up(waiter.request)
         spot = self._spots.get(at)
         if spot is None:
@@ -147,7 +147,7 @@ class KeptMatches(ABC):
                 del self._awaiting[awaited]
 
     def placed(self, waiter: Waiter) -> None:
-        """Handle a changed queue position of a waiting request that may have a match."""
+        """Handle a new queue position of a request whose prompt may match the prefix cache."""
         if (spot := waiter.node) is None:
             return
         latest, following = spot.latest, self.refresh_stamp + 1
@@ -201,7 +201,7 @@ class EngineQueue(MatchedQueue[Spot]):
     def look_again(
         self, request: Request, token_ids: Sequence[int], apart: Hashable = None
     ) -> None:
-        """Match a waiting request again, after its prompt became ``token_ids``."""
+        """Match a request with the prefix cache again, after its prompt became ``token_ids``."""
         entry = self.entries[request]
         entry.prompt = prompt_apart(token_ids[:IN_BATCH_TOKENS], apart)
         entry.total = len(token_ids)

@@ -127,7 +127,8 @@ class Breakers:
 
 @dataclass(slots=True)
 class _Refused:
-    sizes: list[int] = field(default_factory=list)  # smallest refused sizes in tokens, ascending
+    # token counts of the smallest refused requests, in ascending order
+    sizes: list[int] = field(default_factory=list)
     clients: set[str] = field(default_factory=set)  # the first two clients with refused requests
     rest_s: float = field(default_factory=lambda: FIRST_REST_S)
     until_s: float = -inf

@@ -21,7 +21,7 @@ from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.exchange import CONNECTION_ERRORS
 from fairbench_serve.prompts import UNKNOWN_POOL_TOKENS, PromptLimits
 
-# pages with a worker's load, and the names of load metrics in SGLang, the emulator and vLLM
+# HTTP paths that report a worker's load, and names of load metrics in SGLang and vLLM
 LOADS, METRICS = "/v1/loads?include=core", "/metrics"
 PLACES = "at /v1/loads or /metrics"
 WAITING = ("sglang:num_queue_reqs", "vllm:num_requests_waiting")
@@ -181,7 +181,7 @@ def _sum_of(ranks: Sequence[tuple[float, float, float]]) -> Told:
 
 # assumed tokens of an unknown KV memory, as for an 8B model on a GPU with 80 GB
 ASSUMED_POOL_TOKENS = 400_000
-# time limit for a page of a worker; vLLM needs seconds for some pages
+# time limit for a GET request to a worker; vLLM needs seconds to answer some paths
 ASK_TIMEOUT = ClientTimeout(total=5.0)
 # page with information about the server; in vLLM (development mode only), no other page reports the
 # limit on running requests

@@ -75,7 +75,8 @@ def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | Non
     what = f"prefill = {sides['prefill']}"
     if backend is not None:
         raise UsageError(
-            f"{what}: not supported by backend {backend.kind}, but only by simulated runs"
+            f"{what}: not supported by backend {backend.kind}; only simulated replicas support "
+            "prefill and decode"
         )
     if (engine or DEFAULT_ENGINE) not in ENGINES:
         choices = " or ".join(ENGINES)

@@ -50,7 +50,7 @@ class ResidencyLog(Protocol):
 class Residency:
     """The number of tokens that each client has in memory.
 
-    ``log`` records every change of these numbers.
+    ``log`` records every change in the number of a client's tokens in memory.
 
     A token that k clients use counts as 1/k token for each client. Tokens are counted as integers,
     separately for each k, because sums of fractions would be inexact.

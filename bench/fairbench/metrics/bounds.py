@@ -159,9 +159,9 @@ def largest_input(requests: Requests) -> int:
 def largest_remaining_output(requests: Requests, log: ServiceRows, facts: Facts) -> int:
     """Return the most output tokens that a client's requests on one worker still had to produce.
 
-    The maximum is taken over the instants just after each admission. Only outputs that the run
-    really produced count, and a retracted request counts as running. The result can exceed the KV
-    pool if memory is over-committed.
+    The maximum is taken over the instants just after each admission. A request's remaining output
+    contains only tokens that it really produced later, even if it was retracted. The result can
+    exceed the KV pool if memory is over-committed.
     """
     clients = len(facts.clients)
     here = requests.take(~np.isnan(requests.admitted_s))

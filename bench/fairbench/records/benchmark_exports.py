@@ -146,7 +146,8 @@ def _flat_record(item: Record, where: str) -> Object:
     if flat["time_to_first_token"] is None:
         flat["time_to_first_token"] = flat["request_latency"]
     read, cached = flat["input_sequence_length"], flat["cached_tokens"]
-    # aiperf counts input tokens, but the server counts cached tokens, which may therefore be more.
+    # aiperf counts input tokens and the server counts cached tokens, so the number of cached tokens
+    # may exceed the number of input tokens.
     if isinstance(read, int) and isinstance(cached, int):
         flat["cached_tokens"] = min(cached, read)
     return flat

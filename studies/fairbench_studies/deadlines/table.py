@@ -52,7 +52,7 @@ CLIENTS = {
 def name_of(spec: ExperimentSpec) -> str:
     """Return the name of the local scheduler, with its settings that differ from defaults."""
     within = spec.settings["dlpm-edf.within"] if spec.local == "dlpm-edf" else "client"
-    # The quantum 0 means that a rule chooses the quantum.
+    # ``quantum`` is None for schedulers other than dlpm-hold.
     quantum = spec.settings.get("dlpm-hold.quantum") or None
     told = {"within": within if within != "client" else None, "quantum": quantum}
     set_ = [f"{name}={value}" for name, value in told.items() if value is not None]

@@ -47,7 +47,7 @@ def setting_of(cell: SchedulerResults, name: str) -> Any:
 
 
 def chosen(cells: Iterable[SchedulerResults], **wanted: Any) -> list[SchedulerResults]:
-    """Return the results with the wanted values, such as those of one scheduler or workload."""
+    """Return the results whose fields have the values ``wanted``, as in ``scheduler="vtc"``."""
     return [c for c in cells if all(c.combined[key] == value for key, value in wanted.items())]
 
 

@@ -41,7 +41,7 @@ SEEDS = range(5)
 
 
 class Drift(NamedTuple):
-    """The results of a case: shares of well-behaved clients, and charges of clients at workers.
+    """The results of a case: well-behaved clients' share of service, and charges at workers.
 
     ``shares`` has a value per seed. ``apart`` is the largest drift over all seeds, and ``unheard``
     is the largest charge that a router did not know. ``bound`` is the lowest drift bound of a seed.
@@ -55,7 +55,10 @@ class Drift(NamedTuple):
     unheard: float
 
     def changes(self, alone: Drift) -> NDArray[Any]:
-        """Return, for each seed, the change of the share from a single router, in points."""
+        """Return each seed's change in the well-behaved clients' share of service, in points.
+
+        The baseline ``alone`` has a single router.
+        """
         return np.asarray(100 * (np.array(self.shares) - np.array(alone.shares)))
 
 
@@ -180,7 +183,7 @@ def points(changes: NDArray[Any]) -> str:
 
 
 def picture(found: Mapping[Case, Drift]) -> None:
-    """Draw the change of the share and the drift of charges against the exchange interval."""
+    """Draw the change of the well-behaved clients' share, and the drift, for each interval."""
     alone = found[case()]
     shares = Panel(
         "change of the behaved clients' share, points",

@@ -81,7 +81,7 @@ def _compare(
     if pool is not None or crosschecks is not None:
         raise UsageError(
             "--pool and --crosschecks need a FILE of S-LoRA runs; the runs of this FILE "
-            "state their own pools"
+            "state the sizes of their KV pools"
         )
     compare = validate_serving if kind is Kind.SERVING else validate_programs
     return compare(file, profile, output_dir)

@@ -263,7 +263,9 @@ def _length_table(table: Any, most: int, where: str) -> tuple[tuple[int, ...], t
         known = len(values) == len(parts) > 0 and all(map(_is_number, [*values, *parts]))
         if known and all(0 <= value <= most for value in values) and min(parts) >= 0 < sum(parts):
             return tuple(max(1, round(value)) for value in values), tuple(accumulate(parts))
-    raise DataError(f"{where}: lens: {shortened(repr(table))}: must be [[lengths], [parts]]")
+    raise DataError(
+        f"{where}: lens: {shortened(repr(table))}: must be [[lengths], [relative frequencies]]"
+    )
 
 
 def _is_number(value: Any) -> bool:

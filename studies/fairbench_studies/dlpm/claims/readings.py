@@ -25,7 +25,7 @@ OF_PAIRS = frozenset({1, 2, 4, 5, 6, 40})
 
 
 class Reading(NamedTuple):
-    """An interpretation of the paper, with the experiment's key and value that it changes."""
+    """An interpretation of the paper that sets ``key`` of an experiment to ``value``."""
 
     name: str
     key: str
@@ -53,9 +53,9 @@ Outcomes = Mapping[tuple[int, str], Outcome]
 
 
 class Tried(NamedTuple):
-    """The verdicts with a changed setting that a reading implies, and without the change.
+    """The verdicts on a claim's parts with a reading's setting, and without it (``compared``).
 
-    If ``compared`` is None, every verdict under the reading counts.
+    If ``compared`` is None, the table shows every verdict under the reading.
     """
 
     outcomes: Outcomes
