@@ -121,7 +121,7 @@ async def _ask_load(session: ClientSession, worker: WorkerAddress, page: str) ->
 async def page_of(
     session: ClientSession, worker: WorkerAddress, path: str, timeout: ClientTimeout
 ) -> bytes | None:
-    """Return the page of ``worker`` at ``path``, or None after an error or a timeout."""
+    """Return the HTTP body of ``worker`` at ``path``, or None after an error or a timeout."""
     try:
         async with session.get(
             worker.url + path, headers=worker.authorization, timeout=timeout, allow_redirects=False
@@ -133,7 +133,7 @@ async def page_of(
 
 
 def told_by(body: bytes) -> Told | None:
-    """Parse a page of loads or metrics into a load report; return None for any other page.
+    """Parse a worker's answer into a load report, or return None if the answer has no loads.
 
     The request counts of a server's ranks are added, and their used fractions of KV memory are
     averaged.
@@ -157,7 +157,7 @@ def told_by(body: bytes) -> Told | None:
 
 
 def samples(text: str) -> list[tuple[str, float]]:
-    """Return the name and value of each engine metric on a page; raise ValueError if invalid."""
+    """Return the name and value of each engine metric in ``text``; raise ValueError if invalid."""
     return [(name, float(value)) for name, value in _SAMPLE.findall(text)]
 
 
@@ -183,8 +183,8 @@ def _sum_of(ranks: Sequence[tuple[float, float, float]]) -> Told:
 ASSUMED_POOL_TOKENS = 400_000
 # time limit for a GET request to a worker; vLLM needs seconds to answer some paths
 ASK_TIMEOUT = ClientTimeout(total=5.0)
-# page with information about the server; in vLLM (development mode only), no other page reports the
-# limit on running requests
+# HTTP path of a server's settings; in vLLM, only this path reports the limit on running requests,
+# and only in development mode
 SERVER_INFO = "/server_info?config_format=json"
 # requests that may wait in an engine's own queue, as a fraction of its running requests
 HEADROOM = 0.05
@@ -271,7 +271,7 @@ def warn_of_others(local: str | None, found: Mapping[int, Collection[str]]) -> N
 
 
 async def ask_workers(session: ClientSession, workers: Iterable[WorkerAddress]) -> WorkerInfo:
-    """Request the information pages of all workers, with a limit of 5 s per page."""
+    """Ask all workers for their settings and sizes, with a limit of 5 s per HTTP request."""
     told = await asyncio.gather(*(_ask_info(session, worker) for worker in workers))
     pools = [size for info in told if (size := _positive_int(info.get("max_total_num_tokens")))]
     if not pools:
@@ -361,9 +361,9 @@ async def _most(session: ClientSession, worker: WorkerAddress, path: str) -> int
 
 
 def most_told_by(body: bytes) -> int | None:
-    """Return the limit on running requests from a page of SGLang, the emulator or vLLM.
+    """Return the limit on running requests from an answer of SGLang, the emulator or vLLM.
 
-    The result is the sum over a server's ranks, or None if the page reports no limit.
+    The result is the sum over a server's ranks, or None if the answer contains no limit.
     """
     try:
         page: Any = msgspec.json.decode(body)

@@ -264,7 +264,8 @@ def _length_table(table: Any, most: int, where: str) -> tuple[tuple[int, ...], t
         if known and all(0 <= value <= most for value in values) and min(parts) >= 0 < sum(parts):
             return tuple(max(1, round(value)) for value in values), tuple(accumulate(parts))
     raise DataError(
-        f"{where}: lens: {shortened(repr(table))}: must be [[lengths], [relative frequencies]]"
+        f"{where}: lens: {shortened(repr(table))}: must be [[lengths], [parts]]; parts are the "
+        "relative frequencies of the lengths"
     )
 
 
