@@ -5,8 +5,8 @@ no rank waits for another rank.
 
 The service of two clients that wait at all ranks differs by at most 2(R U + Q + S). R is the number
 of ranks. U and Q are the terms of the bound 2 (U + Q) for a single rank; the quantum Q is 0 for
-VTC. S is the largest charge to a client that a rank has not received yet. The difference is at most
-2 S above the bound of [DLPM] Theorem 5.1, 2 R (U + Q), for two reasons:
+VTC. S is the largest charge to a client that a rank has not received yet. The service difference
+exceeds the bound of [DLPM] Theorem 5.1 by at most twice this unreceived charge, for two reasons:
 
 - A rank serves the waiting client with the lowest known counter, or a client with positive known
   credit. The client's true counter exceeds the known counter by at most S, and its running

@@ -52,7 +52,7 @@ def reproduce(
     ] = DEFAULT_RESULT_DIR,
     on_map: Annotated[
         bool,
-        Option("--map", help="With claims: draw only the map that shows where each claim holds."),
+        Option("--map", help="If FIGURE is claims, draw only a map of where each claim holds."),
     ] = False,
     preset: Annotated[
         str | None,
@@ -65,7 +65,7 @@ def reproduce(
     ] = None,
     seeds: Annotated[
         int | None,
-        Option(min=1, max=5, help="With frontier: number of seeds of each configuration."),
+        Option(min=1, max=5, help="Number of seeds of each configuration, if FIGURE is frontier."),
     ] = None,
     source: Annotated[
         Path | None,

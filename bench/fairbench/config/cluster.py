@@ -270,8 +270,8 @@ def admission_profile(params: AdmissionParams) -> TimingProfile:
     gpu, _, rest = params.profile.partition("/")
     if not gpu:
         raise UsageError(
-            f"{ADMISSION}.policy = {params.policy!r}: set {ADMISSION}.profile, too: the timing "
-            "profile of the workers, such as a100 (see `list profiles`)"
+            f"{ADMISSION}.policy = {params.policy!r}: this policy needs a timing profile of the "
+            f"workers; set {ADMISSION}.profile, too, for example to a100 (see `list profiles`)"
         )
     return resolve_profile(params.profile, rest.split("/")[0] or ADMISSION_MODEL)
 

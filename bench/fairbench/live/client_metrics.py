@@ -133,7 +133,7 @@ class Ledger:
     """
 
     def __init__(self, exporter: Exporter | None = None, most: int | None = None) -> None:
-        # ``_clients`` holds the sums of each client, in the order of the clients' last activity.
+        # ``_clients`` counts requests and tokens by client, in the order of the last activity.
         self._clients: dict[str, Totals] = {}
         self._all: Totals = defaultdict(int)
         self._exporter = exporter

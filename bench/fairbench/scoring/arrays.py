@@ -265,8 +265,8 @@ def _sums(gaps: list[Floats]) -> Floats:
 def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
     """Return the columns ``status`` (as in the table of requests) and ``failed``.
 
-    A request without a recorded state has finished if it has an end. A request without state and
-    end was refused if ``refuses`` is True for the file's format, or else has failed.
+    A request without a recorded state has finished if it has an end. A request with neither a state
+    nor an end counts as refused if ``refuses`` is True, and otherwise as failed.
     """
     unsaid, ended = states == UNSAID, ~np.isnan(last)
     unended = REFUSED if refuses else FAILED

@@ -122,7 +122,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         return plan
 
     def _rank_victims(self) -> None:
-        """Set vLLM's priorities to fairbench's preemption order, before memory may run out.
+        """Set vLLM's priorities to fairbench's preemption order if this step may run out of memory.
 
         vLLM's priority policy preempts the request with the highest number. The number has no other
         effect, because fairbench's scheduler orders the queue.

@@ -5,8 +5,8 @@
 
 The script writes results/tables/deadlines.csv (means over seeds, with rows for each scheduler) and
 plots/deadlines.svg. For each load, the figure shows the fraction of requests that meet their
-deadlines, for the worst well-behaved client and for the heavy client. The optional ``SWEEP.toml``
-is a sweep with equal load and other schedulers.
+deadlines, for the worst well-behaved client and for the heavy client. Another sweep file with the
+same workload, but other schedulers, may be given as ``SWEEP.toml``.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ TITLES = {
 def draw(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
     """Draw a panel of latencies and a panel of minimum fair shares for each configuration.
 
-    Hollow markers are dominated scheduler pairs. A panel of minimum fair shares, or of service
-    relative to the limit, is left out if all its values are 100%. Many configurations share panels,
-    which show ratios to the best value in a configuration.
+    A hollow marker shows a scheduler pair that another pair dominates. A panel of minimum fair
+    shares, or of service relative to the limit, is left out if all its values are 100%. Many
+    configurations share panels, which show ratios to the best value in a configuration.
     """
     cells = list(found)
     if len(cells) > MOST_CELLS:

@@ -90,7 +90,7 @@ def text(x: float, y: float, words: str, anchor: str = "start") -> str:
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str, look: str = "") -> str:
-    """Return an SVG line with a class ``kind`` of the style sheet and SVG attributes ``look``."""
+    """Return an SVG line with the CSS class ``kind`` and the SVG attributes ``look``."""
     return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" class="{kind}"{look}/>'
 
 

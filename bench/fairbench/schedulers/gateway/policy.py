@@ -129,7 +129,7 @@ class SharePolicy(FlowPolicy):
 
     @abstractmethod
     def add_node(self, tenant: str, node: str) -> None:
-        """Add a node that gets its first queued request to the waiting nodes below a tenant."""
+        """Add a node to a tenant's waiting nodes when the node gets its first queued request."""
 
     @abstractmethod
     def next_node(

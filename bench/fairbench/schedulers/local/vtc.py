@@ -20,9 +20,9 @@ from fairbench.tenants import Tenants
 class VTC(FairScheduler):
     """The Virtual Token Counter: the waiting client with the lowest service counter goes next.
 
-    The client's oldest request is served. A returning client's counter is lifted to the lowest
-    counter of the waiting clients (lines 11-13). If no client waits, the counter is lifted to that
-    of the client that left the queue last (lines 8-10).
+    The client's oldest request is served. [VTC] Alg. 2 lifts a returning client's counter to the
+    lowest counter of the waiting clients (lines 11-13). If no client waits, Alg. 2 lifts a
+    returning client's counter to the counter of the last client to leave the queue (lines 8-10).
     """
 
     name = "vtc"

@@ -419,7 +419,7 @@ def _synthetic_parts(columns: FileColumns, rows: Ints) -> tuple[str, ...]:
 
 
 def _unused_cached_column(requests: FileRequests, kept: Flags, parts: PromptBlocks) -> str:
-    """Return the name of the column of cached tokens, which replays ignore; "" without one."""
+    """Return the name of the column of cached tokens if replays ignore this column, or else ""."""
     cached = requests.cached_tokens[kept]
     found = requests.columns.of_fields("cached_tokens")
     lost = bool(found) and bool(((np.nan_to_num(cached) > 0) & (parts.counts == 0)).any())

@@ -94,7 +94,7 @@ class CentralDLPM:
 
 
 class _Turn(ListView):
-    """A view of the global queue for DLPM, with the cached tokens at one worker."""
+    """The global queue, with the number of prompt tokens of each request that a worker caches."""
 
     def __init__(self, queue: list[Request], matched: dict[Request, int]) -> None:
         super().__init__(list(queue), matched.__getitem__)

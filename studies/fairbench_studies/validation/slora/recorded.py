@@ -14,9 +14,9 @@ from fairbench_studies.validation.slora.forms import ArtifactForm, EarlyArtifact
 Recorded: TypeAlias = Literal["2023-12", "2024-04", "2024-06"]
 RECORDED: tuple[Recorded, ...] = get_args(Recorded)
 
-# ``_EARLIER`` lists scenarios of each scheduler that were recorded before the revision of June
-# 2024. All runs that are not in ``_EARLIER`` were recorded for the revision, which added schedulers
-# that predict outputs, have weights, or charge a profiled cost.
+# ``_EARLIER`` lists scenarios of each scheduler that were recorded before VTC-artifact was revised
+# in June 2024. All runs that are not in ``_EARLIER`` were recorded for this revision, which added
+# schedulers that predict outputs, have weights, or charge a profiled cost.
 _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
     "2023-12": {
         "FCFS": (
