@@ -194,6 +194,9 @@ def test_ranks_that_have_heard_everything_agree_on_credits(ranks, every, delay, 
     for client in "abc":
         credits = credits_of(server, client)
         assert credits == pytest.approx([credits[0]] * ranks, abs=1e-6)
+        assert max(credits) <= 1e-6
+    for rank in server.ranks:
+        assert all(credit < 0 for credit in rank.scheduler.balances().values())
 
 
 def test_the_credits_of_ranks_do_not_drift_apart():

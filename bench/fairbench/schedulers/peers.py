@@ -308,8 +308,10 @@ class SharedCredit:
             own = self._levels.get(client, {})
             levels = totals.raised.get(client, {})
             more = {at: to - own.get(at, 0.0) for at, to in levels.items() if to > own.get(at, 0.0)}
-            for place, by in more.items():
-                self._raise(client, place, by)
+            if more:
+                # Sums of differences would not be exactly the reported levels.
+                self._levels[client] = own | {at: levels[at] for at in more}
+                self._changes.note(client)
             charged = newly.get(client, {})
             # A reported entry without a change must not mark the client as recently used.
             if more or any(charged.values()):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # the key of charges that a server's ranks share, because they belong to no worker
 HERE = 0
+# upper bound on the rounding error of a credit that is 0, in weighted tokens
+ROUNDING = 1e-6
 Rejoin = Literal["keep", "min0", "paper_zero"]
 """The rule by which idle clients leave the list of clients with credits.
 
@@ -227,7 +229,8 @@ class Credits(Account):
         for client in elsewhere:
             self.add_to_list(client)
         for client in sorted(gone & self.of.keys()):
-            self.drop_if_idle(client)
+            # The rank that found the client idle first has waived the client's credit.
+            self.drop_if_idle(client, above=-ROUNDING)
 
     def quantum_of(self, client: str) -> float:
         """Return the client's quantum, in proportion to its weight, in the unit of the charges."""
@@ -243,13 +246,16 @@ class Credits(Account):
             # A new client starts one quantum behind the sibling that has received the most quanta.
             self._granted[client] = self._most.get(self.tenant_of(client), 0) - 1
 
-    def drop_if_idle(self, client: str) -> None:
-        """Remove an idle client from the client list if the rule ``rejoin`` allows."""
+    def drop_if_idle(self, client: str, above: float = 0.0) -> None:
+        """Remove an idle client from the client list if the rule ``rejoin`` allows.
+
+        Under ``keep``, only a client whose credit exceeds ``above`` is removed.
+        """
         if self.requests[client] or client in self.elsewhere:
             return
         self.decoded.book((client,))
         self.of[client] -= self.loans.pop(client, 0)
-        if self.rejoin == "keep" and self.of[client] <= 0:
+        if self.rejoin == "keep" and self.of[client] <= above:
             return
         credit = self.of.pop(client)
         self._granted.pop(client, None)
