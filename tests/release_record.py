@@ -39,10 +39,10 @@ The plugins refuse all releases that this page does not list. To use a newer rel
 the environment of a server that you start yourself. The plugins always refuse releases that are
 older than all tested releases.
 
-[`--engine-code PYTHON`](own-code.md) lets an installed engine's own code decide in a simulation.
-`fairbench engine-check --engine-code PYTHON`, which the scripts `release.sh` also run, compares the
-engine's own code with fairbench's model of the release in random runs, and finds the first decision
-that differs.
+With [`--engine-code PYTHON`](own-code.md), an installed engine's own code makes the decisions in a
+simulation. `fairbench engine-check --engine-code PYTHON`, which the scripts `release.sh` also run,
+compares the engine's own code with fairbench's model of the release in random runs, and finds the
+first decision that differs.
 CHECKED
 
 By default, the simulator follows the rules of SGLang 0.5.23. `--set engine.release=0.5.17`
@@ -105,11 +105,11 @@ DETAILS = """
   request that waits for decode memory occupies a buffer for arriving prompts; clients share the
   buffers in proportion to their weights.
 - *Decode servers.* A decode server gives memory to one request after another. Retracted requests of
-  a decode server return first, in SGLang's order. After retracted requests, fairbench's scheduler
-  chooses the next request of a decode server, and skips requests whose prefill server is not ready.
-  In a decode server, the client pays for each output token except the first, which the prefill
-  server charges together with the prompt. A scheduler in a decode server counts no prefix as
-  cached.
+  a decode server return first, in SGLang's order. Among requests that were not retracted,
+  fairbench's scheduler chooses the next request of a decode server, and skips requests whose
+  prefill server is not ready. In a decode server, the client pays for each output token except the
+  first, which the prefill server charges together with the prompt. A scheduler in a decode server
+  counts no prefix as cached.
 - *Refused in prefill and decode servers.* The plugin refuses schedulers that preempt (`edf`),
   because a preempted request is computed again from its prompt, and decode servers compute no
   prompts. In prefill and decode servers, the plugin refuses schedulers that refuse requests
@@ -125,13 +125,13 @@ DETAILS = """
   prompt with SGLang's own code. The counts of instructions are means over steps of SGLang 0.5.23
   with 256 running and 256 waiting requests (`python -m tests.benchmarks.plugin_step --engine sglang
   --count --turns 8`).
-- *CPU time.* Counts of bytecode instructions omit work in C, so the plugin increases CPU time by a
-  larger factor. On two cores shared with 40 other processes, a scheduling step took 2.7 ms on
-  average with SGLang's own FCFS, 3.3 ms with the plugin's `fcfs`, 3.6 ms with `vtc` and `lpm`, and
-  3.7 ms with `dlpm`. On cores shared with three other processes, a scheduling step took 1.4 ms on
-  average with SGLang's own FCFS, and 2.4 ms with `edf`, which fits its cost model again and ranks
-  all waiting requests in every step. Without `--count`, `plugin_step` measures CPU time in
-  milliseconds.
+- *CPU time.* Counts of bytecode instructions omit work in C, so the plugin increases CPU time more
+  than the number of instructions. On two cores shared with 40 other processes, a scheduling step
+  took 2.7 ms on average with SGLang's own FCFS, 3.3 ms with the plugin's `fcfs`, 3.6 ms with `vtc`
+  and `lpm`, and 3.7 ms with `dlpm`. On cores shared with three other processes, a scheduling step
+  took 1.4 ms on average with SGLang's own FCFS, and 2.4 ms with `edf`, which fits its cost model
+  again and ranks all waiting requests in every step. Without `--count`, `plugin_step` measures CPU
+  time in milliseconds.
 
 ### Features inside vLLM
 
