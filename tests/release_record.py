@@ -120,18 +120,16 @@ DETAILS = """
   and in `/v1/responses`, where SGLang without the plugin drops the key.
 - *CPU work.* Compared with SGLang's own FCFS, a step with the plugin executes 1.05 times as many
   Python bytecode instructions under `fcfs`, 1.07 times under `vtc`, 1.10 times under `lpm`, 1.12
-  times under `dlpm` and 1.38 times under `edf` (`edf` measured over 24 steps). Under `dlpm`, more
-  than half of the additional instructions charge clients or match the prefix of each arriving
-  prompt with SGLang's own code. The counts of instructions are means over steps of SGLang 0.5.23
-  with 256 running and 256 waiting requests (`python -m tests.benchmarks.plugin_step --engine sglang
-  --count --turns 8`).
+  times under `dlpm` and 1.38 times under `edf` . Under `dlpm`, more than half of the additional
+  instructions charge clients or match the prefix of each arriving prompt with SGLang's own code.
+  The counts of instructions are means over steps of SGLang 0.5.23 with 256 running and 256 waiting
+  requests (`python -m tests.benchmarks.plugin_step --engine sglang --count --turns 8`).
 - *CPU time.* Counts of bytecode instructions omit work in C, so the plugin increases CPU time more
   than the number of instructions. On two cores shared with 40 other processes, a scheduling step
   took 2.7 ms on average with SGLang's own FCFS, 3.3 ms with the plugin's `fcfs`, 3.6 ms with `vtc`
   and `lpm`, and 3.7 ms with `dlpm`. On cores shared with three other processes, a scheduling step
   took 1.4 ms on average with SGLang's own FCFS, and 2.4 ms with `edf`, which fits its cost model
-  again and ranks all waiting requests in every step. Without `--count`, `plugin_step` measures CPU
-  time in milliseconds.
+  again and ranks all waiting requests in every step.
 
 ### Features inside vLLM
 
