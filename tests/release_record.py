@@ -16,7 +16,8 @@ HEAD = """\
 # Engine releases
 
 This page lists the releases and features of SGLang and vLLM that fairbench's
-[plugins](../guide/sglang.md) support, with test results. These commands test a release:
+[plugins](../guide/sglang.md) support, with test results. These commands test a release of an engine
+with the plugin:
 
 ```sh
 tests/sglang_cpu/release.sh 0.5.19
@@ -120,7 +121,7 @@ DETAILS = """
   and in `/v1/responses`, where SGLang without the plugin drops the key.
 - *CPU work.* Compared with SGLang's own FCFS, a step with the plugin executes 1.05 times as many
   Python bytecode instructions under `fcfs`, 1.07 times under `vtc`, 1.10 times under `lpm`, 1.12
-  times under `dlpm` and 1.38 times under `edf` . Under `dlpm`, more than half of the additional
+  times under `dlpm` and 1.38 times under `edf`. Under `dlpm`, more than half of the additional
   instructions charge clients or match the prefix of each arriving prompt with SGLang's own code.
   The counts of instructions are means over steps of SGLang 0.5.23 with 256 running and 256 waiting
   requests (`python -m tests.benchmarks.plugin_step --engine sglang --count --turns 8`).
@@ -162,7 +163,7 @@ DETAILS = """
   when the server starts, reports the scheduler `fcfs`, and refuses an eviction policy.
 - *Sessions.* The key `session_id` in the field `vllm_xargs` names the session of a request, because
   the request's own field `session_id` names the client. The eviction policy `retention` keeps the
-  tokens of sessions.
+  cached tokens of sessions.
 - *Several answers.* If a request has `n` above 1, the client pays for every answer.
 
 """
