@@ -16,7 +16,8 @@ HEAD = """\
 # Engine releases
 
 This page lists the releases and features of SGLang and vLLM that fairbench's
-[plugins](../guide/sglang.md) support, with test results. These commands test a release:
+[plugins](../guide/sglang.md) support, with test results. These commands test a release of an engine
+with the plugin:
 
 ```sh
 tests/sglang_cpu/release.sh 0.5.19
@@ -24,45 +25,46 @@ tests/vllm_cpu/release.sh 0.33.0
 ```
 
 The scripts `release.sh` test the scheduler classes of the release on a CPU, with random request
-streams and small KV pools. The columns of the table of releases show:
+streams and small KV pools. In each iteration of a request stream, the tests compare the decisions
+of the plugin with those of the release alone and of the simulator.
 
-- *Serves correctly*: whether every request finished with all of its tokens in every request stream.
-- *As the engine*: the number of request streams in which the plugin's FCFS (on SGLang also the
-  plugin's LPM) decides exactly as the release without the plugin, in every iteration.
-- *As simulated*: the number of request streams in which admissions, cached tokens, evictions and
-  preemptions equal those of the simulator in every iteration.
-- *Server*: whether tests started a real server of the release with the plugin on a CPU.
+| column of the table below | meaning |
+|---|---|
+| serves correctly | whether every request of every stream finished with all of its tokens |
+| as the engine | streams in which the plugin's FCFS (on SGLang also LPM) decides as the release |
+| as simulated | streams with the simulator's admissions, cached tokens, evictions and preemptions |
+| server | whether tests started a real server of the release with the plugin on a CPU |
 
 The plugins refuse all releases that this page does not list. To use a newer release anyway, set
 `--allow-untested-release` for `run`, `sweep` or `serve`, or `FAIRBENCH_ALLOW_UNTESTED_RELEASE=1` in
 the environment of a server that you start yourself. The plugins always refuse releases that are
 older than all tested releases.
 
-[`--engine-code PYTHON`](own-code.md) lets an installed engine's own code decide in a simulation.
-`fairbench engine-check --engine-code PYTHON`, which the scripts `release.sh` also run, compares
-this code with fairbench's model of the release in random runs, and finds the first decision that
-differs.
+With [`--engine-code PYTHON`](own-code.md), an installed engine's own code makes the decisions in a
+simulation. `fairbench engine-check --engine-code PYTHON`, which the scripts `release.sh` also run,
+compares the engine's own code with fairbench's model of the release in random runs, and finds the
+first decision that differs.
 CHECKED
 
 By default, the simulator follows the rules of SGLang 0.5.23. `--set engine.release=0.5.17`
 simulates an older release of SGLang, with these differences:
 
-- Before SGLang 0.5.23, a request that finishes in a decode step stays in the batch until the next
-  decode step. Until it leaves the batch, a finished request occupies a slot and reserves its unused
-  tokens, and a batch that is marked full remains full.
-- Before SGLang 0.5.23, a prompt that is computed in chunks counts as two requests in
-  `max_running_requests` from its second chunk on.
-- Before SGLang 0.5.23, a scheduling pass tries one more request after a chunk of a prompt has used
-  up a budget, and admits it if only the budget `max_prefill_tokens` is used up.
-- Before SGLang 0.5.22, a scheduling pass does not refresh the cached prefixes of the first waiting
-  requests.
-- Before SGLang 0.5.22, the prefix tree stores the recomputed prompt and outputs of a retracted
-  request as one node. Before SGLang 0.5.22, the node of a retracted request is split when the
-  request finishes; before SGLang 0.5.20, it is never split.
+| release of SGLang | difference |
+|---|---|
+| before 0.5.23 | a finished request keeps its slot and its reserved tokens until the next decode \
+step, and a batch that is marked full remains full |
+| before 0.5.23 | a prompt that is computed in chunks counts as two requests in \
+`max_running_requests` from its second chunk on |
+| before 0.5.23 | a scheduling pass tries one more request after a chunk has used up a budget, and \
+admits it if only the budget `max_prefill_tokens` is used up |
+| before 0.5.22 | a scheduling pass does not refresh the cached prefixes of the first waiting \
+requests |
+| before 0.5.22 | the prefix tree stores the recomputed prompt and outputs of a retracted request \
+as one node, and splits the node when the request finishes (before 0.5.20: never) |
 
-One rule of older SGLang releases is not simulated: before SGLang 0.5.22, `ignore_eos` does not
-reserve memory for all outputs. The setting `engine.full_reservation` reserves memory for all
-outputs in every simulated release.
+The simulator omits one rule of older releases: before SGLang 0.5.22, `ignore_eos` does not reserve
+memory for all outputs. The setting `engine.full_reservation` reserves memory for all outputs in
+every simulated release.
 
 The SGLang plugin keeps prefix matches between scheduling passes, on `RadixCache` and
 `UnifiedRadixCache` of every release. On `UnifiedRadixCache` (a tree in Python), the plugin's LPM
@@ -100,14 +102,15 @@ DETAILS = """
   needs the tokens. While SGLang loads a request's prefix from storage
   (`--hicache-storage-backend`), the plugin treats the request like one that does not fit into
   memory.
-- *Prefill servers.* A prefill server queues a request once a decode server has memory for it. While
-  a request waits for decode memory, it occupies a buffer for arriving prompts; clients share these
+- *Prefill servers.* A prefill server queues a request once a decode server has memory for it. A
+  request that waits for decode memory occupies a buffer for arriving prompts; clients share the
   buffers in proportion to their weights.
 - *Decode servers.* A decode server gives memory to one request after another. Retracted requests of
-  a decode server return first, in SGLang's order. Among all other requests of a decode server,
-  fairbench's scheduler chooses, and skips requests whose prefill server is not ready. In a decode
-  server, the client pays for each output token except the first, which the prefill server charges
-  together with the prompt. In a decode server, no prefix counts as cached.
+  a decode server return first, in SGLang's order. Among requests that were not retracted,
+  fairbench's scheduler chooses the next request of a decode server, and skips requests whose
+  prefill server is not ready. In a decode server, the client pays for each output token except the
+  first, which the prefill server charges together with the prompt. A scheduler in a decode server
+  counts no prefix as cached.
 - *Refused in prefill and decode servers.* The plugin refuses schedulers that preempt (`edf`),
   because a preempted request is computed again from its prompt, and decode servers compute no
   prompts. In prefill and decode servers, the plugin refuses schedulers that refuse requests
@@ -118,16 +121,16 @@ DETAILS = """
   and in `/v1/responses`, where SGLang without the plugin drops the key.
 - *CPU work.* Compared with SGLang's own FCFS, a step with the plugin executes 1.05 times as many
   Python bytecode instructions under `fcfs`, 1.07 times under `vtc`, 1.10 times under `lpm`, 1.12
-  times under `dlpm` and 1.38 times under `edf` (`edf` measured over 24 steps). Under `dlpm`, 7 of
-  the 12% more instructions are for charging and for SGLang's own prefix matching of each arriving
-  prompt. The counts of instructions are means over steps of SGLang 0.5.23 with 256 running and 256
-  waiting requests (`python -m tests.benchmarks.plugin_step --engine sglang --count --turns 8`).
-- *CPU time.* The counts of bytecode instructions omit work in C, so the plugin increases CPU time
-  by more than these counts. On two cores shared with 40 other processes, a mean step took 2.7 ms
-  with SGLang's own FCFS, 3.3 ms with `fcfs`, 3.6 ms with `vtc` and `lpm`, and 3.7 ms with `dlpm`.
-  On cores shared with three other processes, a mean step took 1.4 ms with SGLang's own FCFS and 2.4
-  ms with `edf`: in every step, `edf` fits its cost model again and ranks all waiting requests.
-  Without `--count`, `plugin_step` measures CPU milliseconds on your machine.
+  times under `dlpm` and 1.38 times under `edf`. Under `dlpm`, more than half of the additional
+  instructions charge clients or match the prefix of each arriving prompt with SGLang's own code.
+  The counts of instructions are means over steps of SGLang 0.5.23 with 256 running and 256 waiting
+  requests (`python -m tests.benchmarks.plugin_step --engine sglang --count --turns 8`).
+- *CPU time.* Counts of bytecode instructions omit work in C, so the plugin increases CPU time more
+  than the number of instructions. On two cores shared with 40 other processes, a scheduling step
+  took 2.7 ms on average with SGLang's own FCFS, 3.3 ms with the plugin's `fcfs`, 3.6 ms with `vtc`
+  and `lpm`, and 3.7 ms with `dlpm`. On cores shared with three other processes, a scheduling step
+  took 1.4 ms on average with SGLang's own FCFS, and 2.4 ms with `edf`, which fits its cost model
+  again and ranks all waiting requests in every step.
 
 ### Features inside vLLM
 
@@ -147,20 +150,20 @@ DETAILS = """
 - *KV connectors and offloading* are set by `--kv-transfer-config` and `--kv-offloading-size`.
   Tokens that vLLM loads through a KV connector count as cached. If vLLM loads a request's tokens
   while steps run, the request is admitted and charged when the load begins. With `charge=gpu-time`,
-  such a load is free, but a load for which a step waits is charged as a part of the step.
-  Prefix-aware schedulers see only the prefixes in the GPU's memory. If a load through a KV
+  a load of tokens is charged as a part of the step that waits for it; a load while steps run is
+  free. Prefix-aware schedulers see only the prefixes in the GPU's memory. If a load through a KV
   connector fails, vLLM recomputes the tokens, and no client pays for the recomputation.
 - *Disaggregation.* In a prefill server of vLLM, fairbench's scheduler orders the requests. In a
   decode server of vLLM, clients pay for output tokens, and for prompt tokens whose KV cache was not
   loaded from the prefill server (at least one token per request).
 - *Images.* A client pays for all prompt tokens that vLLM assigns to an image. Two prompts share an
   image as a prefix only if the images are equal.
-- *Embeddings.* vLLM does not tell its scheduler the clients of pooling requests. With `--runner
+- *Embeddings.* vLLM does not tell its scheduler which client sent a pooling request. With `--runner
   pooling`, the plugin therefore serves requests in order of arrival, prints a message about this
   when the server starts, reports the scheduler `fcfs`, and refuses an eviction policy.
 - *Sessions.* The key `session_id` in the field `vllm_xargs` names the session of a request, because
   the request's own field `session_id` names the client. The eviction policy `retention` keeps the
-  tokens of sessions.
+  cached tokens of sessions.
 - *Several answers.* If a request has `n` above 1, the client pays for every answer.
 
 """
@@ -172,37 +175,38 @@ in one server. Each rank has its own queue and scheduler, but all ranks share on
 client: a client that floods every rank receives no more than its share of the server.
 
 - *Exchange.* Each rank writes its charges to a file in memory every 50 ms, and reads the charges of
-  the other ranks. The first process of a server creates the folder of these files, and sets
-  `FAIRBENCH_RANKS` to the folder's path. No rank waits for another rank.
+  the other ranks. The first process of a server creates the folder for the files of all ranks, and
+  sets `FAIRBENCH_RANKS` to the folder's path. No rank waits for another rank.
 - *Bound.* If two clients wait at all N ranks of a server, their service differs by at most N times
   the bound of one rank (DLPM Theorem 5.1), plus twice the charges that a rank has not read yet.
 - *Work conservation.* No rank idles in favour of a client that waits at another rank. A client that
-  waits at only one rank receives at most the service of one rank. At this rank, the client goes
-  before clients that received more service at other ranks in the meantime.
+  waits at only one rank receives at most the service of one rank, and goes before clients that
+  received more service at other ranks in the meantime.
 - *Schedulers.* `vtc`, `dlpm` and their variants share accounts between ranks. Ranks exchange
-  nothing under `fcfs`, `lpm`, `edf` and other schedulers without accounts. The plugin refuses
-  schedulers that keep other totals than accounts (`rpm`, `equinox`, `tenants=tree`) on a server
-  with several ranks.
-- *Refused.* A server with several ranks refuses ranks on several hosts, and priorities. An SGLang
-  server with several ranks also refuses tensor or pipeline parallelism inside a rank under `vtc` or
-  `dlpm`. A vLLM server with several ranks also refuses Ray, external load balancers, and a
-  `VLLM_PLUGINS` without `fairbench`.
+  nothing under `fcfs`, `lpm`, `edf` and other schedulers without accounts. On a server with several
+  ranks, the plugin refuses `rpm`, `equinox` and `tenants=tree`, whose totals the ranks do not
+  exchange.
+- *Refused.* The ranks of a server must be on one host, and a server with several ranks refuses
+  priorities. An SGLang server with several ranks also refuses tensor or pipeline parallelism inside
+  a rank under `vtc` or `dlpm`. A vLLM server with several ranks also refuses Ray, external load
+  balancers, and a `VLLM_PLUGINS` without `fairbench`.
 - *Failures.* If a rank dies, both SGLang and vLLM stop the whole server. The charges of a dead rank
   remain valid. After 10 s, the clients of a dead rank no longer count as waiting. A restarted rank
   reads all charges of the other ranks.
 - *Reset.* `POST /flush_cache` and `POST /reset_prefix_cache` do not reset the clients' accounts on
   a server with several ranks.
-- *Metrics.* The server's `/metrics` has three gauges for each rank: the rank's own charges
-  (`fairbench_rank_charges_sent{rank="0"}`), the charges of other ranks that the rank has read
-  (`fairbench_rank_charges_received`), and the age of the newest of these charges at the time of
-  reading (`fairbench_rank_lag_seconds`).
+- *Metrics.* The server's `/metrics` has three gauges for each rank.
+  `fairbench_rank_charges_sent{rank="0"}` counts the rank's own charges, and
+  `fairbench_rank_charges_received` the charges of other ranks that the rank has read.
+  `fairbench_rank_lag_seconds` is the age of the newest charge of another rank at the time of
+  reading.
 
 In a test on a CPU server of vLLM 0.32.0 with two ranks under `vtc`, each with two batch slots, one
-client flooded both ranks over 40 connections, and a well-behaved client had 4 connections at
-rank 0. The well-behaved client received 40% of the service, as with one rank of four slots. With a
-separate account at each rank, the well-behaved client received 23%, and its median latency rose
-from 0.11 s to 0.20 s (`tests/vllm_cpu/test_vllm_cpu_ranks.py`,
-`tests/sglang_cpu/test_sglang_cpu_ranks.py`).
+client flooded both ranks over 40 connections, and a well-behaved client had 4 connections at the
+first rank. With a shared account, the well-behaved client received 40% of the service, as on a
+server with one rank of four slots. With a separate account at each rank, the well-behaved client
+received 23% of the service, and its median latency was 0.20 s instead of 0.11 s
+(`tests/vllm_cpu/test_vllm_cpu_ranks.py`, `tests/sglang_cpu/test_sglang_cpu_ranks.py`).
 """
 
 SERVERS = {("SGLang", "0.5.23"), ("vLLM", "0.32.0")}
@@ -244,8 +248,8 @@ def _checked(rows):
                 counts = row["equal_runs"], row["checked_runs"]
                 groups.setdefault(counts, []).append(f"{engine} {release}")
     text = [
-        f"The records of engine and model are equal in {equal} of {runs} runs with each of these "
-        f"releases: {', '.join(names)}."
+        f"The engine's own code and fairbench's model produce equal records in {equal} of {runs} "
+        f"runs with each of these releases: {', '.join(names)}."
         for (equal, runs), names in groups.items()
     ]
     filled = textwrap.fill(" ".join(text), 100, break_on_hyphens=False)
