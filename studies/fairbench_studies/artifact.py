@@ -47,7 +47,7 @@ PAPERS = (
 
 
 def artifact_page(folders: Sequence[Path], repeated: Mapping[str, str]) -> Page:
-    """Build the page from stored results.
+    """Build the artifact page from stored results.
 
     Args:
         folders: The folders to search, in order, for each paper's table of claims.

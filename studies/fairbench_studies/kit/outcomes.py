@@ -73,7 +73,7 @@ def compared(
 def exceeds(
     less: Iterable[float], more: Iterable[float], flip: float = 1.0, *, is_ratio: bool = True
 ) -> Seen:
-    """Judge plain numbers like ``compared``, with NaN and infinity as unknown values."""
+    """Judge whether ``more`` exceeds ``less``; NaN and infinity stand for unknown values."""
     first, second = (
         [Value(one if isfinite(one) else None) for one in side] for side in (less, more)
     )

@@ -78,7 +78,7 @@ def run(workload: str, scenario: str, policy: str, seed: int) -> dict[str, Any]:
 
 
 def kept(rows: Sequence[Row]) -> list[float]:
-    """Return each well-behaved client's hit rate divided by its hit rate alone, for all runs."""
+    """Return each well-behaved client's hit rate divided by the client's hit rate when alone."""
     return [float(one) for row in rows for one in row["kept"].split()]
 
 

@@ -1,4 +1,4 @@
-"""Pictures of figures 3 to 5 of the Preble paper and of its scalability, with their numbers."""
+"""Pictures of the Preble paper's figures 3 to 5 and scalability, with the drawn numbers as CSV."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ class MemServe(PrefixRouter):
     class Params:
         """Parameters. A match of fewer than ``min_match_tokens`` tokens does not count.
 
-        With the paper's value 0, all requests that begin with the same token, such as the first
-        token of a system prompt, go to one worker.
+        With the paper's value 0, all requests with the same first token, such as that of a system
+        prompt, go to one worker.
         """
 
         min_match_tokens: NotNegativeInt = 0

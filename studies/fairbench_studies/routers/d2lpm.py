@@ -43,8 +43,9 @@ SEEDS = range(5)
 class Drift(NamedTuple):
     """The results of a case: well-behaved clients' share of service, and charges at workers.
 
-    ``shares`` has a value per seed. ``apart`` is the largest drift over all seeds, and ``unheard``
-    is the largest charge that a router did not know. ``bound`` is the lowest drift bound of a seed.
+    ``shares`` has a value per seed. ``apart`` is the largest drift in any seed, and ``unheard`` the
+    largest charge that a router did not know. ``bound`` is the lowest bound on the drift in any
+    seed.
     """
 
     shares: tuple[float, ...]
@@ -55,7 +56,7 @@ class Drift(NamedTuple):
     unheard: float
 
     def changes(self, alone: Drift) -> NDArray[Any]:
-        """Return each seed's change in the well-behaved clients' share of service, in points.
+        """Return each seed's change in the well-behaved clients' share (percentage points).
 
         The baseline ``alone`` has a single router.
         """
@@ -197,7 +198,7 @@ def picture(found: Mapping[Case, Drift]) -> None:
 
 
 def write(name: str, head: Sequence[str], rows: Iterator[list[str]]) -> None:
-    """Write a table, and print each row as it is computed."""
+    """Write a CSV table, and print each row as soon as it is computed."""
     found = []
     for row in rows:
         sys.stderr.write(f"{row}\n")

@@ -26,7 +26,7 @@ class TextbookEDF(LocalScheduler):
 
     - A request counts as starving if the steps until its deadline are fewer than the tokens in its
       prompt *and* answer, as if a prompt token took a step. Late requests count as starving.
-    - Memory is freed for the first starving request in the queue, not for the most urgent one.
+    - Memory is freed for the first starving request in the queue, not for the most urgent request.
     - In the next pass, the freed memory goes to the request with the earliest deadline, which is
       often the request that was just preempted.
     - The listing does not check whether running requests outgrow the memory, and may exceed it.

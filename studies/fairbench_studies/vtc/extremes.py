@@ -87,8 +87,8 @@ def largest_unasked(
 ) -> float:
     """Return the most by which an equal share exceeds the requests of a waiting client.
 
-    [VTC] Theorem 4.13 bounds the excess. The equal share is T / n, where T is the service of all
-    clients, and n the number of clients with requests, since the client began to wait.
+    [VTC] Theorem 4.13 bounds the returned value. The equal share is T / n, where T is the service
+    of all clients, and n the number of clients with requests, since the client began to wait.
     """
     history, queued = ServiceHistory.of(service, clients), waits(requests, horizon_s)
     order = np.argsort(requests.arrival_s, kind="stable")
@@ -112,7 +112,7 @@ def largest_unasked(
 
 
 class _Arrivals(NamedTuple):
-    """The requests in order of arrival: clients, times in seconds, and weighted tokens."""
+    """Requests in order of arrival, each with client, time in seconds, and weighted tokens."""
 
     client: Ints
     at_s: Floats

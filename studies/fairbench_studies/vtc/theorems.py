@@ -6,8 +6,9 @@ over-committed, U is half of the larger bound on the run's service gap (docs/app
 Two theorems are judged by what their proofs show, instead of as printed:
 
 - Theorem 4.11 divides by a lower bound ``a`` of the server's capacity, which the paper does not
-  give. While a client waits, other clients get at least ``a`` tokens per second. If they get at
-  most 2 (n - 1) U tokens during the wait, the wait is within the bound for every possible ``a``.
+  give. While a client waits, other clients get at least ``a`` tokens per second. If the other
+  clients get at most 2 (n - 1) U tokens during the wait, the wait is within the bound for every
+  possible ``a``.
 - Theorem 4.13 as printed applies to no client: shortly before t2, when the total service T(t, t2)
   is still below 5U n, its premise would need a negative request. The proof shows that a client
   with a backlog from t to t2 has requested at least T(t, t2) / n - 5U since t.

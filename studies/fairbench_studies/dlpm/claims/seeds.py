@@ -1,4 +1,4 @@
-"""Functions for claims about courses over time, which must hold in every seed."""
+"""Functions that judge claims about metrics over time, which must hold in every seed."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ IDLE = 0.001  # largest fraction of idle time that still counts as never idle
 def judge_computed_service(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge whether RR+LPM and both forms of Preble share computed service less equally than D2LPM.
 
-    Jain's index covers the time in which all clients are active. Over a whole run, the index would
-    hardly depend on the scheduler, because every scheduler completes the same programs.
+    Jain's index covers the time in which all clients are active. Over a whole run, Jain's index
+    would hardly depend on the scheduler, because every scheduler completes the same programs.
     """
     at: dict[str, dict[str, SchedulerResults]] = {}
     for cell in cells:

@@ -14,7 +14,7 @@ FOLDER = "tests/schedulers/local"
 
 
 class ByTests(NamedTuple):
-    """The source of claims that tests decide. ``basis`` describes the tests for readers."""
+    """The data of claims that tests decide, not runs. ``basis`` is a caption about the tests."""
 
     basis: str = f"named tests in {FOLDER}, on a small engine and on the simulated engine"
 
@@ -33,7 +33,7 @@ class Statement(NamedTuple):
 
     @property
     def part(self) -> Part:
-        """The statement as a part of a claim."""
+        """The statement in the form of a claim's ``Part``, with the name of the test."""
         return Part(self.text, self.outcome, f"{self.shown} (`{self.test}`)", under=self.under)
 
 

@@ -19,10 +19,11 @@ from fairbench.metrics.records import Floats
 NEXT_REQUEST_MS = 1.1
 # Closed-loop load generators count the tokens of each answered prompt in their event loop, and read
 # and send nothing while they count. The times per prompt and per token come from gaps between
-# requests in two SGLang runs with one request at a time, and prompts of 401 to 12,305 tokens.
+# requests in two SGLang runs. Those runs have one request at a time, and prompts of 401 to 12,305
+# tokens.
 COUNT_MS, COUNT_TOKEN_MS = 0.3, 0.002
-# A limit on requests in flight is real if the client stayed at the limit for the fraction
-# ``HELD_SHARE`` of the time after it first reached the limit.
+# A client counts as limited if its requests in flight stayed at their maximum for the fraction
+# ``HELD_SHARE`` of the time after they first reached the maximum.
 HELD_SHARE, NEARLY = 0.9, 0.99
 
 
@@ -113,7 +114,7 @@ class ClosedLoop:
 
     The latency of a request counts from the request's creation. Requests are sent in order of
     creation, each as soon as one of the ``connections`` is free. If ``counted`` (the tokens of each
-    prompt) is not None, the client counts the prompt of each answer before it continues.
+    prompt) is not None, the client counts the tokens of an answered prompt before it continues.
     """
 
     def __init__(

@@ -1,8 +1,10 @@
 """The prompts of a measured serving run as segments, for the simulated prefix cache.
 
-The files contain no texts of prompts. Prefixes are shared as in the load generator of the data:
+The files contain no texts of prompts. Prompts share prefixes as the load generator of the measured
+runs made them:
 
-- In a closed-loop run, prompts share no prefix. All runs of a set send the same prompts.
+- In a closed-loop run, prompts share no prefix. Runs whose names differ only in the run number send
+  the same prompts.
 - In an open-loop run without ``prompt_tokens``, prompts repeat eight sentences of 9 to 16 tokens.
 - In a run with ``prompt_tokens`` and a gateway, each prompt is a new text. The text has about 0.8
   times the requested length, because ten words of the load generator make about eight tokens.

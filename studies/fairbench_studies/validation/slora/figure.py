@@ -1,4 +1,4 @@
-"""The figure of the comparison: errors of all numbers and runs, and times to first token."""
+"""The figure of replayed S-LoRA runs: errors of all numbers and runs, and times to first token."""
 
 from __future__ import annotations
 

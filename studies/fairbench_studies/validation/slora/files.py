@@ -1,4 +1,4 @@
-"""Functions that write the comparison as JSON, CSV and a figure."""
+"""Functions that write the comparison with S-LoRA runs as JSON, CSV and a figure."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def validation_text(
     basis: str,
     checks: list[CrossCheck] | None = None,
 ) -> str:
-    """Return the tables and the missed targets as text, where ``basis`` names the fitted values."""
+    """Return the tables, the missed targets, and the note ``basis`` on fitted values as text."""
     return printed(_render(runs, orders, basis, checks), colour=False, width=MAX_WIDTH)
 
 

@@ -26,7 +26,7 @@ from fairbench_studies.validation.serving.unanswered import rows_of
 from fairbench_studies.validation.windows import WEIGHTS, service_between, spans_of
 
 THROUGHPUT_TARGET_PCT, P50_TARGET_PCT, SHARE_TARGET = 5.0, 15.0, 0.03
-# With more than ``FEW_CLIENTS`` tenants, a row is a kind of request instead of a tenant.
+# With more than ``FEW_CLIENTS`` tenants, kinds of requests are compared instead of tenants.
 FEW_CLIENTS = 3
 
 
