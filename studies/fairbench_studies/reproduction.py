@@ -77,7 +77,7 @@ class Asked:
 
     @property
     def ending(self) -> str:
-        """The suffix that the name of each folder of runs gets."""
+        """The suffix of the names of run folders, which marks runs with --quick."""
         return QUICK if self.quick else ""
 
 

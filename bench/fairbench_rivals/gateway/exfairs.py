@@ -39,21 +39,21 @@ class ExFairS(FlowPolicy):
     highest score minus the lowest score. The client with the highest score lowers its priority
     number by int(10 x min(d, 0.5)), and the client with the lowest score raises its priority number
     by as much. The clients with the second highest and second lowest score then change their
-    numbers alike, and so do further pairs while their scores differ by more than 0.1. A client's
+    numbers, too, and so do further pairs while their scores differ by more than 0.1. A client's
     priority number changes at most once per round. All priority numbers start at 0 and are kept
     between rounds.
 
-    A request with a negative priority number p overtakes n x p / p_min queued requests, rounded
-    down and at most 100. Here, n queued requests have a higher number, and p_min is the lowest
-    number. A request with a priority number of 0 or more goes to the end of the queue. Among the
+    If n queued requests have higher numbers and p_min is the lowest number, a request with a
+    negative priority number p overtakes n x p / p_min queued requests, rounded down and at most
+    100. A request with a priority number of 0 or more goes to the end of the queue. Among the
     requests of a client, the order of the gateway decides.
 
     **Signs.** The code of ExFairS contradicts itself: vLLM serves a lower number earlier, but
     strategies/priority.py lets positive numbers overtake. In fairbench, a request with a lower
     number goes earlier, as in the queue that ExFairS runs (RequestQueueManager.py, which does not
     call strategies/priority.py). The number of overtaken places comes from strategies/priority.py,
-    with the opposite sign. The real queue uses the rank of a number, and delays requests with
-    positive numbers by up to 10 s, which fairbench does not. Other commits of ExFairS divide a
+    with the opposite sign. ExFairS's queue uses the rank of a priority number, and delays requests
+    with positive numbers by up to 10 s; fairbench does neither. Other commits of ExFairS divide a
     client's service by the largest service of any client, and let requests overtake only within 30
     s.
 

@@ -40,11 +40,11 @@ class FairSessions(PlacementGate[VisitingSession]):
 
     Each client has a counter of its service, as in VTC ([VTC] Alg. 2). The waiting client with the
     lowest counter resumes its longest waiting session, at the session's last replica if possible,
-    so that cached prefixes are used. If that session does not fit into memory, no other session
-    resumes before it. A visit (a session's stay in memory) ends after ``turns`` turns, or when the
-    session has been idle for 30 s. An idle session whose visit has ended is paused to free memory
-    for a waiting session. An active session waits before its next turn if the lowest counter of the
-    waiting clients is not above the counter of its own client.
+    so that cached prefixes are used. No other session resumes before a session that is next but
+    does not fit into memory. A visit (a session's stay in memory) ends after ``turns`` turns, or
+    when the session has been idle for 30 s. An idle session whose visit has ended is paused to free
+    memory for a waiting session. An active session waits before its next turn if the lowest counter
+    of the waiting clients is not above the counter of its own client.
 
     While a client g waits, a client f resumes a session only if the counter of f is not above the
     counter of g. Each session of f in memory then has at most ``turns`` turns before it waits.
@@ -165,8 +165,9 @@ class FairSessions(PlacementGate[VisitingSession]):
         """Return the replica at which a session that needs ``required`` tokens is resumed.
 
         A session returns to its last replica if enough memory is free there, or can be freed by
-        pauses of sessions whose visit has ended. Otherwise, the replica with the most free memory
-        is next, and then the replica at which pauses free the most memory.
+        pauses of sessions whose visit has ended. Otherwise, the session goes to the replica with
+        the most free memory or, if its memory does not suffice, to the replica at which pauses free
+        the most memory.
         """
         free = self.rooms(whole)
         made = {

@@ -27,7 +27,7 @@ class ThunderAgent(TickGate[PlacedSession]):
     The tokens of a streaming answer are counted 20 at a time. One rule is simpler than in
     ThunderAgent: fairbench knows the length of a prompt, which ThunderAgent estimates from its
     characters. A release call tells ThunderAgent that a session has ended. In fairbench, a real
-    gateway remembers at most 10,000 idle sessions instead.
+    gateway remembers at most 10,000 idle sessions.
     """
 
     name = "thunderagent"

@@ -34,8 +34,8 @@ class ThunderAgentDynamo(TickGate[DemotableSession]):
     components/src/dynamo/thunderagent_router/router.py). A new session goes to the least loaded
     replica among the replicas with enough free memory. A turn that has waited for ``forced_s``
     seconds goes to the replica with the most free tokens. When a replica is chosen, the tokens of
-    an idle session are halved for every idle second. Paused sessions are sorted by their tokens
-    without this decay. A session is forgotten after 600 idle seconds.
+    an idle session are halved for every idle second. When paused sessions are sorted, their tokens
+    do not decay. A session is forgotten after 600 idle seconds.
 
     While 80% to 95% of a replica's pool is used, the turns of its sessions count as if they had
     arrived 2 s later, for 7.5 s. A turn that has waited at the gate counts as if it had arrived 1 s

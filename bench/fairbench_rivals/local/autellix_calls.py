@@ -52,7 +52,7 @@ class CallTimes:
 class Promotions:
     """The times at which programs will have waited ``beta`` times their service time.
 
-    ``heap`` is sorted by these times. An entry whose time comes too early is replaced.
+    ``heap`` is sorted by these times. A ``heap`` entry that comes too early is replaced.
     """
 
     def __init__(self, beta: float, programs: ProgramStates[ProgramTimes]) -> None:

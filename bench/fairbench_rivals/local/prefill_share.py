@@ -13,10 +13,10 @@ class PrefillTimeShare(FCFS):
     """Prompts get 40% of a worker's time while requests decode; requests go in queue order.
 
     Prefill and decoding each have a virtual clock, which advances by duration / share. The clock
-    that is behind decides whether prefill or decoding runs next; at a tie, decoding does. After a
-    prefill step, the decoding clock is raised until it is at most this step behind, and vice versa.
-    While only prefill or only decoding has work, steps are not charged, and both clocks are reset.
-    Measured durations of steps are charged, not estimates.
+    that is behind decides whether prefill or decoding runs next; at a tie, decoding runs next.
+    After a prefill step, the decoding clock is raised to at most one such step behind the prefill
+    clock, and vice versa. While only prefill or only decoding has work, steps are not charged, and
+    both clocks are reset. Measured durations of steps are charged, not estimates.
     """
 
     name = "prefill-share"

@@ -3,9 +3,9 @@
     python studies client-limits            # about ten minutes of CPU
     python studies client-limits NAME...    # only the named rows; other rows stay
 
-The table compares runs with and without client limits, with equal seeds, at two loads: either one
-of four honest clients sends four times as much as each other client, or all send equally much. The
-workload is ``judge``, unless a row names another workload. The script writes
+The table compares runs with and without client limits, with equal seeds, at two loads. Either one
+of four honest clients sends four times as much as each other client, or all four clients send
+equally much. The workload is ``judge``, unless a row names another workload. The script writes
 results/client-limits.csv and the table of docs/appendix/attacks.md.
 """
 

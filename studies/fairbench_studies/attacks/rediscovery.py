@@ -54,7 +54,7 @@ def loss(harms: Iterable[AttackHarm]) -> float:
 
 
 def is_of_its_kind(behaviour: Behaviour, sought: Sought) -> bool:
-    """Return whether a behaviour makes a known attack's defining choice and no other's."""
+    """Return whether a behaviour makes the defining choice of one known attack alone."""
     return MAKES & behaviour.changed().keys() == {sought.choice}
 
 

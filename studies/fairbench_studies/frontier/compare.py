@@ -124,7 +124,7 @@ def seed_gains(
 
 Key = tuple[Configuration, str]
 Bounds = Mapping[Configuration, tuple[frozenset[str], frozenset[str]]]
-"""By rival: the measures of which fair-finish, and the rival, have only a lower bound."""
+"""Measures with only a lower bound, by rival: those of fair-finish, and those of the rival."""
 
 
 def _marks(

@@ -39,7 +39,7 @@ AXES = SWEEP.with_suffix(".csv")
 LEVERS = SWEEP.with_name("frontier-levers.csv")
 DEFAULT, CAPPED = "default", "capped as it is"
 RIVALS = ("d2lpm", "preble-dlpm", "preble")
-EVERYWHERE = ("tot s1", "judge s1", "long-qa s2")  # configurations of runs without a part
+EVERYWHERE = ("tot s1", "judge s1", "long-qa s2")  # configurations of the ablation runs
 SHOWN = {"to_90_s": "90%", "p95_s": "P95", "service_tok_s": "service"}
 KEPT = ("to_90_s", "to_100_s", "p95_s", "served", "service_tok_s", "output_tok_s")
 

@@ -53,9 +53,9 @@ class Tally:
     def outcome(self) -> Outcome:
         """Return the joint verdict of all configurations in which clients competed.
 
-        The joint verdict is "holds" if the verdict is "holds" in at least half of the
-        configurations, and in at least four times as many as "reversed". The rule for a joint
-        verdict "reversed" is the same with "holds" and "reversed" exchanged.
+        The joint verdict is "holds" if at least half of the configurations have the verdict
+        "holds", and if "holds" is at least four times as frequent as "reversed". The rule for a
+        joint verdict "reversed" is the same with "holds" and "reversed" exchanged.
         """
         if not self.counted:
             return Outcome.UNCONTENDED
@@ -106,7 +106,7 @@ def _ratio(seen: Seen) -> str:
 
 
 def decided(there: int, of: int) -> Outcome:
-    """Return the verdict on a statement that holds in some (``there``) of ``of`` configurations."""
+    """Return the verdict on a statement that holds in ``there`` configurations out of ``of``."""
     if not of:
         return Outcome.UNCONTENDED
     if there >= MOST * of:

@@ -20,7 +20,7 @@ from fairbench.metrics.limit import (
 )
 from fairbench.metrics.records import FINISHED, Facts, Flags, Floats, Ints, Programs, Requests
 
-TAILS = 64  # number of times ``q`` for which the bound is evaluated
+TAILS = 64  # number of values of ``q`` for which the bound is evaluated
 
 
 def least_makespan_by_calls(
@@ -69,8 +69,8 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
 
     A call at depth d > 0 waits for a call at depth d - 1, and then for its own think time (pause).
     The earliest begin assumes a wait for the call at depth d - 1 that can end first. If depth d has
-    a single call, all calls at depth d + 1 wait for that call. The field ``tail_s`` of that call
-    then includes the longest call at depth d + 1.
+    a single call, all calls at depth d + 1 wait for that call. The field ``tail_s`` of a single
+    call includes the longest call at the next depth.
     """
     prices = facts.prices
     assert prices is not None
@@ -103,8 +103,8 @@ def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) ->
     """Return each call's shortest pause (s) between the end of earlier calls and its arrival.
 
     A call at depth 0 waits for no call, and arrives at a fixed time after its program. The pause of
-    a deeper call is at least the time since the latest end of a call before its arrival. The pause
-    is 0 if no call of the program ended before, or if some call did not finish.
+    a call at depth d > 0 is at least the time since the latest end of an earlier call. The pause is
+    0 if no call of the program ended before, or if some call did not finish.
     """
     arrival_s = requests.arrival_s[row]
     times_s = np.unique(requests.finish_s[row])
@@ -130,7 +130,7 @@ def _tails(longest_s: Floats, waited_for: Flags) -> Floats:
     """Return the least time from the end of any call at a depth to the end of its program.
 
     Args:
-        longest_s: The longest call with its pause at each depth of a program, in seconds.
+        longest_s: The largest sum of a call's pause and duration at each depth, in seconds.
         waited_for: Whether the depth has a single call, for which all calls at the next depth wait.
     """
     after_s = np.where(waited_for, np.append(longest_s[1:], 0.0), 0.0)

@@ -138,7 +138,7 @@ class Both(NamedTuple):
 
 
 def both_measures() -> dict[str, dict[tuple[str, str], Both]]:
-    """Return service and worst minute by configuration, then by form and scheduler pair."""
+    """Return the measures ``Both`` by configuration, then by form and scheduler pair."""
     rows: dict[str, dict[tuple[str, str], list[Row]]] = {}
     for row in read_rows(FRONTIER):
         if row["part"] == "test":

@@ -23,8 +23,8 @@ SYSTEMS: Mapping[str, tuple[str, str]] = {
 }
 
 # ``RATES`` are in programs per second per client and GPU: 0.4, 0.8 and 1.2 times the workload's
-# usual rate. The usual rate was chosen for runs with a heavy client, which these runs do not have.
-# The workload agent therefore leaves GPUs idle even at the highest rate.
+# usual rate. The usual rate was chosen for runs with a heavy client. Preble's experiments have no
+# heavy client, so the workload agent leaves GPUs idle even at the highest rate.
 RATES: Mapping[str, tuple[float, ...]] = {
     "tool-use": (1.8, 3.6, 5.4),
     "agent": (0.03, 0.06, 0.09),

@@ -156,7 +156,7 @@ def charges(result: RunResult) -> tuple[float, float]:
 
 
 def peaks(events: Sequence[tuple[float, int, float]], *, difference: bool) -> float:
-    """Return the largest sum of charges at a worker, or the largest difference of two workers."""
+    """Return the largest sum of charges at a worker, or with ``difference`` the largest gap."""
     sums, peak = dict.fromkeys(range(REPLICAS), 0.0), 0.0
     for _, worker, tokens in sorted(events):
         sums[worker] += tokens

@@ -4,8 +4,8 @@
 
 The script simulates the runs that results/tables/session-gates-ceiling.csv lacks, by default for
 seeds 61 to 65, and writes two tables into docs/reference/gates.md. The first table has the share of
-the worst well-behaved client if all clients send requests, without the heavy client, and if the
-worst client is alone. The second table has the time that calls of the worst well-behaved client
+the worst well-behaved client in runs of all clients, of all clients except the heavy client, and of
+the worst client alone. The second table has the time that calls of the worst well-behaved client
 lost in each phase.
 """
 

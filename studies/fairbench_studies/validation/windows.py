@@ -30,8 +30,8 @@ RATE_TARGET_PCT = 5.0
 # A difference below ``TINY_SHARE_PCT`` percent of the window's service never misses a target.
 TINY_SHARE_PCT = 1.0
 # A slice has time for six full minibatches of 11 requests (256 input and 256 output tokens). In a
-# slice, a client's service may therefore differ by a minibatch: about a sixth of its own service,
-# or a third of a sixth of all service if three clients share the minibatch.
+# slice, a client's service may differ by 15% of its own service, about a minibatch, or by 5% of all
+# service.
 SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
 # Jain's index changes by ``JAIN_TOLERANCE`` if two clients with rates of 1 : 2 just reach their
 # targets' limits in opposite directions.
@@ -105,7 +105,7 @@ class TTFT:
 
 
 def windows(simulated: Trace, measured: Trace, weights: ServiceWeights) -> tuple[Window, ...]:
-    """Compare service in the period from the first to the last arrival, and in slices of it."""
+    """Compare service from the first to the last arrival, and in slices of this period."""
     spans = spans_of(measured)
     return tuple(
         _window(simulated, measured, weights, span, cut=number > 0)

@@ -64,7 +64,7 @@ def accumulated(
 def accumulated_difference(
     trace: Trace, times_s: Floats, start_s: float = 0.0, weights: ServiceWeights = WEIGHTS
 ) -> Floats:
-    """Return the difference in accumulated service between the most and the least served client."""
+    """Return the gap in accumulated service between the most and the least served client."""
     spread: Floats = np.ptp(accumulated(trace, times_s, start_s, weights), axis=0)
     return spread
 

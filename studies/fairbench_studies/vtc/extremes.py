@@ -35,7 +35,7 @@ class Extremes(NamedTuple):
 
 
 def extremes_of(run: StoredRun) -> Extremes | None:
-    """Return the extremes of a run, or None if its weights differ or its bound is not VTC's."""
+    """Return a run's extremes, or None if clients' weights differ or the bound is not VTC's."""
     summary = run.summary
     bound, weights = summary["service_gap_bound"], {_weight(row) for row in summary["clients"]}
     if summary.get("bound_source") != THEOREM or len(weights) > 1:

@@ -91,8 +91,8 @@ def _nearer(preble: str, to_vtc: Sequence[Tally], to_preble: Sequence[Tally]) ->
     """Judge whether D2LPM's Jain's index is nearer to VTC's index than to Preble's.
 
     One verdict counts the configurations in which D2LPM is nearer to VTC, and a second verdict
-    compares the medians over configurations. Both verdicts use the first Jain's index with known
-    values.
+    compares the medians over configurations. Both verdicts use the first index in ``INDICES`` with
+    known values.
     """
     both = [(a, b) for a, b in zip(to_vtc, to_preble, strict=True) if a.values and b.values]
     text = f"D2LPM nearer to VTC than to {preble}, by configuration"

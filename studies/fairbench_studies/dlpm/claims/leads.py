@@ -78,7 +78,7 @@ def largest_wait(requests: Requests, service: ServiceRows, clients: int, horizon
         requests: The requests of the run.
         service: The service log of all workers.
         clients: The number of clients in the run.
-        horizon_s: The end of the run, until which a request waits that was never admitted.
+        horizon_s: The end of the run in seconds; requests that were never admitted wait until then.
     """
     first = _after_idle_times(requests, horizon_s)
     waiting = first.admitted_s > first.arrival_s

@@ -11,7 +11,7 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import EngineParams, engine_limits
 
 Draft = Mapping[str, Any]
-"""A mapping that describes an experiment without default values; settings are ``NAME.PARAM``."""
+"""A mapping of an experiment, without default values; settings have keys ``NAME.PARAM``."""
 
 POOL, RUNNING, LOAD = "KV pool", "running limit", "load"
 QUANTUM, WORKER_QUANTUM, PROFILE = "Q^u", "Q^w", "timing profile"

@@ -2,7 +2,7 @@
 
 A reading is an interpretation of an unclear point of the paper. ``seeds/readings.csv`` has runs of
 figure 7 on four replicas, with and without the setting that a reading changes. The claims table
-shows a verdict under a reading only if the runs without this change give the verdict of all
+shows a verdict under a reading only if the runs without the changed setting give the verdict of all
 configurations of the figure.
 """
 
@@ -128,7 +128,7 @@ def _without_long_qa(cells: Sequence[SchedulerResults]) -> list[SchedulerResults
 def with_readings(number: int, parts: Sequence[Part], found: Mapping[str, Tried]) -> list[Part]:
     """Return the parts of a claim with their verdicts under each reading of the paper.
 
-    If a part covers several numbers of replicas, readings are judged from four replicas.
+    If a part covers several numbers of replicas, readings are judged from runs on four replicas.
     """
     done = []
     for part in parts:

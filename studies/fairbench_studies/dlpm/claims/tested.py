@@ -14,7 +14,7 @@ FOLDER = "tests/schedulers/local"
 
 
 class ByTests(NamedTuple):
-    """The data of claims that tests decide, not runs. ``basis`` is a caption about the tests."""
+    """Data for claims that tests, not runs, decide. ``basis`` is a caption about the tests."""
 
     basis: str = f"named tests in {FOLDER}, on a small engine and on the simulated engine"
 

@@ -19,8 +19,7 @@ from fairbench.metrics.records import Floats
 NEXT_REQUEST_MS = 1.1
 # Closed-loop load generators count the tokens of each answered prompt in their event loop, and read
 # and send nothing while they count. The times per prompt and per token come from gaps between
-# requests in two SGLang runs. Those runs have one request at a time, and prompts of 401 to 12,305
-# tokens.
+# requests in two SGLang runs (one request at a time, prompts of 401 to 12,305 tokens).
 COUNT_MS, COUNT_TOKEN_MS = 0.3, 0.002
 # A client counts as limited if its requests in flight stayed at their maximum for the fraction
 # ``HELD_SHARE`` of the time after they first reached the maximum.

@@ -154,7 +154,7 @@ def clients_of(run: ServingRun) -> tuple[str, ...]:
 
 
 def trace_of(run: ServingRun, chosen: Flags | None = None) -> Trace:
-    """Return a trace of the requests after the warm-up, only of those that ``chosen`` selects."""
+    """Return a trace of the requests after the warm-up, or of the selection ``chosen`` of them."""
     names = clients_of(run)
     steady = run.steady if chosen is None else run.steady & chosen
     numbers = np.array([names.index(client) for client in run.client])

@@ -64,8 +64,8 @@ MEANING: dict[str, Any] = {
 """An explanation of predicted intervals, with the factors and seconds that widen the intervals."""
 
 # ``MEASURED_ERROR_PCT`` and ``OPERATOR_ERROR_PCT`` are the assumed errors of measured and of
-# operator profiles, both of the whole profile and of each term. They come from a comparison with
-# runs to which the measured profile was not fitted.
+# operator profiles, both of the whole profile and of each term. The assumed errors come from runs
+# to which the measured profile was not fitted.
 MEASURED_ERROR_PCT, OPERATOR_ERROR_PCT = 5.0, 15.0
 
 

@@ -28,7 +28,7 @@ class ArtifactCharging(TokenCharging):
         super().__init__(account, prices, sharing)
         self.no_bound = "bounds no service difference in this form"
         self.step_charged = False
-        # For each client, ``_first`` counts the admitted requests without a first token.
+        # ``_first`` counts each client's admitted requests that have no first token yet.
         self._first: Counter[str] = Counter()
         self._running: Counter[str] = Counter()
 

@@ -1,8 +1,7 @@
 """The dates of measured runs, which decide how the server charged clients.
 
-The records of VTC-artifact have no dates. This module lists the dates of the commits that last
-changed the files of records (192c2e2 and its ancestors). A record may state another date in
-``recorded``.
+The records of VTC-artifact have no dates. This module lists the dates of the commits (up to
+192c2e2) that last changed the records' files. A record may state another date in ``recorded``.
 """
 
 from __future__ import annotations
