@@ -31,7 +31,7 @@ HEADINGS = ("part", "here", "95% interval", "verdict", "holds under")
 
 
 class PaperTable(NamedTuple):
-    """A paper: title, name of its file of verdicts (``stem``), prefix of its pictures' names."""
+    """A paper: its title, the name of its file of verdicts (``stem``), a prefix of pictures."""
 
     title: str
     stem: str

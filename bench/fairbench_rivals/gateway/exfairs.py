@@ -39,14 +39,13 @@ class ExFairS(FlowPolicy):
     highest score minus the lowest score. The client with the highest score lowers its priority
     number by int(10 x min(d, 0.5)), and the client with the lowest score raises its priority number
     by as much. The clients with the second highest and second lowest score then change their
-    numbers, too, and so do further pairs while their scores differ by more than 0.1. A client's
-    priority number changes at most once per round. All priority numbers start at 0 and are kept
-    between rounds.
+    numbers, too, and so do further pairs while their scores differ by more than 0.1. All priority
+    numbers start at 0 and are kept between rounds.
 
     If n queued requests have higher numbers and p_min is the lowest number, a request with a
     negative priority number p overtakes n x p / p_min queued requests, rounded down and at most
-    100. A request with a priority number of 0 or more goes to the end of the queue. Among the
-    requests of a client, the order of the gateway decides.
+    100. A request with a priority number of 0 or more goes to the end of the queue. The requests of
+    a client keep the order of the gateway.
 
     **Signs.** The code of ExFairS contradicts itself: vLLM serves a lower number earlier, but
     strategies/priority.py lets positive numbers overtake. In fairbench, a request with a lower
@@ -137,7 +136,7 @@ class ExFairS(FlowPolicy):
         return {client: float(number) for client, number in self._numbers.items()}
 
     def _overtaken(self, number: int) -> int:
-        """Return how many queued places a new request with this priority number overtakes."""
+        """Return how many queued places a new request with priority number ``number`` overtakes."""
         if number >= 0:
             return 0
         higher = sum(place.number > number for place in self._places)

@@ -130,7 +130,7 @@ class FairSessions(PlacementGate[VisitingSession]):
         return changed
 
     def review(self, now_s: float) -> None:
-        """Resume sessions of the least served clients until a session does not fit."""
+        """Resume sessions of the least served clients until a session does not fit into memory."""
         while self.waits:
             session = self.sessions[self._next()]
             required = min(session.required, self.setup.pool_tokens)

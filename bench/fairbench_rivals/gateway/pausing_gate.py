@@ -144,8 +144,7 @@ class PlacementGate(SessionGate[P]):
     def is_placed(self, session: P) -> bool:
         """Return whether the session is assigned to a replica.
 
-        If the session's replica has left the cluster, the replica with the most free memory gets
-        it.
+        If the session's replica has left, the replica with the most free memory gets the session.
         """
         if session.worker is None:
             return False
@@ -340,8 +339,8 @@ class TickGate(PausingGate[P]):
         """Return the paused sessions in the order in which they are resumed.
 
         Sessions with a waiting second or later turn go first, then sessions with a waiting first
-        turn, then idle sessions. In each group, the session with the fewest tokens goes first; new
-        sessions are ordered by ``admit``.
+        turn, then idle sessions. Among sessions of equal rank, the session with the fewest tokens
+        goes first; new sessions are ordered by ``admit``.
         """
         admission = ADMISSIONS[self.params.admit]
 

@@ -174,8 +174,7 @@ class SessionGate(FlowPolicy, Generic[S]):
     def _catch_up(self, now_s: float) -> None:
         """Make the missed periodic checks (``tick``) until ``now_s``.
 
-        After a check that changes no session, all further missed checks except the last are
-        skipped.
+        After a check that changes no session, all missed checks except the last are skipped.
         """
         changed = False
         while self._next_tick_s <= now_s:

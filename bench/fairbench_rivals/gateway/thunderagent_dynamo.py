@@ -28,7 +28,7 @@ class DemotableSession(PlacedSession):
 
 
 class ThunderAgentDynamo(TickGate[DemotableSession]):
-    """ThunderAgent with other limits: a pool above 95% is cut to 80% and refilled to 85%.
+    """A variant of ThunderAgent: a KV pool above 95% is emptied to 80% and refilled to 85%.
 
     The rules are those of Dynamo's router (ai-dynamo/dynamo @08cda654,
     components/src/dynamo/thunderagent_router/router.py). A new session goes to the least loaded

@@ -36,7 +36,7 @@ class LedgerSession(PlacedSession):
     def count_tokens(self) -> None:
         """Set ``tokens`` to the larger of ``committed`` and the tokens of the unfinished turns.
 
-        Of several queued turns, only the first counts, because the gate decides about this turn.
+        Only the first queued turn counts, because the gate decides about the first turn.
         """
         queued = next((one.input_tokens for one in self.waiting), 0)
         sent = (
@@ -146,7 +146,7 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
             return
         count = whole if self._leases else decayed(now_s, HALF_LIFE_S)
         rooms = self.rooms(count)
-        full: set[int] = set()  # replicas at which this call has paused sessions
+        full: set[int] = set()  # replicas at which ``review`` has paused sessions
         for session in sorted((one for one in self.pool() if one.waiting), key=self._key):
             target = self._target(session, rooms)
             if self._leases and rooms[target] < session.required and target not in full:

@@ -32,10 +32,10 @@ class Equinox(LeastCounter):
     client's counter is divided by the largest value of this counter among all clients.
 
     The paper leaves some terms open, which fairbench sets as follows. A moving average of the
-    client's outputs replaces the paper's mixture of expert predictors (``oracle``: the request's
-    ``max_new_tokens``). Latency and throughput follow from the predicted length, at ``step_s`` per
-    output token and ``prefill_token_s`` per uncached prompt token. Both counters of a returning
-    client are lifted, as in VTC.
+    client's outputs, or ``max_new_tokens`` (``oracle``), replaces the paper's mixture of expert
+    predictors. Latency and throughput follow from the predicted length, at ``step_s`` per output
+    token and ``prefill_token_s`` per uncached prompt token. Both counters of a returning client are
+    lifted, as in VTC.
     """
 
     name = "equinox"

@@ -33,7 +33,7 @@ class _Application:
 
 
 class FairServe(LeastCounter):
-    """A scheduler that measures clients' service in typical requests of the client's application.
+    """A scheduler that measures a client's service in typical requests of its application.
 
     [FairServe] divides weighted tokens by the expected need of the application, so that no client
     is served less because its application has long answers. FairServe refuses requests only under

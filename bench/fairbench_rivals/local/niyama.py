@@ -33,9 +33,9 @@ class Niyama(LocalScheduler):
     output; otherwise, the code assumes 0 (``outputs=none``). ``outputs=history``, from the paper,
     expects the mean plus ``sigmas`` standard deviations over the client's finished requests, and at
     most ``max_new_tokens``. A request without any deadline is due ``default_s`` seconds after its
-    arrival, as in the code's last tier. Prefill times come from the timing profile; without a
-    profile, a prompt token takes ``1 / prefill_tok_s`` seconds. Niyama's code uses a moving average
-    over the engine's steps.
+    arrival, as in the last tier of Niyama's code. Prefill times come from the timing profile;
+    without a profile, a prompt token takes ``1 / prefill_tok_s`` seconds. Niyama's code uses a
+    moving average over the engine's steps.
 
     ``chunks`` turns on Niyama's dynamic chunks in engines whose steps mix prompts and outputs. A
     step then computes as many prompt tokens as the slack of the running requests allows. The
@@ -72,8 +72,8 @@ class Niyama(LocalScheduler):
         self._now_s = 0.0
         # number of output tokens of each request that has run
         self._made: dict[Request, int] = {}
-        # each client's number of finished requests, the sum of their output tokens, and the sum of
-        # the squares
+        # number of each client's finished requests, and the sums of their output tokens and of the
+        # squared output tokens
         self._past: dict[str, tuple[int, float, float]] = {}
         # time in seconds at which each request's first token is due
         self._due_s: dict[Request, float] = {}

@@ -117,7 +117,7 @@ def choose(cell: str, machine: Machine) -> Choice:
     lpm, vtc = (capacity(cell, machine, scheduler) for scheduler in ("lpm", "vtc"))
     low, high = 0, len(MULTIPLES) - 1
     found: dict[int, tuple[float, float]] = {}
-    # Binary search works because latency falls with the load.
+    # Binary search works because latency rises with the load.
     while low < high:
         middle = 0 if not found else (low + high) // 2
         found[middle] = latency_s(cell, machine, two_digits(MULTIPLES[middle] * lpm))

@@ -55,7 +55,7 @@ def asked(pair: Pair, runs: Seeds) -> list[Seen]:
 
 
 def competed(pair: Pair, runs: Seeds) -> bool:
-    """Return whether clients competed for service, averaged over the seeds."""
+    """Return whether clients competed for service, on average over the seeds."""
     return contended(runs[name] for name in pair.compared)
 
 
@@ -82,7 +82,7 @@ def shown(pair: Pair, seen: Sequence[Seen]) -> str:
 
 
 def verdict(signs: Mapping[str, Sequence[Outcome]]) -> str:
-    """Return a text that names the profile errors that reverse the conclusion, if any."""
+    """Return a text that names all profile errors that reverse a conclusion."""
     usual = set(signs[AS_IT_IS])
     if len(usual) > 1:
         counts = Counter(signs[AS_IT_IS])

@@ -121,7 +121,7 @@ def served(spec: ExperimentSpec, multiple: float) -> Served:
 
 
 def costs(name: str, seed: int) -> dict[str, float | None]:
-    """Return the results with client limits divided by the results without, for one seed."""
+    """Return results with client limits divided by results without limits, for one seed."""
     without, limited = (spec_of(name, on, seed) for on in (False, True))
     before, after = served(without, 4.0), served(limited, 4.0)
     p95 = None

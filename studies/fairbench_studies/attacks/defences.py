@@ -1,4 +1,4 @@
-"""The defences that docs/appendix/attacks.md tests (tenants, defended, limited), and its tables."""
+"""The defences that docs/appendix/attacks.md tests, and functions for the page's tables."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def main(*flags: str) -> None:
-    """Run the simulations, and write the data file and the table in the documentation."""
+    """Simulate the attacks unless ``--table`` is given, and write the CSV file and the table."""
     if "--table" not in flags:
         write_rows(TABLE, simulate())
     write_tables(PAGE, tables(read_rows(TABLE)))

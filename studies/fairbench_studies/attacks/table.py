@@ -34,7 +34,7 @@ from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 TABLE = ROOT / "results/attacks.csv"
 FIGURE = ROOT / "plots/attacks.svg"
-FIRST_SEED = 100  # the defences were chosen with seed 0
+FIRST_SEED = 100  # first seed of the runs; the defences were chosen with seed 0
 LIMITED = "limited"
 WIDTH_IN, HEIGHT_IN = 14.0, 7.2
 GATEWAY = ("--scheduler", "llm-d+fcfs", "--saturation", "concurrency", "--gateway")

@@ -41,8 +41,7 @@ class Cell(BaseModel):
     """A workload in a scenario, with its seeds in the order of the runs.
 
     ``full`` is the default number of seeds, and ``quick`` is the number with ``--quick``. Settings
-    were tuned only in configurations of the part ``development``, and never with seeds of the part
-    ``test``.
+    were tuned only in configurations of the part ``development``, never on ``test`` seeds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

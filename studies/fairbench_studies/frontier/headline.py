@@ -21,8 +21,7 @@ class Claimed(NamedTuple):
     throughput, and that fair-finish has a lower P99. ``service``, ``output`` and ``makespan`` are
     factors by which fair-finish is better. ``p_service`` is the p-value, after Holm's correction
     over all rows, of the hypothesis that fair-finish's service is lower by at least the margin.
-    ``p99_s`` holds the P99 latencies (s) of fair-finish and of the rival, or NaN if there are too
-    few.
+    ``p99_s`` holds the P99 latencies (s) of fair-finish and the rival, NaN if too few are known.
     """
 
     cell: Cell

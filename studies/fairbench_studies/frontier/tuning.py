@@ -9,8 +9,7 @@ clients.
 
 For each scheduler pair, the rule chooses the trial with the lowest P95 latency among the trials
 whose time to 90% completion is at most a margin above the pair's shortest time. The chosen trials
-are stored in frozen.toml. With a PRESET such as dlpm-paper, all file names end in the preset's
-name.
+are stored in frozen.toml. With a PRESET such as dlpm-paper, file names end in PRESET.
 """
 
 from __future__ import annotations

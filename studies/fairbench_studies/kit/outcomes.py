@@ -2,7 +2,7 @@
 
 A claim that one scheduler exceeds another holds if the 95% interval of the paired difference lies
 above a threshold. The claim is reversed if the interval lies below the threshold, and inconclusive
-if the interval contains the threshold. With a single seed, the difference replaces the interval.
+if the interval contains the threshold. With a single seed, the difference itself is compared.
 """
 
 from __future__ import annotations

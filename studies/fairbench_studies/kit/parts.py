@@ -1,7 +1,7 @@
 """A claim of a paper, and the statements ("parts") into which it is split for judging.
 
 A claimed direction *holds*, is *reversed*, or is *inconclusive*, which does not count as a failure.
-A claimed number *holds* if the simulated number is near it, and is *off* otherwise. A part is *not
+A claimed number *holds* if the simulated number is near, and is *off* otherwise. A part is *not
 contended* if clients never competed for service, and *not testable* if the paper says too little.
 """
 
@@ -106,9 +106,8 @@ def rising(
 ) -> Part:
     """Judge whether each list of values in ``sides`` exceeds the previous list.
 
-    The part holds if each list exceeds the previous list, and is reversed if a list falls below the
-    previous list. ``form`` is a format string for the means over seeds, such as ``FCFS {1:.0f}, VTC
-    {0:.0f}``.
+    The part holds if each list exceeds the previous list, and is reversed if any list falls below.
+    ``form`` is a format string for the means over seeds, such as ``FCFS {1:.0f}, VTC {0:.0f}``.
     """
     pairs = [([*less], [*more]) for less, more in pairwise([[*side] for side in sides])]
     steps = [exceeds(less, more, flip, is_ratio=is_ratio) for less, more in pairs]

@@ -1,8 +1,7 @@
 """The metrics of each seed in ``results/seeds/NAME.csv``, from which claims are judged.
 
 A row holds a run's settings, the metrics that verdicts use, and values derived from the run's
-records, such as response times over time. Claims can be judged from the stored rows without the
-runs.
+records, such as response times over time. Claims can be judged from the rows alone.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class JudgedRun(StoredRun):
 
 
 def derived(run: StoredRun, name: str, derive: Callable[[], Any]) -> Any:
-    """Return a value derived from a run's records, and cache the value if the run can."""
+    """Return a value derived from a run's records, and cache the value in a ``JudgedRun``."""
     if not isinstance(run, JudgedRun):
         return derive()
     if name not in run.derived:

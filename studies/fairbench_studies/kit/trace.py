@@ -1,8 +1,7 @@
 """Runs for which only the latencies of requests are known, such as published measurements.
 
-Runs that other projects measured have neither a service log nor times of admission. Simulated
-replays are reduced to the same columns, so that the same functions evaluate measured and simulated
-runs.
+Runs that other projects measured have no service log and no admission times. Simulated replays are
+reduced to the same columns, so that the same functions evaluate measured and simulated runs.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python studies limit [SEED ...]
 
 The script simulates, on four replicas, the runs that results/tables/limit.csv lacks, by default for
-seeds 0 and 1. It prints the tables, and writes them into docs/studies/limit.md. The CSV file grows
-by a line per run, so an interrupted study continues after its last line.
+seeds 0 and 1. The script prints the tables, and writes the tables into docs/studies/limit.md. The
+CSV file grows by a line per run, so an interrupted study continues after its last line.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ PLACES = (
     *((name, each) for name in TWO for each in ("s1", "s2")),
     *((name, "s1") for name in ONE),
 )
-FAIREST = ("d2lpm", "fair-finish")  # schedulers whose service is compared with the fair limit
+FAIREST = ("d2lpm", "fair-finish")  # schedulers in the table of service at fair shares
 OURS = FAIREST[-1]
 FRONTIER = ROOT / "results/frontier.csv"
-# Fairness matters in a configuration if it lowers the limit on service below this fraction.
+# Fair shares have an effect if they lower the highest possible service by more than 0.5%.
 WITHOUT_EFFECT = 0.995
 SERVICE_LIMITS = ("limit_service_tok_s", "limit_fair_service_tok_s")
 DP = 4
@@ -128,7 +128,7 @@ def _share(run: Row) -> float:
 
 
 class Both(NamedTuple):
-    """A share of the limit on service, and the minimum fair share in the worst minute."""
+    """Service as a fraction of the limit, and the lowest minimum fair share of any minute."""
 
     limit: float
     worst_minute: float
@@ -231,7 +231,7 @@ def _marked(share: float, best: float) -> str:
 
 
 def main(*seeds: str) -> None:
-    """Simulate the missing runs, print the tables, and write them into the page."""
+    """Simulate the missing runs, and print and write the tables of limits."""
     try:
         extend([int(seed) for seed in seeds] or SEEDS)
     except ValueError:

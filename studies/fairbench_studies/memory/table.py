@@ -1,4 +1,4 @@
-"""Fair shares of KV memory compared with eviction policies: a table of docs/reference/memory.md.
+"""A comparison of eviction policies, with and without fair shares: docs/reference/memory.md.
 
     python studies memory-share                          # the table again, from the stored runs
     python studies memory-share WORKLOAD,... SEED ...    # missing runs; needs FAIRBENCH_DATA

@@ -1,4 +1,4 @@
-"""The rows and columns that pages show of the large tables in results/."""
+"""The rows and columns of the large tables in results/ that pages show."""
 
 from __future__ import annotations
 

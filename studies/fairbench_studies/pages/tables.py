@@ -76,7 +76,7 @@ def rendered(text: str) -> str:
 
 
 def main(*arguments: str) -> None:
-    """Render all tables. ``collect`` and ``collect-sweep`` write a CSV file instead."""
+    """Render all tables. The commands ``collect`` and ``collect-sweep`` write a CSV file."""
     match arguments:
         case []:
             for document in DOCUMENTS:

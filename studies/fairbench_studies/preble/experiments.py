@@ -38,8 +38,7 @@ OFF = {
     "preble-e2.autoscale_factor": inf,
     "preble-e2.imbalance_ratio": inf,
 }
-# ``ABLATION`` lists the steps of [Preble] Fig. 5. Each step is named after the mechanism of Preble
-# that is added in this step.
+# ``ABLATION`` lists the steps of [Preble] Fig. 5. Each step is named after its new mechanism.
 ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     ROUND_ROBIN: ("round-robin", "lpm", {}),
     "E2 alone": ("preble-e2", "lpm", OFF),

@@ -10,8 +10,7 @@ from fairbench_studies.preble.experiments import PREBLE, Key
 from fairbench_studies.preble.speed import GPUS
 from fairbench_studies.preble.store import Latency, Results
 
-# value of ``figure`` in rows of routing speed (decisions per second), whose ``seed`` counts
-# repetitions
+# value of ``figure`` in rows of decisions per second, whose ``seed`` counts repetitions
 SPEED = "speed"
 
 

@@ -1,4 +1,4 @@
-"""The cases that both studies of several routers share: how routers exchange charges."""
+"""Cases for the two studies of several routers: ways in which routers exchange charges."""
 
 from __future__ import annotations
 

@@ -44,8 +44,7 @@ class Drift(NamedTuple):
     """The results of a case: well-behaved clients' share of service, and charges at workers.
 
     ``shares`` has a value per seed. ``apart`` is the largest drift in any seed, and ``unheard`` the
-    largest charge that a router did not know. ``bound`` is the lowest bound on the drift in any
-    seed.
+    largest charge that a router did not know. ``bound`` is the lowest bound on drifts.
     """
 
     shares: tuple[float, ...]
@@ -184,7 +183,7 @@ def points(changes: NDArray[Any]) -> str:
 
 
 def picture(found: Mapping[Case, Drift]) -> None:
-    """Draw the change of the well-behaved clients' share, and the drift, for each interval."""
+    """Draw the change of the well-behaved clients' share, and the drift, by exchange interval."""
     alone = found[case()]
     shares = Panel(
         "change of the behaved clients' share, points",

@@ -135,7 +135,7 @@ def write(found: Mapping[Case, Outcome]) -> None:
 
 
 def picture(found: Mapping[Case, Outcome]) -> None:
-    """Draw the error of the share, and the gap with its bound, against the exchange interval."""
+    """Draw the error of the share, and the gap of charges with its bound, by exchange interval."""
     alone = found[case()].share
     shares = Panel("error of premium's share, points", lambda one: 100 * abs(one.share - alone))
     drift = Panel(

@@ -4,8 +4,7 @@
 
 The script simulates the runs that results/tables/session-gates-bound.csv lacks, by default for
 seeds 61 to 65, and writes a table into docs/reference/gates.md. The runs have no gate and unlimited
-KV memory, so no context is computed twice. The table is computed from the calls of the simulated
-runs.
+KV memory, so no context is computed twice. The table is computed from the runs' calls.
 """
 
 from __future__ import annotations

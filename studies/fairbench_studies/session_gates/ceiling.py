@@ -1,12 +1,12 @@
-"""The best possible share of clients under ``fair-sessions``, and the lost time of their calls.
+"""The best possible share of clients under ``fair-sessions``, and the time their calls lose.
 
     FAIRBENCH_DATA=FOLDER python studies session-gates-ceiling [SEED ...]
 
 The script simulates the runs that results/tables/session-gates-ceiling.csv lacks, by default for
 seeds 61 to 65, and writes two tables into docs/reference/gates.md. The first table has the share of
 the worst well-behaved client in runs of all clients, of all clients except the heavy client, and of
-the worst client alone. The second table has the time that calls of the worst well-behaved client
-lost in each phase.
+the worst client alone. The second table has the time that the worst client's calls lost in each
+phase.
 """
 
 from __future__ import annotations

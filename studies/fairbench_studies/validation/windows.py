@@ -24,7 +24,7 @@ from fairbench.metrics.fairness import jain
 from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.kit.trace import Trace
 
-WEIGHTS = ServiceWeights()  # 1 for input and 2 for output, as in VTC-artifact
+WEIGHTS = ServiceWeights()  # weights: 1 for input and 2 for output tokens, as in VTC-artifact
 SLICE_S = 60.0  # approximate length of a slice in seconds, as in VTC-artifact
 RATE_TARGET_PCT = 5.0
 # A difference below ``TINY_SHARE_PCT`` percent of the window's service never misses a target.

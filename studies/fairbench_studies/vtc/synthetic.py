@@ -171,7 +171,7 @@ def judge_poisson(seeds: Seeds) -> list[Part]:
 def _differences(
     seeds: Seeds, name: str, figure: str, measured: int, start_s: float
 ) -> tuple[Part, Part]:
-    """Judge the ratio of FCFS's to VTC's service difference, and the size of VTC's difference."""
+    """Judge the service difference under VTC, and how many times larger it is under FCFS."""
 
     def difference(trace: Trace) -> float:
         return difference_of(trace, start_s)
@@ -186,7 +186,7 @@ def _differences(
 
 
 def judge_isolation(seeds: Seeds) -> list[Part]:
-    """Judge whether a client below its share keeps its service when another's load rises."""
+    """Judge whether a client below its share keeps its service when another client's load rises."""
 
     def tail_s(trace: Trace) -> float:
         return ttft_s(trace, [trace.clients[0]], 99)

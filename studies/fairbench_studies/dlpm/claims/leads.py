@@ -20,8 +20,8 @@ NAN = float("nan")
 def shortfall_everywhere(run: StoredRun) -> float:
     """Return the largest service deficit of a client that has waiting requests at every worker.
 
-    A deficit is the additional service of another client (Theorem 5.2). The result is NaN if no
-    client ever had waiting requests at every worker.
+    A client's deficit is how much more service another client has received (Theorem 5.2). The
+    result is NaN if no client ever had waiting requests at every worker.
     """
     return float(derived(run, "shortfall everywhere", lambda: _shortfall(run)))
 

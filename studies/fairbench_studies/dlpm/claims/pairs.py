@@ -51,7 +51,7 @@ class Pair:
 class All:
     """A claim about pairs of schedulers that holds if it holds for every pair.
 
-    The claim is reversed if it is reversed for any pair.
+    The claim is reversed if any pair of schedulers reverses the claim.
     """
 
     name: str

@@ -96,8 +96,8 @@ def _shows(cell: SchedulerResults, reading: Reading) -> bool:
 def with_long_qa(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> Mapping[str, Tried]:
     """Return the verdicts that include long-qa with a KV pool in which its documents fit.
 
-    All other verdicts at the rerun's settings exclude long-qa, because figure 7 has it with several
-    sizes of the KV pool.
+    All other verdicts at the rerun's settings exclude long-qa, because figure 7 has long-qa with
+    several sizes of the KV pool.
     """
     in_pools = [cell for cell in cells if cell.combined["workload"] == LONG_QA]
     held = [cell for cell in in_pools if _shows(cell, LONG_QA_POOL)]

@@ -38,7 +38,7 @@ LOWEST, LOWEST_HITS = (
 
 
 def judge_clients(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether, with more clients, DLPM stays near LPM and VTC stays low and flat."""
+    """Judge whether, with more clients, DLPM's rate stays near LPM's, and VTC's low and flat."""
     at: dict[int, dict[str, Any]] = {}
     for cell in cells:
         at.setdefault(clients_of(cell), {})[cell.combined["scheduler"]] = by_seed(cell)

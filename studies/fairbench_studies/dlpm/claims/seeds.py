@@ -32,7 +32,7 @@ def over_seeds(
 
 
 def responses(run: StoredRun, end_s: float) -> Floats:
-    """Return mean response times (s) by client and interval of arrival: (clients, INTERVALS)."""
+    """Return mean response times (s) by interval of arrival, shape (clients, INTERVALS)."""
     times: Floats = derived(
         run, "responses", lambda: response_times(run, np.linspace(0.0, end_s, INTERVALS + 1))
     )

@@ -58,7 +58,7 @@ def _indices(cell: SchedulerResults) -> Mapping[int, float]:
 
 
 def computed_index(run: StoredRun) -> float:
-    """Return Jain's index of computed service while all clients are active, or NaN if never."""
+    """Return Jain's index of computed service while all clients are active; else NaN."""
     if run.summary["paper_window_start_s"] is None:
         return float("nan")
     return float(jain(while_all_active(run)[0]))

@@ -9,7 +9,7 @@ from fairbench_studies.kit.outcomes import Outcome
 from fairbench_studies.kit.parts import Claim, Part
 
 TESTS = "tests"
-"""The name under which tests are the source of a claim, instead of a figure."""
+"""The name that replaces a figure's name in claims that tests decide."""
 FOLDER = "tests/schedulers/local"
 
 

@@ -29,7 +29,7 @@ from fairbench_studies.kit.tally import Tally, part_of
 
 RATE, OUTPUT, HIT = "service_rate_tok_s", "output_rate_tok_s", "cache_hit_rate"
 ACTIVE = "service_rate_paper_window_tok_s"
-NEARLY = 0.95  # a scheduler with this fraction of another's throughput counts as equal
+NEARLY = 0.95  # throughputs count as equal from this ratio on
 PREBLE_WINS = Place("long-qa", "s2", 8)
 HARD = ("tot", "s2")
 SEVERAL = ", on several replicas"  # end of a part's text if the part excludes runs with one replica
@@ -87,7 +87,7 @@ def parts_apart(
 
 
 def extremes(tallies: Sequence[Tally]) -> str:
-    """Return the range of values over configurations, by the first measure, as text."""
+    """Return, as text, the range of the first measure's values over the configurations."""
     return tallies[0].extremes
 
 

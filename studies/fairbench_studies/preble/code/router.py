@@ -38,9 +38,9 @@ class PrebleE2Code(PrefixRouter):
     much, key nodes move from the most to the least loaded GPU, the cheapest first. If a GPU has
     only one key node, the node is copied after its time to first token has doubled.
 
-    This class differs from Preble's code in three ways. Preble's code returns a position in a list
-    of candidates, not a GPU. Prefill times do not include attention. GPUs with equal values take
-    turns; Preble's code chooses the lowest index.
+    This class differs from Preble's code in three ways. Preble's code returns a GPU's position in a
+    list of candidates, not the GPU. Prefill times do not include attention. GPUs with equal values
+    take turns; Preble's code chooses the lowest index.
     """
 
     name = "preble-e2-code"

@@ -47,7 +47,7 @@ def draw(points: Sequence[Point], paths: Sequence[Path]) -> None:
         )
         _legend(figure, points, marks)
         for path in paths:
-            # Without a date in the file, equal numbers give equal files.
+            # The file gets no date, so that equal numbers give equal files.
             metadata = {"Date": None} if path.suffix == ".svg" else {}
             figure.savefig(path, dpi=DPI, metadata=metadata)
 

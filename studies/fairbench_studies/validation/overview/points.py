@@ -42,7 +42,7 @@ THROUGHPUT, TIME_PER_TOKEN, FIRST_TOKEN = "throughput", "time per token", "first
 METRICS = {THROUGHPUT: "tok/s", TIME_PER_TOKEN: "ms, P50", FIRST_TOKEN: "s, P50"}
 """The compared metrics with their units."""
 
-# Prompts are short below ``SHORT_TOKENS`` of median length, and long from ``LONG_TOKENS`` on.
+# Prompts are short if their median length is below ``SHORT_TOKENS``, and long from ``LONG_TOKENS``.
 SHORT_TOKENS, LONG_TOKENS = 100, 2_000
 # Prompts are mixed if the 90th percentile of their lengths exceeds the 10th by the factor
 # ``MIXED``.
@@ -86,9 +86,8 @@ def points_of(path: Path, profile: str | None) -> tuple[list[Point], list[NotRep
 
     Args:
         path: The file with the measured runs.
-        profile: The id or file of the timing profile for all runs. If ``profile`` is None, each run
-            uses the bundled profile of its GPU and model, or else a profile from the GPU's data
-            sheet.
+        profile: The timing profile (id or file) for all runs. If ``profile`` is None, each run uses
+            the bundled profile of its GPU and model, or else a profile from a data sheet.
 
     Raises:
         DataError: the file holds no runs, or no run can be replayed.

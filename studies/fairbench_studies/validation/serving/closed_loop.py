@@ -36,8 +36,8 @@ class Limit(NamedTuple):
 def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
     """Return the limit on requests in flight that delayed an open-loop client, or None.
 
-    At its limit, a client sends the next request only when an answer arrives. The measured times of
-    sending then depend on the server, so a replay must not repeat them.
+    At its limit, a client sends the next request only when an answer arrives. The measured sending
+    times of a limited client depend on the server, so a replay must not repeat these times.
 
     Args:
         submit_s: Sorted times of sending in seconds, shape (n_requests,).
@@ -67,9 +67,9 @@ def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
 class EventLoop:
     """The thread of a load generator that counts the tokens of each answered prompt.
 
-    Answers that arrive while the thread counts are read together afterwards, as a batch. When all
-    prompts of a batch are counted, ``go_on`` is called for each answer. ``read_ps`` holds the time
-    (ps) at which the answer of each request was read.
+    Answers that arrive while the thread is counting are read together afterwards, as a batch. When
+    all prompts of a batch are counted, ``go_on`` is called for each answer. ``read_ps`` holds the
+    time (ps) at which the answer of each request was read.
     """
 
     def __init__(self, clock: Clock, tokens: Sequence[int], go_on: Callable[[], None]) -> None:

@@ -51,10 +51,9 @@ ASYNC_FROM = (0, 14)  # first release of vLLM that uses async_scheduling by defa
 # 20,000 tokens. ``FORK_DEFAULT_MEM_FRACTION`` is the default of SGLang in 2024.
 FORK_MEM_FRACTION, FORK_DEFAULT_MEM_FRACTION = 0.7, 0.88
 # Runs of servers without --schedule-policy have a ``policy`` in ``SERVER_DEFAULT``. All other
-# policies run on the DLPM authors' fork of SGLang, which makes a scheduling pass after each decode
-# step.
+# policies run on the DLPM authors' fork of SGLang, with a scheduling pass after each step.
 SERVER_DEFAULT = ("", "default")
-SGLANG_OPEN_POOL_TOKENS = 444_563  # KV pool that the server of open-loop runs logged
+SGLANG_OPEN_POOL_TOKENS = 444_563  # size of the KV pool in the log of open-loop runs
 SGLANG_OPEN_SERVERS = ("a100-80gb/llama-3.1-8b/tp1/", "h100-80gb/llama-3.1-8b/tp1/")
 
 

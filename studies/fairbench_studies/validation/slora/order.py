@@ -26,7 +26,7 @@ class Inversion:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioOrder:
-    """Numbers of pairs of a scenario's runs: ranked correctly, too close to rank, or inverted."""
+    """Pairs of a scenario's runs: ranked as measured, too close to rank, or inverted."""
 
     scenario: str
     runs: tuple[str, ...]

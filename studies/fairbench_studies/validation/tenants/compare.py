@@ -67,8 +67,8 @@ class ClientComparison:
 class TenantComparison:
     """A measured run of several tenants, with its simulation.
 
-    ``share_off`` holds the largest error in a tenant's (or kind of request's) service share, in the
-    whole run and in a minute. ``jain_off`` is the largest error of Jain's index in a minute.
+    ``share_off`` holds the largest error in the service share of a tenant or a kind of request: in
+    the whole run, and in any minute. ``jain_off`` is the largest error of Jain's index in a minute.
     ``clients`` lists all clients, even if ``tenants`` lists kinds of requests.
     """
 
