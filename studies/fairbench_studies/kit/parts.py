@@ -106,7 +106,7 @@ def rising(
 ) -> Part:
     """Judge whether each list of values in ``sides`` exceeds the previous list.
 
-    The part holds if each list exceeds the previous list, and is reversed if any list falls below.
+    The part holds if the lists ascend, and is reversed if any list falls below the previous list.
     ``form`` is a format string for the means over seeds, such as ``FCFS {1:.0f}, VTC {0:.0f}``.
     """
     pairs = [([*less], [*more]) for less, more in pairwise([[*side] for side in sides])]

@@ -4,9 +4,8 @@
 
 The script simulates the runs that results/tables/session-gates-ceiling.csv lacks, by default for
 seeds 61 to 65, and writes two tables into docs/reference/gates.md. The first table has the share of
-the worst well-behaved client in runs of all clients, of all clients except the heavy client, and of
-the worst client alone. The second table has the time that the worst client's calls lost in each
-phase.
+the worst well-behaved client in runs of all clients, of all but the heavy client, and of the worst
+client alone. The second table has the time that the worst client's calls lost in each phase.
 """
 
 from __future__ import annotations
