@@ -49,7 +49,7 @@ class Use(NamedTuple):
 
     @property
     def total(self) -> float:
-        """The number of tokens of the sessions, including a buffer for each session."""
+        """The tokens of all active sessions, including a buffer for each session."""
         return self.tokens + BUFFER * self.sessions
 
 

@@ -73,7 +73,7 @@ class Justitia(LocalScheduler):
     predictors. ``oracle`` predicts ``max_new_tokens`` as the output of the first call, and assumes
     that each later call costs as much. If the number of later calls is unknown, ``oracle`` assumes
     that there are none. ``average`` predicts the mean cost of the client's earlier programs, or the
-    prediction of ``oracle`` before any program has ended. A decode step takes ``step_s``.
+    prediction of ``oracle`` before any program has ended. A decode step takes ``step_s`` s.
     """
 
     name = "justitia"

@@ -56,7 +56,7 @@ def _weight(row: Mapping[str, Any]) -> float:
 
 
 def largest_ahead(requests: Requests, service: ServiceRows, clients: int) -> float:
-    """Return the most service of all other clients while a client's only request waits.
+    """Return the most service that all other clients get while a client's only request waits.
 
     [VTC] Theorem 4.11 bounds the service of other clients if the waiting client had no waiting and
     no running request when its request arrived.

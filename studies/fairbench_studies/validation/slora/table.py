@@ -28,8 +28,8 @@ from fairbench_studies.validation.windows import RATE_TARGET_PCT, Window
 FITTED, MISSED = "*", "!"
 
 
-# ``CrossCheck`` is a row of the table of cross-checks, keyed by column. ``quoted`` holds another
-# project's prediction as text.
+# ``CrossCheck`` maps the columns of the table of cross-checks to the values of one row. ``quoted``
+# holds another project's prediction as text.
 CrossCheck: TypeAlias = Mapping[str, Any]
 
 
