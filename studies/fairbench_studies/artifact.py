@@ -31,7 +31,7 @@ HEADINGS = ("part", "here", "95% interval", "verdict", "holds under")
 
 
 class PaperTable(NamedTuple):
-    """A paper: title, name of its file of verdicts (``stem``), prefix of its pictures' names."""
+    """A paper: its title, the name of its file of verdicts (``stem``), a prefix of pictures."""
 
     title: str
     stem: str
@@ -47,7 +47,7 @@ PAPERS = (
 
 
 def artifact_page(folders: Sequence[Path], repeated: Mapping[str, str]) -> Page:
-    """Build the page from stored results.
+    """Build the artifact page from stored results.
 
     Args:
         folders: The folders to search, in order, for each paper's table of claims.

@@ -77,12 +77,12 @@ class Asked:
 
     @property
     def ending(self) -> str:
-        """The suffix of the names of folders that hold runs."""
+        """The suffix of the names of run folders, which marks runs with --quick."""
         return QUICK if self.quick else ""
 
 
 def carry_out(asked: Asked) -> None:
-    """Make a figure's missing runs, draw the figure and judge the claims, as the options say."""
+    """Make the missing runs, draw the figure or judge the claims, as ``asked`` says."""
     _check(asked)
     if asked.figure == ARTIFACT:
         _artifact(asked)
@@ -181,7 +181,7 @@ def _figures(asked: Asked) -> None:
 
 
 def _wanted(figure: str, preset: str | None) -> list[PaperFigure]:
-    """Return the figures to run. Raises UsageError if the preset has settings for no figure."""
+    """Return the figures that FIGURE names. Raises UsageError if the preset has no figure."""
     if figure not in (ALL, CLAIMS):
         return [figure_named(figure, preset)]
     at_preset = list(figures_of(preset or AUTHORS).values())

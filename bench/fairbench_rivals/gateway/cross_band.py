@@ -16,14 +16,14 @@ class CrossBand(ClassQueues):
     """Priorities share the number of sent requests by weight; requests of a priority go by arrival.
 
     The rules are those of llm-d-router issue 1995 (extension point: PR 2920). In the order
-    ``priority-first``, each priority has whole credits: the weights, scaled so that the smallest
-    weight is 1. The highest priority with credit goes first, and each request costs a credit. In
-    the order ``interleaved``, the priority with the lowest virtual time goes first, and each
-    request adds 1 / weight to this virtual time.
+    ``priority-first``, a priority's credits are its weight divided by the smallest weight, rounded.
+    The highest priority with credit goes first, and each request costs a credit. In the order
+    ``interleaved``, the priority with the lowest virtual time goes first, and each request adds 1 /
+    weight to this virtual time.
 
     Issue 1995 does not say what happens to priorities without requests, which never spend their
-    credits. In fairbench, priorities get new credits when no waiting priority has credit. The
-    virtual time of a priority without requests is not raised, as in the issue.
+    credits. In fairbench, priorities get new credits when no waiting priority has credit. As in
+    issue 1995, the virtual time of a priority without requests is not raised.
     """
 
     name = "cross-band"
@@ -37,7 +37,7 @@ class CrossBand(ClassQueues):
           highest priority has rank 0.
         - ``explicit``: the weight of a priority is its value in ``shares``, by default 1.
 
-        Lowest priority and ranks are those among the priorities of all requests so far.
+        The lowest priority and the ranks are those among all requests so far.
         """
 
         order: Literal["priority-first", "interleaved"] = "priority-first"
@@ -90,7 +90,7 @@ class CrossBand(ClassQueues):
         self._virtual[priority] += 1 / self._weights[priority]
 
     def balances(self) -> Mapping[str, float]:
-        """Return the credits of each priority."""
+        """Return the remaining credits of each priority, keyed by the priority."""
         return {f"{priority}": float(left) for priority, left in self._credits.items()}
 
     def _granted(self) -> dict[int, int]:

@@ -36,27 +36,27 @@ class ExFairS(FlowPolicy):
     config/Config.py). A round lasts 60 s. At the end of a round, each client with an answer gets
     the score 0.3 x (service / service of all clients) + 0.7 x (late answers / answers). The service
     of an answer is input + 2 x output, and an answer after more than 5 s is late. Let d be the
-    highest score minus the lowest score. The client with the highest score lowers its number by
-    int(10 x min(d, 0.5)), and the client with the lowest score raises its number by as much. The
-    clients with the second highest and second lowest score then change their numbers in the same
-    way, and so do further pairs while their scores differ by more than 0.1. A client's priority
-    number changes at most once per round. All priority numbers start at 0 and are kept between
-    rounds.
+    highest score minus the lowest score. The client with the highest score lowers its priority
+    number by int(10 x min(d, 0.5)), and the client with the lowest score raises its priority number
+    by as much. The clients with the second highest and second lowest score then change their
+    numbers, too, and so do further pairs while their scores differ by more than 0.1. All priority
+    numbers start at 0 and are kept between rounds.
 
-    A request with a negative number p overtakes int(requests with higher numbers x p / lowest p)
-    places, at most 100. Requests with a number of 0 or more go to the end of the queue. Among the
-    requests of a client, the order of the gateway decides.
+    If n queued requests have higher numbers and p_min is the lowest number, a request with a
+    negative priority number p overtakes n x p / p_min queued requests, rounded down and at most
+    100. A request with a priority number of 0 or more goes to the end of the queue. The requests of
+    a client keep the order of the gateway.
 
     **Signs.** The code of ExFairS contradicts itself: vLLM serves a lower number earlier, but
-    strategies/priority.py lets positive numbers overtake. Here, a lower number goes earlier, as in
-    the queue that ExFairS really runs (RequestQueueManager.py, which does not call
-    strategies/priority.py). The number of overtaken places comes from strategies/priority.py, with
-    the opposite sign. The real queue uses the rank of a number, and delays requests with positive
-    numbers by up to 10 s; fairbench models neither rule. At other commits, ExFairS divides by the
-    service of the client with the most service, and requests overtake only within 30 s; fairbench
-    follows @9823370b.
+    strategies/priority.py lets positive numbers overtake. In fairbench, a request with a lower
+    number goes earlier, as in the queue that ExFairS runs (RequestQueueManager.py, which does not
+    call strategies/priority.py). The number of overtaken places comes from strategies/priority.py,
+    with the opposite sign. ExFairS's queue uses the rank of a priority number, and delays requests
+    with positive numbers by up to 10 s; fairbench does neither. Other commits of ExFairS divide a
+    client's service by the largest service of any client, and let requests overtake only within 30
+    s.
 
-    **Rounds.** ExFairS cancels unfinished requests at the end of a round. In fairbench, these
+    **Rounds.** ExFairS cancels unfinished requests at the end of a round. In fairbench, unfinished
     requests continue, and a request counts in the round in which its answer ends.
 
     **Weaknesses.** If all answers are late, scores differ only by service, and the client with the
@@ -94,7 +94,7 @@ class ExFairS(FlowPolicy):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._numbers: Counter[str] = Counter()  # each client's current priority number
-        # the queue of places; the client of the first place goes next
+        # one place per queued request, in queue order; the client of the first place goes next
         self._places: list[Place] = []
         self._queued: set[Request] = set()
         # each client's answers in the current round
@@ -136,7 +136,7 @@ class ExFairS(FlowPolicy):
         return {client: float(number) for client, number in self._numbers.items()}
 
     def _overtaken(self, number: int) -> int:
-        """Return how many queued places a new request with this priority number overtakes."""
+        """Return how many queued places a new request with priority number ``number`` overtakes."""
         if number >= 0:
             return 0
         higher = sum(place.number > number for place in self._places)

@@ -40,18 +40,17 @@ class FairSessions(PlacementGate[VisitingSession]):
 
     Each client has a counter of its service, as in VTC ([VTC] Alg. 2). The waiting client with the
     lowest counter resumes its longest waiting session, at the session's last replica if possible,
-    so that cached prefixes are used. No other session takes the memory for which this session
-    waits. A visit (a session's stay in memory) ends after ``turns`` turns, or when the session has
-    been idle for 30 s. An idle session whose visit has ended is paused to free memory for a waiting
-    session. An active session waits before its next turn if the lowest counter of the waiting
-    clients is not above the counter of its own client.
+    so that cached prefixes are used. No other session resumes before a session that is next but
+    does not fit into memory. A visit (a session's stay in memory) ends after ``turns`` turns, or
+    when the session has been idle for 30 s. An idle session whose visit has ended is paused to free
+    memory for a waiting session. An active session waits before its next turn if the lowest counter
+    of the waiting clients is not above the counter of its own client.
 
-    While clients f and g wait, f resumes a session only if the counter of f is not above the
-    counter of g. After this resumption, each of f's sessions in memory has at most ``turns`` turns
-    before it waits. Suppose that K sessions fit into memory, and that a turn has at most L_in input
-    and L_out output tokens. Then the counter of a client f is at most K turns (L_in + w_out L_out)
-    above the counter of a waiting client g. A session with sub-agents waits only when none of its
-    turns runs.
+    While a client g waits, a client f resumes a session only if the counter of f is not above the
+    counter of g. Each session of f in memory then has at most ``turns`` turns before it waits.
+    Suppose that K sessions fit into memory, and that a turn has at most L_in input and L_out output
+    tokens. While g waits, the counter of f is therefore at most K x ``turns`` x (L_in + w_out x
+    L_out) above the counter of g. A session with sub-agents waits only when none of its turns runs.
     """
 
     name = "fair-sessions"
@@ -131,7 +130,7 @@ class FairSessions(PlacementGate[VisitingSession]):
         return changed
 
     def review(self, now_s: float) -> None:
-        """Resume sessions of the least served clients until a session does not fit."""
+        """Resume sessions of the least served clients until a session does not fit into memory."""
         while self.waits:
             session = self.sessions[self._next()]
             required = min(session.required, self.setup.pool_tokens)
@@ -165,9 +164,10 @@ class FairSessions(PlacementGate[VisitingSession]):
     def _target(self, session: VisitingSession, required: int) -> int:
         """Return the replica at which a session that needs ``required`` tokens is resumed.
 
-        A session returns to its last replica if pausing sessions with ended visits frees enough
-        memory there. If not, the session goes to the replica with the most free memory or, if this
-        memory does not suffice, to the replica where pauses free the most memory.
+        A session returns to its last replica if enough memory is free there, or can be freed by
+        pauses of sessions whose visit has ended. Otherwise, the session goes to the replica with
+        the most free memory or, if its memory does not suffice, to the replica at which pauses free
+        the most memory.
         """
         free = self.rooms(whole)
         made = {

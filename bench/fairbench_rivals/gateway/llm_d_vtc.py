@@ -28,7 +28,7 @@ class LlmdVTC(FlowPolicy):
 
     @dataclass(frozen=True)
     class Params(PriceParams):
-        """The parameters of ``PriceParams``, and ``forget_s`` for idle flows (llm-d: 5 min)."""
+        """Prices of tokens, and ``forget_s``: idle seconds until a client is forgotten."""
 
         constants: ClassVar[tuple[str, ...]] = (
             "assumed_output_tokens",

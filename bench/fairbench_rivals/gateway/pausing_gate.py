@@ -49,7 +49,7 @@ class Use(NamedTuple):
 
     @property
     def total(self) -> float:
-        """The number of tokens of the sessions, including a buffer for each session."""
+        """The tokens of all active sessions, including a buffer for each session."""
         return self.tokens + BUFFER * self.sessions
 
 
@@ -144,7 +144,7 @@ class PlacementGate(SessionGate[P]):
     def is_placed(self, session: P) -> bool:
         """Return whether the session is assigned to a replica.
 
-        If its replica has left the cluster, the session moves to the replica with the most room.
+        If the session's replica has left, the replica with the most free memory gets the session.
         """
         if session.worker is None:
             return False
@@ -159,15 +159,15 @@ class PausingGate(PlacementGate[P]):
     """A variant of ThunderAgent: full replicas pause idle sessions, and no turn waits forever.
 
     Turns of an active session are sent; turns of a paused session are queued. While an answer
-    streams, its tokens count in steps of ``STREAM_STEP``. Turns without a known stream count when
-    they have ended.
+    streams, its tokens count in steps of ``STREAM_STEP``. If the host does not report streamed
+    tokens, the tokens of an answer count when its turn ends.
     """
 
     # fraction of a replica's KV pool above which the replica pauses sessions
     PAUSE_ABOVE: ClassVar[float] = 1.0
-    # largest fraction of the KV pool that the remaining sessions use after a pause
+    # fraction of a replica's KV pool to which pauses reduce the used memory
     PAUSE_TO: ClassVar[float] = 1.0
-    # The tokens of an answer in progress are counted in steps of this size.
+    # number of streamed tokens after which the tokens of an answer are counted again
     STREAM_STEP: ClassVar[int] = 20
 
     def __init__(self, params: PlacementParams) -> None:
@@ -211,9 +211,9 @@ class PausingGate(PlacementGate[P]):
     def pause(self) -> bool:
         """Pause sessions of full replicas; return whether any session was paused or marked.
 
-        Idle sessions are paused, the session with the fewest tokens first. If pausing all idle
-        sessions frees too little memory, all busy sessions are marked. A marked session pauses when
-        its turn ends.
+        The idle sessions with the fewest tokens are paused first. If pausing all idle sessions
+        frees too little memory, all busy sessions are marked. A marked session pauses when its turn
+        ends.
         """
         most = self.PAUSE_TO * self.setup.pool_tokens
         changed = False
@@ -245,7 +245,7 @@ class PausingGate(PlacementGate[P]):
     def forced_worker(self, session: P) -> int:
         """Return the replica at which a session is resumed after ``forced_s`` seconds of waiting.
 
-        By default, this is the replica with the most free memory, even if the session needs more.
+        By default, the replica with the most free memory is chosen, even if the session needs more.
         """
         rooms = self.rooms(whole)
         return max(rooms, key=rooms.__getitem__)
@@ -286,7 +286,7 @@ class TickGate(PausingGate[P]):
         return True
 
     def newcomer_worker(self, session: P, now_s: float) -> int | None:
-        """Return the least loaded replica with enough memory for a new session, or None."""
+        """Return the least loaded replica that has enough memory for a new session, or None."""
         rooms, loads = self.rooms(whole), self.newcomer_loads(now_s)
         fitting = [worker for worker, room in rooms.items() if room >= session.required]
         return min(fitting, key=loads.__getitem__, default=None)
@@ -339,8 +339,8 @@ class TickGate(PausingGate[P]):
         """Return the paused sessions in the order in which they are resumed.
 
         Sessions with a waiting second or later turn go first, then sessions with a waiting first
-        turn, then idle sessions. In each group, the session with the fewest tokens goes first; new
-        sessions are ordered by ``admit``.
+        turn, then idle sessions. Among sessions of equal rank, the session with the fewest tokens
+        goes first; new sessions are ordered by ``admit``.
         """
         admission = ADMISSIONS[self.params.admit]
 

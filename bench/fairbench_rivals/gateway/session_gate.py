@@ -51,11 +51,11 @@ S = TypeVar("S", bound=GateSession)
 class SessionGate(FlowPolicy, Generic[S]):
     """A policy that queues the turns of a session until a rule allows the session to continue.
 
-    A subclass defines the rule. The gate calls ``tick`` every ``tick_s`` seconds, and ``review``
-    after each arrival, after each end of a request, and at the time ``review_s``. The host does not
-    call a gate whose queue is empty, so the gate makes up for missed ticks at the next event. By
-    default, no saturation detector delays the turns that the rule allows. A request without a
-    session counts as a session with a single turn.
+    Each subclass defines its own rule. The gate calls ``tick`` every ``tick_s`` seconds, and
+    ``review`` after each arrival, after each end of a request, and at the time ``review_s``. The
+    host does not call a gate whose queue is empty, so the gate makes up for missed calls of
+    ``tick`` at the next event. By default, no saturation detector delays the turns that the rule
+    allows. A request without a session counts as a session with a single turn.
     """
 
     work_conserving = False
@@ -82,7 +82,7 @@ class SessionGate(FlowPolicy, Generic[S]):
 
     @abstractmethod
     def lets_pass(self, session: S, now_s: float) -> bool:
-        """Return whether the session's latest turn, which ``turns`` counts, may be sent now."""
+        """Return whether the session's latest turn (number ``turns``) may be sent now."""
 
     def on_turn(self, session: S, request: Request) -> None:
         """Update the session's context length when a turn arrives."""
@@ -100,7 +100,7 @@ class SessionGate(FlowPolicy, Generic[S]):
         return False
 
     def review(self, now_s: float) -> None:
-        """Resume paused sessions that may continue before the next tick."""
+        """Resume paused sessions that need not wait for the next periodic check (``tick``)."""
 
     def review_s(self, now_s: float) -> float:
         """Return the time after ``now_s`` at which ``review`` is due without an event, or inf."""
@@ -109,8 +109,8 @@ class SessionGate(FlowPolicy, Generic[S]):
     def rank(self, request: Request, waited: bool, now_s: float) -> float:
         """Return the rank of a turn that may be sent; the lowest rank goes first.
 
-        ``waited`` is True if the rule made the turn wait. Ranks matter only if a saturation
-        detector delays turns.
+        ``waited`` is True if the turn had to wait at the gate. Ranks matter only with a saturation
+        detector.
         """
         return request.arrival_s
 
@@ -172,9 +172,9 @@ class SessionGate(FlowPolicy, Generic[S]):
         self._review_at_s = self.review_s(self._now_s) if self.waits else inf
 
     def _catch_up(self, now_s: float) -> None:
-        """Call ``tick`` for each missed tick until ``now_s``.
+        """Make the missed periodic checks (``tick``) until ``now_s``.
 
-        After a tick that changes nothing, all further ticks except the last are skipped.
+        After a check that changes no session, all missed checks except the last are skipped.
         """
         changed = False
         while self._next_tick_s <= now_s:

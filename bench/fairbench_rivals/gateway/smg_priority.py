@@ -34,7 +34,7 @@ CLASSES: Mapping[int, Rules] = {
 }
 """The rules of each class by priority, the most important class first."""
 
-# order in which classes are served whose first request has waited for too long
+# priorities of the classes that can age, in the order in which aged classes go first
 AGING = (-1, 0, 1)
 
 
@@ -42,11 +42,11 @@ class SmgPriority(ClassQueues):
     """A policy that serves higher classes first and reserves slots of the workers for each class.
 
     The rules follow smg-project/smg @f8daa883, model_gateway/src/middleware/scheduler. The classes
-    system, interactive, default and bulk are the priorities 2 and above, 1, 0, and -1 and below.
-    Each class reserves max(floor, share x slots) slots. A class whose first request has waited for
-    too long goes before all other classes, and ignores reservations. Among several such classes,
-    the lowest class goes first. A request is refused if the queue of its class is full, or after
-    the time limit of its class. Clients are not distinguished.
+    are system (priority 2 and above), interactive (1), default (0) and bulk (-1 and below). Each
+    class reserves max(floor, share x slots) slots. A class whose first request has waited for too
+    long goes before other classes, and ignores reservations. If first requests of several classes
+    have waited too long, the lowest class goes first. A request is refused if the queue of its
+    class is full, or after the time limit of its class. The policy does not distinguish clients.
 
     If a request of the classes system or interactive finds no slot, smg also cancels a request of a
     lower class that has no first token yet. Gateways of fairbench cannot cancel a sent request, so

@@ -20,13 +20,13 @@ class ThunderAgent(TickGate[PlacedSession]):
 
     The rules follow ThunderAgent-org/ThunderAgent @a7eef77a, ThunderAgent/scheduler/router.py.
     While any session is paused, a new session waits. If none is paused, a new session goes to the
-    replica with the fewest tokens that has enough free memory. After ``forced_s`` seconds, a
-    waiting turn goes to its session's last replica, or to the replica with the fewest sessions.
+    replica with the fewest tokens and enough free memory. After ``forced_s`` seconds, a waiting
+    turn goes to its session's last replica, or to the replica with the fewest sessions.
 
-    The tokens of an answer count while it streams, 20 at a time. One rule is simpler than in
+    The tokens of a streaming answer are counted 20 at a time. One rule is simpler than in
     ThunderAgent: fairbench knows the length of a prompt, which ThunderAgent estimates from its
-    characters. ThunderAgent learns from a release call that a session has ended. Simulations know
-    the end of a session; real gateways remember 10,000 idle sessions.
+    characters. A release call tells ThunderAgent that a session has ended. In fairbench, a real
+    gateway remembers at most 10,000 idle sessions.
     """
 
     name = "thunderagent"
@@ -35,8 +35,8 @@ class ThunderAgent(TickGate[PlacedSession]):
     class Params(PlacementParams):
         """``half_life_s`` is the half-life of idle sessions' tokens in the test for free memory.
 
-        The test decides whether paused sessions are resumed. With ``half_life_s`` 0 (as published),
-        tokens do not decay. ``PlacementParams`` describes all further parameters.
+        The test for free memory decides whether paused sessions are resumed. With ``half_life_s`` 0
+        (as published), tokens do not decay.
         """
 
         half_life_s: NotNegative = 0.0

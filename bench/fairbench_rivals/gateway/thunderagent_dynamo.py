@@ -28,20 +28,20 @@ class DemotableSession(PlacedSession):
 
 
 class ThunderAgentDynamo(TickGate[DemotableSession]):
-    """ThunderAgent with other limits: a pool above 95% is cut to 80% and refilled to 85%.
+    """A variant of ThunderAgent: a KV pool above 95% is emptied to 80% and refilled to 85%.
 
     The rules are those of Dynamo's router (ai-dynamo/dynamo @08cda654,
     components/src/dynamo/thunderagent_router/router.py). A new session goes to the least loaded
-    replica among the replicas with enough free memory. This load halves the tokens of an idle
-    session for every idle second. Paused sessions are sorted by their present tokens. A turn that
-    has waited for ``forced_s`` seconds goes to the replica with the most free tokens, after the
-    same decay of idle sessions' tokens. A session is forgotten after 600 idle seconds.
+    replica among the replicas with enough free memory. A turn that has waited for ``forced_s``
+    seconds goes to the replica with the most free tokens. When a replica is chosen, the tokens of
+    an idle session are halved for every idle second. When paused sessions are sorted, their tokens
+    do not decay. A session is forgotten after 600 idle seconds.
 
     While 80% to 95% of a replica's pool is used, the turns of its sessions count as if they had
     arrived 2 s later, for 7.5 s. A turn that has waited at the gate counts as if it had arrived 1 s
-    earlier. In Dynamo, these times also order the queue of the engine; in fairbench, they order
-    only the turns that wait for the saturation detector. Dynamo's limit on busy sessions, which an
-    SGLang worker may report, is not modelled.
+    earlier. In Dynamo, the changed arrival times also order the queue of the engine. In fairbench,
+    the changed arrival times order only the turns that wait for the saturation detector. Dynamo's
+    limit on busy sessions, which an SGLang worker may report, is not modelled.
     """
 
     name = "thunderagent-dynamo"

@@ -26,7 +26,7 @@ AFTER_S = {"urgent": 15.0, "age": 15.0, "wait-cap": 8.0, "lease": 30.0}
 
 @dataclass(slots=True, eq=False)
 class LedgerSession(PlacedSession):
-    """A session whose context is as long as its last turn, or as its unfinished turns together.
+    """A session that counts the tokens of its last turn or, if more, of its unfinished turns.
 
     ``committed`` is the number of tokens of the last turn that has ended, with its answer.
     """
@@ -36,7 +36,7 @@ class LedgerSession(PlacedSession):
     def count_tokens(self) -> None:
         """Set ``tokens`` to the larger of ``committed`` and the tokens of the unfinished turns.
 
-        Of several queued turns, only the first counts, because the gate decides about this turn.
+        Only the first queued turn counts, because the gate decides about the first turn.
         """
         queued = next((one.input_tokens for one in self.waiting), 0)
         sent = (
@@ -54,15 +54,15 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
     zetxqx/llm-d-router pkg/epp/framework/plugins/thunderagent/fairness.go @e79fd6c3. The rule
     ``lease`` and the waiting times of all rules come from zetxqx/thunderagent-original-verification
     (12-llm-d-router-pool @003b83dc, 17-thunder-lease-pool @64146f69). Paused sessions go before new
-    sessions. In each group, the session with the fewest tokens is resumed first, and a session that
-    does not fit is skipped. In the test for free memory, the tokens of idle sessions halve every
-    second. Every 5 s, full replicas pause sessions as in ThunderAgent. A turn that has waited for
-    ``forced_s`` seconds goes to the last replica of its session. A session is forgotten after 3,600
-    idle seconds.
+    sessions. Among paused and among new sessions, the session with the fewest tokens is resumed
+    first, and a session that does not fit into memory is skipped. In the test for free memory, the
+    tokens of idle sessions halve every second. Every 5 s, full replicas pause sessions as in
+    ThunderAgent. A turn that has waited for ``forced_s`` seconds goes to the last replica of its
+    session. A session is forgotten after 3,600 idle seconds.
 
-    A session counts with the tokens of its last turn, or with those of its unfinished turns
-    together if they have more tokens (accounting.go and program_table.go). With every rule except
-    ``lease``, the tokens of an answer count while it streams, 20 at a time.
+    The size of a session is the larger of two numbers: the tokens of its last turn, and the tokens
+    of all its unfinished turns (accounting.go and program_table.go). With every rule except
+    ``lease``, the tokens of a streaming answer are counted 20 at a time.
     """
 
     name = "thunderagent-llmd"
@@ -81,9 +81,9 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
         - ``wait-cap``: like ``origin`` until the session has waited for ``after_s`` seconds
           (default 8), and then like ``most-room``.
         - ``lease``: like ``origin``, but the tokens of idle sessions never decay. Full replicas do
-          not pause sessions every 5 s. Instead, a session that does not fit replaces idle sessions,
-          the longest idle first. A waiting session replaces sessions that are idle for ``after_s``
-          (30) seconds, and a turn of an active session replaces any idle session.
+          not pause sessions every 5 s. A session that does not fit into memory replaces idle
+          sessions, the longest idle first. A waiting session replaces sessions that are idle for
+          ``after_s`` (30) seconds, and a turn of an active session replaces any idle session.
         """
 
         resume: Literal["most-room", "origin", "urgent", "age", "wait-cap", "lease"] = "most-room"
@@ -140,13 +140,13 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
         return not self._leases and self.pause()
 
     def review(self, now_s: float) -> None:
-        """Resume the waiting sessions that fit into memory, in the order of the rule."""
+        """Resume waiting sessions that fit into memory, in the order that ``resume`` defines."""
         self.force_waits()
         if not self.waits:
             return
         count = whole if self._leases else decayed(now_s, HALF_LIFE_S)
         rooms = self.rooms(count)
-        full: set[int] = set()  # replicas at which this call has paused sessions
+        full: set[int] = set()  # replicas at which ``review`` has paused sessions
         for session in sorted((one for one in self.pool() if one.waiting), key=self._key):
             target = self._target(session, rooms)
             if self._leases and rooms[target] < session.required and target not in full:
@@ -180,7 +180,7 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
         return 2, ADMISSIONS[self.params.admit](session)
 
     def _target(self, session: LedgerSession, rooms: dict[int, float]) -> int:
-        """Return the replica at which the rule lets the session resume now."""
+        """Return the replica at which a session may resume now under the rule ``resume``."""
         own = session.origin
         best = max(rooms, key=rooms.__getitem__)
         if own is None or own not in rooms:

@@ -18,18 +18,18 @@ from fairbench_rivals.local.kept_order import KeptOrder
 class Autellix(LocalScheduler):
     """A scheduler with priority queues that serves the programs with the least service first.
 
-    The rules follow [Autellix] Alg. 1. A new call enters a queue by its program's service. This
-    service is the sum over the program's finished calls (``plas``), or the longest chain of its
-    calls (``atlas``). The calls of a queue go in the order of arrival. A call that has run for its
-    queue's quantum moves down a queue. A call whose program has waited ``beta`` times its service
-    time moves up to the first queue. A waiting call preempts calls of lower queues. The policy is
-    fair to programs, not to clients, and ``atlas`` treats a wide program like a narrow program.
+    The rules follow [Autellix] Alg. 1. The service that its program has had decides which queue a
+    new call enters. A program's service is the sum over its finished calls (``plas``), or over the
+    longest chain of its calls (``atlas``). The calls of a queue go in the order of arrival. A call
+    that has run for its queue's quantum moves down a queue. A call whose program has waited
+    ``beta`` times its service time moves up to the first queue. A waiting call preempts calls of
+    lower queues. The policy is fair to programs, not to clients.
 
     The paper leaves some values open, which fairbench sets as follows. There are ``queues`` queues;
     queue i ends at ``first_s`` x 2^i seconds of service, which is also its quantum. The run time of
     a call is ``step_s`` per output token and ``prefill_token_s`` per uncached prompt token.
-    Autellix swaps preempted calls to host memory and checks for preemptions every few steps; here,
-    preempted calls are recomputed, and checks are ``preempt_every_s`` seconds apart.
+    Autellix swaps preempted calls to host memory; fairbench recomputes preempted calls. Autellix
+    checks for preemptions every few steps; fairbench checks every ``preempt_every_s`` seconds.
     """
 
     name = "autellix"

@@ -14,7 +14,7 @@ from fairbench.schedulers.program_states import ProgramStates
 
 @dataclass(slots=True)
 class ProgramTimes:
-    """A row of the process table: service and waiting time of a program's finished calls."""
+    """A row of Autellix's process table: service and waiting time of a program's finished calls."""
 
     service_s: float = 0.0
     waited_s: float = 0.0
@@ -27,7 +27,7 @@ class CallTimes:
     """An unfinished call.
 
     ``since_s`` is the time in seconds since which the call has been waiting, or None while it runs.
-    A promotion of the call resets ``waited_s`` and ``busy_s`` but not the totals.
+    A promotion of the call resets ``waited_s`` and ``busy_s``, but not the fields ``total_*``.
     """
 
     started_at_s: float  # the program's seconds of service when this call arrived
@@ -52,7 +52,7 @@ class CallTimes:
 class Promotions:
     """The times at which programs will have waited ``beta`` times their service time.
 
-    ``heap`` is sorted by these times. Entries that are too early are corrected later.
+    ``heap`` is sorted by these times. A ``heap`` entry that comes too early is replaced.
     """
 
     def __init__(self, beta: float, programs: ProgramStates[ProgramTimes]) -> None:

@@ -14,7 +14,7 @@ from fairbench_rivals.routing.central_dlpm import CentralOrder
 class CentralWorker(FCFS):
     """A scheduler that starts the requests from ``CentralRouter`` in order of arrival.
 
-    The scheduler reports the tokens that the replica produces to the router. Before each iteration
+    The scheduler reports to the router how many tokens the replica produces. Before each iteration
     that computes prompts, and after every ten decode steps, the replica sends its state and waits
     for the central scheduler. The number ten is from [DLPM] §5.1: engines form a new batch after
     about ten decode steps. Behind any other router, and in a real server, the scheduler works like

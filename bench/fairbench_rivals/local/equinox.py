@@ -20,22 +20,22 @@ class _Charge(NamedTuple):
 
 
 class Equinox(LeastCounter):
-    """The client with the lowest weighted sum of two normalised counters goes first.
+    """A scheduler that first serves the client with the lowest weighted sum of two counters.
 
     In [Equinox], the User Fairness Counter measures weighted tokens and latency, and the Resource
-    Fairness Counter measures throughput and GPU utilization. The paper predicts both counters at
-    admission and combines them by tunable weights. In fairbench, a request adds (input +
-    ``output_weight`` x outputs) / (1 + ``latency_weight`` x latency) to its client's user counter,
-    so a client that waited is charged less. The charge to the resource counter is tokens per second
-    x the used fraction of the KV pool. Charges are divided by the client's weight, and corrected by
-    the true length when the request ends. Each counter is divided by the largest counter of all
-    clients.
+    Fairness Counter measures throughput and GPU utilization. The paper predicts the values of both
+    counters when a request is admitted, and adds the counters with tunable weights. In fairbench, a
+    request adds (input + ``output_weight`` x outputs) / (1 + ``latency_weight`` x latency) to its
+    client's user counter, so a client that waited is charged less. The charge to the resource
+    counter is tokens per second x the used fraction of the KV pool. Charges are divided by the
+    client's weight, and corrected by the true length when the request ends. In the weighted sum, a
+    client's counter is divided by the largest value of this counter among all clients.
 
     The paper leaves some terms open, which fairbench sets as follows. A moving average of the
-    client's outputs replaces the paper's mixture of expert predictors (``oracle``: the request's
-    ``max_new_tokens``). Latency and throughput follow from the predicted length, at ``step_s`` per
-    output token and ``prefill_token_s`` per uncached prompt token. Both counters of a returning
-    client are lifted, as in VTC.
+    client's outputs, or ``max_new_tokens`` (``oracle``), replaces the paper's mixture of expert
+    predictors. Latency and throughput follow from the predicted length, at ``step_s`` per output
+    token and ``prefill_token_s`` per uncached prompt token. Both counters of a returning client are
+    lifted, as in VTC.
     """
 
     name = "equinox"

@@ -19,9 +19,9 @@ WINDOW_S = 60.0
 
 @dataclass(slots=True)
 class _Application:
-    """The total cost and the number of an application's requests.
+    """The number of an application's requests, and their total cost ``service``.
 
-    The total starts with the largest possible cost of the first request.
+    ``service`` starts with the largest possible cost of the first request.
     """
 
     service: float
@@ -33,13 +33,12 @@ class _Application:
 
 
 class FairServe(LeastCounter):
-    """A scheduler that measures clients' service in typical requests of the client's application.
+    """A scheduler that measures a client's service in typical requests of its application.
 
     [FairServe] divides weighted tokens by the expected need of the application, so that no client
     is served less because its application has long answers. FairServe refuses requests only under
-    overload, and only between interactions: a request that begins an interaction is refused if its
-    user or application exceeds a limit of requests per minute. Later calls of the interaction are
-    never refused.
+    overload. A request that begins an interaction is refused if its user or application exceeds a
+    limit of requests per minute. Later calls of an interaction are never refused.
 
     The paper leaves some terms open, which fairbench sets as follows. An interaction is a program,
     and its first call has depth 0. ``applications`` maps clients to applications; any other client

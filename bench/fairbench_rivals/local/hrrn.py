@@ -14,9 +14,9 @@ from fairbench.schedulers.params import NoParams, NotNegativeInt
 class HRRN(FCFS):
     """A scheduler that serves the request with the largest ratio of wait to work first.
 
-    The rule follows ``_sort_by_hrrn`` in SGLang's schedule_policy.py. A request's wait is the
-    number of prompt tokens that the engine has computed since the request's entry, so no clock is
-    read. A request's work is the number of uncached tokens of its prompt. A request without
+    The rule follows ``_sort_by_hrrn`` in SGLang's schedule_policy.py. A request's wait is not
+    measured in seconds, but in prompt tokens that the engine has computed since the request
+    arrived. A request's work is the number of uncached tokens of its prompt. A request without
     uncached tokens goes first, and a request whose prefix a waiting request will soon cache goes
     last. Equal ratios are ordered by the text of the request's id, as in SGLang.
     """
@@ -26,7 +26,7 @@ class HRRN(FCFS):
 
     @dataclass(frozen=True)
     class Params(NoParams):
-        """Parameters: a queue of more than ``queue_limit`` requests is not matched or sorted.
+        """Parameters: a queue of more than ``queue_limit`` requests is not sorted.
 
         SGLang's own limit is 128; a ``queue_limit`` of 0 means no limit.
         """

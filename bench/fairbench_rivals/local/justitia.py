@@ -53,7 +53,7 @@ class FluidShares:
 
 @dataclass(slots=True)
 class _Program:
-    """A program's virtual end, and the total cost of its finished calls."""
+    """An unfinished program: its virtual finish, and the total cost of its finished calls."""
 
     end: float = 0.0
     cost: float = 0.0
@@ -62,8 +62,8 @@ class _Program:
 class Justitia(LocalScheduler):
     """A scheduler that serves the program with the earliest virtual finish, without preemption.
 
-    In [Justitia], a call with p prompt and d output tokens costs the KV token-time p d + d^2 / 2. A
-    program costs the sum over its calls, which is predicted when its first call arrives. A
+    In [Justitia], a call with p prompt and d output tokens costs the KV token-time p d + d^2 / 2.
+    The cost of a program is the sum over its calls, and is predicted when the first call arrives. A
     program's virtual finish is the virtual time at its arrival plus its cost over its client's
     weight. Virtual time passes M / N times as fast as real time. M is the size of the KV pool in
     tokens, and N is the number of programs that would be unfinished under fair sharing. The policy
@@ -72,8 +72,8 @@ class Justitia(LocalScheduler):
     The paper's predictor is a neural network over the prompt's text; fairbench has two other
     predictors. ``oracle`` predicts ``max_new_tokens`` as the output of the first call, and assumes
     that each later call costs as much. If the number of later calls is unknown, ``oracle`` assumes
-    none. ``average`` predicts the mean cost of the client's earlier programs, or the oracle's cost
-    before any program has ended. A decode step is assumed to take ``step_s`` seconds.
+    that there are none. ``average`` predicts the mean cost of the client's earlier programs, or the
+    prediction of ``oracle`` before any program has ended. A decode step takes ``step_s`` s.
     """
 
     name = "justitia"

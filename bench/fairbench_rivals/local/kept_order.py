@@ -1,4 +1,4 @@
-"""Waiting requests that are kept sorted by a key."""
+"""A collection of waiting requests that stays sorted by a key."""
 
 from __future__ import annotations
 

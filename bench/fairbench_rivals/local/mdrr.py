@@ -14,7 +14,7 @@ from fairbench.schedulers.charging.shared_prefixes import Sharing
 from fairbench.schedulers.local.fair import FairScheduler
 from fairbench.schedulers.params import NotNegativeInt, Positive, PositiveInt
 
-# The default quantum is the size of the KV pool divided by this number.
+# The default quantum is the size of the KV pool divided by ``POOL_SHARES``.
 POOL_SHARES = 20
 # default quantum in tokens if the size of the KV pool is unknown, as in a gateway
 QUANTUM_ANYWHERE = 10_000
@@ -50,12 +50,12 @@ class MDRR(FairScheduler):
     """A scheduler in which clients take turns; a turn lasts while the client has positive credit.
 
     In networks, DRR (deficit round robin) sends a packet only if the credit covers its length. The
-    length of an output is unknown in advance, so here a request may overdraw the credit. The input
-    is charged at admission, and each output token when it is produced. A turn begins with a quantum
-    only for a client without positive credit. A client in debt after its last request keeps its
-    place until the debt is paid. A client whose request does not fit into memory keeps its turn. If
-    this client is in debt when the next pass reaches it, the pass skips it once. The rules follow
-    mdrr_req_queue.py of [VTC-artifact], except that the first output token is also charged.
+    length of an output is unknown in advance, so a request under MDRR may overdraw the credit. The
+    input is charged at admission, and each output token when it is produced. A turn begins with a
+    quantum only for a client without positive credit. A client without requests still takes turns
+    while its credit is negative. A client whose request does not fit into memory keeps its turn,
+    unless its credit is negative in the next pass. The rules follow mdrr_req_queue.py of
+    [VTC-artifact], except that the first output token is also charged.
     """
 
     name = "mdrr"
@@ -65,8 +65,8 @@ class MDRR(FairScheduler):
         """Parameters: ``quantum`` is in tokens, for weight 1; 0 means a 20th of the KV pool.
 
         ``charge``, ``sharing`` and ``weights`` have the same meaning as in VTC. ``extend`` charges
-        uncached input tokens, ``input`` charges the whole input, and ``gpu-time`` charges the time
-        of iterations.
+        uncached input tokens, ``input`` charges all input tokens, and ``gpu-time`` charges GPU
+        time.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight")

@@ -17,8 +17,9 @@ from fairbench_rivals.local.kept_order import KeptOrder
 class Progress:
     """An unfinished request's level, its place in the queue, and its run time at this level.
 
-    The run time is counted up to ``counted_s``. While the request waits, ``counted_s`` is the end
-    of its last run, or its arrival. ``steps`` counts the output tokens since ``counted_s``.
+    ``used_s`` is the run time at this level until the time ``counted_s``. While the request waits,
+    ``counted_s`` is the end of its last run, or its arrival. ``steps`` counts the output tokens
+    since ``counted_s``.
     """
 
     place: int
@@ -38,22 +39,21 @@ class MLFQ(LocalScheduler):
 
     The rules are those of hao-ai-lab/vllm-ltr @13bbf6ff (vllm/core/mlfq_scheduler.py), the baseline
     of "Efficient LLM Scheduling by Learning to Rank". A new request enters the back of level 0. At
-    the end of each iteration, a request that ran returns to the front of its level. If the request
-    has run for more than ``quantum_s`` x 2^level seconds at its level, it moves down a level, and
-    its run time restarts at 0. The requests of the highest levels run first, in queue order. If
-    memory or slots are short, requests of lower levels lose their memory, the last request of the
-    lowest level first.
+    the end of each iteration, a request that ran returns to the front of its level. After more than
+    ``quantum_s`` x 2^level seconds of run time at a level, a request moves down a level. The
+    requests of the highest levels run first, in queue order. If memory or slots are short, requests
+    of lower levels lose their memory, the last request of the lowest level first.
 
     **Starvation.** With ``starved_s`` above 0, each 100th iteration moves the requests that have
-    not run for ``starved_s`` seconds (vllm-ltr: 3) to the front of level 0. At the commit above, a
-    ``return`` stands before this rule, so vllm-ltr never applies it.
+    not run for ``starved_s`` seconds (vllm-ltr: 3) to the front of level 0. In vllm-ltr @13bbf6ff,
+    a ``return`` precedes this rule, so the rule is never applied.
 
     Several rules differ from vllm-ltr. A running request runs in every step, so a request that
     vllm-ltr would keep in memory without running it is preempted. Preemption copies the KV values
-    to the host, as in vllm-ltr, or discards them if host memory is full. No request is preempted
-    if the memory of all lower levels would not suffice. The run time counts from an admission to
-    the end of a run, and all steps between two passes count as equally long. An iteration in which
-    no request waits does not count among the 100 iterations.
+    to the host, as in vllm-ltr, or discards them if host memory is full. No request is preempted if
+    the memory of all lower levels would not suffice. The run time of a request begins with its
+    admission, and all steps between two scheduling passes are assumed to take equally long.
+    Iterations in which no request waits are not counted by the rule against starvation.
     """
 
     name = "mlfq"
@@ -78,7 +78,7 @@ class MLFQ(LocalScheduler):
         self.params = params
         self._requests: dict[Request, Progress] = {}
         self._waiting = KeptOrder()
-        # sort keys behind those of all other requests, and in front of those of all other requests
+        # places behind (``_back``) and in front of (``_front``) all other requests
         self._back, self._front = count(), count(-1, -1)
         self._iterations = 0
         self._now_s = 0.0
@@ -137,7 +137,7 @@ class MLFQ(LocalScheduler):
                 state.place = next(self._front)
 
     def _count_run(self, state: Progress, now_s: float) -> None:
-        """Add the run time up to now; move the request down a level after each used quantum."""
+        """Add the run time until ``now_s``; after each used quantum, move down a level."""
         steps = max(1, state.steps)
         step_s = (now_s - state.counted_s) / steps
         for _ in range(steps):

@@ -20,28 +20,28 @@ class Niyama(LocalScheduler):
 
     The rules are those of Niyama's code (arXiv 2503.22562, later QoServe; microsoft/sarathi-serve
     @72339db, branch niyama_asplos2026, deadline_scheduler.py and sequence.py). The authors of
-    fairbench had only the abstract of the paper. Niyama calls this sum hybrid prioritization:
-    ``alpha_s=0`` is EDF, and a large value puts the shortest prompt first. With the code's 8 ms per
-    token, a prompt of 650 tokens adds 5 s, which exceeds the differences between the code's
-    interactive deadlines. Niyama also relegates late requests. When the turn of a request comes
-    that has not run yet, it goes behind all other requests if its first token would be late. A
-    relegated request waits while requests arrive that can be in time, so its wait is unbounded;
-    ``relegate=false`` turns this rule off.
+    fairbench had only the abstract of the paper. Niyama calls this order hybrid prioritization:
+    ``alpha_s=0`` is EDF, and a large ``alpha_s`` puts the shortest prompt first. With Niyama's 8 ms
+    per token, a prompt of 650 tokens adds 5 s, more than the differences between interactive
+    deadlines. Niyama also relegates late requests. A request that has not run yet goes behind all
+    other requests if its first token would be late when its turn comes. The wait of a relegated
+    request is unbounded, because requests that can be in time always go first. ``relegate=false``
+    turns relegation off.
 
     If a request only has a deadline for its end, its first-token deadline is this deadline minus
     ``step_s`` x the expected output tokens. In Niyama's code, the user supplies the expected
     output; otherwise, the code assumes 0 (``outputs=none``). ``outputs=history``, from the paper,
     expects the mean plus ``sigmas`` standard deviations over the client's finished requests, and at
     most ``max_new_tokens``. A request without any deadline is due ``default_s`` seconds after its
-    arrival, as in the code's last tier. Prefill times come from the timing profile, or are ``1 /
-    prefill_tok_s`` seconds per token without a profile; Niyama's code uses a moving average over
-    the engine's steps.
+    arrival, as in the last tier of Niyama's code. Prefill times come from the timing profile;
+    without a profile, a prompt token takes ``1 / prefill_tok_s`` seconds. Niyama's code uses a
+    moving average over the engine's steps.
 
-    ``chunks`` are Niyama's dynamic chunks, in engines whose steps mix prompts and outputs: a step
-    computes as many prompt tokens as the slack of the running requests allows (``chunk_budget``).
-    The paper's hints about which request to relegate first are not implemented, as in Niyama's
-    code. The pass stops at the first request that does not fit into memory. A retracted request
-    keeps its place in the order.
+    ``chunks`` turns on Niyama's dynamic chunks in engines whose steps mix prompts and outputs. A
+    step then computes as many prompt tokens as the slack of the running requests allows. The
+    paper's hints about which request to relegate first are not implemented, as in Niyama's code.
+    The pass stops at the first request that does not fit into memory. A retracted request keeps its
+    place in the order.
     """
 
     name = "niyama"
@@ -72,8 +72,8 @@ class Niyama(LocalScheduler):
         self._now_s = 0.0
         # number of output tokens of each request that has run
         self._made: dict[Request, int] = {}
-        # each client's number of finished requests, the sum of their output tokens, and the sum of
-        # the squares
+        # number of each client's finished requests, and the sums of their output tokens and of the
+        # squared output tokens
         self._past: dict[str, tuple[int, float, float]] = {}
         # time in seconds at which each request's first token is due
         self._due_s: dict[Request, float] = {}

@@ -12,11 +12,11 @@ from fairbench.schedulers.params import NoParams
 class PrefillTimeShare(FCFS):
     """Prompts get 40% of a worker's time while requests decode; requests go in queue order.
 
-    Prefill and decoding each have a virtual clock, which advances by duration / share. Work of the
-    kind whose clock is behind runs next; at a tie, decoding runs. After a step of a kind, the clock
-    of the other kind is raised, so that it is behind by at most this step. While only a single kind
-    has work, its steps are free, and both clocks are reset. The simulated SGLang runs an iteration
-    at a time, so measured durations are charged instead of estimates.
+    Prefill and decoding each have a virtual clock, which advances by duration / share. The clock
+    that is behind decides whether prefill or decoding runs next; at a tie, decoding runs next.
+    After a prefill step, the decoding clock is raised to at most one such step behind the prefill
+    clock, and vice versa. While only prefill or only decoding has work, steps are not charged, and
+    both clocks are reset. Measured durations of steps are charged, not estimates.
     """
 
     name = "prefill-share"
@@ -49,7 +49,7 @@ class PrefillTimeShare(FCFS):
 
 
 LEAST, MOST = 0.2, 0.8  # limits on the share of time that prefill gets
-# The share does not change if the quotient of the two pressures differs from 1 by less than this.
+# The share is kept while the ratio of prefill to decoding pressure is within ``DEAD_BAND`` of 1.
 DEAD_BAND = 0.1
 HALF_LIFE_S = 2.0  # seconds in which the share moves half of the way to its target
 MOST_PER_S = 0.05  # largest change of the share per second

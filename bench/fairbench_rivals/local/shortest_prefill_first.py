@@ -15,8 +15,8 @@ class ShortestPrefillFirst(FCFS):
     Requests whose prefix a waiting request will soon cache go last. Requests with equal keys go in
     the order in which they entered the queue. The rules are ``_sort_by_shortest_prefill`` and
     ``shortest_prefill_chunk_limit`` in SGLang's schedule_policy.py, with pages of one token. If
-    waiting requests have less work than the rest of a partly prefilled prompt, this prompt gets a
-    smaller chunk, so that the pass computes all of them. A client with long prompts may starve.
+    waiting requests need less work than the rest of a partly prefilled prompt, its chunk is
+    shortened, so that all these requests fit into the pass. A client with long prompts may starve.
     """
 
     name = "shortest-prefill-first"

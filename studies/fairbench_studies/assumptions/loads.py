@@ -32,7 +32,7 @@ REPLICAS = 4
 # Arrivals at ``FLOOD`` times the rate in the workload file overload a replica for ``FLOOD_S``
 # seconds.
 FLOOD_S, FLOOD = 300.0, 3.0
-# Some overloads last longer, because a single answer takes five minutes.
+# The overloads in ``LONG_FLOODS_S`` last longer, because a single answer takes five minutes.
 LONG_FLOODS_S = {"reasoning.s2": 1200.0}
 MOST_EMPTY = 0.05
 
@@ -79,8 +79,8 @@ def file_rate(cell: str, machine: Machine) -> float:
 def capacity(cell: str, machine: Machine, scheduler: str) -> float:
     """Return how many programs/s per well-behaved client a replica completes under overload.
 
-    Every client sends more than the replica can serve, for at least five minutes. The number of
-    programs that arrived is divided by the time until all of them have finished.
+    Every client sends more than the replica can serve, for at least five minutes. The result is the
+    number of programs that arrived, divided by the time until the last program has finished.
     """
     flood, lasting_s = FLOOD * file_rate(cell, machine), LONG_FLOODS_S.get(cell, FLOOD_S)
     summary = run(cell, machine, scheduler, dp=1, request_rate=flood, duration=lasting_s)
@@ -95,10 +95,10 @@ def two_digits(rate: float) -> float:
 
 
 def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
-    """Return the highest P99 latency (s) under VTC, and the length of the window (s).
+    """Return the highest P99 latency (s) of any seed under VTC, and the length of the window (s).
 
-    The latency is the P99 over well-behaved clients' requests, with the seed that has the highest
-    P99. The latency is infinite if some seed leaves requests unfinished.
+    The P99 covers the requests of all well-behaved clients. The latency is infinite if requests of
+    any run are unfinished.
     """
     worst = window_s = 0.0
     for seed in SEEDS:
@@ -117,7 +117,7 @@ def choose(cell: str, machine: Machine) -> Choice:
     lpm, vtc = (capacity(cell, machine, scheduler) for scheduler in ("lpm", "vtc"))
     low, high = 0, len(MULTIPLES) - 1
     found: dict[int, tuple[float, float]] = {}
-    # Binary search works because latency falls with the load.
+    # Binary search works because latency rises with the load.
     while low < high:
         middle = 0 if not found else (low + high) // 2
         found[middle] = latency_s(cell, machine, two_digits(MULTIPLES[middle] * lpm))

@@ -40,14 +40,14 @@ Seeds = Mapping[str, Mapping[int, Summary]]
 
 
 def column_of(summary: Summary) -> str:
-    """Return the table column of a run, which names the timing profile or the profile's error."""
+    """Return the column heading for a run: another timing profile, or the profile's error."""
     if not summary["timing_profile"].endswith(MEASURED):
         return OTHER
     return LEVELS[float(summary.get("timing_error_pct") or 0.0)]
 
 
 def asked(pair: Pair, runs: Seeds) -> list[Seen]:
-    """Return, for each seed, the value of the metric that the conclusion is about."""
+    """Return, for each seed, the value that a conclusion compares with its threshold."""
     return [
         pair.seen({name: {seed: runs[name][seed]} for name in pair.compared})
         for seed in sorted(runs[pair.above])
@@ -55,12 +55,12 @@ def asked(pair: Pair, runs: Seeds) -> list[Seen]:
 
 
 def competed(pair: Pair, runs: Seeds) -> bool:
-    """Return whether clients competed for service, averaged over the seeds."""
+    """Return whether clients competed for service, on average over the seeds."""
     return contended(runs[name] for name in pair.compared)
 
 
 def sign(pair: Pair, seen: Seen) -> Outcome:
-    """Return whether a seed's value is on the right side of the conclusion's threshold."""
+    """Return the verdict on a conclusion from the value of a single seed."""
     if seen.low is not None and seen.low > pair.flip:
         return Outcome.HOLDS
     reversed_ = seen.high is not None and seen.high < pair.flip
@@ -82,7 +82,7 @@ def shown(pair: Pair, seen: Sequence[Seen]) -> str:
 
 
 def verdict(signs: Mapping[str, Sequence[Outcome]]) -> str:
-    """Return a text that names the profile errors that reverse the conclusion, if any."""
+    """Return a text that names all profile errors that reverse a conclusion."""
     usual = set(signs[AS_IT_IS])
     if len(usual) > 1:
         counts = Counter(signs[AS_IT_IS])

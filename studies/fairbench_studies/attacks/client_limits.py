@@ -3,10 +3,10 @@
     python studies client-limits            # about ten minutes of CPU
     python studies client-limits NAME...    # only the named rows; other rows stay
 
-The table compares runs with and without client limits, with equal seeds, at two loads. At the first
-load, an honest client sends four times as much as each of three equal clients. At the second load,
-all four clients send equally much. The workload is ``judge``, unless a row names another. The
-script writes results/client-limits.csv and the table of the page.
+The table compares runs with and without client limits, with equal seeds, at two loads. Either one
+of four honest clients sends four times as much as each other client, or all four clients send
+equally much. The workload is ``judge``, unless a row names another workload. The script writes
+results/client-limits.csv and the table of docs/appendix/attacks.md.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Served(NamedTuple):
 
 
 def spec_of(name: str, limited: bool, seed: int) -> ExperimentSpec:
-    """Return the experiment of a table row, with client limits or without a gateway."""
+    """Return a table row's experiment, with client limits (``limited``) or without a gateway."""
     scheduler, settings = ROWS[name]
     workload = LONG_QA if LONG_QA in name else "judge"
     flags = {
@@ -111,7 +111,7 @@ def spec_of(name: str, limited: bool, seed: int) -> ExperimentSpec:
 
 
 def served(spec: ExperimentSpec, multiple: float) -> Served:
-    """Return a run's results with four clients, one with ``multiple`` times the others' load."""
+    """Simulate four clients, of which one sends ``multiple`` times the load of any other."""
     workload = attack_workload(spec.workload, "none", HONEST, Stakes(multiple=multiple))
     one = replayed(spec, workload, HONESTLY)
     plans, run = one.client_plans(), simulate_tables(one)
@@ -121,7 +121,7 @@ def served(spec: ExperimentSpec, multiple: float) -> Served:
 
 
 def costs(name: str, seed: int) -> dict[str, float | None]:
-    """Return the results with client limits divided by the results without, for one seed."""
+    """Return results with client limits divided by results without limits, for one seed."""
     without, limited = (spec_of(name, on, seed) for on in (False, True))
     before, after = served(without, 4.0), served(limited, 4.0)
     p95 = None
@@ -138,7 +138,7 @@ def costs(name: str, seed: int) -> dict[str, float | None]:
 
 
 def simulate(names: Sequence[str]) -> list[dict[str, str]]:
-    """Return the rows of the table. Only the named rows are simulated again."""
+    """Return all table rows, of which only the rows in ``names`` are simulated again."""
     known = {row["scheduler"]: row for row in read_rows(TABLE)}
     rows = []
     for name in ROWS:
@@ -168,7 +168,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def main(*names: str) -> None:
-    """Run the simulations, and write the data file and the table in the documentation."""
+    """Simulate the rows in ``names`` or all rows, and write the CSV file and the table."""
     rows = simulate(names or list(ROWS))
     write_rows(TABLE, rows)
     write_tables(PAGE, tables(rows))

@@ -1,4 +1,4 @@
-"""The defences that docs/appendix/attacks.md tests (tenants, defended, limited), and its tables."""
+"""The defences that docs/appendix/attacks.md tests, and functions for the page's tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fairbench_studies.kit.rows import ROOT
 
 PAGE = ROOT / "docs/appendix/attacks.md"
 SEEDS = 5
-LIMITED_SEED = 105  # the limits were designed when all rows without limits were known
+LIMITED_SEED = 105  # first seed of runs with limits, which were designed with earlier seeds
 DEFENDED = (
     *("fair-finish.tenants=tree", "dlpm-hold.tenants=tree"),
     *("dlpm-hold.charge=gpu-time", "engine.load_cap=auto"),
@@ -16,7 +16,7 @@ DEFENDED = (
 D2LPM_TENANTS = ("d2lpm.tenants=tree", "dlpm.tenants=tree")
 LIMITS = ("gateway.client_limit=auto", "gateway.tenants=tree")
 REQUESTS = "gateway.client_requests=64"  # requests in progress: as many as a worker can run
-LOWER = "gateway.client_limit=420000"  # three units of KV memory per client; "auto" gives five
+LOWER = "gateway.client_limit=420000"  # three fifths of the limit that "auto" sets
 RESERVE = "gateway.client_reserve=2"  # keeps capacity for two absent clients
 # The gateway "fcfs" without a saturation detector changes nothing itself, so only the client limits
 # have an effect.

@@ -3,7 +3,7 @@
     python studies memory-attacks            # about two minutes of CPU
     python studies memory-attacks --table    # the tables again, from results/memory-attacks.csv
 
-The script writes results/memory-attacks.csv, with one row per run, and the tables of the page.
+The script writes results/memory-attacks.csv, with one row per run, and the Markdown tables.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def main(*flags: str) -> None:
-    """Run the simulations, and write the data file and the tables in the documentation."""
+    """Simulate the attacks unless ``--table`` is given, and write the CSV file and the tables."""
     if "--table" not in flags:
         write_rows(TABLE, list(simulate()))
     write_tables(PAGE, tables(read_rows(TABLE)))

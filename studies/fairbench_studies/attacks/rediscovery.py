@@ -1,6 +1,6 @@
 """Tests of whether a search finds the known attacks without hints.
 
-If a search finds all known attacks, its results under other schedulers are more trustworthy.
+A search that finds all known attacks is more trustworthy under other schedulers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Sought:
     choice: str
 
 
-# Attacks on one scheduler are listed together, because one search per scheduler looks for them.
+# Known attacks on the same scheduler are listed together: one search looks for all of them.
 SOUGHT = (
     Sought("sybil", "vtc", "identities"),
     Sought("padding-3k", "lpm", "padding_tokens"),
@@ -54,7 +54,7 @@ def loss(harms: Iterable[AttackHarm]) -> float:
 
 
 def is_of_its_kind(behaviour: Behaviour, sought: Sought) -> bool:
-    """Return whether a behaviour makes the defining choice of this known attack and of no other."""
+    """Return whether a behaviour makes the defining choice of one known attack alone."""
     return MAKES & behaviour.changed().keys() == {sought.choice}
 
 

@@ -4,8 +4,8 @@
     python studies attacks-reserve --table    # the table again, from results/attack-reserve.csv
 
 The script runs the known attacks on the workload judge, and five attacks that a search found. The
-results are in results/attack-reserve.csv and in the table of the page. The table has fifteen
-victims, which send as much as the three victims of other tables of the page, so the load per
+results are in results/attack-reserve.csv and docs/appendix/attacks.md. Each run has fifteen
+victims, which together send as much as the three victims of other attack tables, so the load per
 replica is equal.
 """
 
@@ -135,7 +135,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def main(*flags: str) -> None:
-    """Run the simulations, and write the data file and the table in the documentation."""
+    """Simulate the attacks unless ``--table`` is given, and write the CSV file and the table."""
     if "--table" not in flags:
         write_rows(TABLE, simulate())
     write_tables(PAGE, tables(read_rows(TABLE)))

@@ -34,7 +34,7 @@ from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 TABLE = ROOT / "results/attacks.csv"
 FIGURE = ROOT / "plots/attacks.svg"
-FIRST_SEED = 100  # the defences were chosen with seed 0
+FIRST_SEED = 100  # first seed of the runs; the defences were chosen with seed 0
 LIMITED = "limited"
 WIDTH_IN, HEIGHT_IN = 14.0, 7.2
 GATEWAY = ("--scheduler", "llm-d+fcfs", "--saturation", "concurrency", "--gateway")
@@ -89,8 +89,8 @@ ROWS: Mapping[str, Sequence[str]] = {
         )
     },
 }
-# A run's length is a multiple of the attack's period, so that the attacker sends as much as its
-# honest twin.
+# A run's length is a multiple of the attack's period, so that the attacker sends as much as an
+# honest client would.
 ATTACKS: Mapping[float, Sequence[str]] = {
     100.0: (
         *("sybil", "fresh-names", "padding-3k", "padding-20k", "victims-prefix", "small-requests"),
@@ -176,7 +176,7 @@ def draw(rows: Sequence[Row]) -> None:
 
 
 def main(*folders: str) -> None:
-    """Update the table from the folder of runs, if given, and write the picture and the page."""
+    """Update the CSV file from a folder of runs, if given; write the picture and the table."""
     if folders:
         write_rows(TABLE, simulate(Path(folders[0])))
     rows = read_rows(TABLE)

@@ -5,8 +5,8 @@
 
 The script writes results/tables/deadlines.csv (means over seeds, with rows for each scheduler) and
 plots/deadlines.svg. For each load, the figure shows the fraction of requests that meet their
-deadlines, for the worst well-behaved client and for the heavy client. Another sweep file with the
-same workload, but other schedulers, may be given as ``SWEEP.toml``.
+deadlines: for the heavy client, and for the well-behaved client with the lowest fraction. Another
+sweep file with the same workload, but other schedulers, may be given as ``SWEEP.toml``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TABLE = ROOT / "results/tables/deadlines.csv"
 FIGURE = ROOT / "plots/deadlines.svg"
 CAPACITY = 0.37  # conversations/s of each client at which lpm saturates a replica
 KEPT = 0.9  # a client collapses if a smaller fraction of its requests meets the deadlines
-ORDER = (  # schedulers that come first in tables; all others follow in order of names
+ORDER = (  # schedulers that come first in tables; other schedulers follow by name
     *("fcfs", "priority", "vtc", "dlpm", "dlpm-edf", "dlpm-edf within=credit"),
     *("edf-textbook", "edf", "edf-dlpm", "niyama"),
 )
@@ -108,7 +108,7 @@ def curves(store: Path, sweep: Path) -> Curves:
 
 
 def collapse(curve: Mapping[float, Mapping[str, float]]) -> str:
-    """Return the load, interpolated, at which the worst client collapses (see ``KEPT``)."""
+    """Return the interpolated load at which the worst client's on-time fraction is ``KEPT``."""
     loads = list(curve)
     for before, after in pairwise(loads):
         high, low = curve[before]["kept_worst"], curve[after]["kept_worst"]

@@ -56,7 +56,7 @@ def run(workload: str, scheduler: str, form: str, seed: int) -> dict[str, Any]:
 
 
 def points(workloads: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, str, str, int]]:
-    """Yield the runs of the table: separate workers, and all schedulers on colocated replicas."""
+    """Yield runs of ``OURS`` on separate workers, and of all schedulers on colocated replicas."""
     for workload, seed in product(workloads, seeds):
         yield workload, OURS, ratio(workload), seed
         for scheduler in SCHEDULERS:
@@ -64,7 +64,7 @@ def points(workloads: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str
 
 
 def table(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
-    """Yield a row per workload and colocated scheduler, with only the seeds in ``UNSEEN``."""
+    """Yield a row per workload and colocated scheduler, from runs with the seeds in ``UNSEEN``."""
     found = {tuple(row[name] for name in KEY): row for row in rows}
     for workload, scheduler in product(WORKLOADS, SCHEDULERS):
         keys = [(OURS, ratio(workload)), (scheduler, COLOCATED)]

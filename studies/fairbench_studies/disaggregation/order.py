@@ -2,11 +2,11 @@
 
     python studies disaggregation-order results.csv
 
-results.csv is ``comparison/pd_ratio/csv_data/results.csv`` of the repository dstackai/benchmarks at
-06c957ab: SGLang with gpt-oss-120b, TP 2, on 8 x H200, 500 requests at a fixed concurrency. The
-script takes ten seconds of CPU, and writes results/tables/disaggregation-order.csv. For each metric
-and each combination of prompt and output length, the table counts the pairs of ratios that the
-simulation ranks as measured.
+results.csv is ``comparison/pd_ratio/csv_data/results.csv`` of dstackai/benchmarks @06c957ab. In
+each measured run, SGLang served gpt-oss-120b (TP 2) on 8 x H200, with 500 requests at a fixed
+concurrency. The script takes ten seconds of CPU, and writes
+results/tables/disaggregation-order.csv. For each metric and each combination of prompt and output
+length, the table counts the pairs of ratios that the simulation ranks in the measured order.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Points = Mapping[Shape, Mapping[str, Values]]
 
 
 def measured(file: Path) -> Points:
-    """Return the measured values for the ratios that are compared."""
+    """Return the measured metrics by load, for each ratio in ``RATIOS``."""
     found: dict[Shape, dict[str, Values]] = defaultdict(dict)
     for row in read_rows(file):
         ratio = f"{row['prefill']}:{row['decode']}"
@@ -98,7 +98,7 @@ def simulated(shape: Shape, ratio: str, answer: float) -> Values:
 
 
 class Agreement(NamedTuple):
-    """The number of pairs of ratios that measurements rank, and that simulations rank alike."""
+    """The number of pairs of ratios, and how many of the pairs the simulation ranks as measured."""
 
     pairs: int
     alike: int

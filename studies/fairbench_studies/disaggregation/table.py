@@ -65,7 +65,7 @@ def measured(
     flags: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Simulate scenario s1 on the cluster of ``flags`` and ``settings``. Return the table row."""
+    """Simulate scenario s1 on the cluster of ``flags`` and ``settings``; return a table row."""
     own = {"workload": workload, "scenario": "s1", "scheduler": scheduler, "seed": seed}
     summary = simulate(resolve({**own, **flags}, settings)).summary
     return {
@@ -83,7 +83,7 @@ Found = Mapping[Configuration, Sequence[Row]]
 def complete(rows: Sequence[Row]) -> Found:
     """Return the configurations that have a run for each seed of their colocated runs.
 
-    A workload and scheduler that ran only on colocated replicas are left out.
+    Pairs of a workload and a scheduler that ran only on colocated replicas are left out.
     """
     runs: dict[Configuration, list[Row]] = {}
     for row in sorted(rows, key=lambda row: int(row["seed"])):
@@ -104,8 +104,8 @@ def _seeds(rows: Sequence[Row]) -> list[str]:
 def table(found: Found) -> Iterator[dict[str, str]]:
     """Yield a row per configuration, with means over seeds.
 
-    Throughput is relative to colocated replicas. Fair shares are left out for vLLM, whose simulated
-    engine counts a request as served from its prefill on.
+    Throughput is relative to colocated replicas. Fair shares are left out for vLLM, because its
+    simulated engine counts a request as served from the prefill on.
     """
     for (workload, scheduler, form), rows in found.items():
         base = found[workload, scheduler, COLOCATED]
@@ -124,7 +124,7 @@ def table(found: Found) -> Iterator[dict[str, str]]:
 
 
 def _cell(pairs: Sequence[tuple[Row, Row]], name: str, unit: float) -> str:
-    """Return mean and interval as text, in bold if runs differ significantly from colocated."""
+    """Return mean and interval as text, in bold if the change from colocated is significant."""
     known = [(float(one[name]), float(was[name])) for one, was in pairs if one[name] and was[name]]
     if not known:
         return "-"
@@ -153,7 +153,7 @@ def draw(found: Found) -> None:
             axes.set_title(workload, fontsize=9)
             axes.set_yticks(range(len(schedulers)), schedulers)
             axes.set_ylim(len(schedulers) - 0.5, -0.5)
-        # The legend comes from the panel with the most forms, because some workloads lack forms.
+        # Some workloads lack cluster forms, so the legend comes from the panel with the most forms.
         fullest = max(row, key=lambda axes: len(axes.get_legend_handles_labels()[1]))
         caption(figure, "P50 latency of well-behaved clients, s", PROVENANCE, fullest)
         save(figure, [FIGURE])

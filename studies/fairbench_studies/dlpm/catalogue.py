@@ -69,7 +69,7 @@ class PaperFigure:
         return self.name if self.preset is None else f"{self.name}-{self.preset}"
 
     def plot(self, folder: Path, output: Path, formats: Sequence[str]) -> list[Path]:
-        """Draw the runs in ``folder``. Write the pictures and the numbers behind them.
+        """Draw the runs in ``folder``. Write the pictures of a figure, and the drawn numbers.
 
         Returns the paths of the written files. Raises DataError if the folder cannot be read or
         belongs to another figure, and UsageError if a file cannot be written.

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILE = "timings.json"
-QUEUE = 200  # queued requests while the number of replicas varies ([DLPM] Fig. 4)
-REPLICAS = 8  # replicas while the queue length varies
+QUEUE = 200  # queued requests in runs with different numbers of replicas ([DLPM] Fig. 4)
+REPLICAS = 8  # number of replicas in runs with different queue lengths
 
 BASIS = ("timing_profile", "host", "seed", "rounds")
 PARTS = {
@@ -49,7 +49,7 @@ class Timings:
 
 
 def read_timings(folder: Path) -> Timings:
-    """Read measured costs from a folder. Raises DataError if they cannot be read."""
+    """Read measured costs from a folder. Raises DataError if the costs cannot be read."""
     path = folder / FILE
     content = read_json(path)
     try:
@@ -59,7 +59,7 @@ def read_timings(folder: Path) -> Timings:
 
 
 def write_values(path: Path, timings: Timings) -> None:
-    """Write measured costs as CSV. Each row repeats the machine, the seed and the rounds."""
+    """Write measured costs as CSV. Each row also has the machine, the seed and the rounds."""
     basis = {key: getattr(timings, key) for key in BASIS}
     write_rows(path, [basis | row for row in rows(timings)])
 

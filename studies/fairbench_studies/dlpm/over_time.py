@@ -27,7 +27,7 @@ INTERVALS = 40
 class Measure(NamedTuple):
     """A metric over time, drawn as a row of panels.
 
-    ``of`` takes a run and the edges of intervals (s), and returns shape (clients, intervals).
+    ``of`` computes the metric for a run and interval edges (s), shape (clients, intervals).
     """
 
     label: str

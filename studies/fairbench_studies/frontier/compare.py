@@ -22,7 +22,7 @@ LEAST = 1e-9  # value that replaces 0 before a logarithm is taken
 class Relation(StrEnum):
     """Whether fair-finish dominates a rival scheduler pair in a configuration.
 
-    Only the primary measures decide.
+    Only the primary measures decide about dominance.
     """
 
     DOMINATES = "dominates"
@@ -36,7 +36,7 @@ class Mark(StrEnum):
 
     BETTER = "+"
     NOT_WORSE = "="
-    A_LITTLE_WORSE = "=!"  # worse, but by at most the margin
+    A_LITTLE_WORSE = "=!"  # fair-finish is significantly worse, but by at most the margin
     WORSE = "!"
     OPEN = "?"
 
@@ -50,7 +50,7 @@ class Compared(NamedTuple):
     relations: Mapping[Cell, Relation]
 
     def count(self, relation: Relation) -> int:
-        """Return the number of configurations in which the given relation holds."""
+        """Return the number of configurations in which ``relation`` holds."""
         return sum(one is relation for one in self.relations.values())
 
 
@@ -124,13 +124,13 @@ def seed_gains(
 
 Key = tuple[Configuration, str]
 Bounds = Mapping[Configuration, tuple[frozenset[str], frozenset[str]]]
-"""Sets of measures with only a lower bound, by rival: fair-finish's set, and the rival's set."""
+"""Measures with only a lower bound, by rival: those of fair-finish, and those of the rival."""
 
 
 def _marks(
     estimates: Mapping[Key, Estimate], bounds: Bounds, margin: float, level: float
 ) -> Mapping[Key, Mark]:
-    """Test each question as a family, with Holm's correction over rivals and measures.
+    """Test each question with Holm's correction over all rivals and measures.
 
     A value that is only a lower bound, such as a censored latency, never counts in favour of its
     scheduler.

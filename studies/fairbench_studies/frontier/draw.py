@@ -36,8 +36,8 @@ def draw(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
     """Draw a panel of latencies and a panel of minimum fair shares for each configuration.
 
     A hollow marker shows a scheduler pair that another pair dominates. A panel of minimum fair
-    shares, or of service relative to the limit, is left out if all its values are 100%. Many
-    configurations share panels, which show ratios to the best value in a configuration.
+    shares, or of service relative to the limit, is left out if all its values are 100%. More than
+    ``MOST_CELLS`` configurations share panels of ratios to each configuration's best value.
     """
     cells = list(found)
     if len(cells) > MOST_CELLS:
@@ -83,7 +83,7 @@ MEASURES = {
     "share": "min. fair share,\nparts of the largest",
     "limit": "service,\nparts of the limit",
 }
-# ``OFFSETS`` separates the published, capped and tuned form of a pair vertically, in rows.
+# ``OFFSETS`` moves the markers of a pair's forms up or down by a fraction of a row.
 OFFSETS = {PUBLISHED: 0.24, CAPPED: 0.0, TUNED: -0.24}
 
 
@@ -114,7 +114,7 @@ def _together(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
 def _ratios(found: Outcomes, configuration: Configuration, measure: str) -> list[float]:
     """Return a measure in each configuration, divided by the best value of any scheduler pair.
 
-    Fractions of the limit are returned undivided, because every pair has the same limit.
+    Fractions of the limit are not divided, because the limit is the same for every pair.
     """
     best = max if measure == "share" else min
     return [

@@ -41,7 +41,7 @@ class Cell(BaseModel):
     """A workload in a scenario, with its seeds in the order of the runs.
 
     ``full`` is the default number of seeds, and ``quick`` is the number with ``--quick``. Settings
-    were tuned only on cells of the part ``development``, and never on seeds of the part ``test``.
+    were tuned only in configurations of the part ``development``, never on ``test`` seeds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -100,8 +100,8 @@ class Frozen(BaseModel):
 def frozen(preset: str | None = None) -> Frozen:
     """Return the study's scheduler pairs, settings, workloads and seeds under a preset.
 
-    The frozen file was fixed before the first test run, so that no result could influence the
-    choices. Raises UsageError if the preset has no frozen file.
+    Frozen files were complete before the first test run. Raises UsageError if the preset has no
+    frozen file.
     """
     file = _file(preset)
     return Frozen.model_validate(read_toml(files(__package__) / file, file))

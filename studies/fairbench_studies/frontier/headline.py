@@ -17,11 +17,11 @@ RIVALS = tuple(Configuration(pair, PUBLISHED) for pair in ("d2lpm", "preble"))
 class Claimed(NamedTuple):
     """The main claim for one configuration and rival.
 
-    The claim says that fair-finish's throughput is at most a margin below the rival's, and that its
-    P99 is lower. ``service``, ``output`` and ``makespan`` are factors by which fair-finish is
-    better. ``p_service`` is the p-value of the hypothesis that fair-finish's service is lower by
-    the margin or more, after Holm's correction over all rows. ``p99_s`` holds the P99 latencies of
-    fair-finish and of the rival in seconds, or NaN if there are too few latencies.
+    The claim says that fair-finish's throughput is at most ``margin`` lower than the rival's
+    throughput, and that fair-finish has a lower P99. ``service``, ``output`` and ``makespan`` are
+    factors by which fair-finish is better. ``p_service`` is the p-value, after Holm's correction
+    over all rows, of the hypothesis that fair-finish's service is lower by at least the margin.
+    ``p99_s`` holds the P99 latencies (s) of fair-finish and the rival, NaN if too few are known.
     """
 
     cell: Cell

@@ -36,15 +36,14 @@ class Measured(NamedTuple):
     """The measures of a run that was long enough for all programs to finish.
 
     - ``to_90_s`` and ``to_100_s`` are the times (s) until 90% and 100% of the programs that arrived
-      in warm-up and window had finished. If too few programs finished, the end of the run is a
-      lower bound.
+      in warm-up and window had finished. If too few programs finished, both times are lower bounds.
     - ``p95_s`` is the mean of the well-behaved clients' P95 latencies, or NaN if a P95 falls on
       refused requests.
     - ``served`` is the lowest fraction of its demand that a well-behaved client received in the
       window.
-    - ``share`` is the lowest ratio of a client's service to its max-min fair share of the highest
-      total service under any scheduler pair.
-    - Rates are in tokens/s. All rates except ``computed_tok_s`` count cached input.
+    - ``share`` is the lowest ratio of a client's service to its fair share, which is a max-min
+      share of the highest total service under any scheduler pair.
+    - The rates ``*_tok_s`` are in tokens/s. All rates except ``computed_tok_s`` count cached input.
     - ``worst_minute`` is the lowest fraction of its fair share that a client got in any minute.
     - ``limit`` is the service as a fraction of the most that any scheduler could give in the
       window.
@@ -112,7 +111,7 @@ FAIRNESS = tuple(number / 10 for number in range(11))
 def limit_curve(run: StoredRun) -> tuple[float, ...]:
     """Return the highest possible service at each minimum fair share in ``FAIRNESS``.
 
-    Each value is divided by the highest possible service without a fairness requirement. The result
+    Each value is divided by the highest possible service without a fairness requirement. The tuple
     is empty if the highest possible service is unknown.
     """
     tables, stored = read_tables(run), run.summary

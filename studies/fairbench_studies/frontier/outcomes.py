@@ -44,7 +44,7 @@ def outcomes(runs: Mapping[Point, StoredRun]) -> Outcomes:
                 {seed: one for seed, one, _ in of},
                 [latencies[str(run.path)] for _, _, run in of],
                 frozenset().union(*(bounds(run.summary) for _, _, run in of)),
-                # All runs of a configuration have the same load, and therefore the same curve.
+                # All runs of a configuration have the same load and so the same ``limit_curve``.
                 () if number else limit_curve(of[0][2]),
             )
             for number, (configuration, of) in enumerate(here.items())

@@ -1,7 +1,7 @@
 """Tests of fair-finish against a rival, paired by seed and corrected for multiple comparisons.
 
 A gain is the logarithm of a ratio, positive if fair-finish is better. Gains are computed seed by
-seed, because runs with the same seed have the same load. The tests are about the mean gain over
+seed, because runs with the same seed have the same load. Each test concerns the mean gain over the
 configurations, which were chosen in advance. The variance of the mean gain comes only from the
 differences between seeds, because the gains of different configurations may really differ.
 """
@@ -32,7 +32,7 @@ class Estimate(NamedTuple):
         return exp(self.gain)
 
     def interval(self, level: float) -> tuple[float, float]:
-        """Return the factor's interval, which is (0, infinity) if there are too few seeds."""
+        """Return the confidence interval of ``factor``, or (0, infinity) with too few seeds."""
         if not self.degrees:
             return 0.0, inf
         reach = quantile(1 - level / 2, self.degrees) * self.error

@@ -39,7 +39,7 @@ AXES = SWEEP.with_suffix(".csv")
 LEVERS = SWEEP.with_name("frontier-levers.csv")
 DEFAULT, CAPPED = "default", "capped as it is"
 RIVALS = ("d2lpm", "preble-dlpm", "preble")
-EVERYWHERE = ("tot s1", "judge s1", "long-qa s2")  # where parts of fair-finish were switched off
+EVERYWHERE = ("tot s1", "judge s1", "long-qa s2")  # configurations of the ablation runs
 SHOWN = {"to_90_s": "90%", "p95_s": "P95", "service_tok_s": "service"}
 KEPT = ("to_90_s", "to_100_s", "p95_s", "served", "service_tok_s", "output_tok_s")
 
@@ -67,7 +67,7 @@ def _point(spec: ExperimentSpec) -> Point:
 
 
 def factors(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
-    """Return, as text by measure, the factor by which the first outcome of a pair is better.
+    """Return as text, for each measure, the factor by which the first outcome of a pair is better.
 
     Factors are geometric means over the pairs of outcomes.
     """
@@ -101,7 +101,7 @@ def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
         pairs = [
             (whole[cell][ours()], without)
             for cell, here in cells.items()
-            # Each outcome is that of fair-finish with one of its parts switched off.
+            # ``without`` is the outcome of fair-finish with one of its parts switched off.
             for without in here.values()
             if str(cell) in EVERYWHERE and ours() in whole.get(cell, {})
         ]

@@ -57,7 +57,7 @@ class Plan:
     def identities(self) -> Mapping[str, list[Point]]:
         """The planned runs, keyed by the identity of their experiments.
 
-        Several forms of a scheduler pair may share an experiment.
+        Forms of a scheduler pair with equal settings share an experiment.
         """
         found: dict[str, list[Point]] = {}
         for point, spec in self._points:
@@ -86,7 +86,7 @@ class Plan:
         }
 
     def left(self, folder: Path) -> Filling:
-        """Find the runs that the folder lacks. Create the folder if it does not exist.
+        """Find the planned runs that ``folder`` lacks; create ``folder`` if it does not exist.
 
         Missing runs are sorted by part (test first) and then by seed, so that an interrupted study
         has complete seeds.

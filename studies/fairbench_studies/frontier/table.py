@@ -25,7 +25,7 @@ from fairbench_studies.frontier.outcomes import of_part
 from fairbench_studies.kit.rows import write_rows
 
 WIDTH = 100
-COLUMNS = {  # heading in the table of factors for each field of ``Measured``
+COLUMNS = {  # heading of each field of ``Measured`` in the table of fair-finish's factors
     "to_90_s": "90%",
     "to_100_s": "100%",
     "p95_s": "P95",
@@ -53,7 +53,7 @@ def against(compared: Sequence[Compared], ours: Configuration) -> list[str]:
 
 
 def explanation(frozen: Frozen, cells: int) -> list[str]:
-    """Return an explanation of the table that ``against`` returns."""
+    """Return the lines that explain the numbers and marks of fair-finish's table against rivals."""
     points = (
         f"Numbers are factors by which {frozen.ours} as published beats the rival: means over "
         f"{cells} configurations.",

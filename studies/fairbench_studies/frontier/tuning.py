@@ -1,15 +1,15 @@
-"""The trials by which the frontier study's scheduler pairs were tuned, and the rule of choice.
+"""Tuning trials of the frontier study's scheduler pairs, and the rule that chooses a trial.
 
     fairbench sweep results/tables/frontier-tuning.toml
     python studies frontier-tuning results/runs/frontier-tuning [PRESET]
 
-The script writes results/frontier-tuning.csv, with a row per trial. A row has the time to 90%
-completion and the P95 latency of the well-behaved clients, as geometric means over the development
-configurations.
+The script writes results/frontier-tuning.csv, with a row per trial. A row has geometric means over
+the development configurations: the time to 90% completion, and the P95 latency of the well-behaved
+clients.
 
 For each scheduler pair, the rule chooses the trial with the lowest P95 latency among the trials
-whose time is within a margin of the pair's best time. The chosen trials are stored in frozen.toml.
-With a PRESET such as dlpm-paper, the names of all files end in the preset's name.
+whose time to 90% completion is at most a margin above the pair's shortest time. The chosen trials
+are stored in frozen.toml. With a PRESET such as dlpm-paper, file names end in PRESET.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def chosen(found: dict[Trial, Means], margin: float) -> dict[str, Trial]:
 
 
 def main(folder: str, preset: str | None = None) -> None:
-    """Read the folder with the runs, and write the table of trials."""
+    """Read the runs in ``folder``, and write a CSV file with a row per tuning trial."""
     name = f"{NAME}-{preset}" if preset else NAME
     found = trials(Path(folder), name)
     picked = chosen(found, frozen(preset).margin)

@@ -13,7 +13,7 @@ from fairbench_studies.kit.parts import COUNTED, Claim, Part, score, total
 from fairbench_studies.kit.rows import write_rows
 
 NOT_RUN = "not run"
-HERE = "here"  # heading of the results column, if claims are judged in only one setting
+HERE = "here"  # heading of the results column, if there is only one setting
 UNDER = "holds under"
 RULE = (
     "A part is one statement of a claim. A direction *holds* or is *reversed* if the 95% interval "

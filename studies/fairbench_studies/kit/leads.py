@@ -46,7 +46,7 @@ class ServiceHistory(NamedTuple):
         return self.served[first - 1 : after]
 
     def span(self, start_s: float, end_s: float) -> tuple[int, int]:
-        """Return the first index from ``start_s`` on, and the first index after ``end_s``."""
+        """Return the half-open index range of the instants from ``start_s`` to ``end_s``."""
         first = int(np.searchsorted(self.times, start_s))
         return first, int(np.searchsorted(self.times, end_s, "right"))
 

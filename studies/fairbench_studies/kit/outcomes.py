@@ -2,7 +2,7 @@
 
 A claim that one scheduler exceeds another holds if the 95% interval of the paired difference lies
 above a threshold. The claim is reversed if the interval lies below the threshold, and inconclusive
-if the interval contains the threshold. With a single seed, the difference replaces the interval.
+if the interval contains the threshold. With a single seed, the difference itself is compared.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def compared(
 def exceeds(
     less: Iterable[float], more: Iterable[float], flip: float = 1.0, *, is_ratio: bool = True
 ) -> Seen:
-    """Judge plain numbers like ``compared``, with NaN and infinity as unknown values."""
+    """Judge whether ``more`` exceeds ``less``; NaN and infinity stand for unknown values."""
     first, second = (
         [Value(one if isfinite(one) else None) for one in side] for side in (less, more)
     )

@@ -1,7 +1,7 @@
 """A claim of a paper, and the statements ("parts") into which it is split for judging.
 
 A claimed direction *holds*, is *reversed*, or is *inconclusive*, which does not count as a failure.
-A claimed number *holds* if the simulated number is near it, and is *off* otherwise. A part is *not
+A claimed number *holds* if the simulated number is near, and is *off* otherwise. A part is *not
 contended* if clients never competed for service, and *not testable* if the paper says too little.
 """
 
@@ -19,18 +19,18 @@ from fairbench.results.summary import Value
 from fairbench_studies.kit.outcomes import Outcome, Seen, exceeds, joined
 
 COUNTED = (Outcome.HOLDS, Outcome.REVERSED, Outcome.OFF, Outcome.INCONCLUSIVE)
-"""The verdicts that count as tested, from best to worst."""
+"""The verdicts with which a part counts as tested, from best to worst."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """A statement of a claim, and the verdict on it.
 
-    ``ours`` reports the numbers that fairbench found. ``beside`` holds verdicts, which are reported
-    but not counted, by measures that the paper does not use. ``elsewhere`` names the
-    configurations in which the statement does not hold. ``under`` holds the verdict under each
-    reading of an unclear point of the paper. ``interval`` is the 95% interval of the number that
-    decides the verdict; ``interval`` is empty if several numbers decide.
+    ``ours`` is fairbench's result as text. ``beside`` holds verdicts, which are reported but not
+    counted, by measures that the paper does not use. ``elsewhere`` names the configurations in
+    which the statement does not hold. ``under`` holds the verdict under each reading of an unclear
+    point of the paper. ``interval`` is the 95% interval of the number that decides the verdict, or
+    "" if several numbers decide.
     """
 
     text: str
@@ -106,7 +106,7 @@ def rising(
 ) -> Part:
     """Judge whether each list of values in ``sides`` exceeds the previous list.
 
-    The part holds if each list exceeds the previous list, and is reversed if any comparison is.
+    The part holds if the lists ascend, and is reversed if any list falls below the previous list.
     ``form`` is a format string for the means over seeds, such as ``FCFS {1:.0f}, VTC {0:.0f}``.
     """
     pairs = [([*less], [*more]) for less, more in pairwise([[*side] for side in sides])]

@@ -1,7 +1,7 @@
 """The metrics of each seed in ``results/seeds/NAME.csv``, from which claims are judged.
 
 A row holds a run's settings, the metrics that verdicts use, and values derived from the run's
-records, such as response times over time. The rows are sufficient to judge claims without the runs.
+records, such as response times over time. Claims can be judged from the rows alone.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ VARIED = (
     "settings.dlpm.join", "settings.d2lpm.worker_quantum", "settings.engine.max_total_tokens",
     "settings.engine.batch_is_full",
 )  # fmt: skip
-"""The settings, besides ``PLACE``, that may differ between the experiments of judged runs."""
+"""The settings, besides those in ``PLACE``, in which experiments of judged runs may differ."""
 MOST_ROWS = 400  # largest number of rows per file, to keep files small
 DIGITS = 7  # significant digits of a derived value
 
@@ -56,7 +56,7 @@ class JudgedRun(StoredRun):
 
 
 def derived(run: StoredRun, name: str, derive: Callable[[], Any]) -> Any:
-    """Return a value derived from a run's records, and cache the value if the run can."""
+    """Return a value derived from a run's records, and cache the value in a ``JudgedRun``."""
     if not isinstance(run, JudgedRun):
         return derive()
     if name not in run.derived:
@@ -73,7 +73,7 @@ def _rounded(value: Any) -> Any:
 
 
 def keeping(cells: Iterable[SchedulerResults]) -> list[SchedulerResults]:
-    """Return results whose runs cache derived values, so that ``write_seeds`` can store them."""
+    """Return results whose runs cache derived values, which ``write_seeds`` then stores."""
     return [replace(cell, runs=tuple(map(_keeping, cell.runs)), known=None) for cell in cells]
 
 

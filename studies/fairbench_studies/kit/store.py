@@ -13,8 +13,8 @@ from fairbench.execute.simulations import FailedPoint, SimulationJob, jobs_left,
 from fairbench.execute.tasks import RunContext
 from fairbench.results.store import SweepStore
 
-# ``SECONDS_PER_RUN`` and ``SECONDS_PER_REQUEST`` estimate the CPU time of a simulation. Both
-# numbers were measured with the bundled workloads.
+# ``SECONDS_PER_RUN`` and ``SECONDS_PER_REQUEST`` estimate the CPU time of a simulation, and were
+# measured with the bundled workloads.
 SECONDS_PER_RUN, SECONDS_PER_REQUEST = 0.5, 3e-4
 
 
@@ -54,10 +54,10 @@ def fill_store(
 
 
 def filling(sweep: Sweep, folder: Path, specs: Sequence[ExperimentSpec] | None = None) -> Filling:
-    """Find the runs of a sweep that the folder lacks. Create the folder if it does not exist.
+    """Find the runs of a sweep that ``folder`` lacks; create ``folder`` if it does not exist.
 
-    Runs of an earlier version of the sweep are reused. ``specs`` are the sweep's experiments; if
-    ``specs`` is None, they are computed from the sweep.
+    Finished runs of an earlier version of the sweep are kept. ``specs`` are the sweep's
+    experiments; if ``specs`` is None, they are computed from the sweep.
     """
     specs = points(sweep) if specs is None else specs
     if not folder.exists():

@@ -32,7 +32,7 @@ class Tally:
 
     @property
     def holds(self) -> int:
-        """The number of configurations in which the claim holds by this measure."""
+        """The number of configurations in which the claim holds by the tally's measure."""
         return len(self.where(Outcome.HOLDS))
 
     @property
@@ -53,9 +53,9 @@ class Tally:
     def outcome(self) -> Outcome:
         """Return the joint verdict of all configurations in which clients competed.
 
-        The joint verdict is "holds" if at least half of the configurations have the verdict "holds"
-        and at least four times as many have the verdict "holds" as "reversed". For the joint
-        verdict "reversed", both words are exchanged in this rule.
+        The joint verdict is "holds" if at least half of the configurations have the verdict
+        "holds", and if "holds" is at least four times as frequent as "reversed". The rule for a
+        joint verdict "reversed" is the same with "holds" and "reversed" exchanged.
         """
         if not self.counted:
             return Outcome.UNCONTENDED
@@ -106,7 +106,7 @@ def _ratio(seen: Seen) -> str:
 
 
 def decided(there: int, of: int) -> Outcome:
-    """Return the verdict on a statement that holds in ``there`` of ``of`` configurations."""
+    """Return the verdict on a statement that holds in ``there`` configurations out of ``of``."""
     if not of:
         return Outcome.UNCONTENDED
     if there >= MOST * of:
@@ -115,7 +115,7 @@ def decided(there: int, of: int) -> Outcome:
 
 
 def part_of(text: str, tallies: Sequence[Tally], ours: str = "") -> Part:
-    """Return a part of a claim, judged by the first tally; further tallies are only reported."""
+    """Return a claim's part. The first of ``tallies`` decides; other tallies are only reported."""
     first, *beside = tallies
     # The verdict of the part already says "holds", so the text omits it.
     counted = first.score.removeprefix(f"{Outcome.HOLDS} ")

@@ -78,8 +78,8 @@ def max_service_spread(trace: Trace, weights: ServiceWeights) -> float:
     """Return the largest difference between two clients' cumulative service until the last arrival.
 
     A measured run has only the times of each request's first and last token. As in VTC-artifact
-    (192c2e2, plot_6.2_work_diff.py), a request's service is therefore spread evenly between the two
-    times. After the last arrival, the difference would only reflect which client's queue is longer.
+    (192c2e2, plot_6.2_work_diff.py), a request's service is spread evenly from its first to its
+    last token. Service after the last arrival would only show which client's queue is longer.
     """
     served = trace.finished
     start = (trace.req_time_s + trace.first_token_latency_s)[served]

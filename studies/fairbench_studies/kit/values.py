@@ -57,7 +57,7 @@ def schedulers(cells: Iterable[SchedulerResults]) -> list[str]:
 
 
 def row_of(cell: SchedulerResults, metrics: Sequence[str], **more: Any) -> dict[str, Any]:
-    """Return a CSV row: a configuration's name, ``more`` fields, and metrics with intervals."""
+    """Return a CSV row: a configuration's name, the fields ``more``, and metrics with intervals."""
     row = {key: cell.combined[key] for key in ("workload", "scenario", "dp", "scheduler")} | more
     for metric in metrics:
         found = value_of(cell, metric)
@@ -83,7 +83,7 @@ def label_on(scheduler: str, replicas: Iterable[int]) -> str:
 def plot_rows(
     axes: Axes, rows: Sequence[dict[str, Any]], x: str, metric: str, scheduler: str
 ) -> None:
-    """Plot a scheduler's metric over ``x`` with intervals. Open markers show lower bounds."""
+    """Plot a scheduler's metric over column ``x`` with intervals. Open markers are lower bounds."""
     style = scheduler_style(scheduler)
     mine = [row for row in rows if row["scheduler"] == scheduler and row[metric] is not None]
     ends = {row[x]: (row[metric], row[f"{metric}_low"], row[f"{metric}_high"]) for row in mine}

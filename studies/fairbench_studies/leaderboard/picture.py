@@ -41,7 +41,7 @@ DIGIT_POINTS = 5.6  # width of a digit of 8-point type in points
 
 
 class View(NamedTuple):
-    """A plot of the leaderboard: ranges of x and y, and position and size in inches."""
+    """A plot of the leaderboard: its ranges of x and y, its position, and its size in inches."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -51,7 +51,7 @@ class View(NamedTuple):
     high: float
 
     def shows(self, point: Point) -> bool:
-        """Return whether the view contains a point."""
+        """Return whether a point lies within the view's ranges of x and y."""
         return self.x[0] < point.service < self.x[1] and self.y[0] < point.share < self.y[1]
 
 
@@ -127,14 +127,14 @@ def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, 
     """Place the numbers in a view so that they cover neither markers nor each other.
 
     Yields the position of a number (in typographic points from the lower left corner), the number,
-    and whether a line joins the number to its marker. Points of the enlarged view have no number in
-    the full view.
+    and whether a line joins the number to its marker. In the full view, points of the dense region
+    ``CLOSE`` have no number.
     """
     wide, high = POINTS * view.wide, POINTS * view.high
     spots = {
         number: (
             wide * (point.service - view.x[0]) / _size(view)[0],
-            # Boxes measure y from the top of the picture.
+            # In a ``Box``, y is measured from the top.
             high * (view.y[1] - point.share) / _size(view)[1],
         )
         for number, point in enumerate(points, 1)

@@ -31,7 +31,7 @@ Values = dict[str, dict[str, float]]
 
 
 def values(name: str) -> Values:
-    """Return the mean of a metric over seeds, for each row and configuration."""
+    """Return a metric's mean over seeds, for each leaderboard row and configuration."""
     found: defaultdict[str, defaultdict[str, list[float]]]
     found = defaultdict(lambda: defaultdict(list))
     for row in read_rows(TABLE):
@@ -67,7 +67,7 @@ def ranks() -> str:
 
 
 def main(*stores: str) -> None:
-    """Write the file from the folders of runs, if given, then the picture and the page."""
+    """Update the CSV file from folders of runs, if given; write the picture and the ranks."""
     if stores:
         command = [sys.executable, "-m", "fairbench", "leaderboard", *stores, "--format", "csv"]
         TABLE.write_bytes(subprocess.run(command, capture_output=True, check=True).stdout)

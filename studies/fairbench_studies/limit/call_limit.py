@@ -1,8 +1,8 @@
 """The least makespan of a run that any scheduler could reach, computed call by call.
 
-The bound uses the earliest time at which each call can begin: after the earlier calls of its
-program and the user's think time. In the simpler bound ``least_makespan`` of the module ``limit``,
-all calls of a program can begin when the program arrives. Docs: docs/reference/metrics.md.
+A call can begin only after the earlier calls of its program and the user's think time. In the
+simpler bound ``least_makespan`` of the module ``limit``, all calls of a program can begin when the
+program arrives. Docs: docs/reference/metrics.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fairbench.metrics.limit import (
 )
 from fairbench.metrics.records import FINISHED, Facts, Flags, Floats, Ints, Programs, Requests
 
-TAILS = 64  # number of tail lengths for which the bound is evaluated
+TAILS = 64  # number of values of ``q`` for which the bound is evaluated
 
 
 def least_makespan_by_calls(
@@ -28,17 +28,16 @@ def least_makespan_by_calls(
 ) -> float:
     """Return the time (s) before which no scheduler could have finished the run's requests.
 
-    Let S be the set of calls that cannot begin before a time ``a``, and after which the program
-    needs at least a time ``q``. The last call of S ends no earlier than ``a`` plus the work of S
-    divided by the number of replicas. The run ends at least ``q`` after the last call of S. The
-    result is the largest bound on the run's end over all ``a`` and ``q``. The result is also at
-    least the end of each program if the program were alone in the cluster.
+    Let S be all calls that cannot begin before time ``a``, and that end at least ``q`` seconds
+    before their program. The last call in the set S ends no earlier than ``a`` plus the work of S
+    divided by the number of replicas, and the run ends at least ``q`` later. The function returns
+    the largest such bound, but at least the time at which a program would end alone in the cluster.
 
-    ``facts`` must contain prices, and the compulsory tokens must be known.
+    ``facts`` must contain prices, and ``requests`` the compulsory tokens (which no cache can save).
     """
     calls = call_times(requests, programs, facts)
     most_s = float((calls.begin_s + calls.alone_s + calls.tail_s).max(initial=0.0))
-    # A request that is no finished call of a recorded program may have begun at any time.
+    # Any other request than a finished call of a recorded program can begin at time 0.
     start_s = np.zeros(len(requests))
     start_s[calls.row] = calls.begin_s
     tail_s = np.sort(calls.tail_s)
@@ -69,9 +68,9 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
     """Return, for each call, the times that no scheduler can shorten.
 
     A call at depth d > 0 waits for a call at depth d - 1, and then for its own think time (pause).
-    A lower bound of its begin assumes that it waits for the call that can end first. If depth d has
-    a single call, all calls at depth d + 1 wait for the single call. The tail of the single call
-    then contains the longest call at depth d + 1 and the tail of that longest call.
+    The earliest begin assumes a wait for the call at depth d - 1 that can end first. If depth d has
+    a single call, all calls at depth d + 1 wait for that call. The field ``tail_s`` of a single
+    call includes the longest call at the next depth.
     """
     prices = facts.prices
     assert prices is not None
@@ -85,7 +84,7 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
     if not len(first):
         return LeastCallTimes(row, alone_s, alone_s, alone_s)
     took_s = pause_s + alone_s
-    # ``shortest_s`` holds, by program and depth, the least sum of a call's pause and duration.
+    # ``shortest_s`` is the shortest call with its pause, for each depth of each program.
     shortest_s = np.minimum.reduceat(took_s, first)
     level = np.cumsum(np.isin(np.arange(len(row)), first)) - 1
     before_s = np.cumsum(shortest_s) - shortest_s
@@ -101,12 +100,11 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
 
 
 def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) -> Floats:
-    """Return the least pause of each call, from the end of the calls it waits for to its arrival.
+    """Return each call's shortest pause (s) between the end of earlier calls and its arrival.
 
-    A call at depth 0 waits for no call, and arrives at a fixed time after its program. A call at
-    another depth waited for calls that ended before its arrival. Its think time is at least the
-    time since the latest of the earlier ends. The pause is 0 if the program has no earlier end, or
-    if calls of the program did not finish.
+    A call at depth 0 waits for no call, and arrives at a fixed time after its program. The pause of
+    a call at depth d > 0 is at least the time since the latest end of an earlier call. The pause is
+    0 if no call of the program ended before, or if some call did not finish.
     """
     arrival_s = requests.arrival_s[row]
     times_s = np.unique(requests.finish_s[row])
@@ -132,8 +130,8 @@ def _tails(longest_s: Floats, waited_for: Flags) -> Floats:
     """Return the least time from the end of any call at a depth to the end of its program.
 
     Args:
-        longest_s: The longest pause plus call at each depth of a program, in seconds.
-        waited_for: Whether all calls at the next depth wait for the single call at this depth.
+        longest_s: The largest sum of a call's pause and duration at each depth, in seconds.
+        waited_for: Whether the depth has a single call, for which all calls at the next depth wait.
     """
     after_s = np.where(waited_for, np.append(longest_s[1:], 0.0), 0.0)
     before_s = np.cumsum(after_s) - after_s

@@ -3,8 +3,8 @@
     python studies limit [SEED ...]
 
 The script simulates, on four replicas, the runs that results/tables/limit.csv lacks, by default for
-seeds 0 and 1. It prints the tables, and writes them into docs/studies/limit.md. The CSV file grows
-by a line per run, so an interrupted study continues after its last line.
+seeds 0 and 1. The script prints the tables, and writes the tables into docs/studies/limit.md. The
+CSV file grows by a line per run, so an interrupted study continues after its last line.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from fairbench_studies.limit.call_limit import least_makespan_by_calls
 TABLE = TABLES / "limit.csv"
 PAGE = ROOT / "docs/studies/limit.md"
 SCHEDULERS = ("d2lpm", "preble", "fair-finish", "vtc", "dlpm", "lpm", "fcfs")
-TWO = ("tot", "judge", "long-qa")  # workloads that have two scenarios with heavy clients
+TWO = ("tot", "judge", "long-qa")  # workloads with heavy clients in two scenarios
 ONE = ("chat", "mix", "production")  # workloads that the study simulates in one scenario
 PLACES = (
     *((name, each) for name in TWO for each in ("s1", "s2")),
     *((name, "s1") for name in ONE),
 )
-FAIREST = ("d2lpm", "fair-finish")  # schedulers whose service is compared with the fair limit
+FAIREST = ("d2lpm", "fair-finish")  # schedulers in the table of service at fair shares
 OURS = FAIREST[-1]
 FRONTIER = ROOT / "results/frontier.csv"
-# Fairness matters in a configuration if it lowers the limit on service below this fraction.
+# Fair shares have an effect if they lower the highest possible service by more than 0.5%.
 WITHOUT_EFFECT = 0.995
 SERVICE_LIMITS = ("limit_service_tok_s", "limit_fair_service_tok_s")
 DP = 4
@@ -49,7 +49,7 @@ PURPOSES = {
     "idle_waiting": "idle, others wait",
     "idle": "idle",
 }
-"""The purposes for which GPU time is spent, with the headings of their columns."""
+"""The purposes on which GPU time is spent, each with its column heading."""
 IDENTITY = ("workload", "scenario", "scheduler", "seed")
 BY_CALLS = "least_by_calls_s"
 NUMBERS = (
@@ -122,13 +122,13 @@ def share_table() -> str:
 
 
 def _share(run: Row) -> float:
-    """Return the least makespan by calls, divided by the time until the last request ended."""
+    """Return the lower bound ``least_by_calls_s`` divided by the time at which the run ended."""
     ended_s = float(run["least_makespan_s"]) / float(run["limit_ratio"])
     return float(run[BY_CALLS]) / ended_s
 
 
 class Both(NamedTuple):
-    """A share of the limit on service, and the minimum fair share in the worst minute."""
+    """Service as a fraction of the limit, and the lowest minimum fair share of any minute."""
 
     limit: float
     worst_minute: float
@@ -138,7 +138,7 @@ class Both(NamedTuple):
 
 
 def both_measures() -> dict[str, dict[tuple[str, str], Both]]:
-    """Return both measures by configuration of the frontier study, then by form and scheduler."""
+    """Return the measures ``Both`` by configuration, then by form and scheduler pair."""
     rows: dict[str, dict[tuple[str, str], list[Row]]] = {}
     for row in read_rows(FRONTIER):
         if row["part"] == "test":
@@ -151,10 +151,10 @@ def both_measures() -> dict[str, dict[tuple[str, str], Both]]:
 
 
 def both_table() -> str:
-    """Return a table of shares of the limit and of worst minutes in the frontier study.
+    """Return a table of the frontier study: service relative to the limit, and the worst minute.
 
-    Of the schedulers whose worst minute is fairer than that of ``fair-finish``, the table names the
-    one with the largest share of the limit.
+    The worst minute is the lowest minimum fair share of any minute. Among schedulers with a fairer
+    worst minute than ``fair-finish``, the table names the scheduler with the most service.
     """
     body = []
     for place, found in both_measures().items():
@@ -172,9 +172,9 @@ def both_table() -> str:
 
 
 def service_table() -> str:
-    """Return two schedulers' service relative to the most service at max-min fair shares.
+    """Return two schedulers' service relative to the highest possible service at fair shares.
 
-    The rows are the configurations in which fairness lowers the limit on service.
+    The rows are configurations in which fair shares lower the highest possible service.
     """
     body = []
     for place, by_scheduler in _by_place().items():
@@ -192,7 +192,7 @@ def service_table() -> str:
 
 
 def loss_table() -> str:
-    """Return a table of each scheduler's GPU time by purpose.
+    """Return a table of the fractions of GPU time that each scheduler spends on each purpose.
 
     The table leaves out configurations whose limit depends on arrivals.
     """
@@ -206,7 +206,7 @@ def loss_table() -> str:
 
 
 def _is_bound(found: Mapping[str, Sequence[Row]]) -> bool:
-    """Return whether the necessary work sets the limit, and not arrivals or the longest program."""
+    """Return whether GPU work, and not arrivals or the longest program, bounds the makespan."""
     return all(
         float(run["least_gpu_s"]) / DP >= NEARLY * float(run[BY_CALLS])
         for runs in found.values()
@@ -231,7 +231,7 @@ def _marked(share: float, best: float) -> str:
 
 
 def main(*seeds: str) -> None:
-    """Simulate the missing runs, print the tables, and write them into the page."""
+    """Simulate the missing runs, and print and write the tables of limits."""
     try:
         extend([int(seed) for seed in seeds] or SEEDS)
     except ValueError:

@@ -33,7 +33,7 @@ def run(scenario: str, scheduler: str, eviction: str, seed: int) -> dict[str, An
 
 
 def table(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
-    """Yield a row per scenario and scheduler. Changes are from LRU to max-min, seed by seed."""
+    """Yield a row per scenario and scheduler, with the changes from LRU to max-min eviction."""
     for scenario, scheduler in product(SCENARIOS, SCHEDULERS):
         lru, fair = (_chosen(rows, [scenario, scheduler, eviction]) for eviction in EVICTIONS)
         latency, hits = ([float(row[name]) for row in lru] for name in (P95, HITS))

@@ -1,4 +1,4 @@
-"""Fair shares of KV memory compared with eviction policies: a table of docs/reference/memory.md.
+"""A comparison of eviction policies, with and without fair shares: docs/reference/memory.md.
 
     python studies memory-share                          # the table again, from the stored runs
     python studies memory-share WORKLOAD,... SEED ...    # missing runs; needs FAIRBENCH_DATA
@@ -78,7 +78,7 @@ def run(workload: str, scenario: str, policy: str, seed: int) -> dict[str, Any]:
 
 
 def kept(rows: Sequence[Row]) -> list[float]:
-    """Return each well-behaved client's hit rate divided by its hit rate alone, for all runs."""
+    """Return each well-behaved client's hit rate divided by the client's hit rate when alone."""
     return [float(one) for row in rows for one in row["kept"].split()]
 
 

@@ -1,4 +1,4 @@
-"""Short forms, for the pages of the studies, of tables that the appendices show in full."""
+"""Tables that study pages show in short form, and appendices in full."""
 
 from __future__ import annotations
 

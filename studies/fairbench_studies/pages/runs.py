@@ -57,7 +57,7 @@ def headline() -> str:
 def frontier_limit() -> str:
     """Return a table of the frontier study's test configurations, as means over the seeds.
 
-    The table shows the fraction of the limit and the worst minute of a few published schedulers.
+    A row has service relative to the limit, and the lowest fair share of any minute.
     """
     cells: dict[str, dict[str, list[Row]]] = {}
     for row in read_rows(ROOT / "results/frontier.csv"):

@@ -20,7 +20,7 @@ from fairbench.schedulers.base import (
 )
 from fairbench.schedulers.views import ClientLoad, FleetView, Running, WorkerLoad
 
-# The page shows the fields of the classes in ``VALUES``.
+# The page on the scheduler interface lists all fields of the classes in ``VALUES``.
 VALUES: tuple[type, ...] = (Request, Segment, Running, ClientLoad, WorkerLoad)
 ALIASES = {"Prompt": "tuple[Segment, ...]"}
 FINAL = re.compile(r"Final\[(.*)\]")

@@ -1,11 +1,11 @@
-"""The rows and columns that pages show of the large tables in results/."""
+"""The rows and columns of the large tables in results/ that pages show."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-# ``PARTS`` has, by table, a pattern for the beginnings of shown rows, and the shown columns.
+# ``PARTS`` has, for each table, a pattern that shown rows begin with, and the shown columns.
 PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "traces": (
         r"(mooncake|arena|reasoning-clients) \| (fcfs|vtc|d2lpm) \||agents \| (fcfs|preble) \|",

@@ -4,8 +4,8 @@
     python studies tables collect NAME [LABEL::]RUN_DIR ... writes results/tables/NAME.csv
     python studies tables collect-sweep NAME SWEEP_DIR      writes the CSV file from a sweep
 
-A marked block lies between ``<!-- table: NAME -->`` and ``<!-- end -->``. The scripts of the
-attacks and of the leaderboard write the blocks of their own pages.
+A marked block lies between ``<!-- table: NAME -->`` and ``<!-- end -->``. The scripts ``attacks``
+and ``leaderboard`` write the blocks of their own pages.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def rendered(text: str) -> str:
 
 
 def main(*arguments: str) -> None:
-    """Render all tables. ``collect`` and ``collect-sweep`` write a CSV file instead."""
+    """Render all tables. The commands ``collect`` and ``collect-sweep`` write a CSV file."""
     match arguments:
         case []:
             for document in DOCUMENTS:

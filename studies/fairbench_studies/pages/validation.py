@@ -44,7 +44,7 @@ def _validated(run: str, numbers: Mapping[str, Row]) -> tuple[str, ...]:
 def serving() -> str:
     """Return a table of real engines' runs that were not used for a fit, with the errors.
 
-    Runs on an A100 also have the errors with the profile that was derived from operator tables.
+    For runs on an A100, the table also shows the errors of the profile from operator tables.
     """
     return _engine_runs("serving/validation", "serving/operator-profile")
 
@@ -57,9 +57,9 @@ def serving_h100() -> str:
 def _engine_runs(file: str, other: str | None = None) -> str:
     """Return a table of the runs in ``results/FILE.csv`` that were not used for a fit.
 
-    A row has measured values with errors in parentheses, which are followed by errors from the file
-    ``other`` if it is given. A time to first token that is too short to have an accuracy target has
-    no error.
+    A row has measured values, each with its error in parentheses. If ``other`` is not None, the
+    error in the file ``other`` follows. A time to first token that is too short to have an accuracy
+    target has no error.
     """
     columns: dict[tuple[str | None, str, str], Row] = {}
     for name in filter(None, (file, other)):

@@ -155,7 +155,7 @@ def judge_baselines(results: Results) -> list[Part]:
 
 
 def judge_window(results: Results) -> list[Part]:
-    """Judge claim 33: window lengths from one to six minutes change the mean by at most 10%."""
+    """Judge claim 33: windows of one to six minutes change the mean latency by at most 10%."""
     parts = []
     for workload in ("tool-use", "video-qa"):
         keys = [Key("window", workload, PREBLE, window_s) for window_s in WINDOWS_S]

@@ -1,4 +1,4 @@
-"""Pictures of figures 3 to 5 of the Preble paper and of its scalability, with their numbers."""
+"""Pictures of the Preble paper's figures 3 to 5 and scalability, with the drawn numbers as CSV."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 PANEL_IN, HEIGHT_IN = 2.6, 4.4
 Runs = Mapping[Key, Sequence[Latency]]
-FLAT = 12  # the y axis is logarithmic if the values' largest ratio exceeds this
+FLAT = 12  # largest ratio of values that is drawn on a linear y axis
 METRICS = {"mean_s": "mean latency, s", "p99_s": "P99 latency, s"}
 
-# ``FIGURES`` holds the title and x label of each figure. The ablation's x label is empty, because
-# its bars have names.
+# ``FIGURES`` holds the title and x label of each figure. The figure of the ablation has no x label,
+# because its bars have names.
 FIGURES = {
     "fig3": ("Preble Fig. 3: latency over the rate", "programs/s of a client and GPU"),
     "fig4": ("Preble Fig. 4: tool use and videos mixed, in bursts", "tool programs/s"),
@@ -106,7 +106,7 @@ def _scale(panel: Axes, values: Sequence[MeanInterval]) -> None:
     means = [value.mean for value in values]
     if max(means) > FLAT * min(means):
         log_y(panel)
-        # A lower limit is set, because an interval can end at zero, which has no logarithm.
+        # The axis gets a lower limit, because an interval can end at zero, which has no logarithm.
         panel.set_ylim(bottom=min(means) / 2)
     else:
         panel.set_ylim(0, 1.06 * max(value.high or value.mean for value in values))

@@ -23,8 +23,8 @@ SYSTEMS: Mapping[str, tuple[str, str]] = {
 }
 
 # ``RATES`` are in programs per second per client and GPU: 0.4, 0.8 and 1.2 times the workload's
-# usual rate. The usual rate is for runs with a heavy client. Without a heavy client, the workload
-# agent leaves GPUs idle even at the highest rate.
+# usual rate. The usual rate was chosen for runs with a heavy client. Preble's experiments have no
+# heavy client, so the workload agent leaves GPUs idle even at the highest rate.
 RATES: Mapping[str, tuple[float, ...]] = {
     "tool-use": (1.8, 3.6, 5.4),
     "agent": (0.03, 0.06, 0.09),
@@ -38,7 +38,7 @@ OFF = {
     "preble-e2.autoscale_factor": inf,
     "preble-e2.imbalance_ratio": inf,
 }
-# ``ABLATION`` lists the steps of [Preble] Fig. 5. A step is named after the mechanism that it adds.
+# ``ABLATION`` lists the steps of [Preble] Fig. 5. Each step is named after its new mechanism.
 ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     ROUND_ROBIN: ("round-robin", "lpm", {}),
     "E2 alone": ("preble-e2", "lpm", OFF),
@@ -47,8 +47,8 @@ ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "priority groups": ("preble-e2", "preble-groups", {}),
 }
 # Every prompt of a workload begins with ``SHARED_BY_ALL`` common tokens, which every worker soon
-# caches. If a match of only these tokens counted, MemServe would send all requests to the worker
-# that received the first request.
+# caches. If a match of only the common tokens counted, MemServe would send all requests to the
+# worker that received the first request.
 SHARED_BY_ALL = {"tool-use": 190, "agent": 20, "programming": 2800, "video-qa": 15, "loogle": 13}
 WINDOWS_S = (60.0, 180.0, 360.0)
 SCALES = (2, 4, 8)
@@ -99,7 +99,7 @@ class Experiment:
 
 
 def experiments() -> dict[Key, Experiment]:
-    """Return all experiments of the paper. Two keys may share an experiment."""
+    """Return all experiments of the paper. Several keys may name the same experiment."""
     return dict([*_fig3(), *_fig4(), *_fig5(), *_baselines(), *_windows(), *_scales()])
 
 

@@ -10,7 +10,7 @@ from fairbench_studies.preble.experiments import PREBLE, Key
 from fairbench_studies.preble.speed import GPUS
 from fairbench_studies.preble.store import Latency, Results
 
-# value of ``figure`` in rows with decisions per second, in which ``seed`` numbers repetitions
+# value of ``figure`` in rows of decisions per second, whose ``seed`` counts repetitions
 SPEED = "speed"
 
 
@@ -48,7 +48,7 @@ def _row(
 
 
 def recall(rows: Sequence[Row]) -> Results:
-    """Restore results from the rows of a file.
+    """Restore results from rows that ``keep`` returned.
 
     Raises KeyError or ValueError if a row has a wrong form.
     """

@@ -13,9 +13,9 @@ from fairbench.schedulers.routing.bases import PrefixRouter
 class MemServe(PrefixRouter):
     """A router that picks the worker with the longest cached prefix, whatever the load.
 
-    The Preble paper only says "longest-prefix-match regardless of the existing load". If several
-    workers have the longest match, this router picks the worker with the fewest unfinished
-    requests, and among equals takes turns.
+    The Preble paper only says "longest-prefix-match regardless of the existing load". Among workers
+    with an equally long match, the worker with the fewest unfinished requests is picked. Workers
+    with equally few requests take turns.
     """
 
     name = "memserve"
@@ -24,8 +24,8 @@ class MemServe(PrefixRouter):
     class Params:
         """Parameters. A match of fewer than ``min_match_tokens`` tokens does not count.
 
-        With the paper's value 0, all requests that begin with the same token, such as the first
-        token of a system prompt, go to one worker.
+        With the paper's value 0, all requests with the same first token, such as that of a system
+        prompt, go to one worker.
         """
 
         min_match_tokens: NotNegativeInt = 0

@@ -1,4 +1,4 @@
-"""The cases that both studies of several routers share: how routers exchange charges."""
+"""Cases for the two studies of several routers: ways in which routers exchange charges."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SKEWS = (1.0, 3.0, 10.0)
 INTERVALS_S = (0.01, 0.1, 1.0, 10.0)
 
 Case = tuple[tuple[str, Any], ...]
-"""Settings of the routers as pairs. A case without settings has a single router."""
+"""Settings of the routers, as pairs of key and value. Without settings, a case has one router."""
 
 
 def case(**settings: Any) -> Case:
@@ -23,7 +23,7 @@ def exchange(skew: float, every_s: float, **settings: float) -> Case:
 
 
 def usual() -> Iterator[Case]:
-    """Yield one router, then each way of sharing charges, and each exchange interval."""
+    """Yield the case of one router, then a case for each way and interval of sharing charges."""
     yield case()
     for skew in SKEWS:
         yield case(form="independent", skew=skew)

@@ -43,8 +43,8 @@ SEEDS = range(5)
 class Drift(NamedTuple):
     """The results of a case: well-behaved clients' share of service, and charges at workers.
 
-    ``shares`` has a value per seed. ``apart`` is the largest drift over all seeds, and ``unheard``
-    is the largest charge that a router did not know. ``bound`` is the lowest drift bound of a seed.
+    ``shares`` has a value per seed. ``apart`` is the largest drift in any seed, and ``unheard`` the
+    largest charge that a router did not know. ``bound`` is the lowest bound on drifts.
     """
 
     shares: tuple[float, ...]
@@ -55,7 +55,7 @@ class Drift(NamedTuple):
     unheard: float
 
     def changes(self, alone: Drift) -> NDArray[Any]:
-        """Return each seed's change in the well-behaved clients' share of service, in points.
+        """Return each seed's change in the well-behaved clients' share (percentage points).
 
         The baseline ``alone`` has a single router.
         """
@@ -155,7 +155,7 @@ def charges(result: RunResult) -> tuple[float, float]:
 
 
 def peaks(events: Sequence[tuple[float, int, float]], *, difference: bool) -> float:
-    """Return the largest sum of charges at a worker, or the largest difference of two workers."""
+    """Return the largest sum of charges at a worker, or with ``difference`` the largest gap."""
     sums, peak = dict.fromkeys(range(REPLICAS), 0.0), 0.0
     for _, worker, tokens in sorted(events):
         sums[worker] += tokens
@@ -183,7 +183,7 @@ def points(changes: NDArray[Any]) -> str:
 
 
 def picture(found: Mapping[Case, Drift]) -> None:
-    """Draw the change of the well-behaved clients' share, and the drift, for each interval."""
+    """Draw the change of the well-behaved clients' share, and the drift, by exchange interval."""
     alone = found[case()]
     shares = Panel(
         "change of the behaved clients' share, points",
@@ -197,7 +197,7 @@ def picture(found: Mapping[Case, Drift]) -> None:
 
 
 def write(name: str, head: Sequence[str], rows: Iterator[list[str]]) -> None:
-    """Write a table, and print each row as it is computed."""
+    """Write a CSV table, and print each row as soon as it is computed."""
     found = []
     for row in rows:
         sys.stderr.write(f"{row}\n")

@@ -1,4 +1,4 @@
-"""Simulation of cases with several routers, and pictures of the results by interval."""
+"""Functions that simulate cases of several routers, and draw results by exchange interval."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 def simulated(spec: ExperimentSpec) -> tuple[Simulation, float]:
-    """Simulate an experiment. Also return the largest charge of which a router did not know."""
+    """Simulate an experiment; also return the largest charge that some router did not know."""
     simulation = Simulation(spec, spec.client_plans(), None)
     simulation.run()
     ingress = simulation.cluster.ingress

@@ -3,8 +3,8 @@
     python studies routers
 
 The script runs examples/two-routers.toml with all ways of sharing charges, all skews and all
-intervals, in about two minutes of CPU time. The page docs/studies/routers.md shows the written
-files, results/tables/routers.csv and plots/routers.svg.
+intervals, in about two minutes of CPU time. The script writes results/tables/routers.csv and
+plots/routers.svg, which docs/studies/routers.md shows.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def spec_of(case: Case) -> ExperimentSpec:
 
 
 def outcome(case: Case) -> Outcome:
-    """Simulate a case, and return the premium client's share and the charges."""
+    """Simulate a case; return the premium client's share of service, and measures of charges."""
     spec = spec_of(case)
     simulation, unheard = simulated(spec)
     ingress, ahead = simulation.cluster.ingress, 0.0
@@ -84,7 +84,7 @@ def outcome(case: Case) -> Outcome:
 
 
 def gaps(spec: ExperimentSpec, result: RunResult) -> tuple[float, float]:
-    """Return the largest gap between two clients' charges, and U of the fairness theorem.
+    """Return the largest gap between two clients' charges, and the U of VTC's fairness theorem.
 
     Charges are divided by weights. A prompt is charged when the request is sent, and the output is
     charged when the request has ended.
@@ -135,7 +135,7 @@ def write(found: Mapping[Case, Outcome]) -> None:
 
 
 def picture(found: Mapping[Case, Outcome]) -> None:
-    """Draw the error of the share, and the gap with its bound, against the exchange interval."""
+    """Draw the error of the share, and the gap of charges with its bound, by exchange interval."""
     alone = found[case()].share
     shares = Panel("error of premium's share, points", lambda one: 100 * abs(one.share - alone))
     drift = Panel(

@@ -1,1 +1,1 @@
-"""The study of gates for agent sessions: throughput against who waits."""
+"""The study of gates for agent sessions: their throughput, and which clients wait."""

@@ -3,8 +3,8 @@
     FAIRBENCH_DATA=FOLDER python studies session-gates-bound [SEED ...]
 
 The script simulates the runs that results/tables/session-gates-bound.csv lacks, by default for
-seeds 61 to 65, and writes a table into docs/reference/gates.md. A run has no gate and unlimited KV
-memory, so no context has to be computed twice. The table is computed from the calls of these runs.
+seeds 61 to 65, and writes a table into docs/reference/gates.md. The runs have no gate and unlimited
+KV memory, so no context is computed twice. The table is computed from the runs' calls.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ def calls_of(requests: Requests, begin_s: float, end_s: float) -> Calls:
 def necessary(
     calls: Calls, costs: ProfileCosts, pool_tokens: int, length_s: float
 ) -> dict[str, Any]:
-    """Return the necessary work of the calls, as fractions of the time of all replicas.
+    """Return the least GPU work for the calls, as fractions of the time of all replicas.
 
     - ``prefill``: every new token is computed once, and all other prompt tokens are cached.
     - ``decode``: every token of an answer is decoded in the largest batch that fits into memory.
-    - ``recompute``: contexts that memory cannot keep during pauses are computed again. Running
-      calls use memory for the time that they take alone. The remaining memory goes to the contexts
-      for which a second of memory saves the most work. As in a fractional knapsack, the result is a
+    - ``recompute``: contexts that memory cannot keep during pauses are computed again. Each running
+      call occupies memory for as long as the call would take alone. The remaining memory goes to
+      the contexts for which a second of memory saves the most work, so the recomputed work is a
       lower bound.
     - ``lone_p99_s``: the P99 TTFT if each call runs alone and only new tokens are computed.
     """
@@ -123,7 +123,7 @@ def row_of(scenario: str, seed: int) -> dict[str, Any]:
 
 
 def extend(seeds: Sequence[int]) -> None:
-    """Append the rows that the table does not contain yet."""
+    """Simulate the runs that the CSV file lacks, and append their rows."""
     known = {(row["scenario"], row["seed"]) for row in stored_rows(TABLE)}
     for seed in seeds:
         for scenario in RATES:
@@ -137,7 +137,7 @@ def mean(scenario: str, name: str) -> float:
 
 
 def bound_table() -> str:
-    """Return the table of necessary work and P99 TTFT, with a row per scenario."""
+    """Return the table of least GPU work and P99 TTFT, with a row per scenario."""
     body = []
     for scenario in RATES:
         work = [f"{mean(scenario, one):.0%}" for one in ("prefill", "decode", "recompute")]
@@ -148,6 +148,6 @@ def bound_table() -> str:
 
 
 def main(*seeds: str) -> None:
-    """Simulate the runs that are missing, and write the table."""
+    """Simulate the missing runs, and write the table of least GPU work."""
     extend(tuple(map(int, seeds)) or SEEDS)
     write_tables(PAGE, {f"{TABLE.stem}/work": bound_table()})

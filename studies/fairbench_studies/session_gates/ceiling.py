@@ -1,11 +1,11 @@
-"""The best possible share of clients under ``fair-sessions``, and the lost time of their calls.
+"""The best possible share of clients under ``fair-sessions``, and the time their calls lose.
 
     FAIRBENCH_DATA=FOLDER python studies session-gates-ceiling [SEED ...]
 
 The script simulates the runs that results/tables/session-gates-ceiling.csv lacks, by default for
 seeds 61 to 65, and writes two tables into docs/reference/gates.md. The first table has the share of
-the worst well-behaved client in runs of all clients, without the heavy client, and of this client
-alone. The second table has the time that calls of the worst well-behaved client lost in each phase.
+the worst well-behaved client in runs of all clients, of all but the heavy client, and of the worst
+client alone. The second table has the time that the worst client's calls lost in each phase.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fairbench_studies.session_gates.table import DP, PAGE, RATES
 
 TABLE = TABLES / "session-gates-ceiling.csv"
 SEEDS = (61, 62, 63, 64, 65)
-UNLIMITED = 100_000_000  # tokens of KV memory, more than all sessions need
+UNLIMITED = 100_000_000  # size of the KV pool in tokens, more than all sessions need
 # ``SHARED`` holds each variant's flags and settings besides gate fair-sessions and scheduler fcfs.
 SHARED: Mapping[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
     "fair-sessions": ({}, {}),
@@ -47,7 +47,7 @@ WELL_BEHAVED = (1, 2)  # numbers of the well-behaved clients; client 0 is heavy
 
 
 class Measured(NamedTuple):
-    """The service and fair share of each simulated client in tok/s, and its calls' lost time.
+    """The service and fair share of each simulated client in tok/s, and its lost time by phase.
 
     ``service`` and ``fair`` have shape (n_clients,), ``lost_s`` has shape (n_clients, n_phases).
     """
@@ -68,7 +68,7 @@ def spec_of(scenario: str, seed: int, name: str) -> ExperimentSpec:
 
 
 def measure(spec: ExperimentSpec, kept: Sequence[int]) -> Measured:
-    """Simulate only the clients ``kept`` of an experiment, with the window for all clients."""
+    """Simulate only the clients ``kept``, but measure in the window of the run of all clients."""
     plans, source = spec.client_plans(), spec.source()
     simulation = Simulation(spec, tuple(plans[number] for number in kept), source)
     simulation.run()
@@ -83,11 +83,11 @@ def measure(spec: ExperimentSpec, kept: Sequence[int]) -> Measured:
 
 
 def lost_by_phase(requests: Requests, facts: Facts) -> Floats:
-    """Return by how many seconds finished calls of the window exceeded their duration alone.
+    """Return the time (s) that finished calls of the window lost, compared with running alone.
 
     The result has a row per client and a column per phase. All time in the gate and in an engine's
-    queue counts as lost. A call's time in prefill and decoding counts as lost as far as it exceeds
-    the time that the call would take alone.
+    queue counts as lost. In prefill and decoding, a call loses the time by which it takes longer
+    than it would alone.
     """
     chosen = (requests.status == FINISHED) & facts.window.holds(requests.arrival_s)
     own = requests.take(chosen)
@@ -138,7 +138,7 @@ def _row(
 
 
 def extend(seeds: Sequence[int]) -> None:
-    """Simulate the scenarios and seeds that the table lacks, and append their rows."""
+    """Simulate the scenarios and seeds that the CSV file lacks, and append their rows."""
     known = {(row["scenario"], row["seed"]) for row in stored_rows(TABLE)}
     for seed in seeds:
         for scenario in RATES:
@@ -166,7 +166,7 @@ def ceiling_table() -> str:
 
 
 def lost_table() -> str:
-    """Return the table of lost time by phase under ``fair-sessions``, in percent."""
+    """Return the table of each phase's part of all time lost under ``fair-sessions``."""
     body = []
     for scenario in RATES:
         lost = [mean(scenario, "fair-sessions", f"lost_{phase}_s") for phase in PHASES]

@@ -69,7 +69,7 @@ def measured(scenario: str, load: float, gate: str, seed: int) -> dict[str, Any]
 
 
 def points(seeds: tuple[int, ...]) -> Iterator[tuple[str, float, str, int]]:
-    """Yield scenario, load, gate and seed of each run, beginning with the default load."""
+    """Yield scenario, load, gate and seed of each run, with the default load first."""
     for load in LOADS:
         for seed in seeds:
             for scenario in RATES:

@@ -4,8 +4,8 @@
     python studies sharing results/runs/sharing
 
 The script writes results/tables/sharing.csv. In scenario s1, the prompts of all clients begin with
-a common description of tools. In s2, the last client has a different description and shares no
-prefix.
+a common description of tools. In scenario s2, the last client has its own description of tools and
+shares no prefix.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def rates(summary: Summary) -> list[float]:
 
 
 def row(scheduler: str, rule: str, shared: Seeds, alone: Seeds) -> dict[str, str]:
-    """Return a row: rates if all clients share a prefix, rates if one does not, and the change."""
+    """Return a row on service if all clients share a prefix, and if the last client does not."""
     last = [rates(summary)[-1] for summary in shared]
     own = [rates(summary)[-1] for summary in alone]
     others = [mean(rates(a)[:-1]) / mean(rates(s)[:-1]) for s, a in zip(shared, alone, strict=True)]

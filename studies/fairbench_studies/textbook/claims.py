@@ -28,7 +28,7 @@ BASIS = "the listing's own replica, 120 blocks of 16 tokens and batches of 24"
 
 
 def played() -> dict[str, Outcome]:
-    """Run both policies of the listing on the listing's own load."""
+    """Run both scheduling policies of the textbook's listing on the listing's own load."""
     textbook = TextbookEDF(TextbookEDF.Params(step_s=1.0))
     return {
         "fcfs": Replica(InOrder(), printed_load()).run(),

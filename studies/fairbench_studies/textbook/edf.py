@@ -21,16 +21,16 @@ class TextbookEDF(LocalScheduler):
     """Earliest deadline first as in a textbook: ordered by deadline, then by length.
 
     Requests that are about to miss their deadlines (starve) preempt long requests. The source is
-    Code 24.6.1 of a textbook on distributed LLM serving. The flaws of the listing are kept, because
-    they affect the numbers that the textbook prints:
+    Code 24.6.1 of a textbook on distributed LLM serving. The flaws of the textbook's listing are
+    kept, because they affect the printed numbers:
 
     - A request counts as starving if the steps until its deadline are fewer than the tokens in its
       prompt *and* answer, as if a prompt token took a step. Late requests count as starving.
-    - Memory is freed for the first starving request in the queue, not for the most urgent one.
+    - Memory is freed for the first starving request in the queue, not for the most urgent request.
     - In the next pass, the freed memory goes to the request with the earliest deadline, which is
       often the request that was just preempted.
     - The listing does not check whether running requests outgrow the memory, and may exceed it.
-      Unlike the listing, fairbench's engines preempt requests if memory is exceeded.
+      Unlike the textbook's listing, fairbench's engines preempt requests if memory is exceeded.
 
     Each step lasts ``step_s`` seconds. A request without a deadline is due ``default_s`` seconds
     after its arrival. Unlike in the listing, preempted requests keep their output tokens and are
@@ -74,7 +74,7 @@ class TextbookEDF(LocalScheduler):
 
 
 def victims(starving: Request, running: Iterable[Running], free_tokens: int) -> Iterator[Request]:
-    """Yield requests to preempt until the prompt fits, those with the most remaining tokens first.
+    """Yield requests to preempt until the prompt fits, the most remaining tokens first.
 
     Args:
         starving: The request whose prompt needs KV memory.

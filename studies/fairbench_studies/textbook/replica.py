@@ -48,7 +48,7 @@ class InOrder(LocalScheduler):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The results of a run: the numbers that the textbook prints, and further numbers."""
+    """The results of a run: numbers that the textbook prints, and numbers that fairbench adds."""
 
     finished: int
     on_time: int

@@ -46,5 +46,5 @@ def _spread(summaries: list[Summary], key: str, factor: float, digits: int) -> s
 
 
 def main(folder: str) -> None:
-    """Read the folder with the sweep's runs, and write the table of means and ranges."""
+    """Read the sweep's runs in ``folder``, and write the table of means and ranges over seeds."""
     write("traces-seeds", rows(run.summary for run in runs_in(Path(folder) / "runs")))

@@ -30,7 +30,7 @@ POLICIES["default"] = POLICIES["lpm"]
 
 
 def scheduler_of(policy: str, quantum: int) -> tuple[Replayed, dict[str, Any]]:
-    """Return the schedulers that replay a policy of the server, and their settings.
+    """Return the fairbench schedulers for a policy of the measured server, and their settings.
 
     Raises: DataError: no scheduler of fairbench corresponds to the policy.
     """

@@ -28,7 +28,7 @@ def kind_of(path: Path) -> Kind:
     records = [place.value for place in records_of(path)]
     if not records:
         raise DataError(f"{path}: holds no records")
-    # A record with all fields of a kind decides before a record with only the first field.
+    # Look first for a record with all fields of a kind, then for one with only the first field.
     for least in (None, 1):
         for record in records:
             for kind in Kind:

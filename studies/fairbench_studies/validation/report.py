@@ -85,10 +85,10 @@ def each(
     *,
     replayed: bool = False,
 ) -> tuple[list[Made], list[NotReplayed]]:
-    """Convert each item with ``make``. Return the results, and the items that failed.
+    """Convert each item with ``make``; return the converted items, and the items that failed.
 
     If every item failed, raises UsageError with the error of the first item. With ``replayed``, the
-    items are runs, and the message of the error begins with the run's name.
+    error message begins with the name of the run that failed.
     """
     made: list[Made] = []
     failed: list[NotReplayed] = []

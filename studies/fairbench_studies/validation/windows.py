@@ -24,17 +24,17 @@ from fairbench.metrics.fairness import jain
 from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.kit.trace import Trace
 
-WEIGHTS = ServiceWeights()  # 1 for input and 2 for output, as in VTC-artifact
+WEIGHTS = ServiceWeights()  # weights: 1 for input and 2 for output tokens, as in VTC-artifact
 SLICE_S = 60.0  # approximate length of a slice in seconds, as in VTC-artifact
 RATE_TARGET_PCT = 5.0
 # A difference below ``TINY_SHARE_PCT`` percent of the window's service never misses a target.
 TINY_SHARE_PCT = 1.0
 # A slice has time for six full minibatches of 11 requests (256 input and 256 output tokens). In a
-# slice, a client's service may differ by a sixth of its own service, or by a third of a sixth of
-# all service.
+# slice, a client's service may differ by 15% of its own service, about a minibatch, or by 5% of all
+# service.
 SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
-# Jain's index changes by the tolerance if two clients with rates 1 : 2 miss their targets in
-# opposite directions.
+# Jain's index changes by ``JAIN_TOLERANCE`` if two clients with rates of 1 : 2 just reach their
+# targets' limits in opposite directions.
 JAIN_TOLERANCE, SLICE_JAIN_TOLERANCE = 0.025, 0.075
 
 

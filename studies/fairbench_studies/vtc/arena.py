@@ -18,7 +18,7 @@ MEASURED_VTC = 779
 
 
 def judge_limits(seeds: Seeds) -> list[Part]:
-    """Judge whether a rate limit lowers throughput, and a higher limit lowers it less."""
+    """Judge whether rate limits lower throughput, and whether low limits lower throughput more."""
     vtc = by_seed(seeds, f"{ARENA} vtc", "throughput", throughput_tok_s)
     limited = [
         by_seed(seeds, f"{ARENA} rpm {limit}", "throughput", throughput_tok_s)

@@ -16,7 +16,7 @@ from fairbench.metrics.records import Floats
 from fairbench_studies.kit.trace import Trace, throughput_tok_s
 
 WINDOW_S = 60.0
-# The revision's tables use windows around 19 points in the 570 s after a warm-up.
+# The tables of VTC-artifact use windows around 19 points in the 570 s after a warm-up.
 TABLE_S, WARMUP_S, PARTS = 600.0, 30.0, 20
 # Requests whose first and last token are closer than ``SHORTEST_S`` count as no service.
 SHORTEST_S = 1e-5
@@ -64,7 +64,7 @@ def accumulated(
 def accumulated_difference(
     trace: Trace, times_s: Floats, start_s: float = 0.0, weights: ServiceWeights = WEIGHTS
 ) -> Floats:
-    """Return the difference in accumulated service between the most and the least served client."""
+    """Return the gap in accumulated service between the most and the least served client."""
     spread: Floats = np.ptp(accumulated(trace, times_s, start_s, weights), axis=0)
     return spread
 
@@ -84,10 +84,10 @@ def windowed_difference(
 ) -> Floats:
     """Return the sum of the clients' service deficits in the window around each point.
 
-    A client's deficit is its service subtracted from the service of the most served client. So that
-    a client with little demand has a small deficit, a deficit is at most the absolute difference
-    between the client's own service and demand. A client that is served late can have more service
-    than demand in a window, and still have a deficit.
+    A client's deficit is its service subtracted from the service of the most served client. A
+    deficit is at most the absolute difference between a client's own service and demand, so that
+    clients with little demand have small deficits. A client that is served late can have more
+    service than demand in a window, and still have a deficit.
     """
     service = service_rates(trace, points_s, window_s, weights)
     demand = demand_rates(trace, points_s, window_s, weights)

@@ -23,7 +23,7 @@ ARENA_RANKS = (12, 13, 25, 26)
 
 
 class Curve(NamedTuple):
-    """A line of a panel. An undefined ``value`` is NaN."""
+    """A line of a panel. Points with an undefined value have the ``value`` NaN."""
 
     name: str
     at: Floats

@@ -35,7 +35,7 @@ class Extremes(NamedTuple):
 
 
 def extremes_of(run: StoredRun) -> Extremes | None:
-    """Return the extremes of a run, or None if its weights differ or its bound is not VTC's."""
+    """Return a run's extremes, or None if clients' weights differ or the bound is not VTC's."""
     summary = run.summary
     bound, weights = summary["service_gap_bound"], {_weight(row) for row in summary["clients"]}
     if summary.get("bound_source") != THEOREM or len(weights) > 1:
@@ -56,7 +56,7 @@ def _weight(row: Mapping[str, Any]) -> float:
 
 
 def largest_ahead(requests: Requests, service: ServiceRows, clients: int) -> float:
-    """Return the most service of all other clients while a client's only request waits.
+    """Return the most service that all other clients get while a client's only request waits.
 
     [VTC] Theorem 4.11 bounds the service of other clients if the waiting client had no waiting and
     no running request when its request arrived.
@@ -87,8 +87,8 @@ def largest_unasked(
 ) -> float:
     """Return the most by which an equal share exceeds the requests of a waiting client.
 
-    [VTC] Theorem 4.13 bounds the excess. The equal share is T / n, where T is the service of all
-    clients, and n the number of clients with requests, since the client began to wait.
+    [VTC] Theorem 4.13 bounds the returned value. The equal share is T / n, where T is the service
+    of all clients, and n the number of clients with requests, since the client began to wait.
     """
     history, queued = ServiceHistory.of(service, clients), waits(requests, horizon_s)
     order = np.argsort(requests.arrival_s, kind="stable")
@@ -112,7 +112,7 @@ def largest_unasked(
 
 
 class _Arrivals(NamedTuple):
-    """The requests in order of arrival: clients, times in seconds, and weighted tokens."""
+    """Requests in order of arrival, each with client, time in seconds, and weighted tokens."""
 
     client: Ints
     at_s: Floats

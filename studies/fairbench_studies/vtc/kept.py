@@ -47,7 +47,7 @@ def recall(rows: Sequence[Row]) -> list[Results]:
 
 
 def _sorted(one: Results) -> Results:
-    """Move gaps, bases and extremes from ``known`` to their own fields."""
+    """Return results in which gaps, bases and extremes from ``known`` have their own fields."""
     gaps, bases, extremes = (
         {run: value for (run, name), value in one.known.items() if name == kind}
         for kind in (GAP, BASIS, EXTREMES)

@@ -18,7 +18,7 @@ from fairbench_studies.vtc.store import Results, Seeds
 # ``DRASTIC_S`` is assumed for a "drastic increase" of the time to first token, because the paper
 # gives no number.
 DRASTIC_S = 30.0
-MEDIUM = 2  # number of drawn clients with a medium number of requests, which come first
+MEDIUM = 2  # number of drawn clients of medium rank, which come before the busiest clients
 PAPER_OUTPUT = {"rpm 5": 224, "rpm 20": 450, "vtc": 500}
 
 
@@ -72,7 +72,7 @@ def _clients(trace: Trace) -> int:
 
 
 def _late(trace: Trace) -> list[tuple[int, float]]:
-    """Return each client with a drastic increase, and its fraction of requested service."""
+    """Return clients whose mean TTFT reaches ``DRASTIC_S``, with their fractions of all service."""
     tokens = trace.service_tokens(WEIGHTS)
     return [
         (client, float(tokens[trace.client == client].sum() / tokens.sum()))

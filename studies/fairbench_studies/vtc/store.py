@@ -28,9 +28,9 @@ class Results:
     """The runs of one seed as traces by name, and facts about the runs.
 
     ``gaps`` are the largest service differences of two clients while both wait, or NaN if no two
-    clients wait at the same time. ``extremes`` holds the largest values that the theorems bound,
-    for runs under VTC. ``known`` holds the measures that verdicts use, by run and name of the
-    measure; a run whose measures are known needs no trace.
+    clients wait at the same time. ``extremes`` holds, for runs under VTC, the largest values of
+    quantities that theorems bound. ``known`` holds the measures that verdicts use, by run and name
+    of the measure. A run whose measures are known needs no trace.
     """
 
     traces: Mapping[str, Trace]

@@ -146,10 +146,10 @@ def _phases(trace: Trace, first_s: float) -> Floats:
 
 
 def judge_poisson(seeds: Seeds) -> list[Part]:
-    """Judge the bound while both clients wait, and the service differences from 30 s on.
+    """Judge the bound on service differences while both clients wait, and differences after 30 s.
 
-    The paper leaves out the first 30 s, in which one client has too few queued requests. The result
-    also has verdicts on the whole run.
+    The paper leaves out the first 30 s, in which one client has too few queued requests. Other
+    parts judge the whole run.
     """
     parts = []
     for suffix, figure, measured in (("", "Fig. 7", 5_235), ("-2", "Fig. 8", 1_281)):
@@ -171,7 +171,7 @@ def judge_poisson(seeds: Seeds) -> list[Part]:
 def _differences(
     seeds: Seeds, name: str, figure: str, measured: int, start_s: float
 ) -> tuple[Part, Part]:
-    """Judge the ratio of FCFS's to VTC's service difference, and the size of VTC's difference."""
+    """Judge the service difference under VTC, and how many times larger it is under FCFS."""
 
     def difference(trace: Trace) -> float:
         return difference_of(trace, start_s)
@@ -186,7 +186,7 @@ def _differences(
 
 
 def judge_isolation(seeds: Seeds) -> list[Part]:
-    """Judge whether a client below its share keeps its service when another's load rises."""
+    """Judge whether a client below its share keeps its service when another client's load rises."""
 
     def tail_s(trace: Trace) -> float:
         return ttft_s(trace, [trace.clients[0]], 99)

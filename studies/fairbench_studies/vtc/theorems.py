@@ -3,14 +3,14 @@
 All measures are in weighted tokens. U is the bound of Lemma 4.3: the larger of w_p L_input (the
 longest prompt at its price) and w_q M (a memory full of output at its price). If memory is
 over-committed, U is half of the larger bound on the run's service gap (docs/appendix/theory.md).
-Two theorems are judged by what their proofs show, instead of as printed:
+Two theorems are judged by their proofs, not by their printed statements:
 
 - Theorem 4.11 divides by a lower bound ``a`` of the server's capacity, which the paper does not
-  give. While a client waits, other clients get at least ``a`` tokens per second. If they get at
+  give. While a client waits, other clients get at least ``a`` tokens/s. If the other clients get at
   most 2 (n - 1) U tokens during the wait, the wait is within the bound for every possible ``a``.
-- Theorem 4.13 as printed applies to no client: shortly before t2, when the total service T(t, t2)
-  is still below 5U n, its premise would need a negative request. The proof shows that a client
-  with a backlog from t to t2 has requested at least T(t, t2) / n - 5U since t.
+- As printed, Theorem 4.13 applies to no client: its premise would need a negative request shortly
+  before t2, when the total service T(t, t2) is still below 5U n. The proof shows that a client with
+  a backlog from t to t2 has requested at least T(t, t2) / n - 5U since t.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class TreeDelta(NamedTuple):
     """The changes of a worker's cache since the worker's last report.
 
     ``inserted`` holds prompts. ``evicted`` holds prefixes, each with the number of tokens that were
-    evicted from its end. Content that was both inserted and evicted since the report is left out.
+    evicted from its end. Content that was inserted and evicted between two reports is left out.
     """
 
     inserted: tuple[Prompt, ...]
@@ -34,7 +34,7 @@ class CentralDLPM:
 
     def __init__(self, params: DLPM.Params, workers: int) -> None:
         self.scheduler = DLPM(params)
-        self.queue: list[Request] = []  # in order of arrival
+        self.queue: list[Request] = []  # queued requests in order of arrival
         self._trees = [LocationTree(LocationNode) for _ in range(workers)]
 
     def on_arrival(self, request: Request) -> None:

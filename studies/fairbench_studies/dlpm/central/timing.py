@@ -63,7 +63,7 @@ class RoundCost:
 def time_rounds(
     workers: int, waiting: int, profile: TimingProfile, *, rounds: int = 30, seed: int = 0
 ) -> RoundCost:
-    """Measure the cost of a round with ``waiting`` queued requests, over ``rounds`` rounds.
+    """Measure the cost of a scheduling round with ``waiting`` requests, over ``rounds`` rounds.
 
     Each worker is a spawned process, so the caller's main module must be importable.
     """

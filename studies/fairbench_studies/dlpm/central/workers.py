@@ -36,7 +36,7 @@ class CentralWorkers:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
-            # The worker answers an empty message as soon as it is ready.
+            # The answer to an empty message shows that the worker is ready.
             self.send(len(self._pipes) - 1, ())
 
     def __enter__(self) -> Self:

@@ -41,7 +41,7 @@ MEANS: Mapping[str, Callable[[Sequence[float]], float]] = {
     GEOMETRIC: geometric_mean,
     ARITHMETIC: fmean,
 }
-"""Two kinds of mean over configurations, because the paper only says "on average"."""
+"""The two kinds of mean over configurations that the paper's "on average" may stand for."""
 BY_PLACE, BY_MEDIAN = "by configuration", "by medians"
 WAITS: Mapping[str, tuple[Pair, ...]] = {
     name: (
@@ -55,7 +55,7 @@ WAITS: Mapping[str, tuple[Pair, ...]] = {
 def judge_jain(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge each step of the order VTC >= D2LPM > Preble > RR+LPM of Jain's index.
 
-    The paper's index covers the time in which all clients are active.
+    In the paper, Jain's index covers the time in which all clients are active.
     """
     at = by_place(cells)
     steps = [("vtc", "d2lpm", -SAME)]
@@ -91,7 +91,7 @@ def _nearer(preble: str, to_vtc: Sequence[Tally], to_preble: Sequence[Tally]) ->
     """Judge whether D2LPM's Jain's index is nearer to VTC's index than to Preble's.
 
     One verdict counts the configurations in which D2LPM is nearer to VTC, and a second verdict
-    compares the medians over configurations. The verdicts use the first index with known values.
+    compares the medians over configurations. The first known index in ``INDICES`` is used.
     """
     both = [(a, b) for a, b in zip(to_vtc, to_preble, strict=True) if a.values and b.values]
     text = f"D2LPM nearer to VTC than to {preble}, by configuration"
@@ -125,7 +125,7 @@ def judge_latency(cells: Sequence[SchedulerResults]) -> list[Part]:
         for name in names
         for part in parts_apart(f"they wait longer under {CALLED[name]}", found[name], lambda _: "")
     ]
-    # If D2LPM's latency is only a lower bound, the ratio of a latency to D2LPM's is unknown.
+    # If D2LPM's latency is only a lower bound, ratios to D2LPM's latency are unknown.
     factors = {
         name: [
             s.value for one in several for s in one.values.values() if s.bound != "<" and s.value

@@ -20,8 +20,8 @@ NAN = float("nan")
 def shortfall_everywhere(run: StoredRun) -> float:
     """Return the largest service deficit of a client that has waiting requests at every worker.
 
-    A deficit is the additional service of another client (Theorem 5.2). The result is NaN if no
-    client ever had waiting requests at every worker.
+    A client's deficit is how much more service another client has received (Theorem 5.2). The
+    result is NaN if no client ever had waiting requests at every worker.
     """
     return float(derived(run, "shortfall everywhere", lambda: _shortfall(run)))
 
@@ -72,13 +72,13 @@ def largest_wait(requests: Requests, service: ServiceRows, clients: int, horizon
     """Return the most service that other clients received while a newcomer's first request waited.
 
     A newcomer is a client that had no waiting or running request. If a newcomer sends several
-    requests at once, the wait ends when one of them is admitted.
+    requests at once, its wait ends with the first admission.
 
     Args:
         requests: The requests of the run.
         service: The service log of all workers.
         clients: The number of clients in the run.
-        horizon_s: The end of the run in seconds. Waits of requests that were not admitted end then.
+        horizon_s: The end of the run in seconds; requests that were never admitted wait until then.
     """
     first = _after_idle_times(requests, horizon_s)
     waiting = first.admitted_s > first.arrival_s
@@ -122,7 +122,7 @@ def _after_idle_times(requests: Requests, horizon_s: float) -> _Firsts:
 class IdleShares(NamedTuple):
     """Fractions of worker time in which a worker computes nothing while a request waits.
 
-    ``own`` counts waits in the idle worker's queue, and ``another`` waits in other workers' queues.
+    ``own`` counts requests that wait at the idle worker, and ``another`` at other workers.
     """
 
     own: float

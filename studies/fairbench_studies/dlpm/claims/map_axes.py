@@ -11,7 +11,7 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import EngineParams, engine_limits
 
 Draft = Mapping[str, Any]
-"""An experiment as a mapping without default values. The key of a setting is ``NAME.PARAM``."""
+"""A mapping of an experiment, without default values; settings have keys ``NAME.PARAM``."""
 
 POOL, RUNNING, LOAD = "KV pool", "running limit", "load"
 QUANTUM, WORKER_QUANTUM, PROFILE = "Q^u", "Q^w", "timing profile"
@@ -28,7 +28,7 @@ PROFILES = (
 
 
 class Step(NamedTuple):
-    """A value of a varied setting, with its label and the keys that differ from the default."""
+    """A value of the setting ``axis``, with a label and the keys that differ from the defaults."""
 
     axis: str
     label: str
@@ -41,9 +41,9 @@ class Step(NamedTuple):
 
 
 def spec_of(draft: Draft) -> ExperimentSpec:
-    """Return the first seed's experiment of a draft.
+    """Return the experiment that ``draft`` describes, with the first seed.
 
-    Raises UsageError if keys of the draft contradict each other.
+    Raises UsageError if keys of ``draft`` contradict each other.
     """
     return points(make_sweep({"name": "cell", "grid": [dict(draft)]}))[0]
 
@@ -51,8 +51,8 @@ def spec_of(draft: Draft) -> ExperimentSpec:
 def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
     """Return every value of every setting that the map varies around a configuration.
 
-    The configuration's own values are the defaults, and are included. A setting is left out if no
-    scheduler has the setting, or if the default would be its only value.
+    The values include the defaults, which are the values in the configuration itself. A setting is
+    left out if no scheduler has the setting, or if the default would be its only value.
     """
     specs = [spec_of({**cell, "scheduler": scheduler}) for scheduler in schedulers]
     spec = specs[0]

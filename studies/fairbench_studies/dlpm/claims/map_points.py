@@ -99,13 +99,13 @@ class Chart:
 
     @classmethod
     def of(cls, group: Group, seeds: int) -> Chart:
-        """Return a group's chart, with a step for every value of every varied setting."""
+        """Return the chart of a group of claims, with every value of every varied setting."""
         places = zip(map(_place, group.cells), group.cells, strict=True)
         steps = {place: steps_round(cell, group.schedulers) for place, cell in places}
         return cls(group, steps, seeds)
 
     def grid(self) -> list[dict[str, Any]]:
-        """Return the runs of the chart as grids of a sweep."""
+        """Return the runs of this chart as entries for the key ``grid`` of a sweep."""
         return [self._draft(place, step) for place, of in self.steps.items() for step in of]
 
     def readings(self, finished: Mapping[str, StoredRun]) -> list[Reading]:
@@ -121,9 +121,9 @@ class Chart:
         ]
 
     def summaries(self, finished: Mapping[str, StoredRun]) -> list[Summary]:
-        """Return the summaries of the chart's finished runs.
+        """Return the summaries of the finished runs that belong to this chart.
 
-        The keys of ``finished`` are the identities of experiments.
+        The keys of ``finished`` are identities of experiments.
         """
         wanted = {identity(spec) for spec in points(map_sweep([self], "chart"))}
         return [run.summary for key, run in finished.items() if key in wanted]
@@ -143,7 +143,7 @@ class Chart:
 
 
 def map_sweep(charts: Sequence[Chart], name: str) -> Sweep:
-    """Return a sweep with the runs of all charts."""
+    """Return a sweep that makes the runs of all ``charts``."""
     grid = [draft for chart in charts for draft in chart.grid()]
     return make_sweep({"name": name, "num_runs": charts[0].seeds, "grid": grid})
 

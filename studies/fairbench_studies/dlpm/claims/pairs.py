@@ -13,7 +13,7 @@ from fairbench_studies.kit.outcomes import Outcome, Seen, compared, joined
 from fairbench_studies.kit.tally import Tally
 
 MAKESPAN = "time_to_100pct_s"  # time until all programs of the measured window have finished
-LENGTH = "duration"  # length of the run: until all programs have finished, or until it is cut off
+LENGTH = "duration"  # time until all programs have finished, or until the run is cut off
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Pair:
 class All:
     """A claim about pairs of schedulers that holds if it holds for every pair.
 
-    The claim is reversed if it is reversed for any pair.
+    The claim is reversed if any pair of schedulers reverses the claim.
     """
 
     name: str

@@ -28,7 +28,7 @@ CALLED = {
     "lpm": "RR+LPM",
 }
 AT_FOUR = "fig7-at-4"
-"""The key, in place of a figure's name, of figure 7's configurations with four replicas."""
+"""The key of figure 7's configurations with four replicas, used like the name of a figure."""
 PREBLES = ("preble", "preble-code")
 """Two forms of the scheduler Preble: as its paper describes it, and as its published code works.
 
@@ -63,14 +63,14 @@ def by_seed(cell: SchedulerResults) -> BySeed:
 
 
 def place_of(cell: SchedulerResults) -> Place:
-    """Return the configuration of a scheduler's results."""
+    """Return the configuration that a scheduler's results come from."""
     return Place(cell.combined["workload"], cell.combined["scenario"], cell.combined["dp"])
 
 
 def in_one_pool(cells: Sequence[SchedulerResults]) -> list[SchedulerResults]:
     """Return the results of configurations that were run with one size of the KV pool.
 
-    Configurations with several sizes of the KV pool are left out, because the paper has none.
+    Configurations with several sizes of the KV pool, which the paper does not have, are left out.
     """
     counts = Counter((place_of(cell), cell.combined["scheduler"]) for cell in cells)
     several = {place for (place, _), count in counts.items() if count > 1}
@@ -99,8 +99,8 @@ def mean_over(runs: BySeed, metric: str) -> float:
 def contended(runs: Iterable[BySeed]) -> bool:
     """Return whether clients competed for service under all schedulers.
 
-    If the servers are not saturated, throughput equals demand under any scheduler. The time with
-    empty queues varies by chance, so the decision uses its mean over the seeds.
+    If the servers are not saturated, throughput equals demand under any scheduler. The fraction of
+    time with empty queues varies by chance, so the mean over the seeds decides.
     """
     return all(_competed(list(of.values())) for of in runs)
 

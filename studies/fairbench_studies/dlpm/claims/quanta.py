@@ -52,7 +52,7 @@ def _rises(mine: Sequence[SchedulerResults], where: str) -> list[Part]:
     """Judge whether D2LPM's throughput rises with Q^w and finally exceeds all other schedulers.
 
     The paper says that D2LPM "eventually" surpasses all others, so the verdict uses the largest
-    Q^w. The result also has verdicts at each Q^w from the paper's largest Q^w upwards.
+    Q^w. Further parts report each Q^w from the paper's largest Q^w upwards.
     """
     least, most = PAPER_QUANTA
     swept = swept_over(mine, fig10.quantum_of)
@@ -196,7 +196,7 @@ def _beyond(swept: Swept, ends: Sequence[BySeed], metric: str) -> tuple[int, int
 
 
 def _part(text: str, pairs: Sequence[Pair], at: At, ours: str = "") -> Part:
-    """Return a part of a claim, decided by the first pair; further pairs are only reported."""
+    """Return a part of a claim. The first of ``pairs`` decides; other pairs are only reported."""
     first, *beside = (pair.seen(at) for pair in pairs)
     names = [pair.name for pair in pairs[1:]]
     others = {name: seen.outcome for name, seen in zip(names, beside, strict=True)}

@@ -1,9 +1,9 @@
 """Verdicts under other readings of the paper, for the column "holds under" of the claims table.
 
 A reading is an interpretation of an unclear point of the paper. ``seeds/readings.csv`` has runs of
-figure 7 on four replicas, each with one change for a reading, and runs of the same configurations
-without a change. The table shows a part's verdict under a reading only if the verdict without the
-change equals the verdict over all configurations of the figure.
+figure 7 on four replicas, with and without the setting that a reading changes. The claims table
+shows a verdict under a reading only if the runs without the changed setting give the verdict of all
+configurations of the figure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairbench_studies.kit.parts import Claim, Part
 from fairbench_studies.kit.seeds import read_seeds, value_at
 
 OF_PAIRS = frozenset({1, 2, 4, 5, 6, 40})
-"""The numbers of claims that compare pairs of schedulers in the configurations of figure 7."""
+"""The claims, by number, that compare pairs of schedulers in the configurations of figure 7."""
 
 
 class Reading(NamedTuple):
@@ -38,7 +38,7 @@ AT_RERUN = (
     Reading("Poisson arrivals", "burstiness", 1.0),
     Reading("prefix as a mean", "workload.params.question_tokens", 51.0),
 )
-"""Readings of the rerun's settings, about full batches, arrivals and the prefix of trees."""
+"""Readings that change a setting of the rerun: full batches, arrivals or the prefix of trees."""
 LONG_QA_QUANTUM = Reading("Q^w 400,000 in long-qa", "settings.d2lpm.worker_quantum", 400_000)
 """The reading that the quantum Q^w of long-qa is about twenty mean requests ([gaps] B3)."""
 LONG_QA_POOL = Reading(
@@ -49,13 +49,13 @@ LONG_QA = "long-qa"
 RERUN_FILE, LONG_QA_FILE = "readings.csv", "readings-long-qa.csv"
 
 Outcomes = Mapping[tuple[int, str], Outcome]
-"""Verdicts, keyed by the number of the claim and the text of the part."""
+"""Verdicts on parts of claims, keyed by the number of the claim and the text of the part."""
 
 
 class Tried(NamedTuple):
-    """The verdicts on a claim's parts with a reading's setting, and without it (``compared``).
+    """The verdicts on parts of claims with a reading (``outcomes``) and without it (``compared``).
 
-    If ``compared`` is None, the table shows every verdict under the reading.
+    If ``compared`` is None, the claims table shows every verdict in ``outcomes``.
     """
 
     outcomes: Outcomes
@@ -73,7 +73,7 @@ def outcomes_of(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> O
 
 
 def at_rerun(claims: Sequence[Claim], folder: Path) -> Mapping[str, Tried]:
-    """Return, for each reading of the rerun's settings, the verdicts on four replicas."""
+    """Return the verdicts on four replicas under each reading in ``AT_RERUN``."""
     path = folder / RERUN_FILE
     if not path.exists():
         return {}
@@ -96,8 +96,8 @@ def _shows(cell: SchedulerResults, reading: Reading) -> bool:
 def with_long_qa(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> Mapping[str, Tried]:
     """Return the verdicts that include long-qa with a KV pool in which its documents fit.
 
-    All other verdicts at the rerun's settings exclude long-qa, because figure 7 has it with several
-    sizes of the KV pool.
+    All other verdicts at the rerun's settings exclude long-qa, because figure 7 has long-qa with
+    several sizes of the KV pool.
     """
     in_pools = [cell for cell in cells if cell.combined["workload"] == LONG_QA]
     held = [cell for cell in in_pools if _shows(cell, LONG_QA_POOL)]
@@ -109,7 +109,7 @@ def with_long_qa(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> 
 def in_long_qa(
     claims: Sequence[Claim], cells: Sequence[SchedulerResults], folder: Path
 ) -> Mapping[str, Tried]:
-    """Return the verdicts with another quantum Q^w in the workload long-qa, and in no other one."""
+    """Return the verdicts with another quantum Q^w in the workload long-qa only."""
     path = folder / LONG_QA_FILE
     if not path.exists():
         return {}
@@ -128,7 +128,7 @@ def _without_long_qa(cells: Sequence[SchedulerResults]) -> list[SchedulerResults
 def with_readings(number: int, parts: Sequence[Part], found: Mapping[str, Tried]) -> list[Part]:
     """Return the parts of a claim with their verdicts under each reading of the paper.
 
-    If a part covers several numbers of replicas, its verdict is from the runs on four replicas.
+    If a part covers several numbers of replicas, readings are judged from runs on four replicas.
     """
     done = []
     for part in parts:
@@ -144,7 +144,7 @@ def with_readings(number: int, parts: Sequence[Part], found: Mapping[str, Tried]
 
 
 def _outcome(outcomes: Outcomes, number: int, text: str) -> Outcome | None:
-    """Return the verdict on a part, even if the runs have no configuration with one replica."""
+    """Return the verdict on a part, whose text in ``outcomes`` may lack the ending ``SEVERAL``."""
     return outcomes.get((number, text), outcomes.get((number, text.removesuffix(SEVERAL))))
 
 

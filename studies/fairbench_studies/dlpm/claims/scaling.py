@@ -24,8 +24,8 @@ FLAT = 0.05  # a curve is flat if its maximum exceeds its minimum by at most thi
 FAR = 0.10  # largest relative difference at which DLPM's service rate counts as near LPM's
 NEAR = Pair("DLPM over LPM", RATE, "dlpm", "lpm", 1 - FAR)
 BAND_PCT = (25, 55)  # range that counts as the paper's "about 40%" of a decode step
-# Figure 4 was measured in ``OTHER_RUNS`` further runs on a shared machine. The overhead at the
-# judged point of figure 4 was between ``OTHER_PCT`` percent of a decode step in these runs.
+# In ``OTHER_RUNS`` further runs on a shared machine, the overhead at the judged point of figure 4
+# ranged over ``OTHER_PCT`` percent of a decode step.
 OTHER_RUNS = 7
 OTHER_PCT = (71, 135)
 LOWEST, LOWEST_HITS = (
@@ -38,7 +38,7 @@ LOWEST, LOWEST_HITS = (
 
 
 def judge_clients(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether, with more clients, DLPM stays near LPM and VTC stays low and flat."""
+    """Judge whether, with more clients, DLPM's rate stays near LPM's, and VTC's low and flat."""
     at: dict[int, dict[str, Any]] = {}
     for cell in cells:
         at.setdefault(clients_of(cell), {})[cell.combined["scheduler"]] = by_seed(cell)

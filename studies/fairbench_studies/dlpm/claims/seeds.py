@@ -1,4 +1,4 @@
-"""Functions for claims about courses over time, which must hold in every seed."""
+"""Functions that judge claims about metrics over time, which must hold in every seed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def over_seeds(
 
 
 def responses(run: StoredRun, end_s: float) -> Floats:
-    """Return mean response times (s) by client and interval of arrival: (clients, INTERVALS)."""
+    """Return mean response times (s) by interval of arrival, shape (clients, INTERVALS)."""
     times: Floats = derived(
         run, "responses", lambda: response_times(run, np.linspace(0.0, end_s, INTERVALS + 1))
     )

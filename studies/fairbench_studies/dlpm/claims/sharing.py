@@ -23,8 +23,8 @@ IDLE = 0.001  # largest fraction of idle time that still counts as never idle
 def judge_computed_service(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge whether RR+LPM and both forms of Preble share computed service less equally than D2LPM.
 
-    Jain's index covers the time in which all clients are active. Over a whole run, the index would
-    hardly depend on the scheduler, because every scheduler completes the same programs.
+    Jain's index covers the time in which all clients are active. Over a whole run, Jain's index
+    would hardly depend on the scheduler, because every scheduler completes the same programs.
     """
     at: dict[str, dict[str, SchedulerResults]] = {}
     for cell in cells:
@@ -58,7 +58,7 @@ def _indices(cell: SchedulerResults) -> Mapping[int, float]:
 
 
 def computed_index(run: StoredRun) -> float:
-    """Return Jain's index of computed service while all clients are active, or NaN if never."""
+    """Return Jain's index of computed service while all clients are active; else NaN."""
     if run.summary["paper_window_start_s"] is None:
         return float("nan")
     return float(jain(while_all_active(run)[0]))

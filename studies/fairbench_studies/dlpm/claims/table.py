@@ -183,7 +183,7 @@ def write(judged: Sequence[Judged], settings: Sequence[Setting], folder: Path) -
 
 
 def stored_settings(folder: Path) -> list[Setting]:
-    """Return the rerun's and the default settings, with each figure's stored per-seed values.
+    """Return the settings of the rerun and the defaults, with each figure's stored per-seed values.
 
     Raises DataError if the folder has no folder of per-seed values.
     """
@@ -209,14 +209,14 @@ def stored_settings(folder: Path) -> list[Setting]:
 
 
 def with_four(sources: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the data of figures with a further entry: figure 7's runs on four replicas."""
+    """Return the data of figures, with an entry for figure 7's runs on four replicas added."""
     if "fig7" not in sources:
         return sources
     return {**sources, AT_FOUR: on_four_replicas(sources["fig7"])}
 
 
 def with_tests(settings: Sequence[Setting]) -> list[Setting]:
-    """Return the settings, with the claims that tests decide added to the default settings."""
+    """Return the settings; the default settings also get the claims that tests decide."""
     return [
         one._replace(sources={**one.sources, TESTS: ByTests()}) if one.title == AT_DEFAULTS else one
         for one in settings

@@ -9,12 +9,12 @@ from fairbench_studies.kit.outcomes import Outcome
 from fairbench_studies.kit.parts import Claim, Part
 
 TESTS = "tests"
-"""The name under which tests are the source of a claim, instead of a figure."""
+"""The name that replaces a figure's name in claims that tests decide."""
 FOLDER = "tests/schedulers/local"
 
 
 class ByTests(NamedTuple):
-    """The source of claims that tests decide. ``basis`` describes the tests for readers."""
+    """Data for claims that tests, not runs, decide. ``basis`` is a caption about the tests."""
 
     basis: str = f"named tests in {FOLDER}, on a small engine and on the simulated engine"
 
@@ -33,7 +33,7 @@ class Statement(NamedTuple):
 
     @property
     def part(self) -> Part:
-        """The statement as a part of a claim."""
+        """The statement in the form of a claim's ``Part``, with the name of the test."""
         return Part(self.text, self.outcome, f"{self.shown} (`{self.test}`)", under=self.under)
 
 

@@ -1,8 +1,8 @@
 """Claims 1 to 4 and 7 of the DLPM paper: throughput in figure 7, by several measures.
 
-The service rate counts cached input. Over a fixed window, it therefore favours schedulers that
-serve the client with the most cached input. Two other measures favour no scheduler: output tokens,
-and the time until all programs have finished.
+The service rate counts cached input, so over a fixed window, the rate favours schedulers that serve
+the client with the most cached input. Two other measures favour no scheduler: output tokens, and
+the time until all programs have finished.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from fairbench_studies.kit.tally import Tally, part_of
 
 RATE, OUTPUT, HIT = "service_rate_tok_s", "output_rate_tok_s", "cache_hit_rate"
 ACTIVE = "service_rate_paper_window_tok_s"
-NEARLY = 0.95  # a scheduler with this fraction of another's throughput counts as equal
+NEARLY = 0.95  # throughputs count as equal from this ratio on
 PREBLE_WINS = Place("long-qa", "s2", 8)
 HARD = ("tot", "s2")
-SEVERAL = ", on several replicas"  # end of the text of a part that excludes runs with one replica
+SEVERAL = ", on several replicas"  # end of a part's text if the part excludes runs with one replica
 WORST = "long-qa"
 
 
 def gains(above: str, below: str, flip: float = 1.0) -> tuple[Pair, ...]:
-    """Return the claim that one scheduler has more throughput than another, by each measure.
+    """Return the claim that ``above`` has more throughput than ``below``, by four measures.
 
     The gain in makespan is the makespan under ``below`` divided by the makespan under ``above``.
     """
@@ -72,8 +72,8 @@ def parts_apart(
 ) -> list[Part]:
     """Return the parts of a claim: one for several replicas, and one for a single replica.
 
-    If clients do not compete on a single replica, the second part is left out. With one replica,
-    RR+LPM is LPM, and D2LPM is DLPM. ``ours`` turns tallies into a text, and the first of
+    If clients do not compete on a single replica, a single part covers all runs. With one replica,
+    RR+LPM is LPM, and D2LPM is DLPM. ``ours`` returns a text about tallies. The first of
     ``tallies`` uses the paper's measure.
     """
     alone = [one.within(is_alone) for one in tallies]
@@ -87,7 +87,7 @@ def parts_apart(
 
 
 def extremes(tallies: Sequence[Tally]) -> str:
-    """Return the range of values over configurations, by the first measure, as text."""
+    """Return, as text, the range of the first measure's values over the configurations."""
     return tallies[0].extremes
 
 

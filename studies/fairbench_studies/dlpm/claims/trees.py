@@ -25,7 +25,7 @@ from fairbench_studies.dlpm.claims.throughput import run_of
 from fairbench_studies.kit.parts import Claim, Part, in_every, interval_of, number
 from fairbench_studies.kit.seeds import derived
 
-STALL_S = 300.0  # in the paper, most of the cluster idles this long under Preble
+STALL_S = 300.0  # in the paper, most workers idle for this time under Preble
 
 SOONER = {
     name: Pair(f"time of {CALLED[name]}", LENGTH, name, "d2lpm") for name in ("vtc", *PREBLES)
@@ -76,7 +76,7 @@ def judge_responses(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 class Responses(NamedTuple):
-    """The mean response time of all clients, and the longest of clients 1 and 2, in seconds."""
+    """Response times in seconds: the mean of all clients, and the longest of clients 1 and 2."""
 
     mean_s: float
     most_s: float
@@ -170,7 +170,7 @@ def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge whether VTC and D2LPM give all clients equal computed service.
 
     According to the paper, client 0 still has the highest service rate, because more of its input
-    is cached. RR+LPM and Preble share computed service less equally.
+    is cached. RR+LPM and Preble share computed service less equally than VTC and D2LPM.
     """
     unfair = run_of(("lpm", *PREBLES), cells)
     found = over_seeds(cells, partial(_equal, unfair=unfair), (*FAIR, *unfair))
@@ -196,9 +196,9 @@ def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def while_all_active(run: StoredRun) -> Floats:
-    """Return each client's service while all clients are active, as an array with two rows.
+    """Return each client's service while all clients are active, shape (2, clients).
 
-    The first row of the array is computed service. The second row also counts cached input tokens.
+    The first row of the array is computed service. The second row also counts cached input.
     """
     found: Floats = derived(run, "service while all are active", lambda: _services(run))
     return found

@@ -11,7 +11,7 @@ from fairbench.schedulers.parts.preble_costs import EVICTION_SCAN_NODES
 from fairbench.schedulers.parts.preble_windows import GpuWindow, TimeModel
 from fairbench_studies.preble.code.tree import CodeTree, KeyCount
 
-TPOTS = 200  # The load uses the median of this many latest times per output token.
+TPOTS = 200  # The load uses the median of the latest ``TPOTS`` times per output token.
 
 
 class CodeGpu:
@@ -44,7 +44,7 @@ class CodeGpu:
         self.tpot_s = median(self._tpots)
 
     def expire(self, now_s: float) -> None:
-        """Forget the prompts that are too old for the hit ratio."""
+        """Forget prompts that are too old to count in the hit ratio."""
         while self._hits and self._hits[0][0] <= now_s - self._hit_window_s:
             _, cached, tokens = self._hits.popleft()
             self._cached -= cached

@@ -35,12 +35,12 @@ class PrebleE2Code(PrefixRouter):
 
     The load of a key node is the time for prefill of uncached tokens, divided among the node's
     GPUs, plus the time for decoding the output of unfinished requests. If the loads differ too
-    much, key nodes move from the most to the least loaded GPU, the cheapest first. If a GPU has one
-    key node, the node is copied, once the node's time to first token has doubled.
+    much, key nodes move from the most to the least loaded GPU, the cheapest first. If a GPU has
+    only one key node, the node is copied after its time to first token has doubled.
 
-    This class differs from Preble's code in three ways. Preble's code returns a position in a list
-    of candidates, not a GPU. Prefill times do not include attention. GPUs with equal values take
-    turns; Preble's code chooses the lowest index.
+    This class differs from Preble's code in three ways. Preble's code returns a GPU's position in a
+    list of candidates, not the GPU. Prefill times do not include attention. GPUs with equal values
+    take turns; Preble's code chooses the lowest index.
     """
 
     name = "preble-e2-code"
@@ -48,7 +48,7 @@ class PrebleE2Code(PrefixRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters with the defaults of the authors' code. No value exceeds a threshold of inf.
+        """Parameters with the defaults of the authors' code. A threshold of inf is never exceeded.
 
         A key node is moved only after ``rebalance_after`` requests per GPU, and only if the node
         has ``rebalance_min_hits`` requests in the window. A request whose leaf is at least

@@ -112,8 +112,8 @@ class CodeTree(PrebleTree):
         for counts in self.under_way.values():
             if lower in counts:
                 counts[upper] = counts[lower]
-        # A key node must be longer than the path above it. After the split, only ``upper`` may be
-        # so.
+        # A key node must be longer than the path above it. After the split, only ``upper`` can be a
+        # key node.
         if lower in self.keys and key_portion(lower) is not lower:
             key = self.keys.pop(lower)
             key.node = upper

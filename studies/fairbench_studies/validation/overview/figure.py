@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 WIDTH_IN, HEIGHT_IN, DPI = 11.0, 7.0, 110
 ERROR_LIMIT_PCT = 45.0  # a larger error is drawn at the edge of the panel, as a number
-# Errors beyond the edge overlap if their measured values are closer than ``NEAR`` powers of ten.
-# Only the largest of overlapping errors is written.
+# Numbers at the edge of a panel overlap if their measured values are closer than ``NEAR`` powers of
+# ten. Only the largest of such errors is written as a number.
 NEAR = 0.4
 MARKERS = "osD^vP*X"  # one marker for each engine
 
@@ -47,7 +47,7 @@ def draw(points: Sequence[Point], paths: Sequence[Path]) -> None:
         )
         _legend(figure, points, marks)
         for path in paths:
-            # Without a date in the file, equal numbers give equal files.
+            # The file gets no date, so that equal numbers give equal files.
             metadata = {"Date": None} if path.suffix == ".svg" else {}
             figure.savefig(path, dpi=DPI, metadata=metadata)
 

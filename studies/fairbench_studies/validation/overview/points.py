@@ -42,7 +42,7 @@ THROUGHPUT, TIME_PER_TOKEN, FIRST_TOKEN = "throughput", "time per token", "first
 METRICS = {THROUGHPUT: "tok/s", TIME_PER_TOKEN: "ms, P50", FIRST_TOKEN: "s, P50"}
 """The compared metrics with their units."""
 
-# Prompts are short below ``SHORT_TOKENS`` of median length, and long from ``LONG_TOKENS`` on.
+# Prompts are short if their median length is below ``SHORT_TOKENS``, and long from ``LONG_TOKENS``.
 SHORT_TOKENS, LONG_TOKENS = 100, 2_000
 # Prompts are mixed if the 90th percentile of their lengths exceeds the 10th by the factor
 # ``MIXED``.
@@ -82,12 +82,12 @@ class Point(NamedTuple):
 
 
 def points_of(path: Path, profile: str | None) -> tuple[list[Point], list[NotReplayed]]:
-    """Replay the runs of a file. Return their points, and the runs that cannot be replayed.
+    """Replay the runs of a file; return the replayed runs as points, and the runs that failed.
 
     Args:
         path: The file with the measured runs.
-        profile: The id or file of the timing profile for all runs. If None, each run uses the
-            bundled profile of its GPU and model, or else a profile from the GPU's data sheet.
+        profile: The timing profile (id or file) for all runs. If ``profile`` is None, each run uses
+            the bundled profile of its GPU and model, or else a profile from a data sheet.
 
     Raises:
         DataError: the file holds no runs, or no run can be replayed.
@@ -150,7 +150,7 @@ def _first_token(simulated: ServingRun, run: ServingRun) -> Pair:
 
 
 def _defined(throughput: Pair, time_per_token: Pair, first_token: Pair) -> dict[str, Pair]:
-    """Return the pairs for which an error can be computed, without very short first-token times."""
+    """Return the metrics whose error can be computed, except a TTFT too short for a target."""
     if not first_token.measured > LONG_TTFT_S:
         first_token = Pair(np.nan, np.nan)
     pairs = dict(zip(METRICS, (throughput, time_per_token, first_token), strict=True))
@@ -188,7 +188,7 @@ def _prompt_tokens(run: ServingRun) -> Ints:
 def kind_of_prompts(tokens: Ints) -> str:
     """Classify prompts as short, medium or long by their median length.
 
-    The word "mixed" is appended if the lengths of the prompts differ much.
+    Prompts whose lengths differ much are also called mixed, as in ``short mixed``.
     """
     low, median, high = np.percentile(tokens, [10, 50, 90])
     length = "short" if median < SHORT_TOKENS else "long" if median >= LONG_TOKENS else "medium"
@@ -196,7 +196,7 @@ def kind_of_prompts(tokens: Ints) -> str:
 
 
 def _program_point(run: ProgramRun, profile: TimingProfile | None) -> Point:
-    """Return the point of a run of programs, which has only the service rate as throughput."""
+    """Return the point of a run of programs, whose only metric is the service rate."""
     found = compare_programs(run, *replay_programs(run, profile))
     gpu, model, *_ = found.profile.split("/")
     return Point(

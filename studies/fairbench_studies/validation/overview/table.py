@@ -45,7 +45,7 @@ class Row(NamedTuple):
     spreads_pct: dict[str, float]
 
     def errors_pct(self, metric: str) -> list[float]:
-        """Return the errors in percent of the tested runs that have the metric."""
+        """Return a metric's errors in percent, for the runs that were not used for a fit."""
         return errors_pct(self.tested, metric)
 
     def as_dict(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 
 def errors_pct(points: Sequence[Point], metric: str) -> list[float]:
-    """Return the errors in percent of the runs that have the metric."""
+    """Return a metric's errors in percent, for the runs in which the metric is defined."""
     errors = (point.pairs[metric].error_pct for point in points if metric in point.pairs)
     return [error for error in errors if error is not None]
 

@@ -16,8 +16,8 @@ from fairbench_studies.validation.report import both
 from fairbench_studies.validation.serving.profiles import host_cost_text
 
 SERVICE_TARGET_PCT, MAKESPAN_TARGET_PCT, JAIN_TARGET = 6.0, 12.0, 0.05
-# The authors' script leaves users without service out of Jain's index. The replay assumes that a
-# user was left out if the index is at least ``ALONE_INDEX`` and the median latencies of two users
+# The authors' script leaves users without service out of Jain's index. A user is assumed to be left
+# out if the published index is at least ``ALONE_INDEX``, although the median latencies of two users
 # differ by more than a factor of ``UNEQUAL``.
 ALONE_INDEX, UNEQUAL = 0.9995, 2.0
 

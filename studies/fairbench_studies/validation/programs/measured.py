@@ -25,9 +25,8 @@ _OPTIONS = (
 _PROGRAMS = re.compile(r"(\d{1,9}) programs? a user")
 _TOKENS = re.compile(r"average (\d[\d,]{0,11}(?:\.\d+)?) tokens")
 # ``SYSTEM_TOKENS`` follows from the log, in which an article has 13,222 characters, or 13,386 with
-# the system text. With a common system text, LPM would serve the users' first requests alike. In
-# the first LPM run, however, users 1 and 2 finish no request before user 0 is done, so each user
-# must have a separate system text.
+# the system text. Each user must have a separate system text: in the first LPM run, users 1 and 2
+# finish no request before user 0 is done. With a common system text, LPM would not prefer user 0.
 SYSTEM_TOKENS = 33
 LEAST_PROMPT_TOKENS = SYSTEM_TOKENS + 1  # an article has at least one token
 
@@ -136,7 +135,7 @@ def _text(record: Mapping[str, Any], field: str, where: str) -> str:
 
 
 def _options(text: str, where: str) -> dict[str, list[str]]:
-    """Return the values of each known option, by the last use of an option that is repeated."""
+    """Return the values of each known option. If an option is repeated, its last use counts."""
     found: dict[str, list[str]] = {}
     values: list[str] = []
     try:

@@ -1,7 +1,7 @@
 """The replay of a run of the DLPM authors' judge benchmark.
 
 No value of the simulation is fitted to the replayed runs. The host's cost of the policy
-``lpm_mdrr`` was fitted to two other runs.
+``lpm_mdrr`` was fitted to two serving runs.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from fairbench_studies.validation.programs.measured import SYSTEM_TOKENS, Progra
 from fairbench_studies.validation.serving.profiles import profile_of, with_host_cost
 
 # The lengths of a request's parts come from the prompts and outputs in the logs of three measured
-# runs. The instructions of a dimension are 19 texts of 3,660 to 7,140 characters, 4,219 on average,
-# at 5 characters per token. An answer ends at the word END, before its limit of 256 tokens. The
-# lengths of a judgement and of a merge follow from the output tokens per request of users with 16
-# and with 2 judgements.
+# runs. The instructions for a judged dimension have 4,219 characters on average over 19 texts, and
+# a token is assumed to have 5 characters. An answer ends at the word END, before its limit of 256
+# tokens. The lengths of a judgement and of a merge follow from the output tokens per request of
+# users with 16 and with 2 judgements.
 DIMENSION_TOKENS = 844
 JUDGEMENT_TOKENS, MERGE_OUTPUT_TOKENS, MAX_NEW_TOKENS = 159, 140, 256
 # ``ENGINE_OF_2024`` holds the defaults of SGLang in 2024. The measured server is a fork of SGLang
@@ -42,8 +42,8 @@ ENGINE_OF_2024 = {
     "engine.in_batch_prefix_caching": False,
     "engine.batch_is_full": False,
 }
-# The published command lines set no limit. ``MAX_RUNNING_REQUESTS`` has no effect, because the KV
-# pool is full before the limit is reached.
+# The published command lines set no limit on running requests. ``MAX_RUNNING_REQUESTS`` has no
+# effect, because the KV pool is full before the limit is reached.
 MAX_RUNNING_REQUESTS = 2_048
 SEED = 0  # seed for the lengths of articles; arrivals are evenly spaced
 
@@ -120,7 +120,7 @@ class Replay:
 
 
 def replay(run: ProgramRun, profile: TimingProfile | None = None) -> tuple[Replay, str]:
-    """Simulate a measured run. Return the results, and the id of the timing profile.
+    """Simulate a measured run; return the replay's results, and the id of the timing profile.
 
     Raises: DataError: the run's scheduler or timing profile is unknown, or a program cannot be
         served.

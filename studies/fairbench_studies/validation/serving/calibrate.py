@@ -24,13 +24,13 @@ OPERATOR_PROFILES = {
     "a100-sxm4-80gb": "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",
     "h100-sxm5-80gb": "h100-80gb/llama-3.1-8b/tp1/sglang-0.5.14",
 }
-# Hugging Face tokenizers take 1.8 to 3.0 us per token on one core. The fit leaves this cost fixed,
-# because runs that prefill one prompt at a time cannot separate it from the time per prompt token
-# (c_T). The H100 runs sent token ids, which need no tokenizer.
+# Hugging Face tokenizers take 1.8 to 3.0 us per token on one core. The fit does not change the
+# tokenizer's cost, because runs that prefill one prompt at a time cannot separate this cost from
+# the time per prompt token (c_T). The H100 runs sent token ids, which need no tokenizer.
 TOKEN_MS = {"a100-sxm4-80gb": 0.003, "h100-sxm5-80gb": 0.0}
 # Triton's attention on an H100 takes 7.07 to 20.68 ms per token (sgl-project/sglang#21775) if one
 # sequence of Qwen3-8B is decoded with contexts of 1,000 to 32,000 tokens. Llama-3.1-8B has the same
-# attention heads, in 32 instead of 36 layers.
+# attention heads as Qwen3-8B, in 32 instead of 36 layers.
 H100_TAIL_MS = (20.68 - 7.07) / 31_000 * 32 / 36
 FIXED = {"a100-sxm4-80gb": {}, "h100-sxm5-80gb": {"c_tail": round(H100_TAIL_MS, 6)}}
 # The fit starts near the operator profiles, with additional time for launching kernels one by one,
@@ -53,7 +53,7 @@ _STEPS, _TRIAL, _LONGEST_STEP, _DAMPING, _LEAST_GAIN = 25, 1e-3, 0.3, 1e-3, 0.01
 
 @dataclass(frozen=True, slots=True)
 class ServingFit:
-    """The fitted numbers in milliseconds, and the weighted error that remains."""
+    """The fitted numbers in milliseconds, and the weighted error of the fit."""
 
     gpu: str
     values: dict[str, float]
@@ -67,7 +67,7 @@ class ServingFit:
 
 def fit(runs: list[ServingRun]) -> Iterator[ServingFit]:
     """Yield each step of the fit to the ``fitted`` runs, which must come from one GPU."""
-    # The fit ignores that the load generator counts tokens, as the fit of the bundled profiles did.
+    # Like the fit of the bundled profiles, this fit ignores that the load generator counts tokens.
     chosen = [
         replace(run, counts_prompts=False) for run in runs if run.fitted and run.engine == "sglang"
     ]
@@ -98,7 +98,7 @@ def fit(runs: list[ServingRun]) -> Iterator[ServingFit]:
 def _step(
     logs: Floats, left: Floats, errors: Callable[[Floats], Floats]
 ) -> tuple[Floats, Floats] | None:
-    """Return a damped descent step that reduces the error, or None if no step length does."""
+    """Return logarithms and errors after a damped step, or None if no step reduces the error."""
     units = _TRIAL * np.eye(len(logs))
     slope = np.array([(errors(logs + unit) - left) / _TRIAL for unit in units]).T
     normal = slope.T @ slope + _DAMPING * np.eye(len(logs))
@@ -122,9 +122,9 @@ def _profile(gpu: str, values: dict[str, float]) -> TimingProfile:
 
 
 def _features(run: ServingRun) -> tuple[Floats, Floats]:
-    """Return values with their weights in the fit, two for every prompt length of a run.
+    """Return two medians for each prompt length in a run, and the medians' weights in the fit.
 
-    The two values are the median time per output token and the median time to first token.
+    The medians are those of the time to first token and of the time per output token.
     """
     tpot_s = (run.latency_s - run.ttft_s) / (run.output_tokens - 1)
     values, weights = [], []

@@ -49,8 +49,8 @@ def validate_serving(file: Path, profile: str | None, output_dir: Path | None) -
 def predict_serving(file: Path, profile: str | None, out: Path) -> list[NotReplayed]:
     """Write predictions for the runs of a file, without reading the measured results.
 
-    Returns the runs that cannot be predicted, with reasons. The file ``out`` also lists these runs.
-    Raises UsageError if the file ``out`` exists, or if no run can be predicted.
+    Returns the runs that cannot be predicted, with reasons, and also lists them in ``out``. Raises
+    UsageError if the file ``out`` exists, or if no run can be predicted.
     """
     from fairbench.results.store import write_json
     from fairbench_studies.validation.serving.files import read_serving
@@ -103,7 +103,7 @@ def _numbers(values: dict[str, float]) -> str:
 
 
 def _replayed(run: ServingRun, profile: str | None) -> ServingComparison | TenantComparison:
-    """Replay and compare a run. Runs without a gateway in front of the engine compare tenants."""
+    """Replay and compare a run. For a run without a gateway, the tenants are compared."""
     from fairbench_studies.validation.serving.compare import check_steady, compare_serving
     from fairbench_studies.validation.serving.replay import replay
     from fairbench_studies.validation.serving.unanswered import with_unanswered

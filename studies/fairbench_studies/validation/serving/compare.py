@@ -154,7 +154,7 @@ def clients_of(run: ServingRun) -> tuple[str, ...]:
 
 
 def trace_of(run: ServingRun, chosen: Flags | None = None) -> Trace:
-    """Return a trace of the requests after the warm-up, or of those in the mask ``chosen``."""
+    """Return a trace of the requests after the warm-up, or of the selection ``chosen`` of them."""
     names = clients_of(run)
     steady = run.steady if chosen is None else run.steady & chosen
     numbers = np.array([names.index(client) for client in run.client])
@@ -181,7 +181,7 @@ def _ttft(group: str, simulated: ServingRun, measured: ServingRun) -> TTFT:
 
 
 def _windows(simulated: ServingRun, measured: ServingRun) -> tuple[Window, ...]:
-    """Return the window from the warm-up's end to the last arrival, followed by its slices."""
+    """Return the window from the warm-up's end to the last arrival, and slices of this window."""
     found = windows(trace_of(simulated), trace_of(measured), WEIGHTS)
     names = clients_of(measured)
     return tuple(replace(window, names=names) for window in found)

@@ -39,21 +39,21 @@ CLOSED_MEM_FRACTION = 0.85
 SYNC_HOST_MS = 2.5
 """The time (ms) that the GPU idles between two steps of vLLM with synchronous scheduling.
 
-A design of asynchronous scheduling (vLLM issue 10634) reports 5 to 6 ms, and expects 2 to 3 ms
-without conflicts between threads. Profiles measured on a server already contain this idle time.
-With asynchronous scheduling, the GPU never waits for the host, so ``host_ms`` of profiles that were
-not measured on a server is set to 0.
+A design of asynchronous scheduling (vLLM issue 10634) reports an idle time of 5 to 6 ms, and
+expects 2 to 3 ms without conflicts between threads. Profiles measured on a server already contain
+the idle time. With asynchronous scheduling, the GPU never waits for the host, so ``host_ms`` of
+profiles that were not measured on a server is set to 0.
 """
-# The grade of a profile that was not measured on a server begins with a text in ``_NOT_SERVED``.
+# If a profile was not measured on a server, its grade begins with a text in ``_NOT_SERVED``.
 _NOT_SERVED = ("operators:", "derived:", "fitted to measured operators")
 ASYNC_FROM = (0, 14)  # first release of vLLM that uses async_scheduling by default
 # The published command lines of the DLPM authors' fork of SGLang set ``FORK_MEM_FRACTION`` and
 # 20,000 tokens. ``FORK_DEFAULT_MEM_FRACTION`` is the default of SGLang in 2024.
 FORK_MEM_FRACTION, FORK_DEFAULT_MEM_FRACTION = 0.7, 0.88
-# A server without --schedule-policy has a policy in ``SERVER_DEFAULT``. Every other policy runs on
-# the fork of summer 2024, which streams and makes a scheduling pass after each decode step.
+# Runs of servers without --schedule-policy have a ``policy`` in ``SERVER_DEFAULT``. All other
+# policies run on the DLPM authors' fork of SGLang, with a scheduling pass after each step.
 SERVER_DEFAULT = ("", "default")
-SGLANG_OPEN_POOL_TOKENS = 444_563  # KV pool that the server of open-loop runs logged
+SGLANG_OPEN_POOL_TOKENS = 444_563  # size of the KV pool in the log of open-loop runs
 SGLANG_OPEN_SERVERS = ("a100-80gb/llama-3.1-8b/tp1/", "h100-80gb/llama-3.1-8b/tp1/")
 
 
@@ -90,7 +90,7 @@ def engine_worker(run: ServingRun, profile: TimingProfile, clock: Clock) -> Repl
 
 
 def _pool_tokens(run: ServingRun, profile: TimingProfile) -> int:
-    """Return the size of SGLang's KV pool in tokens, or 0 if the memory fraction decides."""
+    """Return the tokens in SGLang's KV pool, or 0 if the memory fraction defines the size."""
     if tokens := believable_pool(run):
         return tokens
     pool = profile.pool
@@ -109,8 +109,8 @@ def believable_pool(run: ServingRun) -> int:
     """Return the KV pool size (tokens) that a run states, or 0 if measurements contradict it.
 
     The pool must hold the prompts of all requests that decode at the same time. Runs with a gateway
-    are not checked, because their prompts share prefixes. The function ``with_doubts`` also rejects
-    a contradicted size in other runs with equal settings.
+    are not checked, because their prompts share prefixes. The function ``with_doubts`` rejects a
+    size in all runs with equal settings if one run contradicts the size.
     """
     if not run.direct or not run.pool_tokens:
         return run.pool_tokens
@@ -184,7 +184,7 @@ def _vllm_limits(run: ServingRun, profile: TimingProfile) -> VLLMLimits:
 
 
 def _vllm_pool(profile: TimingProfile, tokens: int, sequences: int) -> int:
-    """Return the tokens in vLLM's KV pool, or in SGLang's if vLLM's memory use is unknown."""
+    """Return the tokens in vLLM's KV pool, or in SGLang's pool if vLLM's memory use is unknown."""
     gpu, model, parallel, _ = profile.profile_id.split("/", 3)
     pool, memory = profile.pool, profile.pool.vllm
     if model in model_configs():

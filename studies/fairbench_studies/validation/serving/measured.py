@@ -27,7 +27,7 @@ FITTED = frozenset(
         "vllm-h100-qwen3-14b-w7_sweep-agg6",
         "sglang-fork-a100-good-mdrr-1000",
         "sglang-fork-a100-abl2_rate_2",
-        # vLLM's time per request in the server was fitted to the following run.
+        # vLLM's time per request in the server was fitted to the A100 run fixed-c128-run1.
         "vllm-a100-fixed-c128-run1",
     }
 )
@@ -59,10 +59,10 @@ class ServingRun:
     server. ``warm`` means that the same prompts had been sent to the server before the run.
     ``counts_prompts`` means that the client counts the tokens of each answered prompt.
     ``pool_tokens`` is the size of the KV pool in tokens, or 0 if unknown; ``pool_doubted`` means
-    that a run with equal settings contradicts this size. ``kind`` names the kind of each request,
-    if the file states kinds. ``policy`` and ``quantum`` describe the server's scheduler; "" and
-    "default" mean the default scheduler. ``max_num_seqs`` and ``max_num_batched_tokens`` are vLLM's
-    limits; 0 means the default. ``predicted`` is the prediction of another simulator (BLIS).
+    that a run with equal settings contradicts ``pool_tokens``. ``kind`` names the kind of each
+    request, if the file states kinds. ``policy`` and ``quantum`` describe the server's scheduler;
+    "" and "default" mean the default scheduler. ``max_num_seqs`` and ``max_num_batched_tokens`` are
+    vLLM's limits; 0 means the default. ``predicted`` is the prediction of another simulator (BLIS).
     Comparisons leave out requests of the first ``warm_up_s`` seconds.
     """
 
@@ -231,7 +231,7 @@ def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
 
 
 def _check_answers(numbers: Mapping[str, Any], answered: Flags, where: str) -> None:
-    """Raise DataError unless some request was answered, and none ended before its first token."""
+    """Raise DataError if no request was answered, or if a request ended before its first token."""
     if not answered.any():
         raise DataError(f"{where}: no request was answered, so there is nothing to compare")
     ttft_s, latency_s = numbers["ttft_s"][answered], numbers["latency_s"][answered]

@@ -48,8 +48,8 @@ FACTORS: dict[str, dict[str, float]] = {
 }
 """The factors by which simulated values were wrong, by grade of timing profile and metric.
 
-A factor is the largest 95th percentile of any server's runs, rounded up. The script
-``tests/validate/measure_intervals.py`` prints the percentiles.
+For each server, the 95th percentile over the server's runs is taken; a factor is the largest such
+percentile, rounded up. The script ``tests/validate/measure_intervals.py`` prints the percentiles.
 """
 
 MEANING: dict[str, Any] = {
@@ -61,11 +61,11 @@ MEANING: dict[str, Any] = {
     "factors": FACTORS,
     "seconds": ROOM_S,
 }
-"""A text that explains the intervals, with the numbers by which intervals are widened."""
+"""An explanation of predicted intervals, with the factors and seconds that widen the intervals."""
 
-# ``MEASURED_ERROR_PCT`` and ``OPERATOR_ERROR_PCT`` are assumed errors of measured and of operator
-# profiles, overall and per term. The assumed errors come from a comparison with runs to which the
-# measured profile was not fitted.
+# ``MEASURED_ERROR_PCT`` and ``OPERATOR_ERROR_PCT`` are the assumed errors of measured and of
+# operator profiles, both of the whole profile and of each term. The assumed errors come from runs
+# to which the measured profile was not fitted.
 MEASURED_ERROR_PCT, OPERATOR_ERROR_PCT = 5.0, 15.0
 
 
@@ -114,7 +114,7 @@ def _widening(grade: str, name: str) -> tuple[float, float]:
 
 
 def _interval(values: Sequence[float], factor: float, room: float) -> dict[str, float | None]:
-    """Return the first value and the widened range of all values, None for undefined numbers."""
+    """Return the first value, and the range of all values after widening; None means undefined."""
     low, high = float(np.min(values)) / factor - room, float(np.max(values)) * factor + room
     low = low if low != low else max(0.0, low)
     return {"simulated": defined(values[0]), "low": defined(low), "high": defined(high)}

@@ -15,7 +15,7 @@ MEASURED_H100 = "h100-80gb/llama-3.1-8b/tp1/measured-sglang-triton"
 # fitted to the measured TTFT P50 of vllm-a100-fixed-c128-run1. SGLang's profile already includes
 # the time of SGLang's API server.
 VLLM_REQUEST_MS = 1.5
-# Policies of the DLPM authors' fork of SGLang add ``FORK_HOST_MS`` on the host: per iteration, and
+# Policies of the DLPM authors' fork of SGLang take ``FORK_HOST_MS`` of host time per iteration, and
 # per request in the batch. ``FORK_HOST_MS`` was fitted to the time per output token in two runs,
 # with 6 and with about 130 concurrent requests (``measured.FITTED``). The cost of the fork's policy
 # ``vtc`` is unknown.
@@ -32,7 +32,7 @@ def gpu_name(text: str) -> str:
 
 
 def host_cost_text(policy: str) -> str | None:
-    """Return a text about the host's cost of a policy of the fork, or None if it is unknown."""
+    """Return a text about the host's cost of a policy of the SGLang fork, or None if unknown."""
     if policy not in FORK_HOST_MS:
         return None
     iteration_ms, request_ms = FORK_HOST_MS[policy]
@@ -55,9 +55,9 @@ def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
     """Return the measured profile of the GPU, or else a profile of the engine from operator tables.
 
     The measured profile of the A100 serves both engines; the profile of the H100 is only for
-    SGLang. The time for HTTP and the tokenizer depends on the engine and not on the GPU, so a
-    profile from operator tables gets the measured time. Profiles for vLLM also contain
-    ``VLLM_REQUEST_MS`` for each request. Raises DataError if no profile fits GPU and model.
+    SGLang. A profile from operator tables gets the measured time for HTTP and the tokenizer,
+    because this time does not depend on the GPU. Profiles for vLLM also contain ``VLLM_REQUEST_MS``
+    for each request. Raises DataError if no profile fits GPU and model.
     """
     place = f"{gpu_name(gpu)}/{canonical_model(model, model_names())}/tp{tp}/"
     measured = load_profile(MEASURED)

@@ -1,8 +1,8 @@
 """The prompts of a measured serving run as segments, for the simulated prefix cache.
 
-The files contain no texts of prompts. Prefixes are shared as in the load generator of the data:
+The files contain no texts of prompts. The load generator made the prompts as follows:
 
-- In a closed-loop run, prompts share no prefix. All runs of a set send the same prompts.
+- All closed-loop runs send the same prompts, which share no prefix.
 - In an open-loop run without ``prompt_tokens``, prompts repeat eight sentences of 9 to 16 tokens.
 - In a run with ``prompt_tokens`` and a gateway, each prompt is a new text. The text has about 0.8
   times the requested length, because ten words of the load generator make about eight tokens.

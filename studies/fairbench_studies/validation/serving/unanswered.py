@@ -15,8 +15,8 @@ import numpy as np
 from fairbench.metrics.records import Flags, Ints
 from fairbench_studies.validation.serving.measured import ServingRun
 
-# At least ``FEWEST_CLIENTS`` clients count as taking turns at an interval if at least the fraction
-# ``EVEN_SHARE`` of the gaps between requests is near a multiple of the interval.
+# Clients count as taking turns if there are at least ``FEWEST_CLIENTS`` clients, and if at least
+# the fraction ``EVEN_SHARE`` of the gaps between requests is near a multiple of one interval.
 FEWEST_CLIENTS = 3
 EVEN_SHARE = 0.95
 _NUMBERED = re.compile(r"(\d+)$")
@@ -35,7 +35,7 @@ def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
         return run, every
     numbers = _numbers(run)
     period = int(numbers.max())
-    # ``missing`` pairs a turn without a record with the index of the request to copy.
+    # ``missing`` holds turns without a record, each with the index of the request to copy.
     missing: list[tuple[int, int]] = []
     for number in np.unique(numbers):
         own = np.flatnonzero(numbers == number)
@@ -82,7 +82,7 @@ def _numbers(run: ServingRun) -> Ints:
 def _turns(run: ServingRun) -> Ints | None:
     """Return the turn of each request, counted from 0.
 
-    Returns None if clients are not numbered or do not take even turns.
+    Returns None if clients are not numbered or do not take turns at equal intervals.
     """
     numbers, period = _numbers(run), len(set(run.client))
     if period < FEWEST_CLIENTS or set(numbers.tolist()) != set(range(1, period + 1)):

@@ -1,10 +1,10 @@
-"""A fit of the host's costs on the measured server, which no data sheet or profile contains.
+"""A fit of three costs of the measured server that no data sheet or timing profile contains.
 
 The fit determines the time to start and merge a minibatch, the time that a running request adds to
 each decode step, and the server's delay for HTTP and the tokenizer. The time per decode step has a
-value for each date of recording, because the hosts differed. The cost of a prefilled token is
-published, and the rest of a decode step is derived. The fitted values are constants in the module
-``replay``.
+value for each date of recording, because the hosts differed. The cost of a prefilled token is not
+fitted but published, and the other costs of a decode step are derived from the GPU's data. The
+fitted values are constants in the module ``replay``.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from fairbench_studies.validation.slora.replay import (
     with_request_step,
 )
 
-# The fit tries ``OVERHEADS_MS`` and ``STEPS_MS``. Finer steps would be smaller than the differences
-# between two runs of one trace.
+# The fit tries all pairs of ``OVERHEADS_MS`` and ``STEPS_MS``. A finer grid would change results by
+# less than two runs of one trace differ.
 OVERHEADS_MS = (10.0, 14.0, 18.0)
 STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Two candidate constants, and their error on the runs of one date.
+    """A candidate pair of costs in milliseconds, and its error on the runs of one date.
 
     ``error`` is the root mean square of the logarithms of simulated / measured.
     """
@@ -52,7 +52,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The cost of a minibatch for all dates, and the best cost of a decode step for each date."""
+    """The best costs in milliseconds; the cost of a decode step has a value for each date."""
 
     prefill_overhead_ms: float
     request_step_ms: dict[Recorded, float]
@@ -63,13 +63,13 @@ class Calibration:
 def fitted_runs(runs: list[MeasuredRun]) -> list[MeasuredRun]:
     """Return the runs to which the constants are fitted.
 
-    Raises DataError if ``runs`` has none of the runs to fit.
+    Raises DataError if ``runs`` contains no run in ``FITTED_RUNS``.
     """
     chosen = [run for run in runs if run.name in FITTED_RUNS]
     if not chosen:
         raise DataError(
-            f"the fit needs a run of the scenarios {' and '.join(FITTED_SCENARIOS)}, and the "
-            "file has none"
+            f"the fit needs a run of the scenarios {' and '.join(FITTED_SCENARIOS)}, but the "
+            "FILE holds no such run"
         )
     return chosen
 

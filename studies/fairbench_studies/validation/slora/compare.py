@@ -38,7 +38,7 @@ class RunComparison:
     fitted: bool
     requests: int
     throughput: Pair
-    # ``windows`` holds the window until the last arrival, followed by slices of this window.
+    # ``windows`` holds the window until the last arrival, and then slices of this window.
     windows: tuple[Window, ...]
     max_gap: Pair
     ttft: tuple[TTFT, ...]
@@ -57,7 +57,7 @@ class RunComparison:
 
     @property
     def rate_errors_pct(self) -> list[float]:
-        """The defined errors of the clients' service rates in percent."""
+        """The errors of the clients' service rates in percent, without undefined errors."""
         errors = (pair.error_pct for pair in self.service_rates.values())
         return [error for error in errors if error is not None]
 
@@ -82,7 +82,7 @@ class RunComparison:
         yield "refused", self.refused
 
     def other_columns(self) -> Iterator[tuple[str, Pair]]:
-        """Yield the numbers that do not rank schedulers: lowest TTFT, and values per slice."""
+        """Yield numbers by which schedulers are not ranked: lowest TTFT, and values per slice."""
         yield "least TTFT", self.least_ttft_s
         for number, window in enumerate(self.windows[1:], start=1):
             for client, pair in window.rates.items():
@@ -150,7 +150,7 @@ def compare_run(
 
 
 def groups(trace: Trace) -> dict[str, list[int]]:
-    """Return each of a few clients as a group, or two halves of many clients by demand."""
+    """Return groups of clients: each client, or for many clients two halves by demand."""
     clients = trace.clients
     if len(clients) <= FEW_CLIENTS:
         return {f"client {client}": [client] for client in clients}

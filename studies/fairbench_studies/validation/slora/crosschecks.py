@@ -1,7 +1,7 @@
 """Published numbers compared with predictions of the bundled timing profiles.
 
-A JSON file of cross-checks states the published numbers. If a timing profile and the stated facts
-suffice, a prediction is computed. Any other prediction is quoted from the file.
+A JSON file of cross-checks describes published numbers. For a number with a ``_Formula``, the
+prediction is computed. The predictions of all other numbers are quoted from the JSON file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SATURATED_REQUESTS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class CrossCheck:
-    """A published number with a computed prediction, or with a prediction ``quoted`` as text."""
+    """A published number with a prediction, either computed or ``quoted`` from the JSON file."""
 
     what: str
     source: str
@@ -61,7 +61,7 @@ class CrossCheck:
 
 @dataclass(frozen=True, slots=True)
 class _Formula:
-    """The formula for an entry of the file whose text contains all ``words``."""
+    """The prediction of a number, for entries of the JSON file that contain all ``words``."""
 
     words: tuple[str, ...]
     what: str

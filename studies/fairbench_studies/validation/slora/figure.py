@@ -1,4 +1,4 @@
-"""The figure of the comparison: errors of all numbers and runs, and times to first token."""
+"""The figure of replayed S-LoRA runs: errors of all numbers and runs, and times to first token."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def draw(runs: list[RunComparison], title: str, basis: str, paths: Sequence[Path
         figure.suptitle(f"{len(runs)} runs simulated against measured: {title}")
         figure.supxlabel(basis.replace("; ", "\n", 1), fontsize=7)
         for path in paths:
-            # Without a date in the file, equal numbers give equal files.
+            # The file gets no date, so that equal numbers give equal files.
             metadata = {"Date": None} if path.suffix == ".svg" else {}
             figure.savefig(path, dpi=DPI, metadata=metadata)
 

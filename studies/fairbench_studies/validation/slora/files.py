@@ -1,4 +1,4 @@
-"""Functions that write the comparison as JSON, CSV and a figure."""
+"""Functions that write the comparison with S-LoRA runs as JSON, CSV and a figure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_output(directory: Path) -> None:
 def write_files(
     directory: Path, whole: Mapping[str, Any], runs: list[RunComparison], title: str, basis: str
 ) -> bool:
-    """Write ``validation.json`` and ``.csv``, and with matplotlib ``.svg`` and ``.png``.
+    """Write ``validation.json``, ``.csv`` and, if matplotlib is installed, ``.svg`` and ``.png``.
 
     Returns whether the figure was written. Raises UsageError if a file cannot be written.
     """

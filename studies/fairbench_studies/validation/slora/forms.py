@@ -14,7 +14,7 @@ from fairbench.schedulers.local.vtc import VTC
 
 
 class ArtifactCharging(TokenCharging):
-    """Charging in which first tokens are free, and each step that ends a request costs more.
+    """A way of charging: first tokens are free, and each step that ends a request costs more.
 
     A step that ends a request charges one more token for every running request, including the
     requests that end. [VTC] Theorem 4.4 does not hold for this charging, so the class serves only
@@ -28,7 +28,7 @@ class ArtifactCharging(TokenCharging):
         super().__init__(account, prices, sharing)
         self.no_bound = "bounds no service difference in this form"
         self.step_charged = False
-        # ``_first`` counts admitted requests without a first token, by client.
+        # ``_first`` counts each client's admitted requests that have no first token yet.
         self._first: Counter[str] = Counter()
         self._running: Counter[str] = Counter()
 
@@ -79,7 +79,7 @@ class ArtifactForm:
 
 
 class EarlyArtifactForm(ArtifactForm):
-    """VTC and its variants with the charging of VTC-artifact before June 2024."""
+    """VTC and its variants, which charge clients as VTC-artifact did before June 2024."""
 
     tokens: ClassVar[type[TokenCharging]] = EarlyArtifactCharging
     charges_at_finish: ClassVar[bool] = False

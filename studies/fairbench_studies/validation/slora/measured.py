@@ -69,8 +69,8 @@ class MeasuredRun:
 def load_measured(path: Path) -> list[MeasuredRun]:
     """Load measured runs from JSON lines (or .gz), one run per line, sorted by name.
 
-    Each line has ``path`` (``.../SCHEDULER/all_results_SCENARIO.jsonl``) and, with an entry for
-    each request, the lists client, prompt_len, output_len, req_time, first_token_latency and
+    Each line has ``path`` (``.../SCHEDULER/all_results_SCENARIO.jsonl``) and six lists with an
+    entry per request: client, prompt_len, output_len, req_time, first_token_latency and
     request_latency. Times are seconds; -1 means that a request was refused. A run may also have
     ``recorded`` (a date) and ``weights`` (of the clients 0, 1, ...). Raises DataError, which names
     the file, the line and the field.
@@ -167,7 +167,7 @@ def _trace(record: dict[str, Any], where: str) -> Trace:
 
 
 def _check_answers(columns: Mapping[str, Any], answered: Flags, where: str) -> None:
-    """Raise DataError unless some request was answered, and none ended before its first token."""
+    """Raise DataError if no request was answered, or if a request ended before its first token."""
     if not answered.any():
         raise DataError(f"{where}: no request was answered, so there is nothing to compare")
     first_s, last_s = (

@@ -26,7 +26,7 @@ class Inversion:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioOrder:
-    """Numbers of pairs of a scenario's runs: ranked correctly, too close to rank, or inverted."""
+    """Pairs of a scenario's runs: ranked as measured, too close to rank, or inverted."""
 
     scenario: str
     runs: tuple[str, ...]
@@ -63,7 +63,7 @@ def _order(scenario: str, runs: list[RunComparison]) -> ScenarioOrder:
 
 
 def _ranks(one: Pair, other: Pair) -> bool | None:
-    """Return whether the simulation ranks two runs as measured, or None if they are too close."""
+    """Return whether the simulation ranks two runs as measured; None if the runs are too close."""
     difference = one.measured - other.measured
     if not abs(difference) > RUN_NOISE_PCT / 100 * max(abs(one.measured), abs(other.measured)):
         return None

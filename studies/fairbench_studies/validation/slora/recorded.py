@@ -1,7 +1,7 @@
 """The dates of measured runs, which decide how the server charged clients.
 
-The records of VTC-artifact have no dates. This module lists the dates of the commits that last
-changed the files (192c2e2 and its ancestors). A record may state another date in ``recorded``.
+The records of VTC-artifact have no dates. This module lists the dates of the commits (up to
+192c2e2) that last changed the records' files. A record may state another date in ``recorded``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Recorded: TypeAlias = Literal["2023-12", "2024-04", "2024-06"]
 RECORDED: tuple[Recorded, ...] = get_args(Recorded)
 
 # ``_EARLIER`` lists scenarios of each scheduler that were recorded before VTC-artifact was revised
-# in June 2024. All runs that are not in ``_EARLIER`` were recorded for this revision, which added
-# schedulers that predict outputs, have weights, or charge a profiled cost.
+# in June 2024. All other runs were recorded for the revision, which added schedulers that predict
+# outputs, have weights, or charge a profiled cost.
 _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
     "2023-12": {
         "FCFS": (
@@ -30,7 +30,7 @@ _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
     },
     "2024-04": {
         "FCFS": ("poisson_short_long_2",),
-        "LCF": ("dist_shift",),  # recorded on 4 June 2024 with the code of April
+        "LCF": ("dist_shift",),  # recorded on 4 June 2024, but with VTC-artifact's code of April
         "LShare/rpm10": ("real",),
         "LShare/rpm15": ("real",),
         "VTC": ("dist_shift", "proportional"),
@@ -58,6 +58,6 @@ def recorded(scheduler: str, scenario: str, stated: object = None) -> Recorded:
 def vtc_form(date: Recorded) -> type[ArtifactForm]:
     """Return the form of VTC that VTC-artifact had at a date.
 
-    Since June 2024, a step that ends a request charges clients a second time.
+    Since June 2024, VTC-artifact charges clients a second time in a step that ends a request.
     """
     return ArtifactForm if date == "2024-06" else EarlyArtifactForm

@@ -1,9 +1,9 @@
 """The replay of measured S-LoRA runs: a simulation with the same arrivals and lengths.
 
 The measured server ran S-LoRA ([VTC-artifact]), so the engine is ``lightllm`` with settings from
-S-LoRA's code. Decode times are derived for the GPU, and the cost of a prefilled token is from
-VTC-artifact's profile. Only the host's costs of a minibatch and of a running request are fitted, by
-``calibrate`` on the runs of ``FITTED_SCENARIOS``.
+S-LoRA's code. Decode times are derived from the GPU's data, and the cost of a prefilled token is
+from VTC-artifact's profile. Only the host's time per minibatch and per running request is fitted,
+to the runs of ``FITTED_SCENARIOS`` (module ``calibrate``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FITTED_RUNS = frozenset(
         *(f"{name}/proportional" for name in ("FCFS", "VTC")),
     }
 )
-# Runs for the VTC paper's sections ``OTHER_SERVERS`` used other GPUs (VTC-artifact, REVISION.md).
+# The runs in ``OTHER_SERVERS``, by section of the VTC paper, used other GPUs (REVISION.md).
 OTHER_SERVERS = {"sec6.4": "Llama-2-13b on an A100"}
 # The derived profile was computed without any measurement on the server.
 DERIVED_PROFILE = "a10g-24gb/llama-2-7b/tp1/sglang-e2e"
@@ -47,27 +47,27 @@ PREFILL_OVERHEAD_MS = 14.0  # time that the server takes to start and merge a mi
 # loops. The two fitted runs of December 2023 ran on a slower host than the four fitted runs of
 # 2024.
 REQUEST_STEP_MS: dict[Recorded, float] = {"2023-12": 0.1, "2024-04": 0.03, "2024-06": 0.03}
-# HTTP and the tokenizer add ``RESPONSE_MS`` to a request, without delaying other requests. The time
-# is fitted to a single request (131 ms for 258 tokens), because no other request in the fitted runs
-# came from a warm and empty server.
+# HTTP and the tokenizer add ``RESPONSE_MS`` to a request, without delaying other requests.
+# ``RESPONSE_MS`` is fitted to a single request (131 ms for 258 tokens): in the fitted runs, no
+# other request met a warm and empty server.
 RESPONSE_MS = 4.0
 # Matrix products compute tiles of ``PREFILL_TILE`` rows, so 258 tokens take as long as 512.
 PREFILL_TILE = 256
 IDLE_POLL_MS = 10.0  # pause of ``loop_for_fwd`` in the server's manager.py, in milliseconds
 
 # A prompt of n tokens was sent as the text "Hello " * n (fair_bench/trace.py, dummy_prompt). The
-# tokenizer adds a BOS token, and turns the last blank into a token.
+# tokenizer adds a BOS token at the start, and turns the blank at the end into a token.
 ADDED_PROMPT_TOKENS = 2
-# ``POOL_TOKENS`` is the KV pool, and ``CLIENT_TOKENS`` the memory of an adapter (4 x rank 8). Every
-# client has its own adapter, for which the server reserves memory although --no-lora loads none
-# (req_queue.py, adapter_size).
+# ``POOL_TOKENS`` is the size of the KV pool, and ``CLIENT_TOKENS`` the size of an adapter (4 x rank
+# 8). Every client has its own adapter, for which the server reserves memory although --no-lora
+# loads none (req_queue.py, adapter_size).
 POOL_TOKENS, CLIENT_TOKENS = 10_000, 32
 
 
 def server_limits(
     prefill_overhead_ms: float = PREFILL_OVERHEAD_MS, pool_tokens: int = POOL_TOKENS
 ) -> LightLLMLimits:
-    """Return the limits of the measured server, or of a server with another size of the KV pool."""
+    """Return the engine limits of the measured server, or of a server with another KV pool."""
     return LightLLMLimits(
         pool_tokens,
         client_tokens=CLIENT_TOKENS,

@@ -28,8 +28,8 @@ from fairbench_studies.validation.windows import RATE_TARGET_PCT, Window
 FITTED, MISSED = "*", "!"
 
 
-# ``CrossCheck`` is a row of the table of cross-checks, keyed by column. ``quoted`` holds another
-# project's prediction as text.
+# ``CrossCheck`` maps the columns of the table of cross-checks to the values of one row. ``quoted``
+# holds another project's prediction as text.
 CrossCheck: TypeAlias = Mapping[str, Any]
 
 
@@ -39,7 +39,7 @@ def validation_text(
     basis: str,
     checks: list[CrossCheck] | None = None,
 ) -> str:
-    """Return the tables and the missed targets as text, where ``basis`` names the fitted values."""
+    """Return the tables, the missed targets, and the note ``basis`` on fitted values as text."""
     return printed(_render(runs, orders, basis, checks), colour=False, width=MAX_WIDTH)
 
 

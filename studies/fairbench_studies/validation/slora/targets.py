@@ -8,7 +8,7 @@ LONG_TTFT_S = 1.0
 # ``P50_TARGET_PCT`` and ``P99_TARGET_PCT`` are the largest accepted errors of a long TTFT.
 P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0
 # The server admits requests every ten decode steps (0.3 s). A short median TTFT depends on when a
-# request arrives within the 0.3 s, so the median may differ by half of this time.
+# request arrives between two admissions, so the median may differ by 0.15 s.
 SHORT_P50_TARGET_S = 0.15
 # A lowest TTFT up to ``IDLE_TTFT_S`` comes from a prefill on an idle server, and may differ by half
 # a decode step.

@@ -26,7 +26,7 @@ from fairbench_studies.validation.serving.unanswered import rows_of
 from fairbench_studies.validation.windows import WEIGHTS, service_between, spans_of
 
 THROUGHPUT_TARGET_PCT, P50_TARGET_PCT, SHARE_TARGET = 5.0, 15.0, 0.03
-# With more than ``FEW_CLIENTS`` tenants, a row is a kind of request instead of a tenant.
+# With more than ``FEW_CLIENTS`` tenants, kinds of requests are compared instead of tenants.
 FEW_CLIENTS = 3
 
 
@@ -67,8 +67,8 @@ class ClientComparison:
 class TenantComparison:
     """A measured run of several tenants, with its simulation.
 
-    ``share_off`` holds the largest error in a tenant's (or kind of request's) service share, in the
-    whole run and in a minute. ``jain_off`` is the largest error of Jain's index in a minute.
+    ``share_off`` holds the largest error in the service share of a tenant or a kind of request: in
+    the whole run, and in any minute. ``jain_off`` is the largest error of Jain's index in a minute.
     ``clients`` lists all clients, even if ``tenants`` lists kinds of requests.
     """
 
