@@ -35,10 +35,10 @@ class Comparison:
     ``runs`` is an Arrow table with the metrics of each run, one row per run. The first columns of
     ``runs`` are ``place`` (the configuration), ``run`` (the scheduler) and ``seed``.
 
-    ``differences`` has one row per metric and pair of experiments: both means, the difference
-    over runs with equal seeds, and the difference's 95% confidence interval. A verdict says whether
-    the compared experiment is ``better`` than the baseline, ``worse``, the ``same``, or
-    inconclusive. An inconclusive row estimates how many more seeds would decide.
+    ``differences`` has one row per metric and pair of experiments. The row has both means, the
+    difference over runs with equal seeds, and the 95% confidence interval of this difference. The
+    verdict on a difference is ``better``, ``worse``, ``same``, or inconclusive. For an inconclusive
+    difference, the row estimates how many more seeds are needed.
 
     ``print(comparison)`` shows the output of ``fairbench compare``.
     """
@@ -147,9 +147,9 @@ def compare(
     compare`` as keywords, and ``settings`` as in ``run``. New runs are saved in a new directory in
     ``result_dir``; without ``result_dir``, no files remain.
 
-    If the only argument is a directory, the directory's schedulers are compared with the scheduler
-    ``baseline`` in each configuration. ``resume`` continues the comparison in the given directory,
-    optionally with more seeds (``num_runs``).
+    If the only argument is a directory, each scheduler in the directory is compared with the
+    scheduler ``baseline``. ``resume`` continues the comparison in the given directory, optionally
+    with more seeds (``num_runs``).
 
     Raises UsageError for experiments that cannot be compared, and the errors of ``sweep``.
     """

@@ -139,7 +139,7 @@ def _plain(value: Any) -> Any:
     if not isinstance(value, float | Decimal):
         return _text(value)
     number = float(value)
-    # A whole number may be the name of a client, which has no decimal point.
+    # The float 7.0 becomes 7, because a column of client names may contain numbers.
     return None if not isfinite(number) else int(number) if number.is_integer() else number
 
 
@@ -304,7 +304,7 @@ def plan(
     ``slo`` lists the latency and fairness targets, such as ``["ttft_p99<2s"]``. ``dp`` is the range
     of the number of replicas, by default from 1 to 32. With ``max="users"``, ``plan`` instead finds
     how many users (clients) a fixed cluster, such as ``dp=(4, 4)``, can serve within the targets.
-    All other arguments are flags of ``fairbench plan``. No files remain on disk.
+    All other arguments are flags of ``fairbench plan``. ``plan`` leaves no files on disk.
 
     If no cluster in the range meets the targets, the answer says so without an error. Raises
     UsageError for a wrong argument and DataError for wrong data; the message is one line.

@@ -121,7 +121,7 @@ class Result:
 
     @property
     def stored_run(self) -> StoredRun:
-        """The run in its stored form; the path of an unsaved run is empty."""
+        """The run as a ``StoredRun``, whose path is empty if the run was not saved."""
         return self._run
 
     @property
@@ -225,8 +225,8 @@ def run(
     ``result_dir``; without ``result_dir``, no files remain.
 
     Raises UsageError for a wrong flag, value or combination, and RunFailed if the run could not
-    continue. At Ctrl-C, ``run`` saves the finished requests in ``result_dir`` if this argument is
-    given. ``run`` then raises Interrupted (a KeyboardInterrupt).
+    continue. At Ctrl-C, ``run`` saves the finished requests in ``result_dir``, if given, and raises
+    Interrupted (a KeyboardInterrupt).
     """
     file = None if experiment is None else Path(experiment)
     spec = requested(flags, settings or {}, file)

@@ -37,7 +37,7 @@ AROUND = 0.5
 UNKNOWN_STALLS: Mapping[str, Any] = {"clients": [], "notes": {"stalls": NO_GAPS}}
 NO_ROWS = Service.from_columns(dict.fromkeys(FiledService.column_types(), ()))
 
-# The waits in a log are unknown, or times to first token, or response times.
+# The waits of a log are times to first token or response times, or the log has no waits.
 NO_WAITS, FIRST_TOKEN, RESPONSE = "", "time to first token", "response time"
 
 
@@ -45,12 +45,12 @@ NO_WAITS, FIRST_TOKEN, RESPONSE = "", "time to first token", "response time"
 class AccessLog:
     """The requests of a log, as a ``table`` for the replay and as ``traffic`` for the analysis.
 
-    - ``format`` and ``sha256`` describe the file.
+    - ``format`` is the format of the log file, and ``sha256`` is the hash of the log file.
     - ``synthetic`` names the fields that the log lacks and fairbench made up.
     - ``measured`` names the recorded quantity that is used as a request's wait; NO_WAITS means
       that the log has no waits.
-    - ``offset_s`` is the time in seconds in ``traffic`` at which the first request of ``table``
-      arrives.
+    - ``offset_s`` is the arrival of the first request of ``table`` on the clock of ``traffic``, in
+      seconds.
     - ``nameless`` is a message for a log without a column of client names, or else "".
     - ``cached`` is the name of a column of cached tokens, which the replay ignores, or else "".
     - ``counted`` is False for a log without token counts, whose requests count as equally large and
@@ -81,7 +81,7 @@ class AccessLog:
 
 
 def read_log(params: TraceParams) -> AccessLog:
-    """Read a log as ``run --trace`` does, and its waits as ``fairbench score`` does.
+    """Read the requests of an access log, and the waits that the log records.
 
     Raises DataError or UsageError for a file that is not a trace.
     """

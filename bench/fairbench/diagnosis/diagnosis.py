@@ -57,7 +57,7 @@ class DiagnosisInput:
 class Diagnosis:
     """The findings of a diagnosis of an access log.
 
-    - ``waits`` is the traffic with recorded waits, or else with the waits of the first replay.
+    - ``waits`` is the traffic with the log's waits or, if there are none, the first replay's waits.
     - ``harm`` names the clients that waited because of other clients, computed from ``waits``.
     - ``replays`` are the finished replays of the requests that arrived from ``part_s[0]`` to
       ``part_s[1]``, in seconds.
@@ -166,10 +166,10 @@ def _unreplayed(
 
 
 def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
-    """Return percentiles of the waits in a log or a replay, in seconds.
+    """Return percentiles of the waits in a log or a replay, in seconds; None means no requests.
 
-    ``others_p50_s`` and ``others_p95_s`` cover the requests of clients that send no flood.
-    ``heavy_p50_s`` covers the requests of heavy clients. A percentile over no requests is None.
+    The percentile ``heavy_p50_s`` is over requests of heavy clients. The percentiles
+    ``others_p50_s`` and ``others_p95_s`` are over requests of all other clients.
     """
     inside = np.zeros(len(traffic.client), dtype=np.bool_)
     for start_s, end_s in found.judged_s:
@@ -188,7 +188,7 @@ def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
 
 
 def logged_waits(found: Diagnosis) -> dict[str, float | None] | None:
-    """Return the result of ``others_waits`` for the answered requests of the log.
+    """Return the percentiles of ``others_waits`` for the answered requests of the log.
 
     The result is None if the log has no times to first token.
     """
@@ -207,20 +207,20 @@ class WaitComparison(NamedTuple):
 
 
 def unlike_replay(found: Diagnosis) -> WaitComparison | None:
-    """Return the waits in the log and in the first replay if the two differ much, or None."""
+    """Return the P95 waits in the log and in its first replay, or None if they are similar."""
     waits = compared_waits(found)
     return None if waits is None or is_alike(waits) else waits
 
 
 def is_alike(waits: WaitComparison) -> bool:
-    """Return whether the waits in the log and in the first replay are similar."""
+    """Return whether the P95 waits in the log and in its first replay are similar."""
     if abs(waits.logged_s - waits.replayed_s) <= NOTICED_S:
         return True
     return max(waits) <= AGREES * min(waits)
 
 
 def compared_waits(found: Diagnosis) -> WaitComparison | None:
-    """Return the waits in the log and in the first replay, or None if waits are unknown."""
+    """Return the P95 waits in the log and in its first replay, or None if they are unknown."""
     first, recorded = found.first, logged_waits(found)
     if first is None or recorded is None:
         return None
@@ -234,7 +234,7 @@ def compared_waits(found: Diagnosis) -> WaitComparison | None:
 def best_fair(found: Diagnosis) -> ReplayedRun | None:
     """Return the fair scheduler's replay with the lowest TTFT P95, or None if there is no replay.
 
-    The P95 covers only clients that send no flood.
+    The P95 is computed over the requests of clients that send no flood.
     """
     fair = [one for one in found.replays if one.scheduler != FCFS]
     return min(
@@ -243,7 +243,7 @@ def best_fair(found: Diagnosis) -> ReplayedRun | None:
 
 
 def renamed(found: Sequence[Flood], of: Traffic, to: Traffic) -> list[Flood]:
-    """Translate floods from the client indices of ``of`` to the client indices of ``to``.
+    """Replace the client indices of floods in the traffic ``of`` by the indices in ``to``.
 
     Floods of clients that are missing in ``to`` are left out.
     """
@@ -277,7 +277,7 @@ def _question(
 def _plan(
     replay: LogReplay, asked: DiagnosisInput, found: Diagnosis, folder: Path, context: RunContext
 ) -> Mapping[str, Any] | None:
-    """Return the plan of replicas for the best fair scheduler and for the present scheduler.
+    """Plan the number of replicas for the best fair scheduler and for the log's scheduler.
 
     The result is None if a signal interrupts the plan.
     """

@@ -94,16 +94,16 @@ def prepared(
 
 
 def usual_replicas(replay: LogReplay, part: TraceTable, usual: Ints) -> int:
-    """Return the fewest replicas that easily serve the requests outside floods.
+    """Return the fewest replicas that serve the requests outside floods with spare capacity.
 
-    With these replicas, the load outside floods (demanded over available GPU time) is at most
-    ``USUAL_LOAD``. The load is estimated from the GPU time of a sample of requests and the hit rate
-    of a cache that never evicts.
+    The requests outside floods may demand the fraction ``USUAL_LOAD`` of the replicas' GPU time.
+    The demand is estimated from the GPU time of a sample of requests and from the hit rate of a
+    cache that never evicts.
 
     Args:
-        replay: The data that all replays share.
+        replay: The flags and the trace file that all replays of the log share.
         part: The requests of the log to replay.
-        usual: The rows of ``part`` with requests outside the floods, shape (n_usual,).
+        usual: The indices in ``part`` of the requests outside floods, shape (n_usual,).
     """
     if not len(usual) or part.span_s <= 0:
         return 1

@@ -79,7 +79,7 @@ def overload_in(found: Diagnosis) -> Overload | None:
 def change_lines(found: Diagnosis) -> Iterator[str]:
     """Yield a sentence on how the best fair scheduler changes the waits.
 
-    If the replay does not resemble the log, the sentence is marked as uncertain.
+    The sentence is marked as uncertain if waits in the replay differ much from waits in the log.
     """
     first = found.first
     if first is None:
@@ -137,7 +137,7 @@ def _change_line(found: Diagnosis, first: ReplayedRun) -> Iterator[str]:
 
 
 def answer_lines(found: Diagnosis) -> list[str]:
-    """Return the sentences about floods, delayed clients, fair queueing and replicas."""
+    """Return the sentences of a diagnosis, from the floods to the planned number of replicas."""
     replicas = [replica_line(found)] if found.plan else []
     replicas += concurrency_lines(found)
     answers = [*flood_lines(found), *harm_lines(found), *stalled_lines(found)]
@@ -196,7 +196,7 @@ def replica_line(found: Diagnosis) -> str:
 
 
 def basis_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield sentences on the assumptions: simulated cluster, replayed part, made-up fields."""
+    """Yield sentences on the assumptions, such as the simulated cluster and made-up fields."""
     if not found.log.counted:
         yield (
             "The log has no token counts: all requests count alike, nothing is replayed, and no "
@@ -310,8 +310,8 @@ def _rendered(found: Diagnosis) -> RenderableType:
 def headings(found: Diagnosis, *, whole: bool = False) -> list[str]:
     """Return the headings of the table of replays.
 
-    Headings have two lines unless ``whole`` is True. In two lines, the heading of the P95 does not
-    repeat the quantity, which the heading of the P50 names.
+    Each heading has two lines unless ``whole`` is True. The two-line heading of the P95 column is
+    only ``P95``, because the heading of the P50 column already names the quantity.
     """
     who = "others" if found.floods else "all clients"
     heavy = cut_middle(found.heavy[0], NAME) if len(found.heavy) == 1 else "heavy clients"
@@ -330,7 +330,7 @@ NAME = 13
 def replay_rows(found: Diagnosis) -> list[list[str]]:
     """Return the table's rows: one for the log if the log has waits, and one for each replay.
 
-    The row of the log has waits only; the row of a replay also has fairness and throughput.
+    The log's row has only waits, but a replay's row also has a share and the throughput.
     """
     recorded = logged_waits(found)
     table = [] if recorded is None else [_row(found, AS_RECORDED, recorded, {})]

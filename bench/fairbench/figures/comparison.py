@@ -67,7 +67,7 @@ def bars(cells: Cells) -> Figure:
 def bar_metrics(cells: Cells) -> dict[str, tuple[str, float]]:
     """Return the metrics to draw, each with an axis label and a factor to the label's unit.
 
-    A metric without a value under any scheduler is left out, such as fair shares below saturation.
+    Metrics that are undefined under every scheduler are left out.
     """
     tail = tail_key(cells)
     metrics = {
@@ -145,7 +145,7 @@ def _of_places(
     title: str,
     one: Callable[[Axes, Cells, Mapping[str, SeriesStyle]], None],
 ) -> Figure:
-    """Draw a panel for each configuration with ``one``, and a legend above all panels."""
+    """Draw one panel per configuration by calling ``one``, and a legend above all panels."""
     places, styles = by_place(cells), _styles(cells)
     columns = min(COLUMNS, len(places))
     rows = -(-len(places) // columns)
@@ -177,7 +177,7 @@ def arms(found: Sequence[Ends]) -> list[list[float]]:
 
 
 def interval(cell: SchedulerResults, key: str, unit: float) -> Ends | None:
-    """Return a metric's mean and interval ends; without an interval, the ends equal the mean."""
+    """Return a metric's mean, low and high; without a confidence interval, all three are equal."""
     found: Any = cell.combined.get(key)
     if found is None:
         return None
@@ -224,8 +224,8 @@ SHIFT_PT = 2.5  # Marks of lines with equal x values are this many points apart.
 def against_parameter(cells: Cells) -> Figure:
     """Draw throughput, fairness and latency as lines over each swept parameter.
 
-    A swept parameter is a parameter of the scheduler, a load, or the number of replicas. The figure
-    has a row of panels for each swept parameter and configuration; lines have 95% intervals.
+    A swept parameter is a scheduler's parameter, a load, or the number of replicas. Each swept
+    parameter and configuration has a row of panels. Error bars are 95% confidence intervals.
     """
     rows = [(axis, place, lines) for axis in axes_of(cells) for place, lines in axis.places.items()]
     names = dict.fromkeys(line.scheduler for _, _, lines in rows for line in lines)

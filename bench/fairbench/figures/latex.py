@@ -21,8 +21,7 @@ from fairbench.results.comparison import SchedulerResults, by_place
 RATE, SHARE = "service_rate_tok_s", "min_entitlement_best_ratio"
 COLUMN_PT = 229.0  # A column of LaTeX's two-column article class has this width in points.
 GAP_PT = 6.0  # Two columns of the table are this many points apart: twice LaTeX's tabcolsep.
-# At LaTeX's size footnotesize, for means, an em is 8.5 points wide; at scriptsize, for intervals,
-# it is 8 points wide.
+# Width of an em in points, in LaTeX's footnotesize (for means) and scriptsize (for intervals).
 EM_PT, SMALL_EM_PT = 8.5, 8.0
 # The widths of letters are upper bounds in em for the typeface Computer Modern.
 NARROW, WIDE, CAPITAL, DIGIT, OTHER = 0.28, 0.84, 0.79, 0.5, 0.56

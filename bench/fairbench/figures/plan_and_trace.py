@@ -78,7 +78,7 @@ def _tried(panel: Axes, rows: list[Row], size: str) -> None:
 BINS = 60  # A trace is divided into this number of time bins.
 SHOWN = 6
 
-REST = "0.7"  # The line that other clients share is drawn in this grey.
+REST = "0.7"  # Clients without a line of their own share a line in this grey.
 
 
 def draw_trace(table: TraceTable, path: Path, title: str, clock: ClockTime | None = None) -> None:

@@ -27,7 +27,7 @@ def service_rates(run: StoredRun, view: View, edges_s: Floats) -> Floats:
 def response_times(run: StoredRun, edges_s: Floats) -> Floats:
     """Return the mean response time (s) of the requests that arrived in each interval.
 
-    The shape is (clients, intervals). A value is NaN if none of the interval's requests finished.
+    The result has the shape (clients, intervals); NaN marks intervals without a finished request.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

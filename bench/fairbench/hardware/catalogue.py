@@ -158,11 +158,11 @@ _GLUED = re.compile(r"^(llama|qwen)(\d)")
 
 
 def canonical_model(name: str, known: Iterable[str]) -> str:
-    """Return the known model that the name means, or the name in normal form.
+    """Return the known model to which a name refers, or the normalised name of an unknown model.
 
-    The organisation, upper case, ``Meta-`` and endings such as ``-Instruct`` are ignored:
-    ``meta-llama/Llama-3.1-70B-Instruct`` is ``llama-3.1-70b``. Models with layers of equal sizes
-    share a timing profile.
+    Upper case, the organisation, ``Meta-`` and endings such as ``-Instruct`` are ignored. For
+    example, ``meta-llama/Llama-3.1-70B-Instruct`` becomes ``llama-3.1-70b``. Models with layers of
+    equal sizes share a timing profile.
     """
     models = set(known)
     text = name.strip().lower().rsplit("/", 1)[-1].replace("_", "-").removeprefix("meta-")
@@ -183,7 +183,7 @@ DERIVED = "derived_profiles.json"
 """The file with the bundled profiles that ``fairbench profile`` derived."""
 
 MEASURED = "/measured-sglang"
-"""The end of the id of a profile that was fitted to measured serving."""
+"""The last part of the id of each profile that was fitted to measurements of a server."""
 
 
 @cache
@@ -221,7 +221,7 @@ def is_profile_file(gpu: str) -> bool:
 
 
 def is_known(profile_id: str) -> bool:
-    """Return whether ``load_profile`` can load the profile; its file may have changed."""
+    """Return whether the profile is bundled, or its TOML file is readable and unchanged."""
     if not is_profile_file(profile_id):
         return profile_id in profile_ids()
     try:
@@ -250,9 +250,9 @@ def resolve_profile(gpu: str, model: str) -> TimingProfile:
     """Return the profile of a GPU (a prefix of a profile id, or a TOML file) and a model.
 
     ``model`` may also be the model's name on the Hugging Face hub. If several profiles match, the
-    profile with the lowest TP degree is chosen. At this degree, a profile fitted to measured
-    serving comes first, and then a profile for SGLang. Raises UsageError for an unknown GPU or
-    model, and for an ambiguous prefix.
+    profile with the lowest TP degree is chosen. Among the profiles of this degree, a profile fitted
+    to measured serving is preferred, and otherwise a profile for SGLang. Raises UsageError for an
+    unknown GPU or model, and for an ambiguous prefix.
     """
     if is_profile_file(gpu):
         return read_profile(gpu)
@@ -278,7 +278,7 @@ def resolve_profile(gpu: str, model: str) -> TimingProfile:
 
 
 def known_model(model: str) -> str:
-    """Return the model with this name. Raises UsageError for an unknown model."""
+    """Return the catalogue's name of a model. Raises UsageError for an unknown model."""
     found = canonical_model(model, model_names())
     if found not in model_names():
         raise unknown_name("model", model, model_names())
@@ -296,19 +296,19 @@ HOPPER_GB_S = {"h100-80gb": 3_350, "gh200-96gb": 4_000, "h200-141gb": 4_800}
 """GPUs with the H100's chip, with their memory bandwidths in 10^9 bytes/s."""
 
 LINEAR_FACTOR = 1.10
-"""The time of an H100's linear layers (c_T) in a server, relative to single operators.
+"""The time of linear layers (c_T) in a server on an H100, divided by their time in operator tables.
 
 The factor is 1.10 in SGLang with Llama-3.1-8B (profile ``measured-sglang-triton``) and 1.09 in vLLM
-with Qwen3-14B (profile ``measured-vllm``). A published TTFT agrees with the factor: 1,077 ms for
-prompts of 28,650 tokens on an H100, where the operators take 976 ms.
+with Qwen3-14B (profile ``measured-vllm``). For prompts of 28,650 tokens on an H100, a published
+TTFT is 1,077 ms, and the operators take 976 ms (a factor of 1.10).
 """
 
 SAMPLING_MS, SAMPLING_VOCABULARY = 0.012, 151_936
 """vLLM's sampling time (ms) per sequence of a step on an H100 with this vocabulary size.
 
-The time was measured with Qwen3-14B (profile ``measured-vllm``). Sampling by ``top_p`` probably
-moves all logits through memory, so the time grows with the vocabulary and shrinks with the
-bandwidth.
+The sampling time was measured with Qwen3-14B (profile ``measured-vllm``). Sampling by ``top_p``
+probably moves all logits through memory. The time is therefore scaled with the vocabulary size, and
+inversely with the memory bandwidth.
 """
 
 

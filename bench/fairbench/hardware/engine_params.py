@@ -26,14 +26,14 @@ class SGLangRules:
     Attributes:
         drops_finished: Whether a finished request leaves the batch before the next pass instead of
             at the next decode step.
-        counts_chunk_once: Whether the prompt that a pass continues takes one slot of
-            ``max_running_requests`` instead of two slots.
-        tries_within_budget: Whether the pass ends if the chunk of the continued prompt uses up a
-            budget.
-        touches_waiting: Whether passes that match no prefixes mark the cached prefixes of the first
-            waiting requests as used.
-        splits: The time at which a retracted request's prompt and recomputed outputs become two
-            nodes of the prefix tree: at the prefill, at the end of the request, or never.
+        counts_chunk_once: Whether a prompt that is computed in chunks takes one slot of
+            ``max_running_requests``, not two slots, from its second chunk on.
+        tries_within_budget: Whether a scheduling pass ends when a chunk has used up a budget,
+            instead of trying one more request.
+        touches_waiting: Whether scheduling passes that match no prefixes still mark the cached
+            prefixes of the first waiting requests as recently used.
+        splits: The time at which the prefix tree splits the prompt and recomputed outputs of a
+            retracted request into two nodes: at the prefill, at the end of the request, or never.
     """
 
     drops_finished: bool = True
@@ -72,7 +72,7 @@ def _release_numbers(release: str) -> list[int]:
 
 
 PrefixMatchTime: TypeAlias = Annotated[float, Ge(0), Le(10**6)] | None
-"""The type of ``prefix_match_us``, the CPU time for matching a waiting request in a pass."""
+"""The allowed values of ``prefix_match_us``, the CPU time (us) to match a request's prefix."""
 
 
 def _load_cap_setting(value: Any) -> str | int | None:
@@ -90,16 +90,16 @@ LoadCapSetting: TypeAlias = Annotated[str | int | None, PlainValidator(_load_cap
 class EngineParams:
     """Settings of every simulated SGLang worker (``--set engine.NAME=VALUE``).
 
-    ``fairbench list engines`` describes each setting. The value 0 means the value that SGLang
-    0.5.23 chooses for the GPU and model. ``mem_fraction_static`` of an A10G is 0.88, as in the
-    papers. SGLang chooses a ``max_running_requests`` between 2,048 and 4,096, so memory is the
-    limit in practice. ``full_reservation`` keeps the new-token ratio at 1, as ``ignore_eos`` does.
-    [DLPM] §5.1 sets ``num_continuous_decode_steps`` to 10. ``in_batch_prefix_caching`` (on by
-    default) exists in SGLang since December 2024 (PR #2442). By default, a pass that lacks memory
-    or slots marks the batch as full (``batch_is_full``); SGLang did not do so in summer 2024.
-    ``enable_mixed_chunk`` is off by default, as in SGLang. The page docs/appendix/engine.md defines
-    ``load_cap``, docs/appendix/speed.md has measured values of ``prefix_match_us``, and
-    docs/reference/releases.md lists the differences between releases.
+    ``fairbench list engines`` describes each engine setting. A setting of 0 means the value that
+    SGLang 0.5.23 chooses for the GPU and model. ``mem_fraction_static`` of an A10G is 0.88, as in
+    the papers. SGLang chooses a ``max_running_requests`` between 2,048 and 4,096, so memory is the
+    limit in practice. ``full_reservation`` reserves memory for all output tokens at admission, as
+    ``ignore_eos`` does. [DLPM] §5.1 sets ``num_continuous_decode_steps`` to 10.
+    ``in_batch_prefix_caching`` (on by default) exists in SGLang since December 2024 (PR #2442). By
+    default, a pass that lacks memory or slots marks the batch as full (``batch_is_full``), unlike
+    SGLang in summer 2024. ``enable_mixed_chunk`` is off by default, as in SGLang. See
+    docs/appendix/engine.md for ``load_cap``, docs/appendix/speed.md for ``prefix_match_us``, and
+    docs/reference/releases.md for ``release``.
     """
 
     chunked_prefill_size: Annotated[int, Ge(0)] = 0
@@ -124,7 +124,7 @@ class EngineLimits:
     """The parameters of an SGLang engine after all defaults are filled in.
 
     ``host_tokens`` is the size of the CPU memory for swapped KV cache, in tokens. ``rules`` are the
-    scheduling rules of the release. ``EngineParams`` describes all other fields.
+    scheduling rules of the release. ``EngineParams`` describes the settings among the fields.
     """
 
     pool_tokens: int
@@ -145,7 +145,7 @@ class EngineLimits:
 
 
 def _common_settings(params: Any, limits: type[Any]) -> dict[str, Any]:
-    """Return the given settings that ``limits`` contains under the same names."""
+    """Return the settings of ``params`` that are not None and are also fields of ``limits``."""
     names = {field.name for field in fields(limits)}
     given = asdict(params).items()
     return {name: value for name, value in given if name in names and value is not None}
@@ -159,7 +159,7 @@ def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
 def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
     """Return SGLang's parameters with default values for the GPU and model.
 
-    Raises UsageError for mixed chunks with an older release, which the simulator does not model.
+    Raises UsageError for mixed chunks with the rules of a release before 0.5.23.
     """
     pool, rules = profile.pool, NEWEST if params.release is None else RULES[params.release]
     if params.enable_mixed_chunk and rules != NEWEST:
@@ -182,8 +182,8 @@ class VLLMLimits:
     """The settings of a vLLM 0.32.0 engine after all defaults are filled in.
 
     ``pool_tokens`` is the "GPU KV cache size" that vLLM prints; one block of the pool stays unused.
-    ``goes_on_after_self`` follows from the release, and ``VLLMParams`` describes all other
-    settings. Raises ValueError for values with which vLLM does not start.
+    ``goes_on_after_self`` is True from release 0.33 on. ``VLLMParams`` describes the settings.
+    Raises ValueError for values with which vLLM does not start.
     """
 
     pool_tokens: int
@@ -232,14 +232,14 @@ class VLLMLimits:
 class VLLMParams:
     """Settings of every simulated vLLM worker (``--set vllm.NAME=VALUE``).
 
-    ``fairbench list engines`` describes each setting. The value 0 means the value that the API
-    server of vLLM 0.32.0 chooses for the GPU. With ``num_gpu_blocks_override=0``, vLLM has the KV
-    pool that an SGLang engine would have, or the pool that vLLM computes if the profile has a
-    ``VLLMMemory``. The default ``release`` follows the rules of vLLM 0.31 and 0.32. From release
+    ``fairbench list engines`` describes each engine setting. A setting of 0 means the value that
+    the API server of vLLM 0.32.0 chooses for the GPU. If ``num_gpu_blocks_override`` is 0, the KV
+    pool has the size that vLLM computes from the profile's ``VLLMMemory``, or SGLang's size if the
+    profile has none. The default ``release`` follows the rules of vLLM 0.31 and 0.32. From release
     0.33 on, vLLM continues with later requests if a request that needs memory is itself preempted.
-    With ``async_scheduling`` (off by default), vLLM decides on each step while the previous step
-    runs, as it does on GPUs unless ``--no-async-scheduling`` is given.
-    ``long_prefill_token_threshold`` is off by default (0), as in vLLM.
+    With ``async_scheduling``, vLLM decides on each step while the previous step runs. The
+    simulator's default is off, but vLLM's default on GPUs is on. ``long_prefill_token_threshold``
+    is off by default (0), as in vLLM.
     """
 
     max_num_batched_tokens: Annotated[int, Ge(0)] = 0
@@ -305,7 +305,7 @@ def vllm_pool_tokens(
     peak memory of a profiling step at start, with the maximum numbers of tokens and sequences.
 
     Args:
-        pool: Memory of the weights and of a token of KV cache.
+        pool: Memory of the weights, and KV cache memory per token.
         memory: Memory of the server besides weights and KV cache.
         tokens: The value of vLLM's ``max_num_batched_tokens``.
         sequences: The value of vLLM's ``max_num_seqs``.
@@ -322,7 +322,7 @@ def vllm_pool_tokens(
 def default_batch(profile: TimingProfile) -> tuple[int, int]:
     """Return the limits of vLLM's API server on the tokens and sequences of a step.
 
-    The limits depend on the GPU's memory, except that vLLM counts the A100 as a small GPU.
+    The limits depend on the GPU's memory, but an A100 always gets the limits of a small GPU.
     """
     gib = profile.pool.pre_load_avail_gib
     if gib >= 160:
@@ -361,11 +361,11 @@ class LightLLMLimits:
 class LightLLMParams:
     """Settings of every simulated LightLLM worker (``--set lightllm.NAME=VALUE``).
 
-    ``fairbench list engines`` describes each setting. The defaults are the values of the measured
-    runs (docs/studies/measured.md), except for ``client_tokens``, which was 32.
-    ``max_total_tokens=0`` means all memory that the weights leave, and ``max_prefill_tokens=0``
-    means S-LoRA's max(pool / 6, 3072). A minibatch smaller than ``prefill_tile`` is rounded up to a
-    power of two.
+    ``fairbench list engines`` describes each engine setting. The defaults are the values of the
+    measured runs (docs/studies/measured.md), except for ``client_tokens``, which was 32. If
+    ``max_total_tokens`` is 0, the KV pool takes all memory that the weights leave. If
+    ``max_prefill_tokens`` is 0, a prefill has S-LoRA's limit of max(pool / 6, 3072) tokens. A
+    minibatch smaller than ``prefill_tile`` is rounded up to a power of two.
     """
 
     constants: ClassVar[tuple[str, ...]] = ("max_prefill_tokens", "max_wait_tokens")

@@ -61,8 +61,8 @@ class DisaggregationParams:
     """The link between prefill and decode workers, and the reservation of memory for decoding.
 
     The default bandwidth and latency fit two measurements of Mooncake with its vLLM connector: 0.54
-    ms for 20 MB and 31.65 ms for 4.5 GB. The measured machine had a network card of 200 Gbit/s per
-    GPU, and transferred 144/8 = 18 GB/s per GPU. A card of 400 Gbit/s transfers 36 GB/s, and the
+    ms for 20 MB and 31.65 ms for 4.5 GB. These measurements used a network card of 200 Gbit/s per
+    GPU, which transferred 144/8 = 18 GB/s. A network card of 400 Gbit/s transfers 36 GB/s, and the
     NVLink of an H100 transfers up to 450 GB/s.
 
     Attributes:
@@ -70,12 +70,12 @@ class DisaggregationParams:
         latency_ms: Constant time of a transfer of KV cache.
         reserved_decode_tokens: SGLang's ``num_reserved_decode_tokens``, the memory that a decode
             worker keeps free for each of its requests.
-        reserve: The time at which an SGLang decode worker reserves memory for a prompt. With
-            ``arrival``, prompts get memory first come, first served, as in SGLang; with
-            ``admission``, prompts get memory in the order of the prefill queue. A vLLM decode
+        reserve: The time at which an SGLang decode worker reserves memory for a prompt. The value
+            ``arrival`` gives memory to prompts first come, first served, as in SGLang. The value
+            ``admission`` gives memory to prompts in the order of the prefill queue. A vLLM decode
             worker reserves memory once the prompt is computed.
-        charge_outputs: Whether the prefill worker's scheduler charges all outputs when a request
-            ends; by default, it charges only the first token.
+        charge_outputs: Whether the prefill worker's scheduler charges clients for all output tokens
+            when a request ends. By default, the scheduler charges only for the first token.
     """
 
     bandwidth_gb_s: Annotated[float, Gt(0)] = 18.0

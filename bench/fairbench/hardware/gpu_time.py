@@ -1,9 +1,8 @@
 """The duration of a step, and the division of its GPU time among requests.
 
-A request's own time is the time that the request adds to a step of one token: the computation of
-new tokens, the attention, and the reads of the context. The rest of the step's time is the fixed
-cost (launches, the host, reads of the weights), which all requests of the batch bear in equal
-parts.
+Each request bears the time that it adds to a step: the computation of its new tokens, attention,
+and reads of its context. The rest of the step's time is the fixed cost (launches, the host, and
+reads of the weights), which all requests of the batch bear in equal parts.
 """
 
 from __future__ import annotations
@@ -81,9 +80,10 @@ class Decoding(NamedTuple):
 
 
 class StepParts(NamedTuple):
-    """The parts of a step's time (ps): per prefill chunk, per decoding client, and for decoding.
+    """A step's GPU time in picoseconds, split among prefill chunks and decoding clients.
 
-    ``decode_ps`` includes ``decode_fixed_ps``, the decoding clients' part of the fixed cost.
+    ``decode_ps`` is the sum over ``clients``, and ``decode_fixed_ps`` is the fixed cost in this
+    sum.
     """
 
     chunks: list[int]
@@ -109,7 +109,7 @@ def split_in_proportion(total: int, weights: Iterable[int]) -> list[int]:
 def decode_parts(
     took_ps: int, fixed_ps: int, clients: Mapping[str, Decoding], steps: int = 1
 ) -> dict[str, int]:
-    """Return each client's part (ps) of decode steps of an unchanged batch.
+    """Split the time (ps) of decode steps among the clients of a batch that does not change.
 
     The steps took ``took_ps``, of which ``fixed_ps`` does not depend on context; the remaining time
     is spent on reads of context. ``clients`` gives each client's context at the first step.
@@ -130,7 +130,7 @@ def decode_parts(
 
 
 def prompt_parts(costs: CostModel, took_ps: int, chunks: Sequence[Chunk]) -> list[int]:
-    """Return each chunk's part of the time of a step that only prefills.
+    """Split the time of a step without decoding among its prefill chunks.
 
     Args:
         costs: Model of the time of the engine's steps.
@@ -167,8 +167,7 @@ def step_parts(
         )
         read_ps = max(0, read_ps)
     whole = sum(own) + read_ps
-    # If the modelled times add up to more than the step's duration, the duration is split in
-    # proportion to them.
+    # If the modelled times add up to more than the step's duration, they are scaled down.
     if whole > took_ps:
         *own, read_ps = split_in_proportion(took_ps, (*own, read_ps))
         whole = took_ps

@@ -4,18 +4,19 @@ Coefficients per token or request are rounded to integer picoseconds, so that th
 steps is an exact integer sum. The file ``profiles/engine_profiles.json`` gives the source of every
 profile and its error on held-out iterations.
 
-In the formula, every token of decode context takes the same time. On GPUs of compute capability
-8.x, vLLM uses FlashAttention 2, which is slower than the formula in two cases (``flash_api.cpp``
-and ``flash_fwd_launch_template.h`` in ``csrc/flash_attn``). FlashAttention 3 (H100, H200) avoids
-both cases.
+The formula of ``TimingProfile`` charges the same time for every token of decode context. On GPUs of
+compute capability 8.x, vLLM uses FlashAttention 2, which is slower than the formula in two kinds of
+steps (``flash_api.cpp`` and ``flash_fwd_launch_template.h`` in ``csrc/flash_attn``). FlashAttention
+3 (H100, H200) is not slower than the formula.
 
-1. A decode step that also prefills is a single call of the attention kernel. The query heads of a
-   KV head are packed into one tile only if every query has length 1 (``seqlenq_ngroups_swapped``).
-   In a mixed call, each query head thus reads the context separately (vllm-project/vllm#58013).
-2. A step that only decodes has a thread block for each sequence, KV head and split of the context.
-   The longest sequence may still run when all other blocks have finished. By Graham's bound for
-   list scheduling, the attention takes at least the time of the mean load, and at most this time
-   plus the time of the longest block. The formula uses the mean of the two bounds.
+- A mixed step (decoding and prefill) is a single call of the attention kernel. The query heads of a
+  KV head are packed into one tile only if every query has length 1 (``seqlenq_ngroups_swapped``).
+  In a mixed step, each query head therefore reads the context separately (vllm-project/vllm#58013).
+- A step that only decodes has a thread block for each sequence, KV head and split of the context.
+  The blocks of the longest sequence may still run when all other thread blocks have finished. By
+  Graham's bound for list scheduling, the attention takes at least the time of the mean load. It
+  takes at most this time plus the time of the longest block. fairbench uses the mean of the two
+  bounds.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ TILE_ROWS, TILE_KEYS = 64, 128
 BLOCKS_PER_SM = 2
 # constants of the heuristic by which the kernel splits the keys
 MOST_SPLITS, FULL_SHARE, GOOD_SHARE = 128, 0.8, 0.85
-# fraction of the longest thread block's time that counts as tail of a decode step
+# the tail of a decode step, as a fraction of the time of the longest thread block
 TAIL_SHARE = 0.5
 
 
@@ -67,16 +68,15 @@ class FlashAttention2(NamedTuple):
 
     @property
     def extra_reads(self) -> int:
-        """The number of additional reads of each decode context token in a mixed step."""
+        """The number of times that a mixed step rereads the context of a decoding sequence."""
         return self.heads // self.kv_heads - 1
 
     def tail_tokens(self, sequences: int, longest: int) -> float:
-        """Return the tail of a decode step, expressed as context tokens.
+        """Return the duration of a decode step's tail, in units of a profile's ``c_A``.
 
         The tail is the time in which only the longest sequence is computed, as a tile of
         ``TILE_ROWS`` rows on one multiprocessor. The step has ``sequences`` sequences, the longest
-        of which has ``longest`` tokens of context. The result times a profile's ``c_A`` is the
-        tail's duration.
+        of which has ``longest`` tokens of context.
         """
         splits = 1
         if self.heads > self.kv_heads:
@@ -96,7 +96,7 @@ def flash_attention_2(profile_id: str) -> FlashAttention2 | None:
 
 @cache
 def _context_splits(tiles: int, key_tiles: int, sms: int) -> int:
-    """Return the smallest number of parts of a context that keeps the GPU busy.
+    """Return the smallest number of parts into which contexts are split to keep the GPU busy.
 
     Args:
         tiles: Number of query tiles of the kernel call without splits.
@@ -127,9 +127,9 @@ class VLLMMemory:
     Attributes:
         total_gib: The GPU's total memory, as PyTorch reports it.
         gpu_memory_utilization: The value of vLLM's setting with this name.
-        forward_bytes: Activations per token in the forward pass.
-        hidden_bytes: Hidden states per token during sampling.
-        logits_bytes: Logits and probabilities per sequence.
+        forward_bytes: Size of a token's activations in the forward pass, in bytes.
+        hidden_bytes: Size of a token's hidden states during sampling, in bytes.
+        logits_bytes: Size of a sequence's logits and probabilities, in bytes.
     """
 
     total_gib: Amount
@@ -144,8 +144,8 @@ class KVPool:
     """The quantities in SGLang 0.5.23's formula for the size of the KV pool.
 
     ``host_gb_s`` is the transfer rate of KV cache to and from CPU memory in 10^9 bytes/s, or 0 if
-    unknown. If ``vllm`` is given, a simulated vLLM has the pool size that vLLM computes. Otherwise,
-    all engines have pools of equal size.
+    unknown. A simulated vLLM engine computes its pool size from ``vllm``, or has SGLang's pool size
+    if ``vllm`` is None.
     """
 
     pre_load_avail_gib: Amount
@@ -172,7 +172,7 @@ class KVPool:
         return tokens
 
     def host_tokens(self, gib: float) -> int:
-        """Return the number of tokens in ``gib`` GiB of CPU memory, or 0 if the rate is unknown."""
+        """Return the number of tokens in ``gib`` GiB of CPU memory, or 0 if ``host_gb_s`` is 0."""
         return int(gib * 2**30 / self.kv_bytes_per_token) if self.host_gb_s else 0
 
     @property
@@ -185,9 +185,9 @@ class KVPool:
 class Frontend:
     """The CPU time (ms) of a request before it reaches the engine's scheduler.
 
-    ``request_ms`` and ``token_ms`` (per prompt token) are times of the process for HTTP and
-    tokenization, which serves one request at a time. ``delay_ms`` is an additional latency that
-    occupies no process.
+    The process for HTTP and tokenization takes ``request_ms`` per request and ``token_ms`` per
+    prompt token, and serves one request at a time. ``delay_ms`` is a delay during which this
+    process serves other requests.
     """
 
     request_ms: Amount = 0.0
@@ -197,7 +197,7 @@ class Frontend:
 
 @dataclass(frozen=True, slots=True)
 class FitDomain:
-    """The largest decode batch of a fit and its context tokens, where None means the KV pool."""
+    """The largest decode batch and context that were fitted; None means a full KV pool."""
 
     decode_batch: Annotated[int, Ge(0)]
     context_tokens: Annotated[int, Ge(0)] | None = None
@@ -215,8 +215,8 @@ class TimingProfile:
     lengths. A mixture of experts reads the experts that at least one token chooses. In a mixture of
     experts, the term c_w + c_e*(1 - q_e^T) replaces c_w, where q_e is the fraction of experts that
     a token does not use. An iteration that prefills takes at least c_l + c_lp*n_prefill, the time
-    in which the host launches its kernels while the GPU computes. The attention of SGLang's decode
-    steps takes at least c_tail times the longest context, which few thread blocks read
+    in which the host launches its kernels while the GPU computes. In SGLang's decode steps, few
+    thread blocks read the longest context, so attention takes at least c_tail times this context
     (``tail_ps``). Coefficients that a profile lacks (c_pf, c_e, c_l, c_lp, c_tail) are 0.
     """
 
@@ -252,8 +252,7 @@ class TimingProfile:
     def saved_ps(self, shared_tokens: int) -> int:
         """Return the time (ps) that a decode step saves by reading shared context once.
 
-        ``shared_tokens`` counts a shared token once for each sequence except the first. If
-        ``shared_read`` is 1, the saved time is 0.
+        ``shared_tokens`` counts repeated reads: n - 1 for each token that n sequences share.
         """
         return round((1 - self.shared_read) * self.context_ps * shared_tokens)
 
@@ -273,11 +272,11 @@ class TimingProfile:
 
     @cached_property
     def vllm_attention(self) -> FlashAttention2 | None:
-        """vLLM's attention kernel on the GPU, or None if the formula describes it."""
+        """The kernel FlashAttention 2 if vLLM uses it on this GPU, or else None."""
         return flash_attention_2(self.profile_id)
 
     def vllm_extra_ps(self, sequences: int, context_tokens: int, longest: int = 0) -> int:
-        """Return the time (ps) that a vLLM step takes beyond the formula.
+        """Return the time (ps) that FlashAttention 2 adds to the formula's time of a vLLM step.
 
         Args:
             sequences: Number of decoding sequences in the step.
@@ -294,7 +293,7 @@ class TimingProfile:
         return round(self.coefficients_ms["c_A"] * tokens * PS_PER_MS)
 
     def prefill_ps(self, chunks: list[Chunk], rows: int = 0) -> int:
-        """Return the duration (ps) of a prefill iteration; ``step_ps`` explains ``rows``."""
+        """Return the duration (ps) of a prefill iteration, padded to at least ``rows`` tokens."""
         return self._step_time.duration_ps(chunks, 0, 0, rows)
 
     def step_ps(
@@ -302,8 +301,8 @@ class TimingProfile:
     ) -> int:
         """Return the duration (ps) of an iteration of prefill chunks and decoding sequences.
 
-        All tokens pass through the linear layers together, and are padded to at least ``rows``.
-        Without prompt chunks, ``step_ps`` returns the same time as ``decode_ps``.
+        The linear layers compute all tokens together, padded to at least ``rows`` tokens. Without
+        prompt chunks, ``step_ps`` returns the same time as ``decode_ps``.
         """
         return self._step_time.duration_ps(chunks, sequences, context_tokens, rows)
 
@@ -344,17 +343,17 @@ class TimingParams:
     """The possible error of the timing profile (``--set timing.error_pct=10``).
 
     ``error_pct`` is the maximum error in percent. Independent random errors multiply the whole
-    profile, each coefficient, and the cost of shared context. These timing errors are drawn once
-    per run from the run's seed.
+    profile, each coefficient, and the cost of shared context. The random errors are drawn once per
+    run from the run's seed.
     """
 
     error_pct: Annotated[float, Ge(0), Lt(100)] = 0.0
 
 
 def perturbed(profile: TimingProfile, percent: float, rng: Random) -> TimingProfile:
-    """Return the profile with random errors of up to ``percent`` percent.
+    """Return the timing profile with random errors of up to ``percent`` percent.
 
-    One error is common to all coefficients, and each coefficient also has an error of its own.
+    Each coefficient is multiplied by a common random error and by a separate random error.
     """
 
     def factor() -> float:

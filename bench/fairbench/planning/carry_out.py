@@ -82,8 +82,7 @@ def carry_out(
 ) -> dict[str, Any]:
     """Run the missing simulations of a stored plan; store and return the answer.
 
-    ``recorded`` is a comparison of the waits in a trace and in its replay
-    (``diagnosis.recorded_waits``), which is added to the answer.
+    The answer includes ``recorded``, the waits in a trace and its replay (``recorded_waits``).
 
     Raises RunFailed if a run failed, Interrupted after a signal, and UsageError while another
     process carries out the plan.
@@ -130,10 +129,11 @@ class _Runs:
     def run_points(
         self, points: Iterable[tuple[PlanChoice, int]], *, with_alone: bool = False
     ) -> None:
-        """Run the points of the plan that have not been run yet.
+        """Run the simulations of the given points that have not been run yet.
 
-        A point is a choice (scheduler, GPU, load) with a number of replicas. A run that several
-        points need is executed once. If ``with_alone`` is True, clients are also simulated alone.
+        A point is a choice (scheduler, GPU, load) with a number of replicas. Points that share a
+        simulation execute the simulation once. If ``with_alone`` is True, clients are also
+        simulated alone.
         """
         new: dict[str, ExperimentSpec] = {}
         for choice, dp in points:

@@ -67,7 +67,7 @@ def plan_page(path: Path) -> page.Page:
 def plan_title(answer: Row) -> str:
     """Return a plan's answer in one line: the replicas that each scheduler needs.
 
-    The line also states how much the first scheduler saves.
+    The line also states which part of the GPUs or the price the first scheduler saves.
     """
     load = answer["choices"][0]["load"]
     if size_of(answer) == USERS:
@@ -80,10 +80,10 @@ def plan_title(answer: Row) -> str:
 
 
 def _saved(first: Row, others: Sequence[Row]) -> str:
-    """Return a text that says how much the first choice (scheduler and GPU) saves.
+    """Return a text on the saving of the first choice against the most expensive choice.
 
-    The first choice is compared with the most expensive choice. If the first choice is the most
-    expensive one, the text says how much the cheapest choice saves.
+    A choice is a scheduler on a GPU. If no choice is more expensive than the first choice, the text
+    gives the saving of the cheapest choice.
     """
     if first["replicas"] is None:
         return ""
@@ -167,7 +167,7 @@ def _curve(target: Row, series: Sequence[PointSeries], size: str) -> page.Figure
 
 
 def _series(answer: Row, place: int) -> Iterator[PointSeries]:
-    """Yield the chart points of each choice (scheduler, GPU, load) for target number ``place``."""
+    """Yield each choice's chart points for the target with the index ``place``."""
     rows = answer["choices"]
     loads = len({row["load"] for row in rows}) > 1
     names = [_choice(row, answer) + (f" {row['load']:g} x" if loads else "") for row in rows]

@@ -41,9 +41,9 @@ UNITS = {("ms", "s"): 1000.0, ("ms", "ms"): 1.0, ("s", "s"): 1.0, ("s", "ms"): 0
 class Slo(NamedTuple):
     """A target, such as ``ttft_p99<2s``: a metric and its limit.
 
-    If ``below`` is True, the metric must lie below the limit, or else above the limit. If
-    ``inclusive`` is True, a value that equals the limit meets the target. ``text`` is the target as
-    the user wrote it. ``metric`` is the metric's key in a run's summary.
+    A value meets the target if it is below the limit (``below`` is True) or above the limit. If
+    ``inclusive`` is True, the limit itself meets the target. ``text`` is the target as the user
+    wrote it. ``metric`` is the metric's key in a run's summary.
     """
 
     text: str
@@ -61,7 +61,7 @@ class Slo(NamedTuple):
 
     @property
     def rank(self) -> int | None:
-        """The rank of a percentile metric that summaries lack by default, such as 95."""
+        """The percentile in the target's metric, such as 95, if summaries lack it by default."""
         match = RANKED.fullmatch(self.metric.rpartition(".")[2])
         return int(match[1]) if match and int(match[1]) not in USUAL_RANKS else None
 
@@ -77,7 +77,7 @@ class Slo(NamedTuple):
         return value < self.limit if self.below else value > self.limit
 
     def margin(self, value: float) -> float | None:
-        """Return the distance to the limit as a fraction of the limit; None if the limit is 0."""
+        """Return a value's margin as a fraction of the limit, or None if the limit is 0."""
         if not self.limit:
             return None
         left = self.limit - value if self.below else value - self.limit
@@ -164,7 +164,7 @@ def _in_unit_of(entry: Metric, unit: str | None, text: str) -> float:
 
 
 def _is_of_a_run(entry: Metric) -> bool:
-    """Return whether a metric exists for a single run, and has a direction that is better."""
+    """Return whether a metric needs only a single run, and higher or lower values are better."""
     beside_others = entry.of_comparison and not entry.key.startswith("sharing_incentive")
     return entry.better is not Better.NEITHER and not beside_others
 
@@ -184,7 +184,7 @@ def _unknown_metric(name: str) -> UsageError:
 
 USERS, REPLICAS = "users", "replicas"
 """A plan seeks either the most users of a cluster or the fewest replicas."""
-# A plan tries at most 64 times the experiment's number of clients.
+# The most users that a plan tries are 64 times the workload's default number of users.
 MOST_TIMES = 64
 
 NUM_RUNS = 3
@@ -203,19 +203,19 @@ class PlanQuestion:
     """The question that a capacity plan answers, with all inputs.
 
     - ``slos`` are the targets of ``--slo`` as text.
-    - ``schedulers`` and ``gpus`` are compared; the plan is for the first scheduler on the first
-      GPU, and all other schedulers and GPUs are alternatives.
+    - ``schedulers`` and ``gpus`` are compared. The plan is for the first scheduler on the first
+      GPU, and the other pairs are alternatives.
     - ``low`` and ``high`` are the smallest and the largest number of replicas to consider.
     - ``flags`` and ``settings`` describe the experiment.
-    - ``loads`` multiply the experiment's load. The experiment's load is ``request_rate``, the speed
-      of the trace, or the workload's default rate for one replica of the first GPU.
+    - ``loads`` are factors on the load, which is ``request_rate``, the speed of the trace, or the
+      workload's default rate for one replica of the first GPU.
     - ``prices`` are prices of one GPU for one hour.
     - ``num_runs`` is the number of seeds with which each size is simulated.
     - ``certain`` demands that the whole 95% interval of a metric meets the target.
     - ``every`` makes the plan test every number of replicas.
     - ``sharing`` adds a simulation of each client alone, on the cluster that the plan finds.
-    - ``most`` is USERS if the plan seeks the most users (clients) for ``low`` replicas. With USERS,
-      ``high`` equals ``low``. If ``most`` is empty, the plan seeks the fewest replicas.
+    - ``most`` is USERS if the plan seeks the most users (clients) for ``low`` replicas. In this
+      case, ``high`` equals ``low``. If ``most`` is empty, the plan seeks the fewest replicas.
     """
 
     slos: Sequence[str]
@@ -312,7 +312,7 @@ class Clusters:
         return usual, min(MAX_CLIENTS, MOST_TIMES * usual)
 
     def is_possible(self, choice: PlanChoice, size: int) -> bool:
-        """Return whether the workload allows a number of users or replicas."""
+        """Return whether the workload can run with ``size`` replicas or users."""
         try:
             self.spec(choice, size)
         except UsageError:
@@ -389,7 +389,7 @@ def _check_question(question: PlanQuestion) -> None:
 
 
 def _check_most(question: PlanQuestion) -> None:
-    """Raise UsageError if a question for the largest number of users has several clusters."""
+    """Raise UsageError unless a plan for the most users has a single number of replicas."""
     if question.most != USERS:
         raise UsageError(f"--max {question.most}: must be {USERS}")
     if question.low != question.high:

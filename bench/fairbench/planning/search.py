@@ -18,8 +18,8 @@ from fairbench.results.summary import NOBODY_NAMED, Value, is_nobody_named, valu
 Search = Generator[list[int], Mapping[int, bool], "SmallestSize"]
 """A generator that yields lists of sizes to try, and is sent whether each size is sufficient.
 
-A size is a number of replicas or of users. The generator returns the result of the search. The
-generator never yields an empty list.
+A size is a number of replicas or of users. The generator never yields an empty list, and finally
+returns a ``SmallestSize``.
 """
 
 
@@ -40,9 +40,9 @@ class SmallestSize(NamedTuple):
 def bisected(low: int, high: int) -> Search:
     """Find the smallest sufficient size from ``low`` to ``high`` by bisection.
 
-    The neighbours of the found size are tested as well. If a larger size fails where a smaller size
-    passes, every size below the smallest sufficient size is tested. If ``high`` is insufficient,
-    smaller sizes are tested before the search reports that no size is sufficient.
+    The sizes around the smallest sufficient size are tested as well. If a larger size fails where a
+    smaller size passes, every size below the smallest sufficient size is tested. If the largest
+    size ``high`` is insufficient, some smaller sizes are tested as well.
     """
     tried = dict((yield [high]))
     below, above = low - 1, high
@@ -71,8 +71,8 @@ def largest(first: int, last: int, is_possible: Callable[[int], bool]) -> Search
     """Find the largest sufficient size by doubling from ``first`` to ``last``, then bisection.
 
     Sizes for which ``is_possible`` is False are skipped; such sizes are smaller than all possible
-    sizes. The two sizes above the found size are tested as well. The found size is returned in the
-    field ``smallest``.
+    sizes. The two sizes above the largest sufficient size are tested as well. The field
+    ``smallest`` of the result contains the largest sufficient size.
     """
     tried = dict((yield [first]))
     size = first
@@ -167,9 +167,9 @@ def judge(slo: Slo, summaries: Sequence[Mapping[str, Any]]) -> JudgedTarget:
 
 
 def _value(slo: Slo, summary: Mapping[str, Any]) -> Value:
-    """Return the target's metric; if unfinished requests could change it, it is a lower bound.
+    """Return a target's metric, as a lower bound if unfinished requests could raise the value.
 
-    If too many requests did not complete, a percentile of the completed requests is meaningless.
+    A percentile of completed requests is only a bound if too many requests did not complete.
     """
     value, match = value_of(summary, slo.metric), OF_COMPLETED.fullmatch(slo.metric)
     if match is None or not value.is_number or value.bound:
@@ -181,12 +181,12 @@ def _value(slo: Slo, summary: Mapping[str, Any]) -> Value:
 
 
 def _knows(slo: Slo, value: Value) -> bool:
-    """Return whether a value, which may be only a bound, decides if the target is met."""
+    """Return whether a value or a bound is enough to decide whether the target is met."""
     return value.bound != (">" if slo.below else "<")
 
 
 def _kept(slo: Slo, value: Value, number: Any) -> bool:
-    """Return whether ``number`` meets the target, and ``value`` decides if the target is met."""
+    """Return whether ``number`` surely meets the target, although ``value`` may be only a bound."""
     return value.is_number and _knows(slo, value) and slo.met_by(number)
 
 
@@ -296,7 +296,7 @@ def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the indices of rows that are cheaper than the first row with an equal load.
 
     Without prices, only rows with equal GPU and model are compared, by number of GPUs. If the first
-    row has no sufficient size, every row with a sufficient size counts as cheaper.
+    row has no sufficient size, all rows with a sufficient size are returned.
     """
     found: list[tuple[float, float, int]] = []
     if rows and USERS in rows[0]:

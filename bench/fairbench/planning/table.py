@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 
 
 def answer_text(answer: Row, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
-    """Return the answer as lines of text of at most ``width`` columns."""
+    """Return a plan's answer as lines of text of at most ``width`` columns."""
     return printed(render(answer), colour=colour, width=width)
 
 
@@ -143,7 +143,7 @@ def load_line(answer: Row) -> str:
 def _choices(answer: Row) -> Table:
     """Return the table of compared schedulers and GPUs.
 
-    The second row of a scheduler is for one replica fewer or, if users are sought, one user more.
+    A scheduler's second row shows one replica fewer or, if the plan seeks users, one user more.
     """
     rows, size = answer["choices"], size_of(answer)
     priced = any(row["cost"] is not None for row in rows)
@@ -182,7 +182,7 @@ def _judged(targets: Sequence[Row], seeds: int) -> list[Text]:
 
 
 def _cell(target: Row) -> Text:
-    """Return a table cell with a target's mean, margin and interval, coloured by the verdict."""
+    """Return a cell with a target metric's mean, margin and interval, coloured by the verdict."""
     style = MISSED if not target["met"] else MET if target["certain"] else DOUBTFUL
     text = Text(target_text(target), style=style)
     if target["mean"] is None:
@@ -201,7 +201,7 @@ def margin_text(margin: float) -> str:
 
 
 def target_text(target: Row) -> str:
-    """Return the mean of a target's metric with its unit, or the reason why it is missing."""
+    """Return the mean and unit of a target's metric, or the reason why the mean is missing."""
     if target["mean"] is None:
         return target["reason"].partition(":")[0] or UNDEFINED
     entry = metric_of(target["metric"])
@@ -216,7 +216,7 @@ def _writer(target: Row) -> Callable[[float | None], str]:
 
 
 def _sharing(rows: Sequence[Row]) -> Table:
-    """Return the table of each client's benefit from sharing the cluster.
+    """Return the table of each client's sharing incentive (benefit from sharing the cluster).
 
     A long table is reduced to the clients with the highest P99.
     """

@@ -56,8 +56,8 @@ def bench_line(summary: Summary) -> dict[str, Any]:
 def bench_details(requests: Requests) -> dict[str, list[Any]]:
     """Return the fields that ``--output-details`` adds, with one entry per request.
 
-    All gaps between a request's tokens are equal, because only their sum is known. As in SGLang's
-    and vLLM's benchmarks, an unfinished request has an error and no tokens.
+    The gaps between a request's tokens are set to their mean, because only the sum is known. An
+    unfinished request has an error and no tokens, as in SGLang's and vLLM's benchmarks.
     """
     done = requests.status == FINISHED
     ttft = np.where(done, requests.first_token_s - requests.arrival_s, 0.0)

@@ -101,7 +101,7 @@ def board_heading(board: Board) -> str:
 def _rank_table(board: Board, label: int, *, ends: bool) -> Table:
     """Return the table of ranks and values, with names of at most ``label`` characters.
 
-    ``ends`` adds the ends of intervals to all metrics.
+    If ``ends`` is True, all metrics show their intervals, not only the first metric.
     """
     found = plain_table(gap=1)
     found.add_column("rank", no_wrap=True)
@@ -131,9 +131,9 @@ def column_title(board: Board, metric: BoardMetric) -> str:
 
 
 def mark_of(one: Score, row: BoardRow, board: Board) -> str:
-    """Return the mark of a significant difference from the baseline; "=" if not significant.
+    """Return the mark of a scheduler's difference from the baseline, "=" if not significant.
 
-    The row of the baseline has no mark.
+    The baseline itself gets a space instead of a mark.
     """
     return " " if row.name == board.baseline else MARKS.get(one.against, NOISE)
 
@@ -141,7 +141,7 @@ def mark_of(one: Score, row: BoardRow, board: Board) -> str:
 def value_text(one: Score, metric: BoardMetric) -> str:
     """Return a value as text in the metric's format.
 
-    Ratios have two decimals; a lower bound is written ``> x``.
+    Lower bounds are written as ``> x``, and ratios have two decimals.
     """
     if not one.bound:
         return _metric_number(one.value, metric)
@@ -231,10 +231,10 @@ def _some(lines: list[str]) -> Iterator[str]:
 
 
 SHOWN = 3  # The table of ranks has this number of metrics; more do not fit on a phone's screen.
-MOST_CARDS = 5  # Besides the baseline, at most this number of schedulers has a card.
+MOST_CARDS = 5  # The page has cards for the baseline and for at most this number of schedulers.
 MOST_LEADERS = 3  # The title of a leaderboard's page names at most this number of schedulers.
-# A picture with at most ``MOST_LABELLED`` schedulers shows their names, each of at most
-# ``LABEL_CHARACTERS`` characters; a picture with more schedulers shows their numbers.
+# A picture with at most ``MOST_LABELLED`` schedulers shows their names, cut to ``LABEL_CHARACTERS``
+# characters. A picture with more schedulers shows their numbers.
 MOST_LABELLED, LABEL_CHARACTERS = 8, 16
 FEWEST_FOR_QUARTILES = 8
 # A picture omits values that lie more than three interquartile ranges outside the quartiles.
@@ -289,7 +289,7 @@ def board_title(board: Board) -> str:
 
 
 def _board_cards(board: Board) -> Iterator[page.Headline]:
-    """Yield a card with name and main values for each of the best rows and for the baseline."""
+    """Yield a card with name and main values for each of the best schedulers and the baseline."""
     shown = list(enumerate(board.rows, 1))
     cards = [one for one in shown if one[0] <= MOST_CARDS or one[1].name == board.baseline]
     for number, row in cards:
@@ -333,7 +333,7 @@ def _grid(board: Board, metrics: Sequence[BoardMetric]) -> page.Grid:
 class _Row(NamedTuple):
     """A row of the leaderboard as a mark in a picture.
 
-    ``strong`` is true if no other row is better in both metrics.
+    ``strong`` is True if no other scheduler is better in both metrics of the picture.
     """
 
     number: int
@@ -344,7 +344,7 @@ class _Row(NamedTuple):
 
 
 def _pictures(board: Board) -> Iterator[page.Figure]:
-    """Yield pictures of the first metric against the second and against the third."""
+    """Yield charts that plot the first metric over the second and over the third metric."""
     first = board.metrics[0]
     for other in board.metrics[1:SHOWN]:
         rows, left_out = _picture_rows(board, first, other)
@@ -494,7 +494,7 @@ def _axis_range(values: Sequence[float], axis: PlotAxis) -> tuple[float, float]:
 
 
 def free_box(x: float, y: float, wide: float, taken: Sequence[Box], frame: Box) -> tuple[Box, int]:
-    """Return the free rectangle nearest to a mark, and its distance from the mark in steps."""
+    """Return the free rectangle nearest to a mark, and the number of steps between the two."""
     for steps, box in _boxes(x, y, wide):
         inside = box.left > frame.left and box.right < frame.right
         inside = inside and box.top > frame.top and box.bottom < frame.bottom

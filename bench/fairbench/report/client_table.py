@@ -51,7 +51,7 @@ def is_weighted(summary: Summary) -> bool:
 
 
 def described(name: str, client: Mapping[str, Any]) -> str:
-    """Return a client's name, with "heavy" for a heavy client and any weight other than 1."""
+    """Return a client's name, followed by "heavy" and by the client's weight where they apply."""
     special = ["heavy"] if client["misbehaving"] else []
     if weight := client.get("weight"):
         special.append(f"weight {number(weight['mean'])}")
@@ -106,7 +106,7 @@ def _client_table(
 WORST = 10
 PARTS = (0.1, 0.25, 0.5, 0.75, 0.9)
 STEPS = (0.25, 0.5, 0.75, 0.9, 0.99)
-"""The upper ends of the histogram's ranges of service divided by fair share, except the last."""
+"""The ends of the ranges in a histogram of clients' ratios of service to fair share."""
 
 
 class Lorenz(NamedTuple):
@@ -119,20 +119,20 @@ class Lorenz(NamedTuple):
     def gini(self) -> float:
         """The Gini index of the service: 0 if service is proportional to weight.
 
-        The index is close to 1 if a single client gets all service.
+        The Gini index is close to 1 if a single client gets all service.
         """
         clients, service = np.asarray(self.clients), np.asarray(self.service)
         return 1 - float(np.sum(np.diff(clients) * (service[1:] + service[:-1])))
 
     def of_smallest(self, part: float) -> float:
-        """Return the fraction of all service that the smallest ``part`` of the clients receives."""
+        """Return the share of all service that the lowest fraction ``part`` of clients received."""
         return float(np.interp(part, self.clients, self.service))
 
 
 def lorenz(amounts: Sequence[float], weights: Sequence[float] | None = None) -> Lorenz | None:
     """Return the Lorenz curve of amounts, or None if all amounts are 0.
 
-    A client with weight w counts as w clients with equal amounts.
+    A client with weight w counts as w clients, each with an equal part of the client's amount.
     """
     amount = np.asarray(amounts, dtype=np.float64)
     weight = np.ones_like(amount) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -158,7 +158,7 @@ def share_ratios(summary: Summary) -> list[float]:
 
 
 def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
-    """Yield each range of the histogram as text, with the number of ratios in the range."""
+    """Yield each range of ratios as text, with the number of clients in this range."""
     numbers = np.searchsorted(np.asarray(STEPS), np.asarray(ratios), side="right")
     counts = np.bincount(numbers, minlength=len(STEPS) + 1).tolist()
     low = 0.0
@@ -169,11 +169,11 @@ def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
 
 
 def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
-    """Return the worst-off well-behaved clients.
+    """Return the well-behaved clients with the lowest ratios of service to fair share.
 
-    The client with the smallest fair share comes first. Equal or undefined shares are ordered by
-    the P99 latency, the highest or unknown P99 first. Values are means if several runs are
-    combined. If the workload has no heavy client, clients that flood come last.
+    The client with the lowest ratio comes first. Equal or undefined ratios are ordered by P99
+    latency, with the highest or unknown P99 first. Values are means if several runs are combined.
+    If the workload has no heavy client, clients that flood come last.
     """
     rows = summary["clients"]
     good = [row for row in rows if not row["misbehaving"] and row["programs"]]
@@ -202,7 +202,7 @@ def number_or_mean(value: Any) -> float | None:
 def shown_clients(combined: Summary) -> tuple[list[dict[str, Any]], str]:
     """Return the clients that get a row in the table, and a text on how they were chosen.
 
-    The text is "" if all clients get a row.
+    If all clients get a row in the table, the returned text is "".
     """
     rows = combined["clients"]
     if not is_crowd(combined):
@@ -212,7 +212,7 @@ def shown_clients(combined: Summary) -> tuple[list[dict[str, Any]], str]:
 
 
 def crowd_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield lines (label, text) that describe many clients together."""
+    """Yield lines (label, text) on how the service is distributed over many clients."""
     wrong = sum(row["misbehaving"] for row in summary["clients"])
     total = len(summary["clients"])
     yield "clients", f"{total:,}" + (f", {wrong:,} of them heavy" if wrong else "")

@@ -174,7 +174,7 @@ def _value_cell(value: ShownValue) -> Text:
 def ends_of(interval: Interval, column: Column, runs: int) -> str:
     """Return an interval as ``low-high``, or "" for an interval of length 0, as in trace replays.
 
-    If some of the ``runs`` runs have no value, the text ends with the number of runs with a value.
+    If runs lack a value, the text ends with a count such as ``(3/5)``: 3 of 5 runs have a value.
     """
     ends = ""
     if interval["low"] is not None:
@@ -189,7 +189,7 @@ def bounded(interval: Interval, column: Column) -> str:
 
 
 class Compared(NamedTuple):
-    """The schedulers of one configuration, and the best scheduler; None if none is best."""
+    """The schedulers of one configuration, and the name of the best scheduler or None."""
 
     place: str
     cells: tuple[SchedulerResults, ...]
@@ -294,8 +294,8 @@ def cell_marks(
 ) -> list[tuple[str, ...]]:
     """Return the mark of each scheduler in each column: best, worst, or ``NEITHER``.
 
-    Only significant differences are marked. A single seed can show a significant difference only
-    if it replays a trace, which is exact. A metric without a better direction gets no marks.
+    Only significant differences are marked. A single seed can show a significant difference only if
+    it replays a trace, which is exact. A metric without a better direction is not marked.
     """
     if not can_tell(cells):
         return [(NEITHER,) * len(columns)] * len(cells)
@@ -314,7 +314,7 @@ def _of_column(cells: Sequence[SchedulerResults], column: Column) -> list[str]:
 
 
 def can_tell(cells: Iterable[SchedulerResults]) -> bool:
-    """Return whether differences can be significant, with several seeds or an exact replay."""
+    """Return whether there are several seeds or exact replays, as significance requires."""
     return any(
         len(cell.runs) > 1 or (cell.combined["simulated"] and cell.combined.get("trace"))
         for cell in cells
@@ -324,11 +324,11 @@ def can_tell(cells: Iterable[SchedulerResults]) -> bool:
 def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = False) -> list[str]:
     """Mark each sample (a scheduler's values) as ``BEST``, ``WORST`` or ``NEITHER``.
 
-    A sample is best or worst if all others are significantly worse or better. With several seeds,
-    the confidence interval of paired differences decides; with one seed, the values decide. Times
-    (``in_seconds``) are compared by their logarithms, as in ``compare``. Values that agree in three
-    digits count as equal. If all samples are equal, none is marked. A scheduler whose value may be
-    arbitrarily bad is worst.
+    The best sample is significantly better than, or equal to, every other sample, and the worst
+    sample is worse or equal. Several seeds are compared by the confidence interval of paired
+    differences, and a single seed is compared by its values. If ``in_seconds`` is True, values are
+    compared by their logarithms. Values that agree in three digits count as equal. If all samples
+    are equal, all get the mark ``NEITHER``.
     """
     if better is Better.NEITHER:
         return [NEITHER] * len(samples)
@@ -350,7 +350,7 @@ def _mark(samples: Sequence[Sample], row: int, not_worse: Callable[[Sample, Samp
 
 
 def _not_worse(one: Sample, other: Sample, better: Better, *, in_seconds: bool) -> bool:
-    """Return whether the sample ``one`` is as good as ``other`` or significantly better."""
+    """Return whether ``one`` is significantly better than the sample ``other``, or equally good."""
     seeds = sorted(one.keys() & other.keys())
     if len(one.keys() | other.keys()) == 1:
         return _badness(one, better)[1] <= _badness(other, better)[0]

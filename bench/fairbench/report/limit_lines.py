@@ -17,8 +17,8 @@ LOSSES = {
     "idle_waiting": "idle while others waited",
     "idle": "idle",
 }
-"""The words for kinds of lost GPU time in a sentence about the limit, by key."""
-LEAST_LOSS = 0.005  # A smaller loss, as a fraction of the GPU time, is not named.
+"""Descriptions of the causes of lost GPU time, by key."""
+LEAST_LOSS = 0.005  # Sentences omit causes that lose less than this fraction of the GPU time.
 
 
 NEEDED = (
@@ -26,7 +26,7 @@ NEEDED = (
     *(f"time_{key}_ratio" for key in ("prefill", "decode", "small_prefill", "small_decode")),
     *(f"time_{key}_ratio" for key in LOSSES if key != "small_batches"),
 )
-"""The metrics from which a line about the limit is made."""
+"""The metrics that a line about a run's highest possible service needs."""
 
 
 def has_limit(summary: Summary) -> bool:
@@ -35,7 +35,7 @@ def has_limit(summary: Summary) -> bool:
 
 
 def mean_limit(summaries: Sequence[Summary]) -> Summary | None:
-    """Return means over seeds of the metrics about the limit; None if a run lacks a metric."""
+    """Return means over seeds of the metrics in ``NEEDED``; None if a run lacks a metric."""
     if not summaries or not all(map(has_limit, summaries)):
         return None
     first = {key: summaries[0].get(key) for key in ("dp", "limit_cause")}
@@ -52,7 +52,7 @@ def losses(summary: Summary) -> dict[str, float]:
 
 
 def limit_line(summary: Summary) -> str:
-    """Return a line on how close a run came to the limit, and why GPU time was lost."""
+    """Return a line that compares a run with the highest possible service, and names GPU losses."""
     replicas = f"{number(summary['dp'])} replica" + "s" * (summary["dp"] != 1)
     least = f"{number(summary['least_makespan_s'])} s"
     if not has_limit(summary):  # On real servers, the GPU time is unknown.
@@ -66,7 +66,7 @@ def limit_line(summary: Summary) -> str:
 
 
 def limit_lines(summary: Summary) -> Iterator[str]:
-    """Yield lines on a run's limit, or on why the limit is unknown."""
+    """Yield lines on a run's highest possible service, or on why this service is unknown."""
     if summary.get("complete") is False and "limit_cause" in summary:
         yield "unknown, because the run is incomplete"
     elif summary.get("limit_ratio") is not None and "least_makespan_s" in summary:
@@ -78,7 +78,7 @@ def limit_lines(summary: Summary) -> Iterator[str]:
 
 
 def replay_line(scheduler: str, summary: Summary) -> Iterator[str]:
-    """Yield a line on how close the replay of a log came to the limit, if the limit is known."""
+    """Yield a line that compares a log's replay with the highest possible service, if known."""
     if not has_limit(summary):
         return
     line = limit_line(summary)
@@ -90,8 +90,8 @@ def replay_line(scheduler: str, summary: Summary) -> Iterator[str]:
 def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: list[str]) -> str:
     """Return a text on which of two schedulers loses more GPU time and why; "" without a loss.
 
-    ``first`` and ``second`` have one summary per seed, of runs with equal loads. Numbers are means
-    over the seeds, in percent of the GPU time; the causes add up to the whole loss.
+    ``first`` and ``second`` have one summary per seed, of runs with equal loads. The text contains
+    means over the seeds, in percent of the GPU time. The causes add up to the whole loss.
     """
     if not all(map(has_limit, (*first, *second))):
         return ""
@@ -132,7 +132,7 @@ def _named_losses(parts: Sequence[tuple[str, float]]) -> str:
 
 
 def limit_sentences(summary: Summary) -> Iterator[str]:
-    """Yield sentences that explain a run's limit, the lost GPU time, service and latency."""
+    """Yield sentences on a run's highest possible service, lost GPU time, service and latency."""
     if not has_limit(summary):
         return
     replicas = f"{number(summary['dp'])} replica" + "s" * (summary["dp"] != 1)

@@ -32,7 +32,7 @@ def whole(value: float | None) -> str:
 def more_than(value: float, digits: int | None = None) -> str:
     """Format a lower bound as ``> x``, rounded down so that the text stays true.
 
-    ``digits`` is the number of decimals; None means as many as ``number`` gives.
+    ``digits`` is the number of decimals; None means the number of decimals that ``number`` writes.
     """
     digits = _decimals(value) if digits is None else digits
     return f"> {floor(value * 10**digits) / 10**digits:,.{digits}f}"
@@ -60,7 +60,7 @@ def whole_percent(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Format a time in seconds with at least three digits, even an integer."""
+    """Format a time in seconds with at least three digits, even a whole number of seconds."""
     return number(None if value is None else float(value))
 
 
@@ -87,7 +87,7 @@ def bound_of(interval: Mapping[str, Any]) -> str:
 
 
 def written(row: Mapping[str, Any], key: str, form: Form | None = None) -> str:
-    """Format the metric ``key`` of a summary or a client's row as the catalogue says."""
+    """Format the metric ``key`` of a summary or client, by default in the catalogue's format."""
     return WRITERS[form or CATALOGUE[key].form](row.get(key))
 
 

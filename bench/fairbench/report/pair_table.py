@@ -74,7 +74,7 @@ def main_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
 
 
 def shown_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
-    """Return the metrics that ``--all`` shows: metrics of comparisons, then of repeated runs."""
+    """Return the keys of the metrics that a comparison with ``--all`` shows."""
     summaries = [run.summary for side in sides for run in side.runs]
     tail = shown_tail(summaries)
     ranks = common_percentiles(summaries)
@@ -205,7 +205,7 @@ def _remarks(one: Contrast) -> Iterator[str]:
 
 
 def lost_between(first: SchedulerResults, second: SchedulerResults) -> str:
-    """Return a text on which of two schedulers loses more GPU time and why; "" if neither does."""
+    """Return a text on which scheduler loses more GPU time and why; "" if losses are similar."""
     if not (seeds := first.by_seed.keys() & second.by_seed.keys()):
         return ""
     ours, others = ([side.by_seed[seed].summary for seed in seeds] for side in (first, second))
@@ -261,7 +261,7 @@ def _metric_row(row: MetricContrast, layout: PairLayout) -> Iterator[Text]:
 
 
 def _verdict(row: MetricContrast) -> str:
-    """Return the verdict as text, "more" or "less" for a metric without a better direction."""
+    """Return the verdict; it is "more" or "less" if the metric has no better direction."""
     entry, decision = _entry(row.metric), row.decision
     judged = entry.verdict and entry.better is not Better.NEITHER
     if judged or decision not in (Decision.BETTER, Decision.WORSE):

@@ -44,7 +44,7 @@ BROWN = Swatch(
 )
 
 SERIES = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, BLACK, VIOLET, BROWN)
-"""All colours with marks, in the order in which clients and other names get them."""
+"""Colours with marks; clients and unknown schedulers get them in this order."""
 
 SCHEDULERS = {
     "lpm": VERMILION,
@@ -61,8 +61,8 @@ SCHEDULERS = {
 def scheduler_series(names: Sequence[str]) -> list[int]:
     """Return each name's index in ``SERIES``.
 
-    The first name of a scheduler gets the scheduler's own series; ``dlpm dlpm.quantum=5000``, for
-    example, gets the series of DLPM. Other names get the remaining series.
+    The first name that begins with a scheduler gets this scheduler's series. For example, ``dlpm
+    dlpm.quantum=5000`` gets the series of DLPM. The remaining names get unused series.
     """
     found: dict[str, int] = {}
     for name in names:

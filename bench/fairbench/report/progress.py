@@ -69,7 +69,7 @@ def _simulated(progress: Simulated, elapsed_s: float) -> str:
 
 
 def _live(progress: Any) -> str:
-    """Return a line on a run on real servers: ready servers, later programs and throughput."""
+    """Return a line on a run on real servers: the ready servers or, later, the throughput."""
     # The import is local, because the module needs the packages of the extra "live".
     from fairbench.live.processes.servers import ServersProgress
 
@@ -118,7 +118,7 @@ class LineProgress(Silent):
         self._begun_s = monotonic()
 
     def tasks(self, costs: Sequence[float]) -> AbstractContextManager[Callable[[int], None]]:
-        """Print the expected duration if there is much work."""
+        """Print the expected duration of the tasks if they will take long."""
         _tell_large(costs)
         return super().tasks(costs)
 
@@ -171,4 +171,4 @@ class TerminalProgress:
             yield done
 
     def ended(self, name: str, number: int, count: int) -> None:
-        """Do nothing, because the progress bar has already counted the task."""
+        """Print nothing, because the progress bar has already counted the ended task."""

@@ -32,7 +32,7 @@ Ticks = Sequence[tuple[float, str]]
 class Scale(NamedTuple):
     """A linear or logarithmic mapping from values in ``[low, high]`` to pixels.
 
-    Ticks with labels in ``given`` are drawn instead of ticks at round values.
+    ``given`` contains ticks with labels, which replace the ticks at round values.
     """
 
     low: float
@@ -56,7 +56,7 @@ class Scale(NamedTuple):
         low, high = self.low, self.high
         if self.log:
             decades = range(floor(log10(low)), ceil(log10(high)) + 1)
-            width = log10(high / low)  # The axis spans this many powers of ten.
+            width = log10(high / low)  # number of factors of 10 on the axis
             factors = (1,) if width >= 3 else (1, 2, 5) if width >= 1 else (1, 1.5, 2, 3, 5, 7)
             ticks = [factor * 10.0**power for power in decades for factor in factors]
             return [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
@@ -71,7 +71,7 @@ class Scale(NamedTuple):
 
 
 def log_range(values: Sequence[float]) -> tuple[float, float]:
-    """Return limits of a logarithmic scale around positive values, at least a factor 2 apart."""
+    """Return limits of a logarithmic axis for positive values; high is at least twice low."""
     low, high = min(values) * 0.9, max(values) * 1.1
     return (low, high) if high >= 2 * low else (low / 1.5, high * 1.5)
 
@@ -121,7 +121,7 @@ def legend_height(entries: int, per_row: int = PER_ROW) -> int:
 
 
 class Key(NamedTuple):
-    """The layout of a legend: entries per row, and position and length of labels.
+    """The layout of a legend: the entries per row, and the place and length of their labels.
 
     ``left`` is the pixel at which the first entry starts, and ``label_px`` is the distance from an
     entry's start to its label. A label has at most ``most`` characters.
@@ -133,7 +133,7 @@ class Key(NamedTuple):
     left: float = LEFT
 
     def entry(self, number: int, label: str) -> tuple[float, float, str]:
-        """Return the pixel position of an entry's colour sample, and its label as SVG text."""
+        """Return the pixel position (x, y) of a legend entry, and the entry's label as SVG text."""
         row, column = divmod(number, self.per_row)
         x, y = self.left + column * (END - self.left) / self.per_row, 10 + row * LEGEND_PX
         return x, y, text(x + self.label_px, y + 4, cut_middle(label, self.most))
@@ -186,7 +186,7 @@ def horizontal_axis(scale: Scale, top: float, bottom: float, label: str) -> list
 
 
 def vertical_axis(scale: Scale, label: str, *, percent: bool = False) -> list[str]:
-    """Return the grid lines and ticks of the axis beside a chart, below its label."""
+    """Return the label, grid lines and ticks of the vertical axis of a chart."""
     parts = [text(4, scale.end_px - 10, label)]
     for tick in scale.ticks():
         y = scale.pixel_of(tick)
@@ -208,7 +208,7 @@ LINE_KEY, LONG_LINE_KEY = Key(27, 14), Key(27, 22, 2)
 
 
 class Series(NamedTuple):
-    """A line through points in ascending x, with the colour number ``swatch`` in ``SERIES``."""
+    """A line through points in ascending x; ``swatch`` is the index of its colour in ``SERIES``."""
 
     label: str
     x: Sequence[float]
@@ -312,7 +312,7 @@ Ends = tuple[float, float] | None
 
 
 class ChartPoint(NamedTuple):
-    """A mark in a chart, with the ends of its intervals in x and y.
+    """A mark in a chart, with optional intervals of its x value and its y value.
 
     A ``hollow`` mark shows a value that is only a bound.
     """
@@ -350,7 +350,7 @@ def point_chart(
     Args:
         series: The series, at least one of which has a point. With ``log_x`` every x is positive,
             and with ``log_y`` every y is positive.
-        whole_x: Whether x is a count, so that ticks are whole numbers and the axis begins at 0.
+        whole_x: If True, the x axis begins at 0 and has ticks at whole numbers only.
         x_ticks: Ticks of x with labels; if empty, the ticks are at round values.
     """
     points = [point for one in series for point in one.points]
@@ -588,7 +588,7 @@ def time_axis(
     zone = f" {clock.zone}" if clock.zone else ""
     began = datetime.fromisoformat(clock.iso.removesuffix("Z")).replace(tzinfo=None)
     midnight = began.replace(hour=0, minute=0, second=0, microsecond=0)
-    since_s = (began - midnight).total_seconds()  # Time 0 of the chart is this long after midnight.
+    since_s = (began - midnight).total_seconds()  # from midnight to time 0 of the chart
     numbers = range(ceil((start_s + since_s) / step_s), floor((end_s + since_s) / step_s) + 1)
     if len(numbers) < 2:
         return TimeAxis(f"{name}, s since {clock.at(0.0)}")

@@ -31,7 +31,7 @@ class Bullets(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A cell of a table: ``mark`` is "best", "worst" or "", and ``detail`` is the text below."""
+    """A table cell; ``mark`` is "best", "worst" or "", and ``detail`` is a second line of text."""
 
     text: str
     mark: str = ""
@@ -73,7 +73,7 @@ class Section(NamedTuple):
 
 
 def filled(title: str, blocks: Sequence[Block], *before: Block) -> list[Section]:
-    """Return a list with one section that has ``blocks``, or an empty list without blocks."""
+    """Return a list with one section that has ``blocks``; if there are none, the list is empty."""
     return [Section(title, [*before, *blocks])] if blocks else []
 
 

@@ -73,7 +73,7 @@ from fairbench.results.summary import (
 
 
 def crowd_figures(summary: Summary, tables: Tables, facts: Facts) -> Iterator[page.Figure]:
-    """Yield figures about many clients together, as far as the run has the numbers."""
+    """Yield figures on the distribution of service over clients, if the run has the numbers."""
     if curve := lorenz_of_service(summary):
         got = fair_shares(tables.requests, tables.programs, tables.service, facts, facts.window)
         fair = lorenz(got.entitlement.tolist(), facts.client_weights.tolist())
@@ -120,7 +120,7 @@ def _ratios(ratios: Sequence[float]) -> page.Figure:
 
 
 BINS = 60
-POINTS = 150  # The curve of a distribution has about this number of points at most.
+POINTS = 150  # The curve of a distribution has at most about this number of points.
 BAR_PX = 22
 # Lines for heavy and well-behaved clients have fixed colours, numbered as in ``palette.SERIES``.
 OF_GROUPS = {"misbehaving": 0, "well-behaved": 1}
@@ -167,7 +167,7 @@ PURPOSES_PX = 200
 
 
 def time_spent_figure(summary: Summary) -> page.Figure:
-    """Return a waterfall chart of GPU time: the least time of the work, then each loss."""
+    """Return a chart of GPU time by purpose: first needed prefill and decoding, then losses."""
     bars, low = [], 0.0
     for key, label in PURPOSES.items():
         part = summary[f"time_{key}_ratio"]
@@ -183,7 +183,7 @@ def time_spent_figure(summary: Summary) -> page.Figure:
 
 
 def _shown(summary: Summary, facts: Facts, found: JudgedTraffic) -> tuple[list[int], str]:
-    """Return the clients with a line of their own, and a sentence on how they were chosen."""
+    """Return the clients that get their own line in figures, and a sentence on their choice."""
     most, total = len(SERIES), len(facts.clients)
     if total <= most:
         return list(range(total)), ""
@@ -394,7 +394,7 @@ def session_section(summary: Summary) -> list[page.Section]:
 
 
 def stall_section(summary: Summary) -> list[page.Section]:
-    """Return a section on which client's prompts paused whose answers; [] without such stalls."""
+    """Return a section on answers that other clients' prompts stalled; [] without such stalls."""
     shown = summary.get("stalled") and not is_crowd(summary)
     title = "Who stalls whom: time for which prompts held up answers"
     return page.filled(title, [stall_grid(summary)] if shown else [])
@@ -425,7 +425,7 @@ def _bound_warning(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def own_files(run: StoredRun) -> str:
-    """Return ``FAIRBENCH_SCHEDULERS=...``, which a rerun needs before its command, or ""."""
+    """Return ``FAIRBENCH_SCHEDULERS=...`` if a rerun's command must begin with it, or else ""."""
     names = [Path(path).name for path in run.manifest.get("scheduler_files", {})]
     return f"FAIRBENCH_SCHEDULERS={':'.join(names)} " if names else ""
 
@@ -433,7 +433,7 @@ def own_files(run: StoredRun) -> str:
 def run_origin(
     run: StoredRun, options: str = "", of: str = "", before: str = ""
 ) -> Iterator[page.Section]:
-    """Yield the sections of ``origin`` for a stored run.
+    """Yield sections on the command that repeats a run, the versions, and the experiment file.
 
     Raises DataError if the experiment file cannot be read.
     """

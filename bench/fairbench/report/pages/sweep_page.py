@@ -69,7 +69,7 @@ LOG_ABOVE = 8.0  # The scale is logarithmic if latencies differ by more than thi
 def tradeoff_headlines(cells: Sequence[SchedulerResults]) -> Iterator[Headline]:
     """Yield a card per scheduler, with latency and throughput.
 
-    With several configurations, a card instead says in how many of them the scheduler is best.
+    With several configurations, a card counts the configurations in which the scheduler is best.
     """
     places, column = compared(cells), latency_column(cells)
     tail = tail_of(cells)
@@ -141,7 +141,7 @@ def _ends(interval: Interval, factor: float = 1.0) -> Ends:
 
 
 SHARE = "min_entitlement_best_ratio"
-MOST_ROWS = 4  # At most this number of axes, and of configurations per axis, gets figures.
+MOST_ROWS = 4  # The page has at most this number of rows of line figures.
 
 
 class _Metric(NamedTuple):
@@ -273,7 +273,7 @@ MOST_LOST = 8
 
 
 def lost_paragraphs(cells: Sequence[SchedulerResults]) -> Iterator[Paragraph]:
-    """Yield sentences that compare each scheduler's lost GPU time with the first scheduler's."""
+    """Yield sentences that compare the first scheduler's lost GPU time with other schedulers."""
     lines = [
         f"{place}: {lost}."
         for place, (first, *others) in by_place(cells).items()

@@ -20,7 +20,7 @@ from fairbench.report.traffic_lines import TTFT, JudgedTraffic, window, window_l
 BINS = 60
 VISIBLE = 0.02  # A client's area can be seen if it is at least this fraction of all load.
 ROWS = 10
-SHORT_S = LONG_S / 2  # No user notices a shorter time to first token, in seconds.
+SHORT_S = LONG_S / 2  # Users do not notice a time to first token below this number of seconds.
 # The wait with the darkest colour is at least ten times the wait with the lightest colour.
 MOST_TIMES = 10.0
 
@@ -37,8 +37,8 @@ def visible_clients(
 ) -> Sequence[str]:
     """Return the clients whose area in a chart of the load is large enough to be seen.
 
-    Heavy clients always count as visible. If only a single client is too small to be seen, it also
-    counts as visible.
+    Heavy clients are always included. If a single client is too small to be seen, this client is
+    included as well.
     """
     tokens = traffic.client_tokens
     part = dict(zip(traffic.clients, (tokens / tokens.sum()).tolist(), strict=True))
@@ -128,7 +128,7 @@ def waits_figure(
 ) -> Figure:
     """Draw median waits over time.
 
-    Rows are the heavy clients, all other clients together, and each client in ``clients``.
+    Each heavy client, all other clients together, and each client in ``clients`` have a row.
     """
     edges = _edges(traffic)
     rows = [
@@ -163,8 +163,8 @@ def waits_figure(
 def wait_limits(traffic: Traffic, measured: str = TTFT) -> tuple[float, float]:
     """Return the waits (s) that are drawn in the lightest and in the darkest colour.
 
-    Times to first token that no user notices have the lightest colour, so that short waits do not
-    look alarming. If whole responses were measured, short responses have the lightest colour.
+    A time to first token that users do not notice has the lightest colour. If the log has response
+    times instead, the shortest responses have the lightest colour.
     """
     known = traffic.wait_s[np.isfinite(traffic.wait_s)]
     least_s = SHORT_S
@@ -206,7 +206,7 @@ def _bins(edges: Floats) -> str:
 
 
 def flood_headlines(found: JudgedTraffic) -> Iterator[Headline]:
-    """Yield a card for the floods and a card for the delays; nothing without a flood."""
+    """Yield a card for the floods and a card for the delays, or nothing if no client floods."""
     if not found.floods:
         return
     clock = found.traffic.clock

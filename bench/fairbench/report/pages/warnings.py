@@ -17,7 +17,7 @@ from fairbench.report.result_lines import (
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import Summary, SweepStore, read_json
 
-# Notes under the keys ``REMARKS`` concern the whole run.
+# keys of the notes that are about the whole run, not about a metric
 REMARKS = ("complete", "workers", "lateness", "errors", "estimated", "lengths", "cache", "dataset")
 JAIN = {"jain_index": "service", "jain_index_actual": "computed service"}
 
@@ -63,7 +63,7 @@ def is_above_bound(summary: Summary) -> bool:
 
 
 def window_is_short(summary: Summary, tail: int) -> bool:
-    """Return whether the well-behaved clients' P``tail`` latency exceeds the window."""
+    """Return whether the well-behaved clients' P``tail`` latency exceeds the measured window."""
     slowest_s = summary[f"victim_p{tail}_s"]
     return slowest_s is not None and bool(slowest_s > _window_s(summary))
 
