@@ -131,9 +131,9 @@ class _Runs:
     ) -> None:
         """Run the simulations of the given points that have not been run yet.
 
-        A point is a choice (scheduler, GPU, load) with a number of replicas. Points that share a
-        simulation execute the simulation once. If ``with_alone`` is True, clients are also
-        simulated alone.
+        A point is a choice (scheduler, GPU, load) with a number of replicas. A simulation that
+        several points share is executed once. If ``with_alone`` is True, clients are also simulated
+        alone.
         """
         new: dict[str, ExperimentSpec] = {}
         for choice, dp in points:

@@ -214,8 +214,8 @@ class PlanQuestion:
     - ``certain`` demands that the whole 95% interval of a metric meets the target.
     - ``every`` makes the plan test every number of replicas.
     - ``sharing`` adds a simulation of each client alone, on the cluster that the plan finds.
-    - ``most`` is USERS if the plan seeks the most users (clients) for ``low`` replicas. In this
-      case, ``high`` equals ``low``. If ``most`` is empty, the plan seeks the fewest replicas.
+    - ``most`` is empty if the plan seeks the fewest replicas. ``most`` is USERS if the plan seeks
+      the most users (clients) for ``low`` replicas, and ``high`` then equals ``low``.
     """
 
     slos: Sequence[str]

@@ -90,10 +90,10 @@ NEAR_ALL = 0.9  # A client is fairly served with more than this fraction of its 
 
 
 def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield a line on the worst time window, and a warning if the whole run hides this window.
+    """Yield a line on the worst time window, and a warning if only this window is unfair.
 
-    The longest window length is used, because in shorter windows some client looks bad under every
-    scheduler.
+    Only windows of the longest length are used, because every scheduler looks unfair to some client
+    in shorter windows.
     """
     clock = read_clock(summary.get("began"), summary.get("window_end_s") or 0.0)
     for row in summary["worst_windows"][:1]:
@@ -153,7 +153,7 @@ MOST_PAIRS = 6  # At most this number of pairs of clients is printed, the larges
 def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield lines (label, text) on the cached tokens that clients lost to other clients.
 
-    The first line names the measured window, because evictions outside the window do not count.
+    The first line names the measured window, because only evictions in this window are counted.
     """
     rows = summary["evictions"]
     label, within = "evictions", ""
@@ -384,7 +384,7 @@ def _throughput(summary: Summary) -> str:
 
 
 def empty_queues(summary: Summary) -> str:
-    """Return a text on how long no request waited, and whether shares reflect the demand."""
+    """Return a text on the part of the window without waits, in which shares show the demand."""
     empty = summary.get("queue_empty_share")
     if empty is None:
         return "waits of requests are not known; shares may reflect demand"
@@ -411,7 +411,7 @@ def _moment(value: float | None) -> str:
 
 
 def _victims(summary: Summary) -> str:
-    """Return the well-behaved clients' latency percentiles; too few latencies get a mark."""
+    """Return the well-behaved clients' latency percentiles, marked if there are few latencies."""
     censored, n = set(summary.get("censored", ())), summary.get("victim_n")
     ranks = chosen_percentiles(summary) or (50, P95, P99)
     keys = {rank: f"victim_p{rank}_s" for rank in ranks}
@@ -517,16 +517,16 @@ def time_to(summary: Summary, part: int) -> str:
 
 NUMBER = re.compile(r"\d[\d,.]*")
 SUCH = ", for example"
-# Lines about the limit and about stalls themselves print why their values are undefined.
+# The lines on the highest possible service and on stalls already explain undefined values.
 WITH_LINES = ("limit", "limit_memory_ratio", "limit_hit_rate", "stalls")
-# The line "service gap" prints the bound, so notes about the bound need no line of their own.
+# The line "service gap" already explains these keys, so they need no note.
 OF_THE_BOUND = ("service_gap_bound", "service_gap_bound_s", "bound_source")
 
 
 def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield lines (label, text) with the reason why values of the summary are undefined.
 
-    Values with one reason share a line. Values that the text does not show are left out.
+    Values with the same reason share a line. Values that the summary text never shows are omitted.
     """
     by_reason: dict[str, list[str]] = {}
     for key, reason in summary.get("notes", {}).items():

@@ -77,7 +77,7 @@ def build_run_summary(
 def scored_text(
     summary: Summary, paths: str, *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return the summary of scored records as text, like ``summary_text``."""
+    """Return a text with the summary of records that ``fairbench score`` has read."""
     heading = summary.get("layout")
     first = _verdict_lines(summary)
     title = f"scored from records ({heading})" if heading else cluster_line(summary)
@@ -119,7 +119,7 @@ MAX_LABEL = 48
 def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
     """Yield the combined summary of several runs as lines of at most 100 characters.
 
-    ``tail`` is the high percentile that is shown.
+    ``tail`` is the high latency percentile that is shown, such as 99.
     """
     seeds = combined["seeds"]
     yield from (*wrap(repeats_verdict(combined), MAX_WIDTH), "")

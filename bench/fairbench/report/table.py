@@ -54,8 +54,8 @@ def stacked(
 ) -> RenderableType:
     """Return all columns as one table or several tables of at most ``width`` characters each.
 
-    ``make`` builds a table of the given columns with row labels. If the table is too wide, columns
-    with the lowest ``Column.dropped`` move to the next table.
+    The function ``make`` builds a table from the row labels and the given columns. If the table is
+    too wide, columns with the lowest ``Column.dropped`` move to the next table.
     """
 
     def fits(shown: Sequence[Column]) -> bool:
@@ -74,7 +74,7 @@ T = TypeVar("T")
 
 
 def first_fitting(layouts: Sequence[T], make: Callable[[T], Table], width: int) -> tuple[T, Table]:
-    """Return the first layout whose table fits into ``width`` characters, or else the last."""
+    """Return the first layout whose table fits into ``width`` characters, or the last layout."""
     for layout in layouts:
         table = make(layout)
         if _is_within(table, width):
@@ -105,7 +105,7 @@ def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
     """Shorten each name to at most ``width`` characters by cutting its middle.
 
     If shortened names coincide, all names are cut at the start instead or, if they still coincide,
-    at the end. Names that differ only in the middle may still coincide.
+    at the end. If no cut keeps all names distinct, the middle is cut.
     """
     given = tuple(dict.fromkeys(names))
     tried = [

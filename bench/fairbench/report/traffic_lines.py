@@ -11,8 +11,8 @@ from fairbench.metrics.floods import Flood, Harm, floods, harm_of
 from fairbench.metrics.traffic import Overload, Traffic
 from fairbench.report.numbers import number, percent
 
-MANY = 1000.0  # A larger ratio is printed as "over 1,000".
-# A sentence mentions larger floods only if they change a client's share of the load by 0.5%.
+MANY = 1000.0  # A larger multiple of the other clients' mean load is printed as "over 1,000".
+# Larger floods are mentioned if they reduce a flood's share of the load by this fraction.
 LEAST_REST = 0.005
 NAMED = 3  # A sentence names at most this number of delayed clients.
 TTFT = "time to first token"
@@ -22,8 +22,8 @@ def flood_line(traffic: Traffic, flood: Flood, verb: str = "floods") -> str:
     """Return a sentence on a client's flood: the client, ``verb``, the time and the size.
 
     ``verb`` is "floods" or "bursts". The size is the flood's share of all load in that time, so
-    that shares of simultaneous floods add up. During larger floods, the sentence instead gives the
-    share of the load that remains without the larger floods.
+    that shares of simultaneous floods add up. If larger floods occur at the same time, the sentence
+    gives the share of the load without the larger floods.
     """
     name = printable(traffic.clients[flood.client])
     when = "throughout"
@@ -111,7 +111,7 @@ def traffic_lines(found: JudgedTraffic, basis: str, measured: str = TTFT) -> Ite
 
 
 def shortfall_line(found: Shortfall, clock: ClockTime | None) -> str:
-    """Return a sentence on which client received how much of its fair share, and when."""
+    """Return a sentence on the period in which a client received little of its fair share."""
     when = window(found.start_s, found.end_s, clock)
     return (
         f"{printable(found.client)} received {percent(found.share)} of its fair share from {when}."

@@ -1,4 +1,4 @@
-"""The verdict on a run in one line: the lowest part that a client got of its fair share."""
+"""The verdict on a run in one line: the lowest ratio of a client's service to its fair share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHOLE_RUN = "min_entitlement_ratio"
 
 
 def verdict(summary: Summary, reference: Reference | None = None) -> str:
-    """Return the verdict on a run, with the lowest shares under a reference scheduler."""
+    """Return the verdict on a run, and the lowest shares under the scheduler of ``reference``."""
     if not summary["num_programs"]:
         return ""
     shown = _of_run(summary)
@@ -33,7 +33,7 @@ def repeats_verdict(combined: Summary) -> str:
 
 
 class _Shares(NamedTuple):
-    """The lowest shares of any client over the run and in the worst window; None if undefined."""
+    """The lowest ratios of service to fair share, over the run and in the worst window, or None."""
 
     whole_run: float | None
     client: str

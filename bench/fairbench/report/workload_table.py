@@ -74,7 +74,7 @@ def _groups(facts: Mapping[str, Any]) -> Table:
 
 
 LEAST = 1e-9  # Smaller values are rounding errors of a sum that should be 0.
-BATCHED = 0.05  # If more than this fraction of requests have equal times, that is no coincidence.
+BATCHED = 0.05  # Equal times of a larger fraction of requests are no coincidence.
 NAME_WIDTH = 24  # Longer names of clients are cut in the table of a workload.
 SHOWN = 20
 

@@ -39,7 +39,7 @@ class Score(NamedTuple):
     """A scheduler's value of a metric, with interval and paired difference from the baseline.
 
     ``bound`` is ``>`` or ``<`` if the value is only a lower or upper bound, as in ``Value``. If
-    ``value`` is None, ``reason`` says why.
+    ``value`` is None, ``reason`` explains why the value is undefined.
     """
 
     value: float | None
@@ -108,7 +108,7 @@ def _score_of_interval(
     bound: str,
     against: intervals.Decision | None,
 ) -> Score:
-    """Convert an interval to a score in the metric's unit; a bound's interval has one end."""
+    """Convert an interval to a score in the metric's unit; a bound keeps only one interval end."""
     low = None if interval.low is None or bound == "<" else back(interval.low)
     high = None if interval.high is None or bound == ">" else back(interval.high)
     return Score(back(interval.mean), low, high, bound, against)
@@ -119,7 +119,7 @@ Sample = Sequence[Value]
 
 
 class Ranks(NamedTuple):
-    """A scheduler's rank (from 1), and the best and worst rank that noise allows."""
+    """A scheduler's rank (from 1), and its best and worst rank within statistical error."""
 
     rank: int
     first: int
@@ -129,9 +129,9 @@ class Ranks(NamedTuple):
 def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
     """Return the rank range of each row; rows must be ordered from best to worst.
 
-    ``first`` counts only significantly better rows as ahead, and ``last`` counts only significantly
-    worse rows as behind. Pairs are compared at 95% confidence without correction, so about one of
-    20 pairs of equal schedulers is reported as different.
+    With the rank ``first``, only significantly better rows are ahead. With the rank ``last``, only
+    significantly worse rows are behind. Pairs are compared at 95% confidence without correction, so
+    about one of 20 pairs of equal schedulers is reported as different.
     """
     ahead, behind = [0] * len(samples), [0] * len(samples)
     for one in range(len(samples)):
@@ -271,9 +271,9 @@ class Stored(NamedTuple):
 def read_stored(paths: Sequence[Path]) -> Stored:
     """Read the runs of sweep directories or CSV files for a comparison of all runs.
 
-    Raises DataError for a path that is unreadable or neither a sweep nor a CSV file. Two
-    directories with different runs of one experiment and seed also raise DataError, and so do two
-    files with one seed of a configuration.
+    Raises DataError for a path that is unreadable or neither a sweep nor a CSV file. DataError also
+    means that two directories have different runs of one experiment and seed, or that two files
+    have the same seed of a configuration.
     """
     files = [path for path in paths if path.suffix == ".csv"]
     if files and len(files) < len(paths):
@@ -299,7 +299,7 @@ def read_stored(paths: Sequence[Path]) -> Stored:
 
 
 def _runs_of(stores: Sequence[SweepStore]) -> tuple[Collection[StoredRun], list[Missing]]:
-    """Return the finished runs of sweeps, each experiment and seed once, and the missing runs."""
+    """Return the finished runs of sweeps without duplicates, and the missing runs."""
     runs: dict[str, StoredRun] = {}
     missing: list[Missing] = []
     for store in stores:
@@ -322,7 +322,7 @@ def _runs_of(stores: Sequence[SweepStore]) -> tuple[Collection[StoredRun], list[
 
 
 def _lines(files: Sequence[Path]) -> list[BoardLine]:
-    """Read CSV files with different seeds, each with the best totals of its own seeds."""
+    """Read the runs in CSV files; each seed of a configuration must be in a single file."""
     lines: list[BoardLine] = []
     seen: dict[tuple[str, int], Path] = {}
     for file in files:
@@ -343,7 +343,7 @@ MIN_SHARE = "min_entitlement_best_ratio"
 LIMIT = "limit_ratio"  # CSV files of older versions lack this metric.
 
 Table = Mapping[str, Mapping[tuple[str, int], BoardLine]]
-"""The runs of the leaderboard by scheduler, and then by (configuration, seed)."""
+"""For each scheduler, the runs of the leaderboard by configuration and seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,15 +380,15 @@ class Board:
     incomplete: Mapping[str, str]
     missing: tuple[Missing, ...]
     demand_limited: tuple[str, ...]
-    # ``fewest`` is the fewest latencies of a well-behaved client in any run, or None if unknown.
+    # ``fewest`` is the smallest number of latencies of a well-behaved client; None if unknown.
     fewest: int | None
-    summary: Mapping[str, Any]  # The summary of one run describes the hardware.
+    summary: Mapping[str, Any]  # The summary of any run names the hardware.
 
 
 def chosen(
     lines: Sequence[BoardLine], places: Collection[str], rows: Collection[str]
 ) -> list[BoardLine]:
-    """Return the runs of the named configurations and schedulers, or all runs without names.
+    """Return the runs of the named configurations and schedulers; without names, return all runs.
 
     A name such as ``tot s1`` selects all configurations whose names begin with these words. Raises
     UsageError if a name matches no run.
@@ -421,8 +421,8 @@ def make_board(
     """Return the leaderboard of the given runs, sorted by a metric, with a baseline.
 
     Without ``sort``, rows are sorted by the minimum fair share of the best total. Raises UsageError
-    for an unknown metric or baseline, and DataError if every row lacks a run or if a run is given
-    twice.
+    for an unknown metric or baseline, and DataError if a run is given twice or if no scheduler has
+    all runs.
     """
     table = _lines_by_row(lines)
     places = tuple(dict.fromkeys(line.place for line in lines))

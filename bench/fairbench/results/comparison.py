@@ -51,7 +51,7 @@ from fairbench.results.summary import (
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """A stored run, its experiment, and its summary with the metrics that a comparison adds."""
+    """A stored run, its experiment, and its summary, which includes metrics of comparisons."""
 
     run: StoredRun
     experiment: Experiment
@@ -62,7 +62,7 @@ class ComparedRun:
 class SchedulerResults:
     """The runs of one scheduler in one configuration, and the names of scheduler and configuration.
 
-    ``known`` is the combined summary of the runs, for runs that are no longer stored.
+    If the runs are no longer stored, ``known`` is their combined summary.
     """
 
     place: str
@@ -83,7 +83,7 @@ class SchedulerResults:
 
     @property
     def first(self) -> ComparedRun:
-        """The scheduler's run with the first seed."""
+        """The run of this scheduler with the lowest seed."""
         return next(iter(self.by_seed.values()))
 
     @property
@@ -101,9 +101,9 @@ def compare_sweep(path: Path) -> list[SchedulerResults]:
 def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[SchedulerResults]:
     """Group finished runs by configuration and scheduler, in order of first appearance.
 
-    ``alone`` holds the latencies of clients that were simulated alone, by ``alone_key``; only these
-    clients have a sharing incentive. Raises DataError if a run's experiment cannot be read, or if
-    runs with the same Python environment used different code of an engine.
+    ``alone`` has the latencies of clients that were simulated alone, by ``alone_key``. Only clients
+    in ``alone`` get a sharing incentive. Raises DataError if an experiment cannot be read, or if
+    the code of an engine in a Python environment changed between runs.
     """
     read = [(run, experiment_of(run)) for run in runs]
     _check_one_code([ComparedRun(run, one, run.summary) for run, one in read])
@@ -153,24 +153,24 @@ def experiment_of(run: StoredRun) -> Experiment:
 
 
 def alone_key(experiment: Experiment) -> str:
-    """Return the key of the latencies of clients that run alone, for a configuration and seed."""
+    """Return the key of a configuration and seed, for latencies of clients simulated alone."""
     return key_of(place_of(experiment))
 
 
 def compared_summary(
     summary: Summary, best: float, alone: AloneRows, *, contended: bool = True
 ) -> dict[str, Any]:
-    """Add the metrics to a summary that only a comparison can provide.
+    """Add the metrics that only a comparison can provide to a run's summary.
 
-    ``best_service_rate_tok_s`` is ``best``: the largest service rate (tokens/s) of any scheduler in
-    the same configuration and with the same seed. ``min_entitlement_best_ratio`` is the lowest
-    ratio of a client's service to its max-min fair share of ``best``; it is undefined unless some
-    scheduler saturated the configuration (``contended``). ``sharing_incentive_p50``, ``_p95`` and
-    ``_p99`` are the sharing incentives of the worst-off well-behaved client.
+    ``best`` is the largest service rate (tokens/s) of any scheduler in the same configuration with
+    the same seed. ``min_entitlement_best_ratio`` is the lowest ratio of a client's service to its
+    max-min fair share of ``best``. This ratio is defined if some scheduler saturated the
+    configuration (``contended``). ``sharing_incentive_p50``, ``_p95`` and ``_p99`` are the sharing
+    incentives of the worst-off well-behaved client.
 
     Rows of clients get ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and their sharing
-    incentives. ``upper_bounds`` lists incentives that are only upper bounds, ``censored`` lists
-    incentives that are only lower bounds, and ``notes`` has the reasons for null values.
+    incentives. ``upper_bounds`` and ``censored`` list the incentives that are only upper bounds or
+    only lower bounds, and ``notes`` explains null values.
     """
     beside = RunBeside(summary, best, alone, contended=contended)
     notes, censored = dict(summary["notes"]), list(summary["censored"])
@@ -201,8 +201,8 @@ def compared_summary(
 def runs_below(path: Path) -> Iterator[ComparedRun]:
     """Yield the runs in a directory at any depth.
 
-    Runs of a sweep have the sweep's comparison metrics. Raises DataError if the directory contains
-    no run, or if a run is unreadable or incomplete.
+    If the directory is a sweep, the summaries of its runs include metrics of comparisons. Raises
+    DataError if the directory contains no run, or if a run is unreadable or incomplete.
     """
     if (path / SWEEP_FILE).exists():
         found = [run for cell in compare_sweep(path) for run in cell.runs]
@@ -248,8 +248,8 @@ class MetricContrast:
     """The means of a metric under two schedulers over their common seeds, and the difference.
 
     ``more_seeds`` estimates how many more seeds would make the difference significant.
-    ``more_seeds`` is None if no more seeds or too many are needed, or if more seeds would not help.
-    ``ratios`` is the difference of logarithms, which decides about times if it is defined.
+    ``more_seeds`` is None if this number is 0 or too large, or if more seeds would not help. For
+    times, ``ratios`` is the difference of logarithms, which replaces ``difference`` in verdicts.
     """
 
     metric: str
@@ -264,8 +264,8 @@ class MetricContrast:
     def ratio(self) -> float | None:
         """The compared scheduler's mean divided by the baseline's mean.
 
-        The ratio is None for bounds and for means of 0. The ratio of times is the geometric mean of
-        the seeds' ratios.
+        For times, this ratio is the geometric mean of the ratios of single seeds. This ratio is
+        None if a mean is only a bound, or if the baseline's mean is 0.
         """
         if self.ratios is not None and self.ratios.mean is not None:
             return exp(self.ratios.mean)
@@ -309,7 +309,7 @@ def sides_of(runs: Iterable[ComparedRun]) -> list[SchedulerResults]:
 
 
 def _check_one_code(runs: Iterable[ComparedRun]) -> None:
-    """Raise DataError if an engine's code in a Python environment changed between runs."""
+    """Raise DataError if the code of an engine in a Python environment changed between runs."""
     first: dict[tuple[Any, Any], ComparedRun] = {}
     for run in runs:
         code = run.summary.get(ENGINE_CODE)
@@ -327,7 +327,7 @@ def _check_one_code(runs: Iterable[ComparedRun]) -> None:
 def sides_below(path: Path) -> list[SchedulerResults]:
     """Group the runs in a directory by experiment, for a comparison.
 
-    Raises the same errors as ``runs_below`` and ``sides_of``.
+    Raises the errors that ``runs_below`` and ``sides_of`` raise.
     """
     return sides_of(runs_below(path))
 

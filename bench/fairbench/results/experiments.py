@@ -1,10 +1,10 @@
 """Stored experiments: the names of a sweep's experiments, and differences between them.
 
-A stored experiment contains every value, chosen or default. If a default changes between two
-versions, runs of one command still count as one experiment, and the changed default explains
-different numbers. A manifest lists under ``chosen`` the values that the user chose (the table
-``given`` of the experiment). In a manifest without ``chosen``, a value counts as chosen unless it
-equals the workload's value, a present default or a default in ``FORMER``.
+A stored experiment contains the chosen values and the defaults. The manifest lists the keys of the
+values that the user chose under ``chosen``. Experiments that differ only in defaults count as one
+experiment, because a new version may have changed a default. In a manifest without ``chosen``, a
+value counts as chosen unless it equals the workload's value, a present default or a default in
+``FORMER``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def place_of(experiment: Experiment) -> dict[str, Any]:
 def scheduler_of(experiment: Experiment) -> dict[str, Any]:
     """Return an experiment's scheduler, router and local scheduler, with all their parameters.
 
-    The scheduling policy of the experiment's engine is included.
+    The result also contains the scheduling policy of the experiment's engine.
     """
     kept = {k: v for k, v in experiment.items() if k in SCHEDULER_KEYS}
     policy = experiment.get("backend", {}).get(OWN_POLICY)
@@ -104,7 +104,7 @@ def point_names(specs: Sequence[ExperimentSpec]) -> list[str]:
 
 
 def _told_apart(names: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Extend equal names by ``KEY=VALUE`` for each key in which their tables differ."""
+    """Make equal names distinct by adding ``KEY=VALUE`` for each key in which tables differ."""
     texts = [as_toml(table) for table in tables]
     alike: dict[str, list[dict[str, str]]] = {}
     for name, row in zip(names, texts, strict=True):
@@ -133,16 +133,16 @@ def differences(one: Experiment, other: Experiment) -> list[str]:
 CHOSEN = "chosen"  # The manifest lists under this key the values that the user chose.
 WHERE = "CHANGELOG.md"
 WORKLOAD = "workload."
-WITHOUT_DEFAULT = ("backend.", "workload.name", "workload.program")  # Keys begin with these texts.
+WITHOUT_DEFAULT = ("backend.", "workload.name", "workload.program")  # prefixes of keys
 GIVEN_AGAIN = {*OF_THE_WORKLOAD, "client_weights", "settings"}
-# ``--set`` can change values of a workload whose keys contain one of the texts ``SET_BY_FLAG``.
+# Workload values that ``--set`` can change have keys that contain one of the texts ``SET_BY_FLAG``.
 SET_BY_FLAG = (".params.", ".misbehaving")
 
 FORMER: Mapping[str, Collection[str]] = {
     PROFILE: {"tp1/sglang-0.5.10"},
     "engine.max_running_requests": {"2048"},
 }
-"""Defaults, as TOML text by key, of old versions that did not store the list of chosen values."""
+"""Former defaults (TOML texts by key) of versions that did not store the chosen keys."""
 
 
 class SpecChanges(NamedTuple):
@@ -153,12 +153,12 @@ class SpecChanges(NamedTuple):
 
 
 def chosen_of(spec: ExperimentSpec) -> list[str]:
-    """Return the keys of ``used_values`` that have a default but were set by the user."""
+    """Return the keys of the values that the user set instead of using the default."""
     return chosen_keys(file_tables(spec))
 
 
 def chosen_keys(file: Mapping[str, Any]) -> list[str]:
-    """Return the result of ``chosen_of`` for the tables of an experiment file.
+    """Return the keys of the values that the user set, from the tables of an experiment file.
 
     The key ``workload`` stands for all values of a workload that is not bundled.
     """
@@ -188,10 +188,11 @@ def old_defaults(spec: ExperimentSpec) -> list[str]:
 def spec_changes(
     before: Experiment, chosen_before: Any, after: Experiment, chosen_after: Any
 ) -> SpecChanges:
-    """Return how two experiments differ.
+    """Return the values in which two experiments differ.
 
-    ``chosen_before`` and ``chosen_after`` are the keys that the user chose, from the manifests.
-    Values that affect neither experiment, such as another scenario's rate, are not compared.
+    ``chosen_before`` and ``chosen_after`` are the lists of chosen keys in the two manifests, if
+    any. Values that neither experiment uses, such as the rate of another scenario, are not
+    compared.
     """
     sides = used_values(before), used_values(after)
     chosen = _chosen(before, chosen_before) | _chosen(after, chosen_after)
@@ -202,8 +203,7 @@ def spec_changes(
         if old == new or (key.endswith(".rate") and replaced):
             continue
         if DEFAULT in (old, new) and key.partition(".")[0] in apart:
-            # A parameter of a scheduler that only one of the experiments uses is no difference by
-            # itself.
+            # A parameter that only one of the two schedulers has does not count as a difference.
             continue
         by_choice = key in chosen or (key.startswith(WORKLOAD) and "workload" in chosen)
         has_default = "." in key or key == PROFILE or key in OF_THE_WORKLOAD
@@ -221,8 +221,8 @@ def _parts_of_key(experiment: Experiment) -> set[str]:
 def used_values(experiment: Experiment) -> dict[str, str]:
     """Return the values that determine an experiment's records, as TOML texts by flat key.
 
-    The experiment's tag and descriptions are left out. The key ``gpu`` holds GPU and model; the key
-    ``PROFILE`` holds the rest of the timing profile's name.
+    The experiment's tag and descriptions are left out. The key ``gpu`` has the GPU and the model.
+    The key ``PROFILE`` has the rest of the timing profile's id.
     """
     apart = ("tag", "settings", "workload")
     values = as_toml({k: v for k, v in experiment.items() if k not in apart})
@@ -240,9 +240,9 @@ def used_values(experiment: Experiment) -> dict[str, str]:
 
 
 def _chosen(experiment: Experiment, told: Any) -> set[str]:
-    """Return the keys that the user chose; ``told`` is the manifest's list, if any.
+    """Return the keys that the user chose; ``told`` is the manifest's list of chosen keys.
 
-    Without the list, as in older runs, the keys are guessed from the values.
+    If an older manifest has no list of chosen keys, the keys are inferred from the values.
     """
     if isinstance(told, list):
         return {str(key) for key in told}

@@ -44,7 +44,7 @@ def quantile(probability: float, degrees: int) -> float:
         raise ValueError(f"probability {probability}: must be at least 0.5 and less than 1")
     wanted = 2 * probability - 1
     low, high = 0.0, pi / 2
-    central(0.0, degrees)  # This call raises ValueError for less than one degree of freedom.
+    central(0.0, degrees)  # ``central`` raises ValueError if ``degrees`` is below 1.
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         if _central(middle, degrees) < wanted:
@@ -55,7 +55,7 @@ def quantile(probability: float, degrees: int) -> float:
 
 
 def _central(angle: float, degrees: int) -> float:
-    """Return ``central`` for t = sqrt(degrees) tan(angle), as a sum of powers of the cosine."""
+    """Return the probability ``central`` for t = sqrt(degrees) tan(angle), as a finite sum."""
     squared = cos(angle) ** 2
     odd = degrees % 2
     term = cos(angle) if odd else 1.0
@@ -153,13 +153,13 @@ def _combine_flat(
 
 # Relative differences below 1e-12 are ignored, because processors add in different orders.
 ROUNDING = 1e-12
-POWER = 0.8  # The estimated number of further seeds gives significance with this probability.
+POWER = 0.8  # The estimated number of seeds gives a significant difference with this probability.
 MIXED = "some values are only lower bounds, others only upper bounds"
 MOST_SEEDS = 1000  # A difference that needs more seeds to be significant is too small to matter.
 
 
 class Decision(StrEnum):
-    """The conclusion on the second of two schedulers: better, worse, the same or inconclusive."""
+    """The verdict on the second of two schedulers: better, worse, the same or inconclusive."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -173,9 +173,9 @@ class Difference:
 
     ``runs`` is the number of seeds in which both schedulers have a value, and ``undefined`` is the
     number of other seeds. ``low`` and ``high`` are the ends of the confidence interval of ``mean``,
-    or None if unknown. ``deviation`` is the standard deviation over seeds, and ``p`` is the
-    two-sided p-value of no difference. ``deviation`` and ``p`` are None for fewer than two seeds,
-    and ``p`` is also None if values are only lower bounds.
+    or None if unknown. ``deviation`` is the standard deviation over seeds. ``p`` is the two-sided
+    p-value for the hypothesis that there is no difference. ``deviation`` and ``p`` are None for
+    fewer than two seeds, and ``p`` is also None if values are only lower bounds.
     """
 
     runs: int
@@ -219,7 +219,7 @@ class Difference:
 
     @property
     def obstacle(self) -> str:
-        """The reason why more seeds would not give significance, or "" if more seeds might."""
+        """The reason why more seeds cannot make the difference significant, or "" if they can."""
         if self.undefined:
             return f"undefined in {self.undefined} of {self.runs + self.undefined} seeds"
         known = self.high if self.mean is not None and self.mean < 0 else self.low
@@ -268,11 +268,10 @@ def difference(
 
 
 def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | None:
-    """Return the paired difference of logarithms, for metrics that differ by factors.
+    """Return the paired difference of the logarithms of two schedulers' values.
 
-    Differences of logarithms measure relative changes. If a wait falls to a tenth in every seed,
-    for example, the differences in seconds still vary and may be inconclusive. The result is None
-    if a value is unknown.
+    Differences of logarithms measure relative changes. If every seed's wait falls to a tenth,
+    differences in seconds may still be inconclusive. The result is None if a value is unknown.
     """
     both = [*first, *second]
     if any(one.raw is None or one.bound or not _finite_number(one) > 0 for one in both):
@@ -284,8 +283,8 @@ def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | N
 def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | None:
     """Return how many seeds are needed to detect a mean difference with the power ``POWER``.
 
-    ``spread`` is the standard deviation of the differences of single seeds. The number follows from
-    quantiles of Student's t distribution; it is None if more than ``MOST_SEEDS`` are needed.
+    ``spread`` is the standard deviation of the differences of single seeds. The result follows from
+    quantiles of Student's t distribution, and is None above ``MOST_SEEDS``.
     """
 
     def enough(seeds: int) -> bool:
@@ -313,9 +312,9 @@ def _finite_number(value: Value) -> float:
 
 
 def bound_of_difference(first: Sequence[Value], second: Sequence[Value]) -> str | None:
-    """Return how the differences (second minus first) bound the true differences.
+    """Return the sign of the bound if differences (second minus first) are only bounds.
 
-    The result is ``>`` for lower bounds, ``<`` for upper bounds, "" for exact differences, and None
+    The sign is ``>`` for lower bounds, ``<`` for upper bounds, "" for exact differences, and None
     if lower and upper bounds both occur.
     """
     above = any(one.bound == ">" for one in second) or any(one.bound == "<" for one in first)

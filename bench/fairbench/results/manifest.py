@@ -70,7 +70,7 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
         "git": git_state(DIRECTORY),
         "python": platform.python_version(),
         **_router(spec),
-        # The measured CPU time of scheduling passes differs between runs.
+        # A run is not reproducible if it charges the measured CPU time of scheduling passes.
         **({"reproducible": False} if spec.charge_pass else {}),
         **_own_files("scheduler_files", user_files()),
         **_own_files("program_files", program_files()),
@@ -102,7 +102,7 @@ def _own_files(key: str, paths: Iterable[Path]) -> dict[str, dict[str, str]]:
 def git_state(package: Path) -> dict[str, Any] | None:
     """Return the commit of fairbench's git checkout, and whether files were changed since.
 
-    The result is None outside a checkout.
+    The result is None if fairbench does not run from a git checkout.
     """
     root = package.parent.parent
     if not ((root / ".git").exists() and package == root / "bench" / "fairbench"):
@@ -134,7 +134,7 @@ def library_version(library: str) -> str | None:
 
 TIMEOUT_S = 20.0
 MAX_VERSION = 200
-# The Python beside a script runs the program ``OWNER``, which prints the distribution that
+# The Python interpreter of a script runs the program ``OWNER``, which prints the package that
 # installed the script.
 OWNER = """
 import sys
@@ -147,7 +147,7 @@ for point in entry_points(group="console_scripts", name=sys.argv[1]):
 def program_version(program: str) -> str | None:
     """Return the first line of ``PROGRAM --version``, or the version of the Python package.
 
-    The result is None if neither is known.
+    The result is None if neither version is known.
     """
     found = shutil.which(program)
     if found is None:

@@ -15,7 +15,7 @@ from fairbench.errors import UsageError, writing
 def check_writable(parent: Path, named: str = "result_dir") -> None:
     """Raise UsageError if no directory can be created in ``parent``.
 
-    Error messages call the directory ``named``.
+    ``named`` is the name of the directory in error messages.
     """
     with writing(parent, named):
         existing = next(path for path in (parent, *parent.parents) if _exists(path))
@@ -49,7 +49,7 @@ def naming(path: Path) -> Iterator[None]:
 def removing_new_folders(parent: Path) -> Iterator[None]:
     """Create ``parent`` and its parent folders; remove them if the ``with`` block fails.
 
-    Only new, empty folders are removed. Raises UsageError if a folder cannot be created.
+    Existing folders are never removed. Raises UsageError if a folder cannot be created.
     """
     new: list[Path] = []
     try:
@@ -100,7 +100,7 @@ def renamed_to_fresh(hidden: Path, wanted: Path) -> Path:
             try:
                 return hidden.rename(target)
             except OSError:
-                # Another run may have taken the name.
+                # Another run may have created a directory of this name.
                 if not target.exists():
                     raise
     raise AssertionError("names never end")

@@ -21,7 +21,7 @@ KEY_LENGTH = 16  # number of characters of a configuration's hash that are kept
 
 
 class Reference(NamedTuple):
-    """A scheduler, and the lowest fair shares of a run with it, by metric; None if undefined."""
+    """A scheduler, and the lowest fair shares of a run under this scheduler, by metric."""
 
     scheduler: str
     shares: Mapping[str, float | None]
@@ -37,8 +37,8 @@ def reference_spec(
 ) -> ExperimentSpec:
     """Return the experiment under another scheduler, with the given ``settings``.
 
-    Raises UsageError for an unknown scheduler, for an experiment on real servers, and if the
-    command is not a ``single`` run that prints a verdict.
+    Raises UsageError for an unknown scheduler, for an experiment on real servers, and unless the
+    command prints the verdict of a ``single`` run.
     """
     if spec.backend is not None or not single:
         raise UsageError(
@@ -64,7 +64,7 @@ def reference_for(run: StoredRun) -> Reference | None:
 
 
 def stored_reference(experiment: Experiment) -> Reference | None:
-    """Return the stored shares of an experiment under FCFS.
+    """Return the fair shares that are stored for an experiment with FCFS.
 
     The result is None for FCFS itself, and for an experiment without stored shares.
     """

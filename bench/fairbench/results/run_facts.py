@@ -212,10 +212,10 @@ def costs_of(profile_id: str | None) -> ProfileCosts | None:
 def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> records.Window:
     """Return the window of the metrics: from the end of the warm-up to the end of arrivals.
 
-    The window is the whole run if the experiment says so, or if hardly any window would remain.
-    Hardly any window remains if a fixed number of programs ends within the warm-up. The window is
-    also short if all programs of a trace arrive at once, or if the run is interrupted. The whole
-    run includes its end ``now_s``, because the last tokens come at exactly this time.
+    The window is the whole run if the experiment demands it, or if the window after the warm-up
+    would be very short. The window is very short if a fixed number of programs arrives within the
+    warm-up, if all programs of a trace arrive at once, or if the run is interrupted. A window of
+    the whole run includes the time ``now_s``, at which the last tokens arrive.
     """
     whole = records.Window(0.0, nextafter(now_s, inf))
     end_s = spec.duration_s
@@ -265,7 +265,7 @@ def cluster_bound(
 
 SomeTable = TypeVar("SomeTable", bound=records.Table)
 MAX_COUNT = 2**53
-# Worker numbers are limited, because metrics have an entry for every number up to the largest.
+# The limit on worker numbers keeps metrics short, which are lists with one entry per number.
 MAX_WORKER = 2**16 - 1
 RANGES = {  # Integer columns may only contain values in these ranges.
     "worker": (-1, MAX_WORKER),
@@ -370,8 +370,8 @@ def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], optio
 
     Args:
         keys: The metrics, by their keys or other names.
-        specs: Experiments that will run; a metric is refused if none of the experiments can have
-            the metric.
+        specs: Experiments that will run. A metric that none of these experiments can have is
+            refused.
         option: The flag by which the user named the metrics, for the message.
     """
     for name in keys:
@@ -389,7 +389,7 @@ def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], optio
 def why_missing(key: str, spec: ExperimentSpec) -> str:
     """Return why an experiment cannot have a value of a metric, or "" if a value is possible.
 
-    If the existence of a value depends on the course of the run, the value counts as possible.
+    A value that exists only in some runs of the experiment counts as possible.
     """
     name, key = catalogue.metric_name(catalogue.key_of(key)), catalogue.key_of(key)
     plans = spec.client_plans()
@@ -438,7 +438,7 @@ def _reasons(name: str, spec: ExperimentSpec, plans: Sequence[ClientPlan]) -> It
 
 
 def _instead_of(name: str, spec: ExperimentSpec) -> str:
-    """Return a hint at a metric of the time to first token that needs no sessions, or ""."""
+    """Return a hint at a similar metric for runs without sessions, or "" if there is none."""
     plain = name.replace("_ttft_", "_").replace("ttft_", "")
     same = "ttft_" in name and spec.workload.latency == "ttft" and plain in catalogue.CATALOGUE
     return f"; {catalogue.short_of(plain)} is the time to first token here" if same else ""

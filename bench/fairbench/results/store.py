@@ -127,8 +127,8 @@ def save_run(
 def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
     """Create the directory of a run in progress, which contains only the experiment file.
 
-    ``write_run`` later completes the directory. Raises UsageError if the directory cannot be
-    created.
+    The function ``write_run`` adds the other files when the run ends. Raises UsageError if the
+    directory cannot be created.
     """
     path = new_directories.fresh_directory(parent, run_name(spec))
     (path / EXPERIMENT).write_text(to_toml(spec), encoding="utf-8")
@@ -157,9 +157,9 @@ def has_begun(path: Path) -> bool:
 
 
 def without_logs(path: Path) -> Path | None:
-    """Remove the directory of a run without records, but keep its logs elsewhere.
+    """Remove the directory of a run without records, and move its logs to a new folder.
 
-    Return the new folder of the logs, or None if there are no logs.
+    Return the new folder with the logs, or None if there are no logs.
     """
     logs = sorted(path.glob(f"*/[!.]*{LOG}"))
     kept = Path(mkdtemp(prefix="fairbench-logs-")) if logs else None
@@ -170,7 +170,7 @@ def without_logs(path: Path) -> Path | None:
 
 
 def run_name(spec: ExperimentSpec) -> str:
-    """Return the name for a run's directory, without a number that makes it unique."""
+    """Return the name of a run's directory, to which a number is added if it is taken."""
     parts = [spec.tag] if spec.tag else []
     named = spec.model_dump(include={"scheduler", "gateway", "saturation", "eviction"})
     parts += [scheduler_name(named).replace(" ", "-")]

@@ -43,7 +43,7 @@ def run_header(
     """Return the first part of a run's summary, which describes the experiment.
 
     ``served`` describes real or emulated servers (keys ``emulated``, ``backend``, ``served``) and
-    is None for the simulator. Sizes are in tokens, or None if unknown.
+    is None for the simulator. Sizes such as ``pool_tokens`` are in tokens, or None if unknown.
     """
     several = {"routers": spec.routers, "routers_form": spec.settings.get(f"{ROUTERS}.form")}
     return {
@@ -135,13 +135,13 @@ def code_name(code: Mapping[str, Any]) -> str:
 def is_same_code(code: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether two runs used the same engine code, by engine, version and files.
 
-    The commits are not compared, because different commits may contain equal scheduler files.
+    Git commits are not compared, because different commits may contain equal scheduler files.
     """
     return all(code[key] == other[key] for key in ("engine", "version", "digest"))
 
 
 def bases(summaries: Iterable[Mapping[str, Any]]) -> str:
-    """Return the distinct results of ``basis`` for several summaries as one text."""
+    """Return a text with the origins of the numbers in several summaries, without repetitions."""
     return "; ".join(dict.fromkeys(map(basis, summaries)))
 
 
@@ -152,20 +152,20 @@ NOBODY_NAMED = (
 
 
 def is_nobody_named(summary: Mapping[str, Any]) -> bool:
-    """Return whether replayed traffic has several clients of which none is marked as heavy."""
+    """Return whether a trace with several clients was replayed and no client is marked as heavy."""
     clients = summary.get("clients", ())
     heavy = any(one["misbehaving"] for one in clients)
     return bool(summary.get("trace")) and len(clients) > 1 and not heavy
 
 
 def trace_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return lines on the recorded traffic that was replayed, and on the made-up parts of it."""
+    """Return lines on the trace that was replayed, and on the made-up fields of the trace."""
     lines = [f"trace {summary['trace']}"] if summary.get("trace") else []
     return lines + ([f"SYNTHETIC: {summary['synthetic']}"] if summary.get("synthetic") else [])
 
 
 def details_line(summary: Mapping[str, Any]) -> str:
-    """Return one line on router, local scheduler, workload and memory of a run."""
+    """Return a line with the router, local scheduler, workload and memory of a run."""
     before = f"admission {summary['admission']}, " if "admission" in summary else ""
     if "gateway" in summary:
         before += f"gateway {summary['gateway']} (saturation {summary['saturation']}), "
@@ -186,7 +186,7 @@ class Value(NamedTuple):
     """The value of a metric in a summary.
 
     ``bound`` is ``>`` or ``<`` if ``raw`` is only a lower or upper bound of the true value, and ""
-    if ``raw`` is exact. If ``raw`` is None, ``reason`` says why.
+    if ``raw`` is exact. If ``raw`` is None, ``reason`` explains why the value is undefined.
     """
 
     raw: Any
@@ -200,7 +200,7 @@ class Value(NamedTuple):
 
     @property
     def exact(self) -> Fraction:
-        """Return the value as a fraction that equals the decimal number in the file.
+        """Return the exact value of the decimal number in the summary, as a fraction.
 
         Raises DataError if the value is a text.
         """
@@ -235,9 +235,9 @@ def values_of(summary: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def value_of(summary: Mapping[str, Any], key: str) -> Value:
-    """Return the value of a summary under a key of ``values_of``; ``ABSENT`` if it is missing.
+    """Return the value of a metric in a summary, or ``ABSENT`` if the summary lacks the metric.
 
-    Values that a comparison adds, and values of clients outside the run, may be missing.
+    A summary may lack metrics of comparisons, and lacks metrics of clients of other runs.
     """
     row: Mapping[str, Any] | None = summary
     if key.startswith(CLIENTS):

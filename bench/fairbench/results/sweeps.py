@@ -30,7 +30,7 @@ class SweepLine(NamedTuple):
 
 
 class SweepAxis(NamedTuple):
-    """A swept parameter with at least two numeric values, and the lines of results over it."""
+    """A swept parameter with at least two numeric values, and the results at these values."""
 
     name: str
     lines: tuple[SweepLine, ...]
@@ -65,7 +65,7 @@ class SweepAxis(NamedTuple):
 
     @property
     def places(self) -> dict[str, list[SweepLine]]:
-        """The lines of results, grouped by configuration."""
+        """The lines of this swept parameter, grouped by configuration."""
         return {
             place: [line for line in self.lines if line.place == place]
             for place in dict.fromkeys(line.place for line in self.lines)
@@ -73,7 +73,7 @@ class SweepAxis(NamedTuple):
 
 
 class _Named(NamedTuple):
-    """A scheduler's results in a configuration, with the parameters in the names of both."""
+    """A scheduler's results in a configuration, and the parameters that the two names contain."""
 
     cell: SchedulerResults
     keys: Mapping[str, str]
@@ -142,13 +142,13 @@ def _lines(key: str, together: Iterable[str], named: Sequence[_Named]) -> list[S
 
 
 def _constant(key: str, lines: Sequence[SweepLine], named: Sequence[_Named]) -> list[SweepLine]:
-    """Return constant lines for schedulers without the parameter, in each configuration."""
+    """Return horizontal lines for schedulers that lack the swept parameter, per configuration."""
     places = by_place(one.cell for one in named)
     found = []
     for place in dict.fromkeys(line.place for line in lines):
         values = [value for line in lines if line.place == place for value, _ in line.points]
         for cell in places.get(place, ()):
-            if key not in _keys(f" {cell.scheduler}"):  # The pattern needs the space.
+            if key not in _keys(f" {cell.scheduler}"):  # ``KEY`` finds keys after a space.
                 ends = ((min(values), cell), (max(values), cell))
                 found.append(SweepLine(place, cell.scheduler, ends))
     return found

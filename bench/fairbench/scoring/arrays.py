@@ -41,7 +41,7 @@ NAMELESS = "names no client, and counts as one of the client 'all'"
 REPEATED = "has the id of an earlier request, and counts as a separate request"
 TWICE = "repeats the id of a request, and counts as a part of this request"
 Mended = Counter[str]
-"""The number of requests with corrected values, by the reason for the correction."""
+"""The number of corrected requests, by the text that describes the correction."""
 
 
 def arrays_of(
@@ -49,14 +49,14 @@ def arrays_of(
 ) -> dict[str, Any]:
     """Return the columns of a file as arrays, with absolute times in seconds.
 
-    Raises DataError with the request and the field.
+    Raises DataError, which names the request and the field, for impossible values.
 
     Args:
         requests: The requests that were read from the file.
         client: Name of the client that all requests get if the file names no clients.
         part: The number of the file, so that programs of different files stay distinct.
-        mended: Numbers of corrected requests by reason, which the function increases.
-        per_client: Whether equal session numbers of two clients are different programs.
+        mended: The counter of corrected requests, which the function increases.
+        per_client: Whether sessions of two clients with equal numbers are different programs.
     """
     columns, length = requests.columns, len(requests)
     made: dict[str, Any] = {field: getattr(requests, field) for field in TOKENS}
@@ -110,7 +110,7 @@ def arrays_of(
 def _missing(columns: FileColumns, *, counted: bool = True) -> dict[str, tuple[str, ...]]:
     """Return the fields that a score needs but the file lacks, with possible replacements.
 
-    ``counted`` is True if token counts are needed.
+    If ``counted`` is True, the file must also have token counts.
     """
     known = {
         name
@@ -135,8 +135,8 @@ def _missing(columns: FileColumns, *, counted: bool = True) -> dict[str, tuple[s
 def has_waits(columns: FileColumns, *, counted: bool = True) -> bool:
     """Return whether the waits of requests are known from the times of first tokens.
 
-    A request without a recorded end counts as ended at its first token. ``counted`` is True if
-    token counts are also needed.
+    A request without a recorded end counts as ended at its first token. If ``counted`` is True,
+    token counts must be known as well.
     """
     known = [name for name in FIRST if any(c.first is not None for c in columns.of_fields(name))]
     return bool(known) and not _missing(columns, counted=counted).keys() - {" or ".join(LAST[:2])}
@@ -196,8 +196,8 @@ NO_CLIENT = "all"
 def _check_ends(requests: FileRequests, states: Any) -> None:
     """Raise DataError if a request seems successful but has no field for its end time.
 
-    A request seems successful if its record has output tokens and reports no failure. An empty
-    field for the end time is no error.
+    A request seems successful if its record has output tokens and reports no failure. Records whose
+    end time is empty raise no error.
     """
     columns = requests.columns
     for row, keys in columns.odd.items():
@@ -214,7 +214,7 @@ def _check_ends(requests: FileRequests, states: Any) -> None:
             )
 
 
-# A later check refuses infinite times, by a message that names the row.
+# numpy must not warn about infinite times, because a later check refuses them and names the row.
 @np.errstate(invalid="ignore")
 def _ends_of(requests: FileRequests, nothing: Flags) -> tuple[Floats, Floats, Any]:
     """Return the times of first and last tokens in seconds, and the known gaps between tokens.
@@ -291,7 +291,7 @@ def _programs(requests: FileRequests, clients: Any, part: int, *, per_client: bo
 def _workers(columns: FileColumns) -> Any:
     """Return each request's worker as a number, or as a name if any worker has a name.
 
-    An unknown worker is NaN.
+    NaN means that the worker of a request is unknown.
     """
     found = columns.of_fields("worker")
     if not found:
@@ -324,7 +324,7 @@ def _check_values(made: Mapping[str, Any], columns: FileColumns) -> None:
 
 
 def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
-    """Return a mask of the affected requests for each kind of impossible value, by its message."""
+    """Return, for each message about an impossible value, a mask of the affected requests."""
     start, first, last = made["start"], made["first"], made["last"]
     ended = ~np.isnan(last)
     found: dict[str, Flags] = {

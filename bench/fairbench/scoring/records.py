@@ -67,7 +67,7 @@ class Scored:
 
     @property
     def horizon_s(self) -> float:
-        """The time in seconds of the last event."""
+        """The latest arrival, first token or last token of any request, in seconds."""
         requests = self.requests
         times = np.concatenate([requests.arrival_s, requests.first_token_s, self.last_token_s])
         return float(np.nanmax(times))
@@ -82,17 +82,17 @@ def read_scored(
     unit_s: float | None = None,
     registered: Sequence[str] = (),
 ) -> Scored:
-    """Read files as tables; all files must be records of one run with one clock.
+    """Read the request records of one run as tables; times of all files must have one origin.
 
-    Time 0 is the first start of a request, unless the records have the run's own clock. Raises
-    DataError, which names file, request and field, and UsageError for a wrong layout.
+    Time 0 is the first start of a request, unless the records count time from the run's start.
+    Raises DataError, which names file, request and field, and UsageError for a wrong layout.
 
     Args:
         paths: The files.
         layout: The name of the files' format, one of ``LAYOUTS``, or None to detect the format.
         names: Names of columns by field, for columns that are not recognised.
-        line: The line of the column names, from 1, or None to detect the line.
-        unit_s: The unit of times in seconds; None means seconds, unless the file states a unit.
+        line: The number of the line with the column names, from 1, or None to detect the line.
+        unit_s: The unit of times, such as 0.001 for ms; None means the file's stated unit, or 1 s.
         registered: Clients that exist even if they sent no request. Registered clients come first,
             and other clients follow in order of appearance.
     """
@@ -124,7 +124,7 @@ def score_asked(
 def scored_of(
     parts: Sequence[Records], paths: Sequence[Path], registered: Sequence[str] = ()
 ) -> Scored:
-    """Return the requests of several files of one run, with one clock, as tables.
+    """Merge the requests in several files of one run into tables with a common time origin.
 
     ``parts`` are the requests of each file in ``paths``. ``registered`` are clients that exist even
     if they sent no request.
@@ -317,8 +317,8 @@ def read_answers(path: Path) -> tuple[Floats, Floats, Floats, Floats, Floats]:
 
     Raises DataError if no request has times and token counts.
 
-    Returns: The times (s) of the first and of the last token, and the numbers of prompt tokens, of
-        uncached prompt tokens and of output tokens. The five arrays have the shape (n_answers,).
+    Returns: Five arrays of shape (n_answers,): the times (s) of first tokens and of last tokens,
+        and the numbers of prompt tokens, of uncached prompt tokens and of output tokens.
     """
     records = read_requests(path, score_asked({}))
     rows = arrays_of(records, client="all", part=0, mended=Mended(), per_client=False)

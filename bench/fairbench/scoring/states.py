@@ -16,7 +16,7 @@ from fairbench.records.column_names import plain
 from fairbench.records.log_reader import ColumnValues, FileColumns
 
 UNSAID = -1  # The record does not state how the request ended.
-UNKNOWN = -2  # The record describes the end of the request by an unknown word.
+UNKNOWN = -2  # The word for the end of the request in the record is unknown.
 FAILED = 3  # The request ended early; metrics count the request as refused.
 FINISHED_WORD, FAILED_WORD = "finished", "failed"
 
@@ -38,11 +38,11 @@ _STATES = {word: state for state, words in WORDS.items() for word in words}
 
 
 def states_of(values: Iterable[Any], columns: FileColumns, unknown: Counter[str]) -> Any:
-    """Return the state that each value means; an empty value or unknown word means ``UNSAID``.
+    """Convert each value to a state; an empty value or an unknown word becomes ``UNSAID``.
 
-    Numbers are HTTP status codes, even in texts such as ``HTTP 200`` and ``200 OK``: 2xx means
-    finished, 4xx refused, and any other code from 100 to 599 failed. ``unknown`` counts the words
-    that mean no known state. Raises DataError, which names the request, for a list or an object.
+    Numbers are HTTP status codes, even in texts such as ``HTTP 200`` and ``200 OK``. Codes 2xx mean
+    finished, codes 4xx mean refused, and other codes from 100 to 599 mean failed. ``unknown``
+    counts unknown words. Raises DataError, which names the request, for a list or an object.
     """
     known: dict[tuple[type, Any], int] = {}
     found = []
@@ -60,7 +60,7 @@ def states_of(values: Iterable[Any], columns: FileColumns, unknown: Counter[str]
 
 
 def state_of(value: Any) -> int:
-    """Return the state that a value means: ``UNSAID`` if empty, ``UNKNOWN`` for unknown words."""
+    """Convert a value to a state: ``UNSAID`` for an empty value, ``UNKNOWN`` for unknown words."""
     if isinstance(value, bool):
         return FINISHED if value else FAILED
     if is_missing(value):
@@ -119,7 +119,7 @@ def _switch(value: Any) -> str | None:
 
 
 def _reason(value: Any) -> str | None:
-    """Return "failed" if an answer ended because of a failure; other reasons return None."""
+    """Return "failed" if the reason for an answer's end is a failure, or else None."""
     state = _state(value) if isinstance(value, str) else None
     return FAILED_WORD if state is not None and state_of(state) == FAILED else None
 

@@ -51,8 +51,8 @@ def scored_summary(
 ) -> dict[str, Any]:
     """Return every metric that the records allow; ``notes`` explains missing values.
 
-    Raises UsageError for an unknown client, an invalid weight, or a latency target that is relative
-    to the latency of a request alone.
+    Raises UsageError for an unknown client, an invalid weight, or a latency target in multiples of
+    the latency on an idle replica.
 
     Args:
         scored: The records.
@@ -61,7 +61,7 @@ def scored_summary(
         misbehaving: Names of the heavy clients.
         weights: Weights by name of a client or tenant; the default weight is 1.
         goodput: Latency targets by LATENCY or CLIENT.LATENCY.
-        latency: The latency to report, of whole programs or of first tokens.
+        latency: The latency to report: "program" for whole programs, "ttft" for first tokens.
         percentiles: Percentiles that replace the default percentiles; () keeps the defaults.
     """
     weights = checked_weights(weights or {})
@@ -121,9 +121,9 @@ def scored_summary(
     }
 
 
-# The window ends with the last arrival if arrivals span more than 10% of the records' time, and if
-# no client came so late in this time that it was first served after the last arrival. Without the
-# second condition, the window would contain none of the late client's service.
+# The window ends with the last arrival if arrivals span more than 10% of the records' time. The
+# window ends later if a client arrived so late that it was first served after the last arrival,
+# because the service of this client would lie outside the window.
 LEAST_SHARE = 0.1
 
 ASKED = "as requested"
@@ -268,7 +268,7 @@ def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, 
 
 
 def _keep_measurements(scored: dict[str, Any], stored: Mapping[str, Any]) -> None:
-    """Copy stored values that the tables do not determine: token gaps, stalls and queueing."""
+    """Copy metrics of token gaps, stalls and queueing, which the stored tables cannot give."""
     for key in [key for key in scored if key.endswith("_itl_ms")]:
         scored[key] = stored[key]
         scored["notes"].pop(key, None)

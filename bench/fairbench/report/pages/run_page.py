@@ -167,7 +167,7 @@ PURPOSES_PX = 200
 
 
 def time_spent_figure(summary: Summary) -> page.Figure:
-    """Return a chart of GPU time by purpose: first needed prefill and decoding, then losses."""
+    """Return a chart of GPU time by purpose: the needed prefill and decoding, then the losses."""
     bars, low = [], 0.0
     for key, label in PURPOSES.items():
         part = summary[f"time_{key}_ratio"]
@@ -183,7 +183,7 @@ def time_spent_figure(summary: Summary) -> page.Figure:
 
 
 def _shown(summary: Summary, facts: Facts, found: JudgedTraffic) -> tuple[list[int], str]:
-    """Return the clients that get their own line in figures, and a sentence on their choice."""
+    """Return the clients with their own line in figures, and a sentence on how they were chosen."""
     most, total = len(SERIES), len(facts.clients)
     if total <= most:
         return list(range(total)), ""
@@ -394,7 +394,7 @@ def session_section(summary: Summary) -> list[page.Section]:
 
 
 def stall_section(summary: Summary) -> list[page.Section]:
-    """Return a section on answers that other clients' prompts stalled; [] without such stalls."""
+    """Return a section on answers that other clients' prompts stalled; [] if none was stalled."""
     shown = summary.get("stalled") and not is_crowd(summary)
     title = "Who stalls whom: time for which prompts held up answers"
     return page.filled(title, [stall_grid(summary)] if shown else [])
