@@ -343,7 +343,7 @@ MIN_SHARE = "min_entitlement_best_ratio"
 LIMIT = "limit_ratio"  # CSV files of older versions lack this metric.
 
 Table = Mapping[str, Mapping[tuple[str, int], BoardLine]]
-"""For each scheduler, the runs of the leaderboard by configuration and seed."""
+"""The runs of the leaderboard: a mapping by (configuration, seed) for each scheduler."""
 
 
 @dataclass(frozen=True, slots=True)
