@@ -35,10 +35,10 @@ class Comparison:
     ``runs`` is an Arrow table with the metrics of each run, one row per run. The first columns of
     ``runs`` are ``place`` (the configuration), ``run`` (the scheduler) and ``seed``.
 
-    ``differences`` has one row per metric and pair of experiments. The row has both means, the
-    difference over runs with equal seeds, and the 95% confidence interval of this difference. The
+    ``differences`` has one row per metric and pair of experiments. Each row of ``differences`` has
+    the two means, the difference over runs with equal seeds, and its 95% confidence interval. The
     verdict on a difference is ``better``, ``worse``, ``same``, or inconclusive. For an inconclusive
-    difference, the row estimates how many more seeds are needed.
+    difference, a row estimates how many more seeds are needed.
 
     ``print(comparison)`` shows the output of ``fairbench compare``.
     """

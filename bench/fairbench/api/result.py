@@ -158,7 +158,7 @@ class Result:
         Args:
             table: ``requests``, ``programs``, ``service`` or ``clients``.
 
-        Raises UsageError for any other name of a table, or if pandas is not installed.
+        Raises UsageError for an unknown table, or if pandas is not installed.
         """
         if table not in get_args(RunTable):
             raise unknown_name("table", table, get_args(RunTable))

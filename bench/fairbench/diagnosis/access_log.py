@@ -31,7 +31,7 @@ from fairbench.workloads.traces.table import TraceTable
 
 # At most 12,000 requests of a log are replayed, because a longer replay would take too long.
 MOST_REPLAYED = 12_000
-# A replay includes half of the flood's length before and after a flood.
+# A replay also includes half of the flood's length before the flood, and as much after the flood.
 AROUND = 0.5
 
 UNKNOWN_STALLS: Mapping[str, Any] = {"clients": [], "notes": {"stalls": NO_GAPS}}
@@ -130,9 +130,9 @@ def traffic_of_table(table: TraceTable, wait_s: Floats) -> Traffic:
 def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[TraceTable, float]:
     """Return the requests to replay, and the arrival time in the log of the first request, in s.
 
-    A log of at most ``MOST_REPLAYED`` requests is replayed completely. From a longer log, the time
-    around the first flood is replayed or, without a flood, the busiest period. If the log has more
-    than ``MAX_CLIENTS`` clients, only the clients with the most requests are replayed.
+    A log of at most ``MOST_REPLAYED`` requests is replayed completely. A longer log is replayed
+    around the first flood or, without a flood, in the busiest period. If the log has more than
+    ``MAX_CLIENTS`` clients, only the clients with the most requests are replayed.
     """
     table = log.table
     start_s, end_s = 0.0, inf

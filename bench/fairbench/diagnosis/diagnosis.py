@@ -57,7 +57,7 @@ class DiagnosisInput:
 class Diagnosis:
     """The findings of a diagnosis of an access log.
 
-    - ``waits`` is the traffic with the log's waits or, if there are none, the first replay's waits.
+    - ``waits`` is the traffic with waits from the log or, if it has none, from the first replay.
     - ``harm`` names the clients that waited because of other clients, computed from ``waits``.
     - ``replays`` are the finished replays of the requests that arrived from ``part_s[0]`` to
       ``part_s[1]``, in seconds.
@@ -93,7 +93,7 @@ class Diagnosis:
     def judged_s(self) -> list[tuple[float, float]]:
         """The start and end (s) of each period in which schedulers are compared.
 
-        The periods are the replayed floods or, without floods, the whole replayed time.
+        These periods are the replayed floods or, without floods, the whole replayed time.
         """
         start_s, end_s = self.part_s
         replayed = [

@@ -97,8 +97,8 @@ def usual_replicas(replay: LogReplay, part: TraceTable, usual: Ints) -> int:
     """Return the fewest replicas that serve the requests outside floods with spare capacity.
 
     The requests outside floods may demand the fraction ``USUAL_LOAD`` of the replicas' GPU time.
-    The demand is estimated from the GPU time of a sample of requests and from the hit rate of a
-    cache that never evicts.
+    The demanded GPU time is estimated from a sample of requests and from the hit rate of a cache
+    that never evicts.
 
     Args:
         replay: The flags and the trace file that all replays of the log share.

@@ -79,7 +79,7 @@ def overload_in(found: Diagnosis) -> Overload | None:
 def change_lines(found: Diagnosis) -> Iterator[str]:
     """Yield a sentence on how the best fair scheduler changes the waits.
 
-    The sentence is marked as uncertain if waits in the replay differ much from waits in the log.
+    The yielded sentence is marked as uncertain if waits in the replay and in the log differ much.
     """
     first = found.first
     if first is None:
@@ -174,7 +174,7 @@ def concurrency_lines(found: Diagnosis) -> list[str]:
     if found.log.counted or not known.any():
         return []
     starts, ends = table.arrival_s[known], table.end_s[known]
-    # If a request ends when another request starts, the end counts first.
+    # If a request ends when another request starts, the end is counted before the start.
     times = np.concatenate([ends, starts])
     change = np.repeat([-1, 1], len(starts))
     order = np.argsort(times, kind="stable")

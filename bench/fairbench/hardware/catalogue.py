@@ -20,7 +20,7 @@ from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 
 SUFFIX = ".toml"
 FILE = "file:"
-"""The prefix that marks the last part of a profile's id if the profile was read from a file."""
+"""The last part of a profile's id begins with this prefix if the profile was read from a file."""
 
 _DIGEST_LETTERS = 12
 _ONLY_KNOWN = ConfigDict(extra="forbid", frozen=True)
@@ -250,9 +250,9 @@ def resolve_profile(gpu: str, model: str) -> TimingProfile:
     """Return the profile of a GPU (a prefix of a profile id, or a TOML file) and a model.
 
     ``model`` may also be the model's name on the Hugging Face hub. If several profiles match, the
-    profile with the lowest TP degree is chosen. Among the profiles of this degree, a profile fitted
-    to measured serving is preferred, and otherwise a profile for SGLang. Raises UsageError for an
-    unknown GPU or model, and for an ambiguous prefix.
+    profile with the lowest TP degree is chosen. Among profiles with equal TP degrees, a profile
+    fitted to measured serving is preferred, and otherwise a profile for SGLang. Raises UsageError
+    for an unknown GPU or model, and for an ambiguous prefix.
     """
     if is_profile_file(gpu):
         return read_profile(gpu)
@@ -307,8 +307,8 @@ SAMPLING_MS, SAMPLING_VOCABULARY = 0.012, 151_936
 """vLLM's sampling time (ms) per sequence of a step on an H100 with this vocabulary size.
 
 The sampling time was measured with Qwen3-14B (profile ``measured-vllm``). Sampling by ``top_p``
-probably moves all logits through memory. The time is therefore scaled with the vocabulary size, and
-inversely with the memory bandwidth.
+probably moves all logits through memory. The sampling time is therefore scaled with the vocabulary
+size, and inversely with the memory bandwidth.
 """
 
 

@@ -124,7 +124,7 @@ class EngineLimits:
     """The parameters of an SGLang engine after all defaults are filled in.
 
     ``host_tokens`` is the size of the CPU memory for swapped KV cache, in tokens. ``rules`` are the
-    scheduling rules of the release. The class ``EngineParams`` describes the other fields.
+    scheduling rules of the release. ``EngineParams`` describes the other settings.
     """
 
     pool_tokens: int
@@ -182,8 +182,8 @@ class VLLMLimits:
     """The settings of a vLLM 0.32.0 engine after all defaults are filled in.
 
     ``pool_tokens`` is the "GPU KV cache size" that vLLM prints; one block of the pool stays unused.
-    ``goes_on_after_self`` is True from release 0.33 on. ``VLLMParams`` describes the other fields.
-    Raises ValueError for values with which vLLM does not start.
+    ``goes_on_after_self`` is True from release 0.33 on. ``VLLMParams`` describes the other settings
+    of vLLM. Raises ValueError for values with which vLLM does not start.
     """
 
     pool_tokens: int

@@ -111,8 +111,8 @@ def decode_parts(
 ) -> dict[str, int]:
     """Split the time (ps) of decode steps among the clients of a batch that does not change.
 
-    The steps took ``took_ps``, of which ``fixed_ps`` does not depend on context; the remaining time
-    is spent on reads of context. ``clients`` gives each client's context at the first step.
+    All steps together took ``took_ps``. The part ``fixed_ps`` does not depend on context, and the
+    rest is spent on reads of context. ``clients`` gives each client's context at the first step.
     """
     grown = steps * (steps - 1) // 2
     requests = sum([one[0] for one in clients.values()])

@@ -14,9 +14,8 @@ steps (``flash_api.cpp`` and ``flash_fwd_launch_template.h`` in ``csrc/flash_att
   In a mixed step, each query head therefore reads the context separately (vllm-project/vllm#58013).
 - A step that only decodes has a thread block for each sequence, KV head and split of the context.
   The blocks of the longest sequence may still run when all other thread blocks have finished. By
-  Graham's bound for list scheduling, the attention takes at least the time of the mean load. It
-  takes at most this time plus the time of the longest block. fairbench uses the mean of the two
-  bounds.
+  Graham's bound for list scheduling, the attention takes between the time of the mean load and this
+  time plus the time of the longest block. The simulator uses the mean of the two bounds.
 """
 
 from __future__ import annotations
@@ -186,8 +185,8 @@ class Frontend:
     """The CPU time (ms) of a request before it reaches the engine's scheduler.
 
     The process for HTTP and tokenization takes ``request_ms`` per request and ``token_ms`` per
-    prompt token, and serves one request at a time. ``delay_ms`` is a delay during which this
-    process serves other requests.
+    prompt token, and serves one request at a time. ``delay_ms`` is a further delay of a request,
+    during which the process serves other requests.
     """
 
     request_ms: Amount = 0.0
@@ -264,7 +263,7 @@ class TimingProfile:
     def tail_ps(self, contexts: Collection[int]) -> int:
         """Return the time (ps) that the longest context adds to an SGLang decode step.
 
-        The sequences of a step are computed in parallel, each in a limited number of parts.
+        A step computes its sequences in parallel, and splits each sequence into a few parts.
         """
         if not self.longest_ps or not contexts:
             return 0

@@ -67,7 +67,7 @@ def plan_page(path: Path) -> page.Page:
 def plan_title(answer: Row) -> str:
     """Return a plan's answer in one line: the replicas that each scheduler needs.
 
-    The line also states which part of the GPUs or the price the first scheduler saves.
+    The line also states the percentage of GPUs or of the price that the first scheduler saves.
     """
     load = answer["choices"][0]["load"]
     if size_of(answer) == USERS:

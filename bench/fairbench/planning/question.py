@@ -184,7 +184,7 @@ def _unknown_metric(name: str) -> UsageError:
 
 USERS, REPLICAS = "users", "replicas"
 """A plan seeks either the most users of a cluster or the fewest replicas."""
-# The most users that a plan tries are 64 times the workload's default number of users.
+# A plan tries at most 64 times as many users as the workload has by default.
 MOST_TIMES = 64
 
 NUM_RUNS = 3

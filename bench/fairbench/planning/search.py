@@ -1,4 +1,4 @@
-"""The search of ``fairbench plan`` for the number of replicas or users, and ``answer.json``."""
+"""The search of ``fairbench plan`` for the number of replicas or users, and its JSON answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairbench.results.store import Summary
 from fairbench.results.summary import NOBODY_NAMED, Value, is_nobody_named, value_of
 
 Search = Generator[list[int], Mapping[int, bool], "SmallestSize"]
-"""A generator that yields lists of sizes to try, and is sent whether each size is sufficient.
+"""A generator that yields lists of sizes to try, and receives whether each size is sufficient.
 
 A size is a number of replicas or of users. The generator never yields an empty list, and finally
 returns a ``SmallestSize``.
@@ -70,9 +70,9 @@ def bisected(low: int, high: int) -> Search:
 def largest(first: int, last: int, is_possible: Callable[[int], bool]) -> Search:
     """Find the largest sufficient size by doubling from ``first`` to ``last``, then bisection.
 
-    Sizes for which ``is_possible`` is False are skipped; such sizes are smaller than all possible
-    sizes. The two sizes above the largest sufficient size are tested as well. The field
-    ``smallest`` of the result contains the largest sufficient size.
+    Sizes for which ``is_possible`` is False are skipped; all possible sizes are larger. The two
+    sizes above the largest sufficient size are tested as well. The field ``smallest`` of the result
+    contains the largest sufficient size.
     """
     tried = dict((yield [first]))
     size = first
@@ -186,7 +186,7 @@ def _knows(slo: Slo, value: Value) -> bool:
 
 
 def _kept(slo: Slo, value: Value, number: Any) -> bool:
-    """Return whether ``number`` surely meets the target, although ``value`` may be only a bound."""
+    """Return whether ``number`` meets the target, even if ``value`` is only a bound."""
     return value.is_number and _knows(slo, value) and slo.met_by(number)
 
 
@@ -295,8 +295,8 @@ def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the indices of rows that are cheaper than the first row with an equal load.
 
-    Without prices, only rows with equal GPU and model are compared, by number of GPUs. If the first
-    row has no sufficient size, all rows with a sufficient size are returned.
+    Without prices, rows with the same GPU and model are compared by their numbers of GPUs. If the
+    first row has no sufficient size, all rows with a sufficient size are returned.
     """
     found: list[tuple[float, float, int]] = []
     if rows and USERS in rows[0]:

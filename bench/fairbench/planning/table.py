@@ -276,7 +276,7 @@ def _choice_remarks(row: Row, answer: Row) -> Iterator[str]:
 
 
 def _user_remarks(row: Row, answer: Row, name: str) -> Iterator[str]:
-    """Yield a remark if no tested number of users, or the largest number, meets the targets."""
+    """Yield a remark if no tested number of users meets the targets, or if the largest one does."""
     if row[USERS] is None:
         least = min(row["tried"], key=lambda one: int(one[USERS]))
         missed = [one["slo"] for one in least["targets"] if not one["met"]] or _doubtful(least)

@@ -234,7 +234,7 @@ SHOWN = 3  # The table of ranks has this number of metrics; more do not fit on a
 MOST_CARDS = 5  # The page has cards for the baseline and for at most this number of schedulers.
 MOST_LEADERS = 3  # The title of a leaderboard's page names at most this number of schedulers.
 # A picture with at most ``MOST_LABELLED`` schedulers shows their names, cut to ``LABEL_CHARACTERS``
-# characters. A picture with more schedulers shows their numbers.
+# characters. A picture with more than ``MOST_LABELLED`` schedulers shows numbers.
 MOST_LABELLED, LABEL_CHARACTERS = 8, 16
 FEWEST_FOR_QUARTILES = 8
 # A picture omits values that lie more than three interquartile ranges outside the quartiles.

@@ -24,7 +24,7 @@ from fairbench.results.comparison import SchedulerResults, by_place
 from fairbench.results.intervals import METHOD, Decision, difference, log_ratio, mean_value
 from fairbench.results.summary import Value, bases, value_of
 
-LABEL_WIDTH = 30  # A scheduler's name with its parameters is folded at this number of characters.
+LABEL_WIDTH = 30  # A scheduler's name with its parameters is wrapped at this number of characters.
 LIMITED = "~"
 RATE = "service_rate_tok_s"
 MAX_NAMED = 4

@@ -52,7 +52,7 @@ def losses(summary: Summary) -> dict[str, float]:
 
 
 def limit_line(summary: Summary) -> str:
-    """Return a line that compares a run with the highest possible service, and names GPU losses."""
+    """Return a line on a run's part of the highest possible service, and on lost GPU time."""
     replicas = f"{number(summary['dp'])} replica" + "s" * (summary["dp"] != 1)
     least = f"{number(summary['least_makespan_s'])} s"
     if not has_limit(summary):  # On real servers, the GPU time is unknown.
@@ -91,7 +91,7 @@ def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: lis
     """Return a text on which of two schedulers loses more GPU time and why; "" without a loss.
 
     ``first`` and ``second`` have one summary per seed, of runs with equal loads. The text contains
-    means over the seeds, in percent of the GPU time. The causes add up to the whole loss.
+    means over the seeds, in percent of the GPU time. The losses by cause add up to the whole loss.
     """
     if not all(map(has_limit, (*first, *second))):
         return ""

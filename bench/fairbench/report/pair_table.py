@@ -28,7 +28,7 @@ STYLES: dict[str, str] = {
     Decision.WORSE: "red",
     Decision.INCONCLUSIVE: "yellow",
 }
-NAME_WIDTH = 12  # A column's heading folds a scheduler's name at this number of characters.
+NAME_WIDTH = 12  # Column headings wrap scheduler names at this number of characters.
 MOST_ROWS = 8  # Without the flag --all, a comparison shows at most this number of metrics.
 LIMIT = "limit_ratio"
 REFERENCE = "jain_index_maxmin"  # This metric is shown beside Jain's index of service.
@@ -124,7 +124,7 @@ def answers(contrasts: Sequence[Contrast]) -> Iterator[str]:
 
 
 def _contrast_answer(one: Contrast) -> str:
-    """Return a sentence on two schedulers: which metrics are better, worse and neither."""
+    """Return a sentence on the metrics in which one of two schedulers is better or worse."""
     name, against, total = one.other.scheduler, one.baseline.scheduler, len(one.metrics)
     metrics = "1 metric" if total == 1 else f"{total} metrics"
     found: dict[str, list[str]] = {}
@@ -270,7 +270,7 @@ def _verdict(row: MetricContrast) -> str:
 
 
 def _deciding_interval(row: MetricContrast, form: Form) -> str:
-    """Return the interval on which the verdict rests, for times an interval of ratios."""
+    """Return the interval on which the verdict rests; for times, an interval of ratios."""
     found = row.ratios
     if row.difference.exact:
         return "exact"

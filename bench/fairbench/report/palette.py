@@ -61,7 +61,7 @@ SCHEDULERS = {
 def scheduler_series(names: Sequence[str]) -> list[int]:
     """Return each name's index in ``SERIES``.
 
-    The first name that begins with a scheduler gets this scheduler's series. For example, ``dlpm
+    The first name of each scheduler gets the scheduler's own series. For example, ``dlpm
     dlpm.quantum=5000`` gets the series of DLPM. The remaining names get unused series.
     """
     found: dict[str, int] = {}

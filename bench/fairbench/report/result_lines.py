@@ -1,4 +1,4 @@
-"""Lines of a run's summary: one per topic, with numbers over all clients, and notes."""
+"""The lines of a run's summary: one line per topic, with numbers over all clients, and notes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MOST_TENANTS = 10  # At most this number of tenants is printed, the smallest sha
 
 
 def tenant_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield lines (label, text) on tenants."""
+    """Yield lines (label, text) on the fair shares of tenants."""
     yield (
         "tenants",
         f"minimum fair share among siblings {written(summary, 'tree_worst_share')}; Jain "
@@ -211,7 +211,7 @@ MOST_CAUSES = 3
 
 
 def cause_lines(summary: Summary, clock: ClockTime | None) -> Iterator[str]:
-    """Yield a sentence on each of the longest stalls: who waited, and for which prompt."""
+    """Yield a sentence on each of the longest stalls, with the stalled client and the prompt."""
     for row in summary.get("stall_causes", ())[:MOST_CAUSES]:
         waited = (
             f"request {printable(row['request'])} of {printable(row['client'])} waited "
@@ -235,7 +235,7 @@ def _instant(time_s: float, clock: ClockTime | None) -> str:
 
 
 def stall_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield lines (label, text) on which client stalls which, or on why stalls are unknown."""
+    """Yield lines (label, text) on clients that stall others, or on why stalls are unknown."""
     if why := summary.get("notes", {}).get("stalls"):
         yield "stalls", f"unknown: {why}"
         return
@@ -325,7 +325,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _request_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield lines on how many requests ended in which way, and on waits for a slot."""
+    """Yield lines on the numbers of completed, unfinished and refused requests, and on slots."""
     estimated = summary.get("estimated")
     yield (
         "requests",
@@ -517,9 +517,9 @@ def time_to(summary: Summary, part: int) -> str:
 
 NUMBER = re.compile(r"\d[\d,.]*")
 SUCH = ", for example"
-# The lines on the highest possible service and on stalls already explain undefined values.
+# keys of notes that the lines on the highest possible service and on stalls already explain
 WITH_LINES = ("limit", "limit_memory_ratio", "limit_hit_rate", "stalls")
-# The line "service gap" already explains these keys, so they need no note.
+# keys of notes that the line "service gap" already explains
 OF_THE_BOUND = ("service_gap_bound", "service_gap_bound_s", "bound_source")
 
 

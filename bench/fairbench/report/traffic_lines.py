@@ -21,7 +21,7 @@ TTFT = "time to first token"
 def flood_line(traffic: Traffic, flood: Flood, verb: str = "floods") -> str:
     """Return a sentence on a client's flood: the client, ``verb``, the time and the size.
 
-    ``verb`` is "floods" or "bursts". The size is the flood's share of all load in that time, so
+    ``verb`` is "floods" or "bursts". The size is the flood's share of all load during the flood, so
     that shares of simultaneous floods add up. If larger floods occur at the same time, the sentence
     gives the share of the load without the larger floods.
     """

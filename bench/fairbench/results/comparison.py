@@ -164,13 +164,13 @@ def compared_summary(
 
     ``best`` is the largest service rate (tokens/s) of any scheduler in the same configuration with
     the same seed. ``min_entitlement_best_ratio`` is the lowest ratio of a client's service to its
-    max-min fair share of ``best``. This ratio is defined if some scheduler saturated the
-    configuration (``contended``). ``sharing_incentive_p50``, ``_p95`` and ``_p99`` are the sharing
-    incentives of the worst-off well-behaved client.
+    max-min fair share of ``best``. ``min_entitlement_best_ratio`` is defined if some scheduler
+    saturated the configuration (``contended``). ``sharing_incentive_p50``, ``_p95`` and ``_p99``
+    are the sharing incentives of the worst-off well-behaved client.
 
     Rows of clients get ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and their sharing
-    incentives. ``upper_bounds`` and ``censored`` list the incentives that are only upper bounds or
-    only lower bounds, and ``notes`` explains null values.
+    incentives. ``upper_bounds`` and ``censored`` list the sharing incentives that are only upper
+    bounds or only lower bounds, and ``notes`` explains null values.
     """
     beside = RunBeside(summary, best, alone, contended=contended)
     notes, censored = dict(summary["notes"]), list(summary["censored"])
@@ -248,7 +248,7 @@ class MetricContrast:
     """The means of a metric under two schedulers over their common seeds, and the difference.
 
     ``more_seeds`` estimates how many more seeds would make the difference significant.
-    ``more_seeds`` is None if this number is 0 or too large, or if more seeds would not help. For
+    ``more_seeds`` is None if 0 or too many seeds are needed, or if more seeds would not help. For
     times, ``ratios`` is the difference of logarithms, which replaces ``difference`` in verdicts.
     """
 
@@ -264,8 +264,8 @@ class MetricContrast:
     def ratio(self) -> float | None:
         """The compared scheduler's mean divided by the baseline's mean.
 
-        For times, this ratio is the geometric mean of the ratios of single seeds. This ratio is
-        None if a mean is only a bound, or if the baseline's mean is 0.
+        For times, ``ratio`` is the geometric mean of the ratios of single seeds. ``ratio`` is None
+        if a mean is only a bound, or if the baseline's mean is 0.
         """
         if self.ratios is not None and self.ratios.mean is not None:
             return exp(self.ratios.mean)

@@ -135,7 +135,7 @@ WHERE = "CHANGELOG.md"
 WORKLOAD = "workload."
 WITHOUT_DEFAULT = ("backend.", "workload.name", "workload.program")  # prefixes of keys
 GIVEN_AGAIN = {*OF_THE_WORKLOAD, "client_weights", "settings"}
-# Workload values that ``--set`` can change have keys that contain one of the texts ``SET_BY_FLAG``.
+# The flag ``--set`` can change a workload value if the value's key contains one of these texts.
 SET_BY_FLAG = (".params.", ".misbehaving")
 
 FORMER: Mapping[str, Collection[str]] = {
@@ -221,8 +221,8 @@ def _parts_of_key(experiment: Experiment) -> set[str]:
 def used_values(experiment: Experiment) -> dict[str, str]:
     """Return the values that determine an experiment's records, as TOML texts by flat key.
 
-    The experiment's tag and descriptions are left out. The key ``gpu`` has the GPU and the model.
-    The key ``PROFILE`` has the rest of the timing profile's id.
+    The experiment's tag and descriptions are left out. The key ``gpu`` contains the GPU and the
+    model. The key ``PROFILE`` contains the rest of the timing profile's id.
     """
     apart = ("tag", "settings", "workload")
     values = as_toml({k: v for k, v in experiment.items() if k not in apart})

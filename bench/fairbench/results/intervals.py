@@ -209,7 +209,7 @@ class Difference:
         return self.deviation <= ROUNDING * abs(self.mean)
 
     def decision(self, better: Better) -> Decision:
-        """Return the conclusion for a metric whose better direction is ``better``."""
+        """Return the verdict for a metric whose better direction is ``better``."""
         sign = self.decisive
         if sign is None:
             return Decision.INCONCLUSIVE
@@ -239,7 +239,7 @@ class Difference:
 def difference(
     first: Sequence[Value], second: Sequence[Value], *, level: float = LEVEL, most: float = inf
 ) -> Difference:
-    """Return the paired difference of two schedulers' values, given in the same order of seeds.
+    """Return the paired difference of two schedulers' values, which are in the same seed order.
 
     The metric's values must be between 0 and ``most``. Raises DataError for a value that is not a
     number, and ValueError for unequal numbers of values.

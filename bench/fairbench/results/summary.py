@@ -235,10 +235,7 @@ def values_of(summary: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def value_of(summary: Mapping[str, Any], key: str) -> Value:
-    """Return the value of a metric in a summary, or ``ABSENT`` if the summary lacks the metric.
-
-    A summary may lack metrics of comparisons, and lacks metrics of clients of other runs.
-    """
+    """Return the value of a metric in a summary, or ``ABSENT`` if the summary lacks the metric."""
     row: Mapping[str, Any] | None = summary
     if key.startswith(CLIENTS):
         client = key.removeprefix(CLIENTS).rpartition(".")[0]

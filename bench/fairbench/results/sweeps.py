@@ -53,7 +53,7 @@ class SweepAxis(NamedTuple):
 
     @property
     def ticks(self) -> list[float]:
-        """The values as ticks of the axis if all labels fit below a chart, or else []."""
+        """The values of the swept parameter as axis ticks, or [] if the labels do not all fit."""
         at = [log(value) if self.is_log else value for value in self.values]
         least = (at[-1] - at[0]) / MOST_TICKS
         return self.values if min(high - low for low, high in pairwise(at)) >= least else []
@@ -73,7 +73,7 @@ class SweepAxis(NamedTuple):
 
 
 class _Named(NamedTuple):
-    """A scheduler's results in a configuration, and the parameters that the two names contain."""
+    """A scheduler's results in a configuration, and the parameters that occur in their names."""
 
     cell: SchedulerResults
     keys: Mapping[str, str]
@@ -89,7 +89,7 @@ class _Named(NamedTuple):
 def axes_of(cells: Sequence[SchedulerResults]) -> list[SweepAxis]:
     """Return every numeric parameter (axis) that a sweep varies.
 
-    Parameters that always vary together form one axis. A scheduler without the parameter has a
+    Parameters that always vary together form one axis. A scheduler without a swept parameter has a
     single result, which is drawn as a horizontal line.
     """
     named = [_Named(cell, _keys(f"{cell.place} {cell.scheduler}")) for cell in cells]

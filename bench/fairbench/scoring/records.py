@@ -45,7 +45,7 @@ class Scored:
     - ``layouts`` are the names of the files' formats.
     - ``gaps_s`` are the seconds between the tokens of finished requests.
     - ``token_gaps`` are the seconds between the tokens of all requests.
-    - ``failed`` is the number of requests that broke off, without refused requests.
+    - ``failed`` is the number of requests that ended early, not counting refused requests.
     - ``remarks`` are sentences about records that were corrected.
     - ``clock`` converts times to timestamps; None means that the records have no timestamps.
     - ``sessions`` are the names of the programs, by program id.
@@ -114,8 +114,8 @@ def score_asked(
 ) -> ReadOptions:
     """Return the options for reading a file of request records for ``fairbench score``.
 
-    ``names`` maps fields to the columns that the user named, ``layout`` is the name of the file's
-    layout, and ``line`` is the number of the run in a file with several runs.
+    ``names`` maps fields to the columns that the user named. ``layout`` is the name of the file's
+    layout. ``line`` is the number of the run in a file with several runs.
     """
     signs = () if {"status", "error"} & names.keys() else tuple(SIGNS)
     return ReadOptions(FIELDS, names, layout, line=line or 0, signs=signs)
@@ -330,8 +330,8 @@ def read_answers(path: Path) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     known = (output > 1) & (last > first) & (prompt > 0)
     if not known.any():
         raise DataError(
-            f"{path}: no request has a time to first token, a later end and token counts: "
-            "let the benchmark stream, and save the results of each request"
+            f"{path}: no request has a time to first token, a later end and token counts; "
+            "run the benchmark with streaming, and save the results of each request"
         )
     new = np.maximum(1.0, prompt - np.nan_to_num(rows["cached_tokens"]))
     return first[known], last[known], prompt[known], new[known], output[known]

@@ -42,7 +42,7 @@ def states_of(values: Iterable[Any], columns: FileColumns, unknown: Counter[str]
 
     Numbers are HTTP status codes, even in texts such as ``HTTP 200`` and ``200 OK``. Codes 2xx mean
     finished, codes 4xx mean refused, and other codes from 100 to 599 mean failed. ``unknown``
-    counts unknown words. Raises DataError, which names the request, for a list or an object.
+    counts unknown words. A list or an object raises a DataError that names the request.
     """
     known: dict[tuple[type, Any], int] = {}
     found = []

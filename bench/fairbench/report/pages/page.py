@@ -73,7 +73,7 @@ class Section(NamedTuple):
 
 
 def filled(title: str, blocks: Sequence[Block], *before: Block) -> list[Section]:
-    """Return a list with one section that has ``blocks``; if there are none, the list is empty."""
+    """Return a list with one section that has ``blocks``; without blocks, return an empty list."""
     return [Section(title, [*before, *blocks])] if blocks else []
 
 
