@@ -96,7 +96,7 @@ def prepared(
 def usual_replicas(replay: LogReplay, part: TraceTable, usual: Ints) -> int:
     """Return the fewest replicas that serve the requests outside floods with spare capacity.
 
-    The requests outside floods may demand the fraction ``USUAL_LOAD`` of the replicas' GPU time.
+    Requests outside floods demand at most the fraction ``USUAL_LOAD`` of the replicas' GPU time.
     The demanded GPU time is estimated from a sample of requests and from the hit rate of a cache
     that never evicts.
 

@@ -186,7 +186,7 @@ def _knows(slo: Slo, value: Value) -> bool:
 
 
 def _kept(slo: Slo, value: Value, number: Any) -> bool:
-    """Return whether ``number`` meets the target, even if ``value`` is only a bound."""
+    """Return whether ``number`` meets the target and the bound of ``value`` cannot change this."""
     return value.is_number and _knows(slo, value) and slo.met_by(number)
 
 
