@@ -117,9 +117,8 @@ def choose_from(given: str, names: Sequence[str]) -> str:
     return f"choose from {', '.join(shown)} and {len(names) - len(shown)} others.{hint}"
 
 
-# GitHub Actions runs ``::error::text`` as a command if only blanks precede it in its line, and it
-# runs ``##[error]`` anywhere. A client's name in the first column of a table could act as a
-# command.
+# GitHub Actions runs ``::error::text`` at the start of a line, and ``##[error]`` anywhere, as a
+# command. A client's name that contains such a text would be run when it is printed.
 _COMMAND = re.compile(r"(?<!\S)::(?=.*?::)|##(?=\[)")
 
 
@@ -208,7 +207,7 @@ class Conflict(ValueError):
 def _first(error: ValidationError) -> ErrorDetails:
     """Return the first error, with unknown keys before missing keys.
 
-    A typo in a key causes both errors.
+    A mistyped key is an unknown key, and the key that the user meant is missing.
     """
     errors = error.errors(include_url=False)
     return next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
@@ -217,9 +216,9 @@ def _first(error: ValidationError) -> ErrorDetails:
 def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) -> str:
     """Describe the first validation error in one line.
 
-    The line contains the key, the value, the allowed values and the nearest match. ``owner`` is
-    written before the key, as in ``dlpm.quantum``. The nearest match for an unknown top-level key
-    is one of the keys ``known``.
+    The description contains the key, the value, the allowed values and the nearest match. The key
+    is written after ``owner``, as in ``dlpm.quantum``. For an unknown top-level key, the nearest
+    match is chosen from the keys ``known``.
     """
     first = _first(error)
     key = ".".join(str(part) for part in ([owner] if owner else []) + list(first["loc"]))
