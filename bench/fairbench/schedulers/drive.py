@@ -26,7 +26,8 @@ class Preempt(NamedTuple):
 
 
 # A selection is a generator that yields the scheduler's next action, such as a request to admit.
-# The engine sends back whether the action succeeded, and closes the generator when the pass ends.
+# The engine sends True if the action succeeded and False if not, and closes the generator at the
+# end of the admission pass.
 Selection: TypeAlias = Generator[Request | Preempt, bool, None]
 
 
@@ -55,8 +56,8 @@ def drive(
 ) -> None:
     """Try the scheduler's candidates until the scheduler stops or the pass ends.
 
-    The generator is not resumed after an admission that ends the pass. Otherwise, the scheduler
-    might refill credits for a candidate that is never tried.
+    The generator is not resumed after an admission that ends the pass, because the scheduler might
+    refill credits for a candidate that is never tried.
 
     Args:
         selection: The scheduler's generator of candidates and preemptions.

@@ -5,15 +5,13 @@ because no request waits. The right limit on the number of requests (``max_runni
 depends on their lengths, so the load cap limits their cost instead.
 
 A decode step takes a fixed time for kernel launches and for reading the weights, and additional
-time for each request and each token of context. The cost of a batch is measured in tokens of
-context:
-
-    cost = sum over running requests of (prompt + expected output / 2 + request_tokens)
+time for each request and each token of context. The cost of a batch, in tokens of context, is the
+sum of prompt + expected output / 2 + ``request_tokens`` over the running requests.
 
 A unit (``unit_tokens``) is the cost of a batch whose additional time equals the fixed time. A step
-of a batch of n units takes n + 1 times as long as an empty step. The efficiency n / (n + 1) is the
-fraction of the step beyond the fixed time. The costs and the load cap follow from the timing
-profile of the engine's GPU.
+of a batch of n units takes n + 1 times as long as an empty step. The efficiency of a step is its
+additional time divided by its whole time, n / (n + 1). The costs and the load cap follow from the
+timing profile of the engine's GPU.
 """
 
 from __future__ import annotations
@@ -94,7 +92,7 @@ class BatchCost:
 
 AUTO = "auto"
 NONE = "none"
-# At a batch cost of ``CAP_UNITS`` units, a decode step has an efficiency of 5/6.
+# maximum batch cost in units under ``auto``, at which a decode step has an efficiency of 5/6
 CAP_UNITS = 5
 
 
@@ -102,11 +100,11 @@ CAP_UNITS = 5
 class LoadCap:
     """A limit on the cost of all running requests, in addition to the memory limit.
 
-    The cost exceeds ``most_tokens`` only if a single request runs. The engine reports each admitted
-    (``enter``), retracted (``leave``) and finished (``finish``) request.
+    The batch's cost exceeds ``most_tokens`` only if the batch is a single request. The engine
+    reports each admitted (``enter``), retracted (``leave``) and finished (``finish``) request.
 
-    ``setting`` is ``auto``, ``none`` or a number of tokens. Before ``learn`` has provided the step
-    costs, ``auto`` sets no cap, and a request costs only its context.
+    ``setting`` is ``auto``, ``none`` or a number of tokens. Until ``learn`` has provided the costs
+    of steps, ``auto`` sets no cap, and a request's cost is its context length alone.
     """
 
     def __init__(self, setting: str | float | None, units: StepUnits | None = None) -> None:

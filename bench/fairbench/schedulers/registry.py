@@ -131,7 +131,7 @@ PAIRS = {
     "fair-finish": ("fair-finish", "dlpm-hold"),
 }
 
-# The routers that take the parameters of another scheduler, because they order their own queue.
+# Each router that orders its own queue, with the local scheduler whose parameters the router takes.
 PARAMS_OF = {"central-dlpm": "dlpm"}
 
 VARIABLE = "FAIRBENCH_SCHEDULERS"
