@@ -60,7 +60,7 @@ class RequestTotals:
 
 
 NOBODY = RequestTotals()
-"""An empty set of queued requests, which must stay empty."""
+"""An empty set of queued requests, to which no request may be added."""
 
 
 class LatencyEstimate(NamedTuple):
@@ -89,22 +89,22 @@ class Estimator:
     requests run, and a decode step with the new request takes d seconds. M is the mean output of
     all clients' finished requests, and N is the mean of the new request's client.
 
-    - The first token follows the prefills of the new request and of the q requests, each of which
-      takes the mean prefill time. If a worker is saturated or requests wait before the workers, q +
-      1 running requests must also end first. A running request ends every M d / r seconds.
-    - The last token comes N - 1 decode steps later; N is at most ``max_new_tokens``. N equals M
-      before a request of the client has finished, and M is 1 token before any request has finished.
+    - Before the first token, the worker prefills the new request and the q earlier requests, which
+      take the mean prefill time each. If a worker is saturated or requests wait before the workers,
+      q + 1 running requests must also end. In this estimate, one ends every M d / r seconds.
+    - The last token comes N - 1 decode steps after the first token; N is at most
+      ``max_new_tokens``. For a client without finished requests, N is M. Without any finished
+      request, M is 1 token.
 
-    The waiting requests are the requests at the worker and an equal part of the requests before the
-    workers. The parameter ``ahead`` decides how many of the waiting requests are served before the
-    new request:
+    The waiting requests are the requests that wait at the worker and an equal part of the requests
+    before the workers. The parameter ``ahead`` selects the waiting requests that q counts:
 
     - ``ahead="all"`` counts all waiting requests, as under FCFS.
     - ``ahead="edf"`` counts waiting requests with earlier deadlines than the new request, assuming
       that the running requests have earlier deadlines, too.
-    - ``ahead="fair"`` assumes that clients take turns. For each client, the estimate counts as many
-      requests as the new request's client has waiting. Every client is assumed to have an equal
-      share of the running requests.
+    - ``ahead="fair"`` assumes that clients take turns. If the new request's client has n waiting
+      requests, q counts n requests of every client. The running requests are assumed to be divided
+      equally among the clients.
 
     If the caches are known, the prefill time excludes cached tokens. Estimates tend to be too
     short, because they ignore HTTP and the prefills of other requests. The estimator never uses the
@@ -212,10 +212,10 @@ class AdmissionControl:
     """A queue that refuses or demotes requests that would miss their deadlines.
 
     A request enters the inner ``queue`` if it has no deadline, or if the ``Estimator`` expects it
-    to be in time at some worker. Other requests are refused or, with ``policy=demote``, demoted. A
-    demoted request waits until the inner queue is empty and some worker has no waiting request, for
-    at most ``aging_s`` seconds. The estimate is made once, on arrival, so an accepted request may
-    still be late.
+    to be in time at some worker. A request that would be late is refused or, with
+    ``policy=demote``, demoted. A demoted request waits until the inner queue is empty and some
+    worker has no waiting request, for at most ``aging_s`` seconds. The estimate is made once, on
+    arrival, so an accepted request may still be late.
     """
 
     def __init__(self, queue: HoldsRequests, estimator: Estimator, params: AdmissionParams) -> None:

@@ -27,9 +27,9 @@ class OutputsAhead:
     """A rule that charges a client's mean output in advance and corrects the charge at the end.
 
     If outputs were charged only at the end, the queue would send all requests of a client before
-    its first output ends. The client would then have no waiting request, and the lift at its next
-    arrival ([VTC] lines 8-13) would cancel its lead over other clients. Precondition: the scheduler
-    declares ``refunds_tokens``.
+    its first output ends. Without waiting requests, the client would lose its lead over other
+    clients by the lift at its next arrival ([VTC] lines 8-13). Precondition: the scheduler declares
+    ``refunds_tokens``.
     """
 
     def __init__(self, scheduler: LocalScheduler) -> None:
@@ -159,8 +159,8 @@ class HoldsRequests(Protocol):
     ) -> None:
         """Handle the end of a sent request.
 
-        ``now_s`` is the time in seconds, or None to use the time of the latest event. The server's
-        report ``read`` of the prompt's length corrects the charge; it may be None.
+        ``now_s`` is the time in seconds, or None to use the time of the latest event. ``read`` is
+        the server's report of the prompt's length, which corrects the charge, or None.
         """
 
     def withdraw(self, request: Request) -> None:
@@ -373,8 +373,8 @@ class Gateway(HoldsRequests):
     """A queue with strict priority between bands, and with limits on the number of queued requests.
 
     A band is all requests of one priority. The rules are those of llm-d's flow control
-    (llm-d-router @7c6ba75), but the limits count requests and no bytes. ``make_queue`` returns a
-    new queue for a band. If the policy ``orders_bands``, all priorities share one queue.
+    (llm-d-router @7c6ba75), except that no limit counts bytes. ``make_queue`` returns a new queue
+    for a band. With ``orders_bands``, all priorities share one queue.
     """
 
     def __init__(
@@ -398,7 +398,7 @@ class Gateway(HoldsRequests):
         self._ends: list[tuple[float, int, Request]] = []
         self._numbers = count()
         self._displaced: list[Request] = []
-        # ``others`` holds the latest totals of the gateways of other routers.
+        # ``others`` holds the latest sums of charges of the gateways of other routers.
         self.others = Heard()
         self._changes = Changes()
 
@@ -580,7 +580,7 @@ class Gateway(HoldsRequests):
 
     @property
     def ahead(self) -> float:
-        """The largest lead of a served client over a client that waited at another router."""
+        """The largest lead in service of a served client over one that waited at another router."""
         found = [queue.shared.ahead for queue in self._bands.values() if queue.shared is not None]
         return max(found, default=0.0)
 

@@ -49,7 +49,7 @@ class Detector(ABC):
         """Return whether the cluster can take one more request."""
 
     def wake_s(self, now_s: float) -> float | None:
-        """Return the time of the next call without an event, or None if no such call is needed."""
+        """Return the time (s) at which the queue must check again without an event, or None."""
         return None
 
     def on_sent(self, request: Request, worker: int) -> None:
@@ -83,13 +83,13 @@ class _Load(NamedTuple):
 class Concurrency(Detector):
     """A detector that compares unfinished requests, or their prompt tokens, with a capacity.
 
-    The rules follow llm-d's concurrency-detector (llm-d-router @3fdd2e6). With ``by=requests`` or
-    ``by=tokens``, the sum over the workers is compared with their total capacity. With
-    ``by=larger`` (llm-d's ``hybrid``), the larger of the two ratios is taken at each worker and
-    averaged over the workers. The detector counts sent and finished requests itself, so its counts
-    are never delayed. The detector counts the whole prompt until the request ends, while llm-d
-    counts the uncached part until the first token. Unlike llm-d's router, fairbench's router sees
-    all workers, including full workers.
+    The rules follow llm-d's concurrency-detector (llm-d-router @3fdd2e6). Each worker has a ratio
+    of unfinished requests (``by=requests``) or prompt tokens (``by=tokens``) to its capacity, or
+    the larger of these two ratios (``by=larger``, llm-d's ``hybrid``). The cluster can take a
+    request while the mean ratio is below 1. The detector counts sent and finished requests itself,
+    so its counts are never delayed. The detector counts the whole prompt until the request ends,
+    while llm-d counts the uncached part until the first token. Unlike llm-d's router, fairbench's
+    router sees all workers, including full workers.
     """
 
     name = "concurrency"
@@ -99,7 +99,7 @@ class Concurrency(Detector):
         """Parameters: a worker's capacity in ``requests`` and ``tokens``, and the measure ``by``.
 
         ``headroom`` is the number of requests beyond a full batch that may wait in a worker's own
-        queue, 0 by default. Requests in this queue fill a slot as soon as a running request ends.
+        queue, 0 by default. A request in a worker's queue starts as soon as a running request ends.
         """
 
         requests: PositiveInt = 100
@@ -150,9 +150,9 @@ class Utilization(Detector):
 
     The rules are those of llm-d's default, the utilization-detector (llm-d-router @96391d1). The
     cluster can take a request while the mean score of its workers is below 1. A worker's score is
-    the larger of two ratios: its waiting requests over ``waiting``, and its KV usage over
-    ``kv_usage``. The score is 1 if the last poll is older than ``stale_s`` seconds. With
-    ``credit``, an option of llm-d, requests sent since the last poll count as waiting. Unlike
+    the larger of two ratios: its waiting requests divided by ``waiting``, and its KV usage divided
+    by ``kv_usage``. If the last poll is older than ``stale_s`` seconds, every worker's score is 1.
+    With ``credit``, an option of llm-d, requests sent since the last poll count as waiting. Unlike
     llm-d's router, fairbench's router sees all workers, including full workers.
     """
 
@@ -160,7 +160,7 @@ class Utilization(Detector):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: the limits ``waiting`` (requests) and ``kv_usage`` (a fraction), and polls.
+        """Parameters: the limits ``waiting`` (in requests) and ``kv_usage`` (fraction of the pool).
 
         ``poll_s`` is the time in seconds between two polls of all workers. The default of
         ``poll_s`` is 50 ms, as in llm-d.
