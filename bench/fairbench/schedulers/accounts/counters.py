@@ -21,8 +21,8 @@ class Counters(Account):
         output_weight: The price of an output token.
         lifts: Whether a returning client's counter is lifted to the lowest counter of the waiting
             clients (lines 11-13).
-        lifts_alone: Whether the counter is lifted if no client waits, to the counter of the client
-            that left the queue last (lines 8-10).
+        lifts_alone: Whether a returning client's counter is lifted to the counter of the client
+            that left the queue last if no client waits (lines 8-10).
         tenants: Whether the account has counters at every level of a tree of tenants.
     """
 

@@ -20,7 +20,7 @@ KEPT_AS_IN_DLPM = (
     "charge_recompute", "extend_weight", "join", "no_room", "output_weight", "preempt", "refill",
     "rejoin", "sharing",
 )  # fmt: skip
-"""Parameters whose defaults DLPM's derived schedulers do not change."""
+"""Parameters of DLPM that have the same default in every scheduler derived from DLPM."""
 
 
 class DLPM(FairScheduler):
@@ -28,9 +28,9 @@ class DLPM(FairScheduler):
 
     ``select`` implements lines 16 to 22 of Algorithm 1, ``Turns`` implements CHECKREFILL (lines 3
     to 8), and ``Prices`` has the charges (lines 23 and 26). Clients get a quantum when no waiting
-    client has positive credit. Algorithm 1, as printed, does not end in two cases. Here, a pass
-    over the whole queue without an admission ends the selection (line 17), and refills that leave
-    all clients in debt are repeated in a single step (line 7).
+    client has positive credit. Algorithm 1, as printed, does not end in two cases. ``select``
+    therefore ends after a pass over the whole queue without an admission (line 17), and repeats
+    refills that leave all clients in debt in a single step (line 7).
     """
 
     name = "dlpm"
@@ -38,19 +38,19 @@ class DLPM(FairScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the order, the credits and the charging.
+        """Parameters of DLPM.
 
         ``quantum`` is the paper's quantum Q^u in weighted tokens, for a client of weight 1.
         ``no_room=stop`` ends the pass at a request that does not fit, as SGLang does;
         ``no_room=skip`` tries the next request, as Algorithm 1 does. ``refill=relaxed`` selects
         ``RelaxedTurns``, which only matters with ``no_room=skip``. ``join`` is the initial credit
-        of a client: ``zero``, as printed and by default, or one ``quantum``, with which a new
-        client need not wait for other clients to use up their quanta. ``rejoin`` decides when idle
-        clients leave the client list. With ``charge_recompute``, the second prefill of a retracted
-        request is charged, too. ``FairParams`` explains ``sharing``, ``charge``, ``tenants`` and
-        ``weights``; with ``charge=gpu-time``, a quantum is the GPU time of ``quantum`` computed
-        tokens. When memory runs out, ``preempt=fair`` retracts running requests of the client that
-        is furthest ahead in service, the newest first; by default, the engine chooses.
+        of a client: ``zero``, as in Algorithm 1 and by default, or one ``quantum``. With a quantum,
+        a new client need not wait until other clients have used up their quanta. ``rejoin`` decides
+        when idle clients leave the client list. With ``charge_recompute``, the second prefill of a
+        retracted request is charged, too. ``FairParams`` explains ``sharing``, ``charge``,
+        ``tenants`` and ``weights``; with ``charge=gpu-time``, a quantum is the GPU time of
+        ``quantum`` computed tokens. When memory runs out, ``preempt=fair`` retracts running
+        requests of the client that is furthest ahead in service; by default, the engine chooses.
         """
 
         quantum: Annotated[int, Gt(0)] = 10_000

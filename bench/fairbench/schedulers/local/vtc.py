@@ -20,13 +20,13 @@ from fairbench.tenants import Tenants
 class VTC(FairScheduler):
     """The Virtual Token Counter: the waiting client with the lowest service counter goes next.
 
-    The client's oldest request is served. [VTC] Alg. 2 lifts a returning client's counter to the
+    The client's oldest request goes first. [VTC] Alg. 2 lifts a returning client's counter to the
     lowest counter of the waiting clients (lines 11-13). If no client waits, Alg. 2 lifts a
     returning client's counter to the counter of the last client to leave the queue (lines 8-10).
     """
 
     name = "vtc"
-    # Several routers' gateways can share VTC's counters, but not with tenants.
+    # Without tenants, the gateways of several routers can share VTC's counters.
     shares_counters = True
     tokens: ClassVar[type[TokenCharging]] = TokenCharging
     # If ``lifts_alone`` is true, counters are also lifted when no client waits.
@@ -34,7 +34,7 @@ class VTC(FairScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the counters and the charging.
+        """Parameters of VTC.
 
         ``charge=extend`` charges uncached input tokens (as [DLPM] §7.1 requires), ``charge=input``
         charges the whole input ([VTC]), and ``charge=gpu-time`` charges the time of iterations.

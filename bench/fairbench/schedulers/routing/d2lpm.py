@@ -29,11 +29,11 @@ class D2LPM(CreditExchange, PrefixRouter):
     """A router that prefers the worker with the longest cached prefix while the client has credit.
 
     Each client has a separate credit at each worker. Among the workers at which the client has
-    positive credit, the router takes the workers with the longest cached prefix. Among several such
-    workers, the router takes the worker with the fewest requests in flight; ties rotate. A client
-    without credit at any worker gets quanta until it has positive credit at some worker. ``route``
-    implements stream 1 of Algorithm 2, ``on_finish`` implements stream 2, and
-    ``PrefixRouter.on_evict`` implements stream 3 (lines 24 to 27).
+    positive credit, the router prefers the worker with the longest cached prefix. If several
+    workers have equally long prefixes, the router takes the worker with the fewest requests in
+    flight; ties rotate. A client without credit at any worker gets quanta until it has positive
+    credit at some worker. ``route`` implements stream 1 of Algorithm 2, ``on_finish`` implements
+    stream 2, and ``PrefixRouter.on_evict`` implements stream 3 (lines 24 to 27).
     """
 
     name = "d2lpm"
@@ -50,7 +50,7 @@ class D2LPM(CreditExchange, PrefixRouter):
         ``outputs``. Prefix matches of fewer than ``min_match_tokens`` tokens are ignored, such as a
         system prompt that all clients share. With ``insert_on_finish``, a finished request's prompt
         and output are added to the prefix tree, so that the next turn of a conversation matches.
-        Algorithm 2 adds prompts only (line 18). ``tenants=tree`` keeps credits at every level of
+        Algorithm 2 adds no outputs (line 18). ``tenants=tree`` keeps credits at every level of
         ``org/team/user``. ``max_tree_nodes`` is the maximum size of the prefix tree in nodes, a
         million by default. ``weights`` of clients override the experiment's weights. ``Filling``
         describes ``fill_below``; None and 0 select Algorithm 2 as published.
