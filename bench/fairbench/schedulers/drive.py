@@ -26,8 +26,7 @@ class Preempt(NamedTuple):
 
 
 # A selection is a generator that yields the scheduler's next action, such as a request to admit.
-# The engine sends True if the action succeeded and False if not, and closes the generator at the
-# end of the admission pass.
+# The engine sends True after a successful action, and closes the generator when the pass ends.
 Selection: TypeAlias = Generator[Request | Preempt, bool, None]
 
 

@@ -49,8 +49,8 @@ class DLPM(FairScheduler):
         when idle clients leave the client list. With ``charge_recompute``, the second prefill of a
         retracted request is charged, too. ``FairParams`` explains ``sharing``, ``charge``,
         ``tenants`` and ``weights``; with ``charge=gpu-time``, a quantum is the GPU time of
-        ``quantum`` computed tokens. When memory runs out, ``preempt=fair`` retracts running
-        requests of the client that is furthest ahead in service; by default, the engine chooses.
+        ``quantum`` computed tokens. When memory runs out, ``preempt=fair`` retracts the newest
+        request of the client that is furthest ahead in service; by default, the engine chooses.
         """
 
         quantum: Annotated[int, Gt(0)] = 10_000
