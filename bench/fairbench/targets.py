@@ -156,7 +156,7 @@ def written_targets(text: str) -> Targets:
 
 
 def laid_over(below: Targets, above: Targets) -> Targets:
-    """Return the targets of ``above``, and those of ``below`` for the remaining latencies."""
+    """Return the targets of ``above`` and, for other latencies, the targets of ``below``."""
     return Targets(**dict(below.given()) | dict(above.given()))
 
 

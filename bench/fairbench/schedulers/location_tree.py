@@ -36,7 +36,7 @@ L = TypeVar("L", bound=LocationNode)
 
 
 class WalkEnd(NamedTuple, Generic[L]):
-    """The deepest tree node on a prompt's path, and the position in the prompt where it ends."""
+    """The deepest tree node on a prompt's path, and the end of this node in the prompt."""
 
     node: L
     place: Place
@@ -75,7 +75,7 @@ class LocationTree(PrefixTree[L]):
         return Holders(0, 0)
 
     def levels(self, node: L) -> list[Holders]:
-        """Group the workers by the length of the prefix of the node's path that they cache."""
+        """Group the workers by the number of tokens of the node's path that each worker caches."""
         found: list[Holders] = []
         seen = 0
         for at in self.upward(node):

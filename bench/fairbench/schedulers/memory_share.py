@@ -2,7 +2,7 @@
 
 An eviction policy by client (``ClientEviction``) evicts cached tokens of clients above their memory
 share. Tokens that running requests use (pinned tokens) cannot be evicted. ``MemoryShare`` therefore
-also decides which requests may be admitted:
+also decides which requests may be admitted.
 
 - A request *within the share* of its client may be admitted. The share must cover the client's
   pinned tokens and the tokens that the request would pin. A client without pinned tokens may always

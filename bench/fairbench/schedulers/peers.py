@@ -101,8 +101,8 @@ class Totals(NamedTuple):
 
     A message with a higher ``version`` replaces earlier messages of the same origin. ``raised``
     gives sums that never fall: VTC's lifts of a client's counter, or D2LPM's rounds of quanta. A
-    receiver keeps the highest such sum. ``waiting`` maps each client to the places (workers or
-    bands) with queued requests of the client.
+    receiver keeps the highest sum of each client. ``waiting`` maps each client to the places
+    (workers or bands) with queued requests of the client.
 
     With ``since`` above 0, ``charged`` and ``raised`` contain only clients that changed after
     version ``since``; a receiver must already know version ``since``. The entry of a client has all
@@ -163,7 +163,7 @@ class Heard:
         self._places.pop(origin, None)
 
     def newer(self, origin: str, totals: Totals) -> dict[str, dict[int, float]] | None:
-        """Return a message's new charges, or None if it is old or an earlier message is missing."""
+        """Return the new charges in a message, or None if the message is old or lacks changes."""
         before = self.latest.get(origin, NOTHING)
         if not totals.since <= before.version < totals.version:
             return None
@@ -406,7 +406,7 @@ class SharedCounters:
         return self._counters.keys()
 
     def lifted(self, client: str, before: float) -> None:
-        """Record that the policy has just lifted the client's counter from ``before``."""
+        """Record a lift of the client's counter, which was ``before`` before the lift."""
         by = self.counter(client) - before
         if by > 0:
             self.raised[client] = self.raised.get(client, 0.0) + by

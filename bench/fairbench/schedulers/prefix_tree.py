@@ -61,8 +61,8 @@ class PrefixTree(Generic[N]):
     ) -> tuple[N, Place]:
         """Follow a prompt down the tree from ``node`` to depth ``limit``.
 
-        In the prompt, ``node`` ends at ``place``. Return the deepest node whose whole path is a
-        prefix of the prompt, and the position in the prompt at which this node ends. With
+        ``place`` is the end of ``node`` in the prompt. Return the deepest node whose whole path is
+        a prefix of the prompt, and the position in the prompt at which this node ends. With
         ``split``, a node that matches the prompt only in part is split at the end of the match.
         """
         index, offset = place

@@ -25,7 +25,7 @@ from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
 # A client alone is simulated with LPM as the local scheduler, once with each router, and the better
-# result is used. Some workloads need cache locality, which Preble E2 has, and some load balance.
+# result is used. Some workloads need cache locality (Preble E2), and some need load balance.
 LOCAL = "lpm"
 ROUTERS = ("round-robin", "preble-e2")
 

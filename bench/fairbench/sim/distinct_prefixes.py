@@ -93,7 +93,7 @@ class DistinctPrefixes:
     def uses(self, used_ps: Ints, finished_ps: Ints) -> PrefixUses:
         """Return the path of each prompt, with the times at which the prompt was used and finished.
 
-        The arrays of times have the shape (n_prompts,), in the order of the added prompts.
+        ``used_ps`` and ``finished_ps`` have the shape (n_prompts,), in the order of the prompts.
         """
         places = [0, 0, *(number for one in self._nodes for number in one[:2])]
         parent, offset = np.array(places, np.int64).reshape(-1, 2).T

@@ -113,7 +113,7 @@ def ingress_of(
     admission = spec.admission
 
     def queue_of(one: Router, terms: Terms | None = None) -> HoldsRequests | None:
-        """Return a router's gateway, admission control or both as one queue, or else None."""
+        """Return a router's gateway and admission control as one queue, or None without both."""
         if spec.gateway is None and admission is None:
             return None
         from fairbench.schedulers.gateway.build import build_gateway, with_admission

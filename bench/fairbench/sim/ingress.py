@@ -171,7 +171,7 @@ class Gossip:
 
 
 class SumLedger:
-    """A service with all routers' sums of charges, which updates a router before each decision."""
+    """A service that stores all routers' charges, and updates a router before each decision."""
 
     def __init__(self, clock: Clock, peers: Many[Peer]) -> None:
         self._clock = clock

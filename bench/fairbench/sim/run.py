@@ -129,8 +129,8 @@ def hit_rates_alone(
     """Return the cache hit rate of each client that runs alone with its share of every KV pool.
 
     Memory is shared in proportion to weights, and the eviction policy is LRU. A client whose
-    requests are all refused has no hit rate. The result is empty if the run has one client or more
-    than ``MOST_ALONE`` clients.
+    requests are all refused has no hit rate. The result is empty for a run with a single client, or
+    with more than ``MOST_ALONE`` clients.
 
     Args:
         spec: The experiment in which all clients share the cluster.
@@ -423,7 +423,7 @@ class Simulation:
         return header | code | ({"admission": self.admission.policy} if self.admission else {})
 
     def _pin_audit(self) -> dict[str, Any]:
-        """Return the counts of the ``PinAudit`` by name, or {} without shares of memory."""
+        """Return the counts of the ``PinAudit``, or {} if the policy defines no memory shares."""
         if self.spec.eviction is None or self.code is not None:
             return {}
         from fairbench.engine.client_cache import pin_audit

@@ -17,7 +17,7 @@ from fairbench.tenants import ROOT, Tenants
 if TYPE_CHECKING:
     from fairbench.schedulers.peers import CreditChange, SharedCredit
 
-# the key, in place of a worker's number, of charges that the ranks of a server share
+# the key of charges that a server's ranks share, used in place of a worker's number
 HERE = 0
 # upper bound on the rounding error of a credit that is 0, in weighted tokens
 ROUNDING = 1e-6
@@ -39,9 +39,9 @@ class Credits(Account):
     weight 1 receives at a refill.
 
     If ``welcomes`` is set, a client joins with a credit of one quantum instead of 0. If a client
-    left the list after the last refill, it gets back the credit that it had then. Joining therefore
-    brings a client at most one quantum between two refills, so the bounds of [DLPM] Theorems 4.1
-    and 4.2 still hold.
+    left the list after the last refill, the client gets the credit with which it left. Joining the
+    list gives a client at most one quantum between two refills, so the bounds of [DLPM] Theorems
+    4.1 and 4.2 still hold.
 
     With ``tenants``, a client has positive credit only if all its tenants have positive credit. All
     siblings below a tenant get their quanta at the same time.
@@ -370,7 +370,7 @@ class Turns:
 
 @dataclass
 class RelaxedTurns(Turns):
-    """Turns that ignore a client, when quanta are granted, after its request did not fit.
+    """Turns in which a client no longer counts as waiting after its request did not fit.
 
     [DLPM] Theorem 4.1 does not hold for ``RelaxedTurns``.
     """

@@ -176,7 +176,7 @@ class GPUCharges:
         return -self._ahead.pop(request, 0)
 
     def token_ps(self) -> float:
-        """Return the GPU time (ps) of one prompt token, at least 1; quanta are in this unit."""
+        """Return the GPU time (ps) that one token of a quantum stands for, at least 1."""
         return max(1.0, self._costs.prefill_s(0, UNIT_TOKENS) * PS_PER_S / UNIT_TOKENS)
 
 

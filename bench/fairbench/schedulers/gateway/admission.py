@@ -91,13 +91,13 @@ class Estimator:
 
     - Before the first token, the worker prefills the new request and the q earlier requests, which
       take the mean prefill time each. If a worker is saturated or requests wait before the workers,
-      q + 1 running requests must also end. In this estimate, one ends every M d / r seconds.
+      q + 1 running requests must also end. One of them is assumed to end every M d / r seconds.
     - The last token comes N - 1 decode steps after the first token; N is at most
-      ``max_new_tokens``. For a client without finished requests, N is M. Without any finished
-      request, M is 1 token.
+      ``max_new_tokens``. For a client without finished requests, N is M. Before any request has
+      finished, M is 1 token.
 
     The waiting requests are the requests that wait at the worker and an equal part of the requests
-    before the workers. The parameter ``ahead`` selects the waiting requests that q counts:
+    before the workers. The parameter ``ahead`` selects the waiting requests that q counts.
 
     - ``ahead="all"`` counts all waiting requests, as under FCFS.
     - ``ahead="edf"`` counts waiting requests with earlier deadlines than the new request, assuming

@@ -102,9 +102,9 @@ class ClientLine:
 def reserved_tokens(request: Request) -> int:
     """Return the maximum KV memory that an engine may use for a request, in tokens.
 
-    This amount is the prompt length plus ``max_new_tokens``. SGLang reserves up to 4,096 output
-    tokens at admission, and vLLM allocates blocks as the output grows. SGLang and vLLM retract no
-    running request to admit a new request.
+    The maximum KV memory is the prompt length plus ``max_new_tokens``. SGLang reserves up to 4,096
+    output tokens at admission, and vLLM allocates blocks as the output grows. SGLang and vLLM
+    retract no running request to admit a new request.
     """
     return request.input_tokens + request.max_new_tokens
 

@@ -102,7 +102,7 @@ class PriceParams:
 
 
 NextClient = Callable[[str], str]
-"""A function that returns the client that a node, a client or a tenant, serves next."""
+"""A function that returns, for a client or a tenant, the client that is served next."""
 
 
 @dataclass(frozen=True)

@@ -83,13 +83,13 @@ class _Load(NamedTuple):
 class Concurrency(Detector):
     """A detector that compares unfinished requests, or their prompt tokens, with a capacity.
 
-    The rules follow llm-d's concurrency-detector (llm-d-router @3fdd2e6). Each worker has a ratio
-    of unfinished requests (``by=requests``) or prompt tokens (``by=tokens``) to its capacity, or
-    the larger of these two ratios (``by=larger``, llm-d's ``hybrid``). The cluster can take a
-    request while the mean ratio is below 1. The detector counts sent and finished requests itself,
-    so its counts are never delayed. The detector counts the whole prompt until the request ends,
-    while llm-d counts the uncached part until the first token. Unlike llm-d's router, fairbench's
-    router sees all workers, including full workers.
+    The rules follow llm-d's concurrency-detector (llm-d-router @3fdd2e6). A worker's unfinished
+    requests (``by=requests``) or their prompt tokens (``by=tokens``) are divided by its capacity.
+    With ``by=larger`` (llm-d's ``hybrid``), the larger quotient is used. The cluster can take a
+    request while the mean quotient is below 1. The detector counts sent and finished requests
+    itself, so its counts are never delayed. The detector counts the whole prompt until the request
+    ends, while llm-d counts the uncached part until the first token. Unlike llm-d's router,
+    fairbench's router sees all workers, including full workers.
     """
 
     name = "concurrency"

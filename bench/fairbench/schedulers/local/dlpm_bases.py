@@ -80,7 +80,7 @@ class ReorderedDLPM(DLPM):
 
     @abstractmethod
     def _reordered(self, scan: Scan, view: WaitingView, now_s: float) -> Iterator[Request]:
-        """Yield all requests of ``scan`` in the order of the subclass."""
+        """Yield all requests of ``scan`` in the order that the subclass defines."""
 
     def _scan(self, view: WaitingView, now_s: float, refresh: bool) -> Scan:
         scan = super()._scan(view, now_s, refresh)

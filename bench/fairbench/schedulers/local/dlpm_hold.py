@@ -37,7 +37,7 @@ class HoldingDLPM(DLPM):
 
     @dataclass(frozen=True)
     class Params(DLPM.Params):
-        """The parameters of DLPM, and ``hold``, which is false to let no request wait for others.
+        """The parameters of DLPM, and of the rule that lets requests wait (off if ``hold=false``).
 
         ``floor`` is the batch cost (``BatchCost``) above which requests wait; 0 means four units
         (``load_cap``). If the costs of decode steps are unknown, a request's cost is its context

@@ -97,9 +97,9 @@ class FairScheduler(LocalScheduler):
     ) -> None:
         """Set the account, and the charging rule that the parameters select.
 
-        ``prices`` are by default the prices in ``params``. ``tokens`` is the class of the rule if
-        tokens are charged instead of GPU time. Raises UsageError for parameters that combine GPU
-        time with ``sharing``.
+        ``prices`` are by default the prices in ``params``. ``tokens`` is the class of the rule that
+        charges tokens (instead of GPU time). Raises UsageError for parameters that combine GPU time
+        with ``sharing``.
         """
         if prices is None:
             assert isinstance(params, FairParams)
@@ -122,7 +122,7 @@ class FairScheduler(LocalScheduler):
         self.charging.retracted(request)
 
     def furthest_ahead_first(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Return running requests by the client's lead in service, highest first, then newest."""
+        """Sort running requests by their clients' lead in service, highest and newest first."""
         newest = [one.request for one in running][::-1]
         ahead = {client: self.account.ahead(client) for client in {r.client for r in newest}}
         return sorted(newest, key=lambda request: ahead[request.client], reverse=True)

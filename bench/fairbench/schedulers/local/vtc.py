@@ -20,7 +20,7 @@ from fairbench.tenants import Tenants
 class VTC(FairScheduler):
     """The Virtual Token Counter: the waiting client with the lowest service counter goes next.
 
-    The client's oldest request goes first. [VTC] Alg. 2 lifts a returning client's counter to the
+    A client's oldest request goes first. [VTC] Alg. 2 lifts a returning client's counter to the
     lowest counter of the waiting clients (lines 11-13). If no client waits, Alg. 2 lifts a
     returning client's counter to the counter of the last client to leave the queue (lines 8-10).
     """

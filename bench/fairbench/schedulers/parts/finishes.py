@@ -163,8 +163,8 @@ class TenantBacklog:
     def finish_of_more(self, client: str, work: int) -> float:
         """Return when a new request of ``work`` would end under fair sharing, in prefill tokens.
 
-        The service of a tenant is the service of all its children together. The end is therefore
-        computed from the client up to the outermost tenant.
+        The end is computed from the client up to its outermost tenant, because the service of a
+        tenant is the service of all its children together.
         """
         *tenants, leaf = self._lineage(client)
         done = self._among(leaf).finish_of_more(leaf, work)
@@ -228,7 +228,7 @@ class FinishBounds:
             del self._of_client[client], self._caps[client]
 
     def lower_bounds(self, client: str, works: Floats) -> Floats:
-        """Return lower bounds of a request's end by worker; ``works`` is its work by worker."""
+        """Return a lower bound of a request's end, given its work ``works``, for each worker."""
         levels = works.copy()
         if at := self._of_client.get(client):
             levels[list(at)] += list(at.values())
@@ -301,8 +301,8 @@ class Finishes:
     def _of_few(self, among: int, bounds: FinishBounds) -> Least:
         """Return the request's earliest end, although only a few workers are examined.
 
-        Among idle workers, the search examines one worker for each amount of work. Busy workers
-        are examined in ascending order of their lower bounds.
+        Among idle workers, the search examines one worker for each amount of work. Busy workers are
+        examined in ascending order of their lower bounds.
         """
         least = Least()
         for work, workers in self.costs:

@@ -47,7 +47,7 @@ class EvictionCost:
         for node, tokens in islice(victims, EVICTION_SCAN_NODES):
             freed += tokens
             price_us += self._times.prefill_us(tokens) * node.hits.get(worker, 0)
-        # If the examined nodes free too few tokens, their cost is extrapolated to all tokens.
+        # If the examined nodes free too few tokens, the cost is extrapolated to the needed tokens.
         return price_us * needed / freed / requests if freed else 0
 
 
@@ -124,7 +124,7 @@ class LoadCost:
         return tied
 
     def _offers(self, among: int, missed: Missed) -> Iterator[tuple[int, int, int]]:
-        """Yield load plus prefill time (us), uncached tokens and workers, the lowest sum first."""
+        """Yield load plus prefill time (us), ascending, with the uncached tokens and workers."""
         prefill_us = self._times.prefill_us(missed.tokens)
         for load_us, workers in self._windows.loads.ascending(missed.workers & among):
             yield load_us + prefill_us, missed.tokens, workers
@@ -143,10 +143,10 @@ class Autoscaler:
 
     A prefix is identified by its key portion: the deepest node of a path that is longer than all
     nodes above it together ([Preble] §A). A prefix is overloaded on a GPU if its mean queueing time
-    has grown to at least ``factor`` times its value from the older to the newer half of the window,
-    as in Preble's code. The mean in the newer half must also exceed the time to compute the prefix,
-    because a copy would otherwise cost more than it saves. The queueing time is the time to the
-    first token minus the prefill time that was estimated at dispatch.
+    has grown by at least ``factor`` from the older to the newer half of the window, as in Preble's
+    code. The mean in the newer half must also exceed the time to compute the prefix, because a copy
+    would otherwise cost more than it saves. The queueing time is the time to the first token minus
+    the prefill time that was estimated at dispatch.
     """
 
     def __init__(self, factor: float, window_s: float, times: TimeModel) -> None:
@@ -172,7 +172,7 @@ class Autoscaler:
         self._sent.pop(request.request_id, None)
 
     def overloaded(self, end: PrebleNode, worker: int, now_s: float) -> PrebleNode | None:
-        """Return the key portion of the path to ``end`` if the GPU is overloaded with it."""
+        """Return the prefix (key portion) of ``end`` if the GPU is overloaded with it, or None."""
         key = key_portion(end)
         halves = key.waits[worker].halves(now_s) if worker in key.waits else None
         if halves is None:
@@ -186,7 +186,7 @@ class Autoscaler:
     ) -> None:
         """Send half of the load below the prefix ``key`` to the GPU ``to``.
 
-        The past queueing times at ``worker`` are deleted, so that the next copy needs new growth.
+        Past queueing times at ``worker`` are deleted, so new growth must precede the next copy.
         """
         split_subtree(key, window, to, tree)
         key.waits.pop(worker)

@@ -30,9 +30,9 @@ class FairFinish(PrefixRouter):
     The estimate for a worker adds three amounts (``WorkerBacklog.finish_of_more``): the request's
     work, the backlog of the request's client at the worker, and the work of other clients that fair
     sharing serves first. Among the workers with the longest cached prefix, the router chooses the
-    worker with the lowest estimate. The router takes another worker only if its estimate is lower
-    by more than a slack. The slack is a multiple of the prefix's prefill time, so a cached document
-    attracts requests, but a short system prompt does not. Ties rotate. A request's work
+    worker with the lowest estimate. A worker with a shorter prefix is chosen only if its estimate
+    is lower by more than a slack. The slack is a multiple of the prefix's prefill time, so a cached
+    document attracts requests, but a short system prompt does not. Ties rotate. A request's work
     (``RequestWork``) includes its expected output, which is the mean output of its client's
     finished requests. No bound on service gaps is proved for the whole cluster, but the bounds of
     the workers' local schedulers hold at each worker. In a large fleet, only a few workers are
@@ -104,7 +104,7 @@ class FairFinish(PrefixRouter):
         return [*(cost(*level) for level in levels), *([cost(0, others)] if others else [])]
 
     def _slack(self, matched_tokens: int) -> float:
-        """Return by how many tokens of prefill another worker's estimate must be lower."""
+        """Return the slack (in tokens of prefill) by which another estimate must be lower."""
         if not matched_tokens:
             # The product of an infinite slack and 0 tokens would be NaN.
             return 0.0

@@ -23,11 +23,11 @@ class PrebleE2(PrefixRouter):
     the longest cached prefix of the request. A request with at most half of its tokens cached
     explores: it goes to a GPU with an unusually high share of decoding or, if there is none, to the
     cheapest GPU. A GPU's cost is the sum of its load in the window (L), the recomputation of
-    evicted tokens (M) and the prefill of uncached tokens (P). An exploiting request goes to the
-    least loaded GPU instead if the most loaded GPU was chosen and has more than
-    ``rebalance_threshold`` times its load. If the queueing time of a prefix on a GPU keeps growing,
-    an exploiting request goes to the least loaded GPU without the prefix, which computes a copy.
-    Half of the load of longer prompts with the prefix moves to the same GPU. Ties rotate.
+    evicted tokens (M) and the prefill of uncached tokens (P). If an exploiting request's GPU is the
+    most loaded GPU, with more than ``rebalance_threshold`` times the lowest load, the request goes
+    to the least loaded GPU. If the queueing time of a prefix on a GPU keeps growing, an exploiting
+    request goes to the least loaded GPU without the prefix, which computes a copy. Half of the load
+    of longer prompts with the prefix moves to the same GPU. Ties rotate.
     """
 
     name = "preble-e2"
@@ -38,21 +38,20 @@ class PrebleE2(PrefixRouter):
         """Parameters of E2.
 
         ``window_s`` is the length H of the paper's window. An infinite threshold turns its rule
-        off, and ``eviction_cost=false`` omits the cost M.
-
-        ``rebalance_threshold`` is the paper's Th_bal (1.5 in Preble's code). ``autoscale_factor``
-        is the factor by which the queueing time must grow within H before a prefix is copied; the
-        paper uses 2. ``imbalance_ratio`` is the paper's IMBALR: a GPU's ratio of decoding to
-        prefill time is unusually high above this multiple of the ratio of all GPUs ([gaps] D2).
+        off, and ``eviction_cost=false`` omits the cost M. ``rebalance_threshold`` is the paper's
+        Th_bal (1.5 in Preble's code). ``autoscale_factor`` is the factor by which the queueing time
+        must grow within H before a prefix is copied; the paper uses 2. ``imbalance_ratio`` is the
+        paper's IMBALR. A GPU's share of decoding is unusually high if its ratio of decoding to
+        prefill time is above IMBALR times the ratio of all GPUs ([gaps] D2).
 
         ``capacity_tokens`` is the size of a worker's KV pool in tokens, which determines the
         eviction cost M. If ``capacity_tokens`` is 0, ``Setup.pool_tokens`` is used; M is 0 if both
         are unknown. A pool fills up earlier than the router assumes, because the router does not
         count outputs. ``default_output_tokens`` is the assumed mean output length on a GPU before
-        its first request has finished. The prefill times are Preble's for Mistral 7B on an A100: a
-        linear function from ``prefill_linear_from_tokens`` tokens on, ``prefill_short_ms`` for
-        shorter prompts, and ``prefill_tiny_ms`` for prompts under 64 tokens.
-        ``decode_ms_per_token`` is the time of an 8B model on an A100, with one request at a time.
+        its first request has finished. The prefill times are Preble's for Mistral 7B on an A100.
+        Prefill times are linear from ``prefill_linear_from_tokens`` tokens on. Shorter prompts take
+        ``prefill_short_ms``, and prompts under 64 tokens take ``prefill_tiny_ms``. An 8B model on
+        an A100 that runs one request takes ``decode_ms_per_token``.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("default_output_tokens", "exploit")
