@@ -66,11 +66,11 @@ class RunFailed(FairbenchError):
 
 
 class NotJudged(RunFailed):
-    """A check could not be judged because a run failed."""
+    """An error for a check that could not be judged because a run failed."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal ended the run.
+    """An error for a run that a signal has ended.
 
     The message names the saved files. ``exit_code`` is the command's exit code, which is 128 plus
     the signal's number.
@@ -197,7 +197,7 @@ def keys_of(error: ValidationError, owner: str = "") -> tuple[str, ...]:
 
 
 class Conflict(ValueError):
-    """Values of an experiment contradict each other; the error carries their keys."""
+    """An error for values of an experiment that contradict each other, with the values' keys."""
 
     def __init__(self, message: str, *keys: str) -> None:
         super().__init__(message)

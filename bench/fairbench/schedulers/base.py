@@ -4,7 +4,7 @@ A scheduler is a pure state machine: it reads no clock, no random source and no 
 passes times and facts as arguments, and receives decisions as return values. The same scheduler can
 therefore run in the simulator, in a real engine, in a router process or in a gateway's queue.
 
-A host calls a local scheduler's hooks in this order while it serves a request:
+While a host serves a request, it calls a local scheduler's hooks in this order:
 
     accepts -> on_arrival -> select ... on_admitted -> on_tokens, on_tokens, ... -> on_finish
 

@@ -95,7 +95,7 @@ def drive(
 
 
 def first_candidate(selection: Selection) -> Request | Preempt | None:
-    """Return the first candidate of a selection, or None.
+    """Return the first candidate of a selection, or None for an empty selection.
 
     Raises RunFailed if ``select`` returned no generator.
     """

@@ -13,9 +13,9 @@ also decides which requests may be admitted.
   client's share is evicted.
 
 Requests that may not be admitted now are hidden from the local scheduler. The eviction policy
-defines the shares. Output tokens do not count at admission, because output lengths are not known in
-advance. The page docs/appendix/theory.md has the theorem; engines check its assumption during a
-run.
+defines the shares. Output tokens are not counted at admission, because output lengths are not known
+in advance. The page docs/appendix/theory.md proves a theorem on fair shares of memory, and engines
+check the theorem's assumption during a run.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def _with_plugins(group: str) -> Mapping[str, str]:
 
 
 def split_pair(scheduler: str) -> tuple[str, str]:
-    """Return (router, local) for a pair's name or ``router+local``.
+    """Return the router and the local scheduler that a pair's name or ``router+local`` means.
 
     Raises UsageError if the name is not registered.
     """

@@ -31,7 +31,7 @@ class Scan(Protocol):
     def skip_debtors(self, credit: Mapping[str, float]) -> None:
         """Skip the remaining requests of clients whose ``credit`` is at most 0.
 
-        The scan looks at a client's credit when it reaches a request of the client.
+        The scan checks a client's credit when the scan reaches a request of the client.
         """
 
     def unskip_all(self) -> None:
@@ -132,7 +132,7 @@ class WaitingView(Protocol):
 
 
 class Waiting(NamedTuple):
-    """A waiting request with the result of matching its prompt with the cache.
+    """A waiting request, and the result of matching its prompt with the prefix cache.
 
     ``tokens`` is the length of the prompt, including the outputs of a retracted request; ``cached``
     is the number of cached tokens, less than ``tokens``. ``duplicate`` is true if at most 32 tokens

@@ -69,7 +69,7 @@ class InFlightLimit:
 
 
 class Reacting(InFlightLimit):
-    """A client that runs one program until its ``reaction`` to a request starts more programs."""
+    """A client that runs one program at a time until its ``reaction`` starts more programs."""
 
     def __init__(self, reaction: Reaction, start: Start) -> None:
         super().__init__(1, start)
@@ -195,8 +195,8 @@ class Cluster:
             number: The client's position in the list of clients, from 0.
             programs: Pairs of a time of arrival, in seconds, and a program, in order of time.
             in_flight: Maximum number of programs that run at a time, or None.
-            reaction: Function that reacts to the ends of the client's requests and replaces
-                ``in_flight``, or None.
+            reaction: Function that reacts to the end of each request of the client, or None. With a
+                reaction, ``in_flight`` has no effect.
         """
         self.arrivals_open += 1
         start: Callable[[Job], None] = self._start

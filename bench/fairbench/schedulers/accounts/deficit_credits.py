@@ -34,8 +34,8 @@ no fairness theorem holds.
 class Credits(Account):
     """The credits q_i and the client list l of [DLPM] Alg. 1, refilled in quanta.
 
-    A client joins the list with its first request (line 12), and the rule ``rejoin`` decides when
-    an idle client leaves. ``quantum`` is the paper's Q^u: the weighted tokens that a client of
+    A client joins the list with its first request (Alg. 1 line 12), and the rule ``rejoin`` decides
+    when an idle client leaves. ``quantum`` is the paper's Q^u: the weighted tokens that a client of
     weight 1 receives at a refill.
 
     If ``welcomes`` is set, a client joins with a credit of one quantum instead of 0. If a client
@@ -82,7 +82,7 @@ class Credits(Account):
         self._most: dict[str, float] = {}
 
     def begin_request(self, client: str) -> None:
-        """Count an arrived request, and add its client to the client list (line 12)."""
+        """Count an arrived request, and add its client to the client list (Alg. 1 line 12)."""
         for node in self.nodes(client):
             self.requests[node] += 1
             if node not in self.of:
@@ -216,7 +216,7 @@ class Credits(Account):
                 self.of[client] -= self.loans.pop(client)
 
     def apply_remote(self, client: str, change: CreditChange) -> None:
-        """Apply a client's quanta and charges at another rank."""
+        """Apply a change of the client's credit that another rank has reported."""
         self.add_to_list(client)
         quanta = change.rounds * self.quantum_of(client)
         self.of[client] += quanta - sum(change.charged.values()) - change.waived
@@ -314,7 +314,7 @@ class Turns:
             tenant = credits.tenant_of(node)
             if (known := self._known.get(tenant)) is None:
                 known = self._known[tenant] = self.someone_in_credit(tenant)
-            # line 5 of Alg. 1: a sibling has credit left
+            # [DLPM] Alg. 1 line 5: a sibling has credit left
             if known:
                 scan.skip(client)
                 # Without tenants, the scan can skip all clients without credit.
@@ -325,7 +325,7 @@ class Turns:
                 self.over = tenant == ROOT
                 scan.skip(client)
                 return
-            # lines 6-7 of Alg. 1: no sibling has credit left
+            # [DLPM] Alg. 1 lines 6-7: no sibling has credit left
             self._refilled = self.refill(tenant) or self._refilled
             self._known.clear()
             if credits.of[node] <= 0:
@@ -340,7 +340,7 @@ class Turns:
         return self.view.clients()
 
     def someone_in_credit(self, tenant: str = ROOT) -> bool:
-        """Return whether a waiting client below the tenant has positive credit (lines 4-5)."""
+        """Return whether a waiting client below the tenant has credit (Alg. 1 lines 4-5)."""
         of, siblings = self.credits.of, self.credits.siblings(tenant, self.waiting_clients())
         return any(of[client] > 0 for client in siblings)
 

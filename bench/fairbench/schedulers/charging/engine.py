@@ -15,7 +15,7 @@ from fairbench.schedulers.views import Read
 
 
 class Charging:
-    """The base class of rules that charge an engine's events to an ``account``.
+    """The base class of rules that charge clients for events in an engine.
 
     The methods of this base class charge nothing.
     """
@@ -240,8 +240,8 @@ def engine_charging(
 ) -> Charging:
     """Return the ``Charging`` that the parameters of the scheduler ``name`` select.
 
-    ``tokens`` is the class for charging by tokens. Raises UsageError for parameters that combine
-    GPU time with ``sharing``.
+    ``tokens`` is the class of the rule that charges tokens. Raises UsageError for parameters that
+    combine GPU time with ``sharing``.
     """
     if params.charge != GPU_TIME:
         return tokens(account, prices, params.sharing)

@@ -1,7 +1,7 @@
 """Charging of predicted outputs at admission, with a linear, measured or user-defined cost.
 
 [VTC] §4.4 and Alg. 3 charge predicted output lengths. According to [VTC] §4.2, a request's cost
-h(input tokens, output tokens) must only grow with both numbers.
+h(input tokens, output tokens) must increase with both numbers.
 """
 
 from __future__ import annotations

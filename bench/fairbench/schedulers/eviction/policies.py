@@ -125,14 +125,14 @@ class ClientEviction(LRU):
 
     @abstractmethod
     def excess(self, claimant: Claimant) -> float:
-        """Return a client's excess over its entitlement; the largest excess is evicted first."""
+        """Return a client's excess; the client with the largest excess loses tokens first."""
 
     def choose(self, claimants: Iterable[Claimant]) -> str:
         """Return the client (victim) that loses cached tokens.
 
         The victim is the client above its entitlement with the largest ``excess``. If running
-        requests use all tokens of every client above its entitlement, the victim is the client
-        that uses the largest fraction of its entitlement.
+        requests use all tokens of every client above its entitlement, the victim is the client that
+        uses the largest fraction of its entitlement.
         """
         everyone = list(claimants)
         above = [one for one in everyone if one.after > self.entitled(one.client)]

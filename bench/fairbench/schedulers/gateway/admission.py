@@ -70,7 +70,7 @@ class LatencyEstimate(NamedTuple):
     end_s: float
 
     def late_by_s(self, request: Request, now_s: float) -> float:
-        """Return the seconds by which the request would be late, at most 0 if in time."""
+        """Return the seconds by which the request would be late (at most 0 if it is in time)."""
         late = [
             now_s + taken_s - due_s
             for taken_s, due_s in (
@@ -87,7 +87,7 @@ class Estimator:
 
     The estimate for a worker has these variables: q requests are served before the new request, r
     requests run, and a decode step with the new request takes d seconds. M is the mean output of
-    all clients' finished requests, and N is the mean of the new request's client.
+    all clients' finished requests, and N is the mean output of the new request's client.
 
     - Before the first token, the worker prefills the new request and the q earlier requests, which
       take the mean prefill time each. If a worker is saturated or requests wait before the workers,
@@ -118,7 +118,7 @@ class Estimator:
         self._fleet = fleet
         self._matched = matched
         self._ahead = ahead
-        # ``_sent`` maps each worker to the totals of its unfinished requests.
+        # ``_sent`` maps each worker to the ``RequestTotals`` of its unfinished requests.
         self._sent: dict[int, RequestTotals] = {}
         self._at: dict[Request, int | None] = {}
         self._answers = MeanAnswers()

@@ -233,7 +233,7 @@ class GatewayQueue(HoldsRequests):
         # ``shared`` holds the counters that several routers share, or None if counters are not
         # shared.
         self.shared = shared
-        # Requests wait for clients at another router until this time (s); None means no wait.
+        # time (s) until which requests wait for clients at another router, or None for no wait
         self._held_until_s: float | None = None
         self._flows = scheduler if isinstance(scheduler, FlowPolicy) else None
         self._ahead = ahead

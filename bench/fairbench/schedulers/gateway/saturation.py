@@ -19,8 +19,8 @@ class Detector(ABC):
 
     To add a saturation detector, subclass this class.
 
-    A detector reads no clock and no socket. The queue reports each request that it sends and that
-    finishes, and calls ``poll_workers`` at every event.
+    A detector reads no clock and no socket. The queue reports each sent and each finished request,
+    and calls ``poll_workers`` at every event.
     """
 
     name: ClassVar[str]
@@ -96,7 +96,7 @@ class Concurrency(Detector):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: a worker's capacity in ``requests`` and ``tokens``, and the measure ``by``.
+        """Parameters: a worker's capacity in ``requests`` and in ``tokens``; ``by`` selects one.
 
         ``headroom`` is the number of requests beyond a full batch that may wait in a worker's own
         queue, 0 by default. A request in a worker's queue starts as soon as a running request ends.

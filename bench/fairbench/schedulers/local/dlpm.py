@@ -109,7 +109,7 @@ class DLPM(FairScheduler):
                         return
                     if not self.credits.in_credit(client):  # line 21 of Alg. 1 tests q_i > 0
                         continue
-                # Line 21 of Alg. 1 (CANADD) is the yield; the engine executes lines 22 and 24.
+                # The ``yield`` is line 21 of Alg. 1 (CANADD); the engine executes lines 22 and 24.
                 if (yield request):
                     progressed = True
                 elif turns.ends_without_room(client):

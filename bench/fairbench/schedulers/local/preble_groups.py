@@ -12,7 +12,7 @@ from fairbench.schedulers.params import PositiveInt
 
 
 class PrebleGroups(LocalScheduler):
-    """Rounds of admissions over groups of requests with similar fractions of cached tokens.
+    """Admission in rounds from groups of requests with similar fractions of cached tokens.
 
     With ten groups, a request with 63 of 100 prompt tokens cached is in group 6 ([Preble] §3.3). In
     each round, group g may admit g + 1 requests, so that requests without cached tokens do not
@@ -28,8 +28,8 @@ class PrebleGroups(LocalScheduler):
 
         ``groups`` is the number of groups, P in the paper. ``no_room=stop`` ends the pass at a
         request that does not fit, as in SGLang; ``no_room=skip`` tries the next request, as in
-        Preble's code. ``regroup=pass`` assigns every waiting request to a group in each pass, as
-        Algorithm 3 is printed; by default, or with ``regroup=arrival``, a request keeps its first
+        Preble's code. ``regroup=pass`` assigns every waiting request to a group in each pass, as in
+        the printed Algorithm 3. By default, or with ``regroup=arrival``, a request keeps its first
         group.
         """
 

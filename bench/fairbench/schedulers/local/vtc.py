@@ -76,13 +76,13 @@ class VTC(FairScheduler):
         self.account.enter(request.client, view.clients())  # Alg. 2 lines 6-13
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        # line 18 of Alg. 2: while Q is not empty
+        # [VTC] Alg. 2 line 18: while the queue Q is not empty
         while waiting := view.clients():
             if not (yield view.oldest(self.account.least(waiting))):  # Alg. 2 lines 19-22
                 return
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        # line 25 of Alg. 2: remember the client that left the queue last
+        # [VTC] Alg. 2 line 25: remember the client that left the queue last
         self.account.picked(request.client)
         self.charging.admitted(request, extend_tokens, recompute)  # Alg. 2 line 23
 

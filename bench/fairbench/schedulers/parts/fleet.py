@@ -1,6 +1,6 @@
 """A router's live workers, their requests in flight, and the rotation between equal workers.
 
-A set of workers is the bits of an integer, so that set operations are fast for a thousand workers.
+Sets of workers are bits of integers, so that set operations are fast for a thousand workers.
 """
 
 from __future__ import annotations

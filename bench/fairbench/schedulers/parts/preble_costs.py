@@ -52,7 +52,7 @@ class EvictionCost:
 
 
 class Missed(NamedTuple):
-    """A number of prompt tokens, and the workers (bits) that have not cached this many tokens."""
+    """The number of a prompt's ``tokens`` that are not cached at the ``workers`` (bits)."""
 
     tokens: int
     workers: int

@@ -97,7 +97,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         self.prune(end)
 
     def pin(self, node: PrebleNode, worker: int) -> None:
-        """Send requests through ``node`` to ``worker`` while the node is cached and has hits."""
+        """Send requests that use ``node`` to ``worker`` while the node is cached and has hits."""
         node.home = worker
 
     def home(self, node: PrebleNode) -> int:

@@ -246,7 +246,7 @@ class Victims:
         return inf if left_s < self.slack.step_s else left_s - return_s
 
     def _return_s(self, tokens: int) -> float:
-        """Return the seconds that preempting a request costs, for copies or recomputation."""
+        """Return the seconds of copying or recomputation that the preemption of a request costs."""
         copied_s = self._copied_s(tokens)
         if self.always_swaps and copied_s < inf:
             return copied_s

@@ -253,7 +253,7 @@ class WorkerCredits:
             del credit[worker]
 
     def apply_remote(self, client: str, change: CreditChange) -> None:
-        """Apply a client's quanta and charges at other routers."""
+        """Apply a change of the client's credit that another router has reported."""
         assert self.shared is not None, "join_peers comes first"
         forgotten = self.shared.has_forgotten and client not in self.of
         credit, quantum = self.credit_of(client), self.quantum_of(client)
@@ -441,8 +441,8 @@ def dispatch_charging(
             (``SharedCharges``). With ``gpu-time``, the prompt's expected GPU time is charged at
             dispatch and corrected to the request's true GPU time at the end.
         ahead: Whether a client's mean output is charged at dispatch and corrected at the end. By
-            default, outputs are charged at the end (line 22), so a client's credit falls slowest at
-            the slowest worker.
+            default, outputs are charged at the end ([DLPM] Alg. 2 line 22), so a client's credit
+            falls slowest at the slowest worker.
     """
     if charge == GPU_TIME:
         return TimeDispatchCharging(extend_weight, output_weight, ahead=ahead)
