@@ -2,7 +2,7 @@
 
 If the KV pool is large, thousands of requests may run at once, and a fair queue order has no effect
 because no request waits. The right limit on the number of requests (``max_running_requests``)
-depends on their lengths, so the load cap limits their cost instead.
+depends on the requests' lengths, so the load cap limits the cost of all running requests.
 
 A decode step takes a fixed time for kernel launches and for reading the weights, and additional
 time for each request and each token of context. The cost of a batch, in tokens of context, is the
@@ -31,7 +31,7 @@ _MANY_REQUESTS, _MUCH_CONTEXT = 4_096, 1 << 20
 
 
 class StepUnits(NamedTuple):
-    """The costs of a decode step, in context tokens whose reading takes the same time."""
+    """The costs of a decode step, converted from seconds to numbers of context tokens."""
 
     # ``unit_tokens`` is the cost, in context tokens, of a step of an empty batch.
     unit_tokens: float
@@ -119,7 +119,7 @@ class LoadCap:
         self.finish = self._running.end_running
 
     def learn(self, units: StepUnits | None) -> None:
-        """Update the step costs, which the plugin in a real server measures as it runs."""
+        """Update the step costs, which the plugin in a real server measures during operation."""
         if units is None:
             return
         self._request_tokens = units.request_tokens

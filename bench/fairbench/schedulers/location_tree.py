@@ -48,8 +48,8 @@ class LocationTree(PrefixTree[L]):
 
     Workers are numbered from 0. A router marks the whole prompt of a request at its dispatch,
     before any cache holds the prompt ([DLPM] Alg. 2 line 18). A marked node may lie below a node
-    whose tokens were evicted; the request then computes the evicted tokens again. If a worker has
-    marked several nodes of a path, only the deepest of these nodes is used.
+    whose tokens were evicted, because a dispatched request will compute the evicted tokens again.
+    If a worker has marked several nodes of a path, only the deepest of these nodes is used.
     """
 
     def find(self, prompt: Prompt) -> WalkEnd[L]:

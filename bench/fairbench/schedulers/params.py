@@ -94,7 +94,7 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
 def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> None:
     """Raise UsageError unless every key of ``values`` is a parameter of the part ``owner``.
 
-    A stored experiment may contain a constant if its value is the fixed value.
+    A stored experiment may contain a constant with the constant's fixed value.
     """
     names = param_names(params_class)
     constants = [field for field in fields(params_class) if field.name not in names]

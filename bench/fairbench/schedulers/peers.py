@@ -163,7 +163,7 @@ class Heard:
         self._places.pop(origin, None)
 
     def newer(self, origin: str, totals: Totals) -> dict[str, dict[int, float]] | None:
-        """Return the new charges in a message, or None if the message is old or lacks changes."""
+        """Return a message's new charges, or None for an old message or after a lost message."""
         before = self.latest.get(origin, NOTHING)
         if not totals.since <= before.version < totals.version:
             return None
@@ -406,7 +406,7 @@ class SharedCounters:
         return self._counters.keys()
 
     def lifted(self, client: str, before: float) -> None:
-        """Record a lift of the client's counter, which was ``before`` before the lift."""
+        """Record that the policy has lifted the client's counter, starting from ``before``."""
         by = self.counter(client) - before
         if by > 0:
             self.raised[client] = self.raised.get(client, 0.0) + by

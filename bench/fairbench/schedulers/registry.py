@@ -169,7 +169,7 @@ def _with_plugins(group: str) -> Mapping[str, str]:
 
 
 def split_pair(scheduler: str) -> tuple[str, str]:
-    """Return the router and the local scheduler that a pair's name or ``router+local`` means.
+    """Return the router and the local scheduler of a pair's name or of ``router+local``.
 
     Raises UsageError if the name is not registered.
     """

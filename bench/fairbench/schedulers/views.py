@@ -155,7 +155,7 @@ class SortableQueue(WaitingView, Protocol):
     """The waiting queue of the simulated SGLang, which a scheduler may sort."""
 
     def batch(self) -> Iterable[Request]:
-        """Return the batch's requests, including those that have just finished."""
+        """Return the batch's requests, including requests that have just finished."""
 
     def matches(self) -> list[Waiting]:
         """Match all waiting requests against the prefix cache, in queue order."""

@@ -45,7 +45,7 @@ class Counters(Account):
             self.no_bound = "bounds no service difference in this form"
         # ``_left`` maps each tenant to its child node that left the queue last.
         self._left: dict[str, str] = {}
-        # ``_turn`` maps each node to the number of the request for which it was last chosen.
+        # ``_turn`` maps each node to the number of the request for which the node was last chosen.
         self._turn: dict[str, int] = {}
         self._picks = 0
 

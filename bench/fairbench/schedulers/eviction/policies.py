@@ -257,7 +257,7 @@ class QuotaLending(QuotaEviction):
 
 
 class Retention(EvictionPolicy):
-    """Retention of a session's cached tokens until its expected next call (Continuum).
+    """Retention of a session's cached tokens until the session's expected next call (Continuum).
 
     The expected gap between two calls is the mean gap between calls in the client's sessions. No
     tokens are kept for a session that has ended, or for a request without a session. If memory is

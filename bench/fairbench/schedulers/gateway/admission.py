@@ -91,7 +91,7 @@ class Estimator:
 
     - Before the first token, the worker prefills the new request and the q earlier requests, which
       take the mean prefill time each. If a worker is saturated or requests wait before the workers,
-      q + 1 running requests must also end. One of them is assumed to end every M d / r seconds.
+      q + 1 running requests must also end. In the estimate, a request ends every M d / r seconds.
     - The last token comes N - 1 decode steps after the first token; N is at most
       ``max_new_tokens``. For a client without finished requests, N is M. Before any request has
       finished, M is 1 token.
@@ -204,7 +204,7 @@ def _running_requests(load: WorkerLoad) -> int:
 
 
 def _waiting_requests(load: WorkerLoad) -> int:
-    """Return the number of waiting requests, including those sent since the last report."""
+    """Return the number of waiting requests, including requests sent since the last report."""
     return max(load.queued or 0, load.in_flight - _running_requests(load))
 
 
@@ -223,7 +223,7 @@ class AdmissionControl:
         self.params = params
         self._estimator = estimator
         self._held = RequestTotals()
-        # ``_demoted`` maps each demoted request to the end of its longest wait, in seconds.
+        # ``_demoted`` maps each demoted request to the time (s) at which its wait must end.
         self._demoted: dict[Request, float] = {}
         self._late_s: float | None = None
 

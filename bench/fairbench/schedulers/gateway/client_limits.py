@@ -127,8 +127,8 @@ class ClientLimits:
     """The limits that decide which requests of a client enter the gateway's queue.
 
     - A worker may have at most ``client_requests`` requests, with at most ``client_limit`` tokens
-      of context in total (``BatchCost``). For both parameters, ``auto`` means the engine's load
-      cap, and None means no limit.
+      of context in total (``BatchCost``). None means no limit, and ``client_limit=auto`` means the
+      engine's load cap.
     - Clients with requests divide the limits of all workers in proportion to their weights. A
       client without admitted requests may always send one request.
     - A worker may have requests that reserve ``client_memory`` tokens in total
@@ -160,7 +160,7 @@ class ClientLimits:
         self._lengths = OutputLengths()
         self._lines: dict[str, ClientLine] = {}
         self._under_way: dict[str, BatchCost] = {}
-        # ``_reserved`` counts tokens of KV memory, and ``_running`` counts requests, both by owner.
+        # ``_reserved`` counts each owner's tokens of KV memory, and ``_running`` its requests.
         self._reserved, self._running = HeldAmounts(), HeldAmounts()
         # ``_programs`` numbers the programs in the order of their first requests.
         self._programs = ProgramStates(count().__next__)

@@ -21,8 +21,8 @@ class DRR(SharePolicy):
     starves. Unless prices are corrected, the charges per weight of two waiting clients differ by
     less than a quantum plus the highest request price of each client. The price of a request
     (``PriceParams``) may differ from the work that the request causes. In a tree of tenants, the
-    children of each tenant take turns in the same way. InferGrid's "deficit round robin" is a
-    different rule, ``infergrid-drr``.
+    children of each tenant take turns. InferGrid's "deficit round robin" is a different rule,
+    ``infergrid-drr``.
     """
 
     name = "drr"

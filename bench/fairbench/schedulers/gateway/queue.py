@@ -580,7 +580,7 @@ class Gateway(HoldsRequests):
 
     @property
     def ahead(self) -> float:
-        """The largest lead in service over a client that waited at another router."""
+        """The largest lead of a served client over a client that waited at another router."""
         found = [queue.shared.ahead for queue in self._bands.values() if queue.shared is not None]
         return max(found, default=0.0)
 

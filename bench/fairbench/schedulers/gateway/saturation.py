@@ -85,10 +85,10 @@ class Concurrency(Detector):
 
     The rules follow llm-d's concurrency-detector (llm-d-router @3fdd2e6). A worker's unfinished
     requests (``by=requests``) or their prompt tokens (``by=tokens``) are divided by its capacity.
-    With ``by=larger`` (llm-d's ``hybrid``), the larger quotient is used. The cluster can take a
-    request while the mean quotient is below 1. The detector counts sent and finished requests
-    itself, so its counts are never delayed. The detector counts the whole prompt until the request
-    ends, while llm-d counts the uncached part until the first token. Unlike llm-d's router,
+    With ``by=larger`` (llm-d's ``hybrid``), the larger of both quotients is used. The cluster can
+    take a request while the mean quotient is below 1. The detector counts sent and finished
+    requests itself, so its counts are never delayed. The detector counts the whole prompt until the
+    request ends, while llm-d counts the uncached part until the first token. Unlike llm-d's router,
     fairbench's router sees all workers, including full workers.
     """
 
@@ -96,7 +96,7 @@ class Concurrency(Detector):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: a worker's capacity in ``requests`` and in ``tokens``; ``by`` selects one.
+        """Parameters: a worker's capacity in ``requests`` and ``tokens``; ``by`` selects the load.
 
         ``headroom`` is the number of requests beyond a full batch that may wait in a worker's own
         queue, 0 by default. A request in a worker's queue starts as soon as a running request ends.
@@ -110,7 +110,7 @@ class Concurrency(Detector):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._requests = params.requests + (params.headroom or 0)
-        # ``_under_way`` maps each request that was sent and has not finished to its worker.
+        # ``_under_way`` maps each sent and unfinished request to its worker.
         self._under_way: dict[Request, int | None] = {}
         self._loads: dict[int, _Load] = {}
 

@@ -228,7 +228,7 @@ class FinishBounds:
             del self._of_client[client], self._caps[client]
 
     def lower_bounds(self, client: str, works: Floats) -> Floats:
-        """Return a lower bound of a request's end, given its work ``works``, for each worker."""
+        """Return for each worker a lower bound of the end of a request with the work ``works``."""
         levels = works.copy()
         if at := self._of_client.get(client):
             levels[list(at)] += list(at.values())

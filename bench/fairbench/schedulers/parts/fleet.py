@@ -1,6 +1,6 @@
 """A router's live workers, their requests in flight, and the rotation between equal workers.
 
-Sets of workers are bits of integers, so that set operations are fast for a thousand workers.
+A set of workers is an integer with one bit per worker, which makes set operations fast.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ class EvictionCost:
 
     The cost of an evicted node is its prefill time times the fraction of requests that use it.
 
-    ``capacity_tokens`` is the size of a worker's KV pool in tokens; if it is 0 (unknown), evictions
-    cost nothing.
+    ``capacity_tokens`` is the size of a worker's KV pool in tokens; if the size is unknown (0),
+    evictions cost nothing.
     """
 
     def __init__(self, tree: PrebleTree, times: TimeModel, capacity_tokens: int) -> None:
@@ -172,7 +172,7 @@ class Autoscaler:
         self._sent.pop(request.request_id, None)
 
     def overloaded(self, end: PrebleNode, worker: int, now_s: float) -> PrebleNode | None:
-        """Return the prefix (key portion) of ``end`` if the GPU is overloaded with it, or None."""
+        """Return the key portion of the path to ``end`` if it is overloaded on the GPU, or None."""
         key = key_portion(end)
         halves = key.waits[worker].halves(now_s) if worker in key.waits else None
         if halves is None:

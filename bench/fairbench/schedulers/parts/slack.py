@@ -128,8 +128,8 @@ LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # limits on the prompt tokens in a step
 def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
     """Return the largest number of tokens in a step that keeps decoding requests in time.
 
-    The limit for a step is the lowest time per remaining token that a decoding request has until
-    its deadline. [Sarathi] uses the target time between tokens instead. Requests that will be late
+    A step may take the lowest time per remaining token that a decoding request has until its
+    deadline. [Sarathi] limits a step by the target time between tokens. Requests that will be late
     in any case are ignored. The time of a step is its prefill time plus its decode time.
     """
     costs = slack.costs
@@ -216,7 +216,7 @@ class Victims:
         tokens = one.held_tokens
         swap = self._copied_s(tokens) < inf and self._copied_s(tokens) == self._return_s(tokens)
         if swap:
-            # ``note_retraction``, which the engine calls before ``yield`` returns, reads the entry.
+            # The engine calls ``note_retraction``, which reads ``_swapped``, during the ``yield``.
             self._swapped.add(one.request)
             if (yield Preempt(one.request, swap=True)):
                 return True

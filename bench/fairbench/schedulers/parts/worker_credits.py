@@ -147,8 +147,8 @@ class WorkerCredits:
     Args:
         quantum: The quantum Q^w of a client of weight 1, in weighted tokens.
         fleet: The live workers.
-        tenants: Whether tenants have credits as well as clients. A client with tenants can then
-            only use workers at which the client and all its tenants have credit.
+        tenants: Whether tenants have credits as well as clients. If so, a request may only go to
+            workers at which its client and all tenants of the client have credit.
     """
 
     setup = Setup()

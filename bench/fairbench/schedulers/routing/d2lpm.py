@@ -50,10 +50,10 @@ class D2LPM(CreditExchange, PrefixRouter):
         ``outputs``. Prefix matches of fewer than ``min_match_tokens`` tokens are ignored, such as a
         system prompt that all clients share. With ``insert_on_finish``, a finished request's prompt
         and output are added to the prefix tree, so that the next turn of a conversation matches.
-        Algorithm 2 adds only prompts (line 18). ``tenants=tree`` keeps credits at every level of
-        ``org/team/user``. ``max_tree_nodes`` is the maximum size of the prefix tree in nodes, a
-        million by default. ``weights`` of clients override the experiment's weights. ``Filling``
-        describes ``fill_below``; None and 0 select Algorithm 2 as published.
+        Algorithm 2 of [DLPM] adds only prompts to the tree (line 18). ``tenants=tree`` keeps
+        credits at every level of ``org/team/user``. ``max_tree_nodes`` is the maximum size of the
+        prefix tree in nodes, a million by default. ``weights`` of clients override the experiment's
+        weights. ``Filling`` describes ``fill_below``; None and 0 select Algorithm 2 as published.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("extend_weight",)

@@ -104,7 +104,7 @@ class FairFinish(PrefixRouter):
         return [*(cost(*level) for level in levels), *([cost(0, others)] if others else [])]
 
     def _slack(self, matched_tokens: int) -> float:
-        """Return the slack (in tokens of prefill) by which another estimate must be lower."""
+        """Return the slack, in tokens of prefill, for a cached prefix of ``matched_tokens``."""
         if not matched_tokens:
             # The product of an infinite slack and 0 tokens would be NaN.
             return 0.0
