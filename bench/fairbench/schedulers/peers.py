@@ -362,7 +362,7 @@ class NotedCounters(dict[str, float]):
         return self[client]
 
     def set_heard(self, client: str, counter: float) -> None:
-        """Set a counter to include charges of other routers, without recording a change."""
+        """Set a counter, with other routers' charges, without recording the client as changed."""
         super().__setitem__(client, counter)
 
 

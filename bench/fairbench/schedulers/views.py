@@ -121,10 +121,10 @@ class WaitingView(Protocol):
         """Return all waiting requests, longest cached prefix first, in the order of SGLang's LPM.
 
         Requests with cached prefixes of equal length keep their previous order. SGLang's in-batch
-        deprioritisation puts a request last if its first 32 tokens equal those of an earlier
-        waiting request and at most 32 of its tokens are cached. With ``refresh=False``, requests
-        keep the order of the previous match, and new requests come last. Only schedulers that
-        declare ``cache_aware`` may call ``match_order``.
+        deprioritisation puts a request last if at most 32 of its tokens are cached and an earlier
+        waiting request begins with the same 32 tokens. With ``refresh=False``, requests keep the
+        order of the previous match, and new requests come last. Only schedulers that declare
+        ``cache_aware`` may call ``match_order``.
         """
 
     def matched_tokens(self, request: Request) -> int:
@@ -136,7 +136,7 @@ class Waiting(NamedTuple):
 
     ``tokens`` is the length of the prompt, including the outputs of a retracted request; ``cached``
     is the number of cached tokens, less than ``tokens``. ``duplicate`` is true if at most 32 tokens
-    are cached and the first 32 tokens equal those of an earlier request. ``waited_tokens`` is the
+    are cached and an earlier request begins with the same 32 tokens. ``waited_tokens`` is the
     number of prompt tokens of all requests that the engine has computed since this request entered
     the queue. ``entered`` is the serial number of the request's entry into the queue. ``node`` is
     the node of the prefix tree at which the match ends.

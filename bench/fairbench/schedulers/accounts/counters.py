@@ -146,6 +146,6 @@ class Counters(Account):
         return self.of
 
     def replace(self, kept: dict[str, float]) -> None:
-        """Replace the counters by the counters in ``kept``, which several routers may share."""
+        """Keep the counters in the mapping ``kept``, which several routers may share."""
         self.of = kept
         self.decoded = UnbookedTokens(kept, self._output_weight)

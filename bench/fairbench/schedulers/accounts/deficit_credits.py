@@ -17,7 +17,7 @@ from fairbench.tenants import ROOT, Tenants
 if TYPE_CHECKING:
     from fairbench.schedulers.peers import CreditChange, SharedCredit
 
-# the key of charges that a server's ranks share, used in place of a worker's number
+# key, in place of a worker's number, of the charges that a server's ranks share
 HERE = 0
 # upper bound on the rounding error of a credit that is 0, in weighted tokens
 ROUNDING = 1e-6

@@ -2,8 +2,8 @@
 
 A gateway's queue cannot protect clients from requests that are already in an engine. In the engine,
 many long prompts of one client delay other clients in the tokenizer, which works in order of
-arrival, and make every decode step slower. The limits in this module make a client's excess
-requests wait before the gateway's queue.
+arrival, and make every decode step slower. The limits in this module let a client's excess requests
+wait outside the gateway's queue.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class DLPM(FairScheduler):
         return self.credits.balances()
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        self.credits.begin_request(request.client)  # Alg. 1 line 12
+        self.credits.begin_request(request.client)  # [DLPM] Alg. 1 line 12
 
     def on_finish(self, request: Request) -> None:
         self.charging.finished(request)
@@ -98,18 +98,18 @@ class DLPM(FairScheduler):
     def select(self, view: WaitingView, now_s: float) -> Selection:
         turns = self._turns(view)
         progressed, refresh = True, True
-        while progressed and len(view):  # Alg. 1 line 17
-            scan = self._scan(view, now_s, refresh)  # Alg. 1 line 16
+        while progressed and len(view):  # [DLPM] Alg. 1 line 17
+            scan = self._scan(view, now_s, refresh)  # [DLPM] Alg. 1 line 16
             progressed = refresh = False
-            for request in scan:  # Alg. 1 line 18
-                client = request.client  # Alg. 1 line 19
-                if not self.credits.in_credit(client):  # Alg. 1 line 20
+            for request in scan:  # [DLPM] Alg. 1 line 18
+                client = request.client  # [DLPM] Alg. 1 line 19
+                if not self.credits.in_credit(client):  # [DLPM] Alg. 1 line 20
                     turns.check_refill(client, scan)
                     if turns.over:
                         return
-                    if not self.credits.in_credit(client):  # line 21 of Alg. 1 tests q_i > 0
+                    if not self.credits.in_credit(client):  # [DLPM] Alg. 1 line 21 tests q_i > 0
                         continue
-                # The ``yield`` is line 21 of Alg. 1 (CANADD); the engine executes lines 22 and 24.
+                # [DLPM] Alg. 1: ``yield`` is CANADD (line 21), and the engine executes lines 22 and 24.
                 if (yield request):
                     progressed = True
                 elif turns.ends_without_room(client):

@@ -24,10 +24,10 @@ class EDF(LocalScheduler):
 
     Requests are ordered by the latest time of the next token with which all deadlines can be met at
     the batch's present pace (``Slack.due_s``). A request is late if the predicted prefill of its
-    whole prompt would end after this time. Late requests go last, because their
-    admission would only make other requests late. Requests that have waited for ``aging_s`` seconds
-    go first, in order of arrival, so no request starves. The pass stops at the first request that
-    does not fit, so that later requests do not take the memory that becomes free.
+    whole prompt would end after this time. Late requests go last, because their admission would
+    only make other requests late. Requests that have waited for ``aging_s`` seconds go first, in
+    order of arrival, so no request starves. The pass stops at the first request that does not fit,
+    so that later requests do not take the memory that becomes free.
 
     A request that does not fit preempts running requests if it would otherwise be late within
     ``rescue_s`` seconds (``Victims``). When memory runs out, the engine also retracts requests in
@@ -48,10 +48,10 @@ class EDF(LocalScheduler):
         is inf, a request that does not fit preempts at once.
 
         ``preempt`` selects how preempted requests get their KV cache back: ``recompute``, ``swap``
-        (copies from CPU memory, or recomputation if CPU memory has no room), or ``quicker`` (the
-        faster of the two). With ``preempt=no``, EDF preempts no request. In engines whose steps mix
-        prompts and outputs, ``chunks`` limits the prompt tokens of a step so that running requests
-        stay in time (``chunk_budget``).
+        or ``quicker`` (the faster way). ``swap`` copies the cache from CPU memory, or recomputes
+        the cache if CPU memory has no room. With ``preempt=no``, EDF preempts no request. In
+        engines whose steps mix prompts and outputs, ``chunks`` limits the prompt tokens of a step
+        so that running requests stay in time (``chunk_budget``).
         """
 
         default_s: Positive = 30.0

@@ -73,18 +73,18 @@ class VTC(FairScheduler):
         self.shares_counters = params.tenants is None
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        self.account.enter(request.client, view.clients())  # Alg. 2 lines 6-13
+        self.account.enter(request.client, view.clients())  # [VTC] Alg. 2 lines 6-13
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         # [VTC] Alg. 2 line 18: while the queue Q is not empty
         while waiting := view.clients():
-            if not (yield view.oldest(self.account.least(waiting))):  # Alg. 2 lines 19-22
+            if not (yield view.oldest(self.account.least(waiting))):  # [VTC] Alg. 2 lines 19-22
                 return
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         # [VTC] Alg. 2 line 25: remember the client that left the queue last
         self.account.picked(request.client)
-        self.charging.admitted(request, extend_tokens, recompute)  # Alg. 2 line 23
+        self.charging.admitted(request, extend_tokens, recompute)  # [VTC] Alg. 2 line 23
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         self.charging.retracted(request)
