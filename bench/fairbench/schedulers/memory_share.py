@@ -9,8 +9,8 @@ also decides which requests may be admitted.
   run one request, even if the request exceeds the share.
 - A request above the share of its client *borrows* memory. A borrowing request may be admitted only
   if no other client waits with a request within its share. A borrowing request must also fit into
-  the free memory and the cached tokens above the clients' shares, so that no cached token within a
-  client's share is evicted.
+  the free memory and the cached tokens above the clients' shares. No cached token within a client's
+  share is evicted.
 
 Requests that may not be admitted now are hidden from the local scheduler. The eviction policy
 defines the shares. Output tokens are not counted at admission, because output lengths are not known

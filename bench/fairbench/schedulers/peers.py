@@ -247,8 +247,8 @@ class SharedCredit:
     """The clients' credits: quanta times rounds of refills, minus charges and waived credit.
 
     Waived credit is positive credit that an idle client has lost. If two routers grant the same
-    round or waive the same credit, the change counts once, because a receiver keeps the highest sum
-    of rounds and the highest sum of waived credit.
+    round or waive the same credit, the change counts once. A receiver keeps the highest sum of
+    rounds and the highest sum of waived credit.
     """
 
     def __init__(self) -> None:
@@ -430,8 +430,8 @@ class SharedCounters:
                 self.raised[client] = self.raised.get(client, 0.0) + more
                 self._counters[client] = self.counter(client) + more
         if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
-            # A client that arrives at an empty queue is lifted to the counter of ``last_left``, so
-            # it does not catch up on all service of the other router's clients.
+            # A client that arrives at an empty queue is lifted to the counter of ``last_left``.
+            # Without a lift, the client would catch up on the service of other routers' clients.
             self._account.last_left = min(served, key=self.counter)
         for client in waiting:
             self._counters.set_heard(client, self.counter(client))

@@ -1,9 +1,9 @@
 """Limits on the requests and tokens that each client may have at the workers at a time.
 
-A gateway's queue cannot protect clients from requests that are already in an engine. In the engine,
-many long prompts of one client delay other clients in the tokenizer, which works in order of
-arrival, and make every decode step slower. The limits in this module let a client's excess requests
-wait outside the gateway's queue.
+A gateway's queue cannot protect clients from requests that are already in an engine. Many long
+prompts of one client delay other clients in the engine's tokenizer, which works in order of
+arrival. Long prompts also make every decode step slower. The limits in this module let a client's
+excess requests wait outside the gateway's queue.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class DLPM(FairScheduler):
     ``select`` implements lines 16 to 22 of Algorithm 1, ``Turns`` implements CHECKREFILL (lines 3
     to 8), and ``Prices`` has the charges (lines 23 and 26). Clients get a quantum when no waiting
     client has positive credit. Algorithm 1, as printed, does not end in two cases. ``select``
-    therefore ends after a pass over the whole queue without an admission (line 17), and repeats
-    refills that leave all clients in debt in a single step (line 7).
+    therefore ends after a pass over the whole queue without an admission (line 17). Refills that
+    leave all clients in debt are repeated in a single step (line 7).
     """
 
     name = "dlpm"
@@ -109,7 +109,7 @@ class DLPM(FairScheduler):
                         return
                     if not self.credits.in_credit(client):  # [DLPM] Alg. 1 line 21 tests q_i > 0
                         continue
-                # [DLPM] Alg. 1: ``yield`` is CANADD (line 21), and the engine executes lines 22 and 24.
+                # [DLPM] Alg. 1: ``yield`` is CANADD (line 21); the engine executes lines 22 and 24.
                 if (yield request):
                     progressed = True
                 elif turns.ends_without_room(client):

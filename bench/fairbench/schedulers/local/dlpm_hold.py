@@ -25,10 +25,10 @@ class HoldingDLPM(DLPM):
     DLPM grants quanta as soon as no *waiting* client has positive credit. A client that sends one
     call at a time rarely has a waiting request. Under DLPM, other clients get quanta again and
     again and fill the batch while this client still has credit. ``HoldingDLPM`` lets requests wait
-    if no waiting client has positive credit, a running client without waiting requests has positive
-    credit, and the batch is large enough to be efficient. No request waits forever, because running
-    requests spend credit or finish. DLPM's bound holds, because quanta are granted later than by
-    DLPM, but always to all waiting clients together.
+    if only running clients without waiting requests have positive credit, and if the batch is large
+    enough to be efficient. No request waits forever, because running requests spend credit or
+    finish. DLPM's bound holds, because quanta are granted later than by DLPM, but always to all
+    waiting clients together.
     """
 
     name = "dlpm-hold"

@@ -143,10 +143,10 @@ class Autoscaler:
 
     A prefix is identified by its key portion: the deepest node of a path that is longer than all
     nodes above it together ([Preble] §A). A prefix is overloaded on a GPU if its mean queueing time
-    has grown by at least ``factor`` from the older to the newer half of the window, as in Preble's
-    code. The mean in the newer half must also exceed the time to compute the prefix, because a copy
-    would otherwise cost more than it saves. The queueing time is the time to the first token minus
-    the prefill time that was estimated at dispatch.
+    grows by a factor of at least ``factor`` between the halves of the window, as in Preble's code.
+    The mean in the newer half must also exceed the time to compute the prefix, because a copy would
+    otherwise cost more than it saves. The queueing time is the time to the first token minus the
+    prefill time that was estimated at dispatch.
     """
 
     def __init__(self, factor: float, window_s: float, times: TimeModel) -> None:

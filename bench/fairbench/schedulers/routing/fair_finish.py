@@ -27,12 +27,12 @@ NOBODY = Holders(0, 0)
 class FairFinish(PrefixRouter):
     """A router that compares the estimated ends of a request at all workers.
 
-    The estimate for a worker adds three amounts (``WorkerBacklog.finish_of_more``): the request's
-    work, the backlog of the request's client at the worker, and the work of other clients that fair
-    sharing serves first. Among the workers with the longest cached prefix, the router chooses the
-    worker with the lowest estimate. A worker with a shorter prefix is chosen only if its estimate
-    is lower by more than a slack. The slack is a multiple of the prefix's prefill time, so a cached
-    document attracts requests, but a short system prompt does not. Ties rotate. A request's work
+    The estimate for a worker (``WorkerBacklog.finish_of_more``) is the sum of the request's work,
+    its client's backlog at the worker, and the work of other clients that fair sharing serves
+    first. Among the workers with the longest cached prefix, the router chooses the worker with the
+    lowest estimate. A worker with a shorter prefix is chosen only if its estimate is lower by more
+    than a slack. The slack is a multiple of the prefix's prefill time, so a cached document
+    attracts requests, but a short system prompt does not. Ties rotate. A request's work
     (``RequestWork``) includes its expected output, which is the mean output of its client's
     finished requests. No bound on service gaps is proved for the whole cluster, but the bounds of
     the workers' local schedulers hold at each worker. In a large fleet, only a few workers are

@@ -21,13 +21,13 @@ class PrebleE2(PrefixRouter):
 
     A request with more cached than uncached tokens exploits: it goes to the cheapest GPU that has
     the longest cached prefix of the request. A request with at most half of its tokens cached
-    explores: it goes to a GPU with an unusually high share of decoding or, if there is none, to the
-    cheapest GPU. A GPU's cost is the sum of its load in the window (L), the recomputation of
-    evicted tokens (M) and the prefill of uncached tokens (P). If an exploiting request's GPU is the
-    most loaded GPU, with more than ``rebalance_threshold`` times the lowest load, the request goes
-    to the least loaded GPU. If the queueing time of a prefix on a GPU keeps growing, an exploiting
-    request goes to the least loaded GPU without the prefix, which computes a copy. Half of the load
-    of longer prompts with the prefix moves to the same GPU. Ties rotate.
+    explores. An exploring request goes to a GPU with an unusually high share of decoding or, if
+    there is none, to the cheapest GPU. A GPU's cost is the sum of its load in the window (L), the
+    recomputation of evicted tokens (M) and the prefill of uncached tokens (P). If an exploiting
+    request's GPU is the most loaded GPU, with more than ``rebalance_threshold`` times the lowest
+    load, the request goes to the least loaded GPU. If the queueing time of a prefix on a GPU keeps
+    growing, an exploiting request goes to the least loaded GPU without the prefix, which computes a
+    copy. Half of the load of longer prompts with the prefix moves to the same GPU. Ties rotate.
     """
 
     name = "preble-e2"
