@@ -118,8 +118,8 @@ def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cel
     """Divide the run into cells, each with about the same number of log rows that end in it.
 
     There are at most as many cells as an average client has log rows, so that a table of cells and
-    clients is no larger than the log. With more than ``FEW`` clients, the number of cells is at most
-    four times the square root of the number of rows.
+    clients is no larger than the log. With more than ``FEW`` clients, the number of cells is also
+    limited to four times the square root of the number of rows.
     """
     clients, rows = len(facts.clients), len(log)
     most = MANY_CELLS if clients <= FEW else 4 * isqrt(rows)

@@ -58,7 +58,7 @@ class FiledService:
         return self.rows
 
     def parts(self) -> Iterator[Service]:
-        """Yield all rows in order, in the parts that a log in memory would have."""
+        """Yield all rows in order, in the same parts as a log that is in memory."""
         for first, after in pairwise(part_bounds(self._column("start_s", 0, self.rows))):
             yield self.between(first, after)
 
@@ -220,7 +220,7 @@ class RunResult:
 
     - ``complete`` is false if the run was interrupted.
     - ``memory`` is the table of the clients that hold KV memory; None if the run did not record it.
-    - ``about`` holds further facts that the manifest stores.
+    - ``about`` holds further facts about the run, which its manifest stores.
     """
 
     requests: dict[str, Any]
