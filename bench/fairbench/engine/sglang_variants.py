@@ -59,10 +59,10 @@ class OlderSGLangReplica(SGLangReplica):
 class MixedSGLangReplica(SGLangReplica):
     """A replica with mixed chunks, which decodes in iterations that compute prompts.
 
-    Each running request takes one token of the pass's budgets and memory. If the chunks leave no
-    memory for decoding, the running requests wait until the iteration ends. A mixed iteration takes
-    the time ``TimingProfile.step_ps``, like a step of vLLM. The additional time of SGLang's decode
-    kernel for the longest context is not modelled.
+    Each running request takes one token of an admission pass's budgets and memory. If the chunks
+    leave no memory for decoding, the running requests wait until the iteration ends. A mixed
+    iteration takes the time ``TimingProfile.step_ps``, like a step of vLLM. The additional time of
+    SGLang's decode kernel for the longest context is not modelled.
     """
 
     __slots__ = ("_context_tokens_mixed", "_mixes", "_saved_mixed_ps")
@@ -82,7 +82,7 @@ class MixedSGLangReplica(SGLangReplica):
             return super()._chunks_ps()
         context = self._context_tokens_mixed = batch.context_tokens
         saved_ps = self._saved_mixed_ps = self._saved_beside_prompts_ps()
-        self.waiting.computed_tokens += size  # SGLang also counts decoded tokens here
+        self.waiting.computed_tokens += size  # SGLang counts decoded tokens as computed, too
         return self._profile.step_ps(self._computed, size, context) - saved_ps
 
     def _saved_beside_prompts_ps(self) -> int:
@@ -123,7 +123,7 @@ class MixedSGLangReplica(SGLangReplica):
             if prefill.last:
                 self._produce_first(prefill.sequence)
                 joined.append(prefill.sequence)
-        # SGLang puts the running requests after the requests whose prompts were computed.
+        # SGLang puts requests whose prompts were just computed before the running requests.
         batch.rearrange([*joined, *decoding])
         self._end_iteration()
 
