@@ -258,8 +258,8 @@ class DecodeRun:
         span, first, growth = time_ps - self.start_ps, self.first_ps, self.growth_ps
         if span <= first:
             return 0, self.start_ps
-        # The first n steps take growth/2 n^2 + (first - growth/2) n picoseconds. The guess solves
-        # this formula for n, and the two loops below correct rounding errors of the square root.
+        # The first n steps take growth/2 n^2 + (first - growth/2) n picoseconds. The guess is the n
+        # for which this is the span, and the two loops below correct rounding errors of the guess.
         if growth:
             twice = float(2 * first - growth)
             guess = int((sqrt(twice * twice + 8.0 * growth * span) - twice) / (2 * growth))

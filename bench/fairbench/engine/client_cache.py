@@ -233,7 +233,7 @@ class Claims(Generic[N]):
     """Clients' claims on the nodes of a cache; ``policy`` decides which claim ends next.
 
     ``others`` is the name of a client that the policy does not know, or None. When memory is short,
-    the cached tokens of this client are evicted first.
+    the cached tokens of the client ``others`` are evicted first.
     """
 
     def __init__(
@@ -316,8 +316,8 @@ class Claims(Generic[N]):
             and self.residency.held(queue) + wanted.get(queue, 0) <= self.by_client.entitled(queue)
         )
         holders = len(leaf.holders)
-        # After each claim, the policy may choose another client, so each claim that is ended
-        # contains as few tokens of the leaf as possible.
+        # After each claim, the policy may choose another client. Therefore, each call ends a claim
+        # on as few tokens of the leaf as possible.
         tokens = self._end(leaf, queue, by)
         if protected:
             self.audit.lost_tokens += tokens / holders
@@ -329,7 +329,7 @@ class Claims(Generic[N]):
         The assumption is P_i + n_i <= S_i for every client i: the tokens P_i in use and the
         requested tokens n_i (``wanted``) fit into the client's share S_i. Under this assumption, no
         client at or below its share loses a token to another client. The page
-        docs/appendix/theory.md has the proof.
+        docs/appendix/theory.md has the proof of this theorem.
         """
         if self.by_client is None:
             return
@@ -352,8 +352,8 @@ class Claims(Generic[N]):
     def _end(self, leaf: N, queue: str, by: str | None, short: int = 0) -> int:
         """Drop a leaf's spare copy, end a client's claim on the leaf, or evict the leaf.
 
-        A spare copy (a second, unused copy) is dropped first. If there is none, a claim ends under
-        a ``ClientEviction``; any other policy evicts the leaf. Return the number of dropped tokens.
+        A spare copy (a second, unused copy) is dropped first. A leaf without a spare copy loses a
+        claim (``ClientEviction``) or is evicted. Return the number of dropped tokens.
         """
         memory = self._memory
         memory.cut(leaf, short)

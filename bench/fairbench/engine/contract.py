@@ -159,7 +159,7 @@ class EngineCode(Protocol):
 class EngineContract(Protocol):
     """The parameters of a simulated engine for a GPU and a model.
 
-    An experiment's settings and a timing profile determine these parameters.
+    An experiment's settings and a timing profile determine the parameters of an engine.
     """
 
     pool_tokens: int

@@ -257,8 +257,8 @@ def _take_over(sequence: Sequence, copy: Sequence) -> None:
 class DecodeRoom(NoCap):
     """A load cap that admits a request to prefill only if a decode worker has memory for it.
 
-    The prefill engine's copy of a request has only one output token, so memory is computed from the
-    original. ``whole`` maps the id of each request that is not admitted yet to the original.
+    The engine's copy of a request outputs one token, so the original request tells how much memory
+    is needed. ``whole`` maps ids of requests that are not admitted yet to their original sequences.
     """
 
     def __init__(self, decodes: list[DecodeWorker]) -> None:
@@ -526,7 +526,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         return 1 if returns or self.limits.step_by_step else 2**62
 
     def _extra_ps(self) -> int:
-        """Return the time (ps) of a decode step that the timing profile's formula omits."""
+        """Return the part (ps) of a decode step's time that the timing profile omits."""
         return 0
 
     def _recompute(self) -> bool:
@@ -607,7 +607,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         """Return a retracted sequence to the batch after memory was reserved for it."""
 
 
-# Up to this limit on running requests, SGLang reserves memory for twice as many requests more.
+# Up to this limit on running requests, SGLang lets three times as many requests have memory.
 FEW_RUNNING = 32
 
 

@@ -204,7 +204,7 @@ class KVCache(PrefixTree[KVNode]):
         """Record that the request uses the path to ``node``."""
 
     def retain(self, node: KVNode, request: Request) -> None:
-        """Record that the request has finished and ended at ``node``."""
+        """Record that a request has finished, and that its tokens end at ``node``."""
 
     def evict(self, tokens: int, requests: Mapping[str, int] | None = None) -> None:
         """Evict whole unlocked leaves until ``tokens`` tokens have been freed.
@@ -376,7 +376,7 @@ class KVCache(PrefixTree[KVNode]):
         """Match the given waiting requests with the cache again.
 
         A refresh counts as a use of the cached prefix of every waiting request, even of a request
-        that is not matched. ``_refreshed`` computes these uses on demand.
+        that is not matched again. The method ``_refreshed`` computes when such a use happened.
         """
         self._stamp += 1
         self.refresh_stamp = self._stamp

@@ -64,7 +64,7 @@ class FitTest:
     The pool must be large enough for the remaining batch whenever a request finishes. Requests are
     sorted by remaining outputs, the longest first. For every k, (remaining output of request k) * k
     + (sum of the first k current lengths) must be less than the pool size in tokens. The last
-    output token of a request needs no memory. The test assumes that a new request is prefilled.
+    output token of a request needs no memory. A new request is treated as if it were prefilled.
     """
 
     def __init__(self, batch: RunningBatch, limits: LightLLMLimits) -> None:

@@ -34,8 +34,8 @@ class FrontendQueue:
     """A model of the engine's process that serves HTTP and tokenizes prompts.
 
     Requests are processed one at a time in order of arrival. While the process works on a request,
-    the next request and first tokens of outputs wait. The model delays requests, not outputs, by
-    the delay of outputs on their way to the client, which has the same effect on latencies.
+    the next request and first tokens of outputs wait. The delay of an output on its way to the
+    client is modelled as a delay of the request, which has the same effect on latencies.
     """
 
     def __init__(
@@ -222,8 +222,8 @@ class EngineLoop(ABC, Generic[N]):
             view = self.share.begin(self.waiting, pending)
             if not view.clients():
                 return
-            # In ``select``, a scheduler may apply delayed charges only for the clients in its view;
-            # the call of ``balances`` makes it apply the delayed charges of all clients.
+            # ``select`` may apply delayed charges only for the clients in the scheduler's view. The
+            # call of ``balances`` makes the scheduler apply the delayed charges of all clients.
             self.scheduler.balances()
         now_s = self._clock.now_ps / PS_PER_S
         drive(self.scheduler.select(view, now_s), try_admit, preempt)
@@ -421,7 +421,7 @@ class EngineLoop(ABC, Generic[N]):
         if delay_ps := self._delay_ps():
             self._end_stretch()
             start_ps += delay_ps
-        # Decode steps end at the next scheduling pass, which blocks the worker.
+        # The series of decode steps ends at the next scheduling pass, which blocks the worker.
         if self.scheduler.pass_s is not None:
             steps = min(steps, self._passed + self.scheduler.steps_per_pass - batch.steps)
         size, context = batch.size, batch.context_tokens

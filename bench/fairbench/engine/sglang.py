@@ -214,7 +214,7 @@ class SGLangReplica(EngineLoop[KVNode]):
             held = cache.capacity - cache.free - cache.evictable + size
             saved_ps = self._profile.saved_ps(max(0, batch.context_tokens - held))
         if self._has_tail:
-            # Long sequences lengthen a step, by their lengths at the time they joined the batch.
+            # A step takes longer by a time that depends on the sequences' lengths when they joined.
             lengths = [one.request.input_tokens + one.produced for one in batch.sequences]
             saved_ps -= self._profile.tail_ps(lengths)
         self._start_run(steps, saved_ps)
@@ -467,7 +467,7 @@ class Admission:
             limit = min(self._chunk_left, memory)
         if limit <= 0:
             # With mixed chunks, decoding may leave no budget or memory for the prompt, which makes
-            # SGLang's server fail. In the simulator, such a prompt waits until fewer requests run.
+            # SGLang's server fail. In the simulator, a prompt without budget or memory waits.
             self.chunked = sequence
             return
         left = sequence.total - sequence.filled

@@ -376,10 +376,10 @@ class BlockCache(BlockTree):
         self._end = RunCopy(self.root, set())
         self._end.before = self._end.after = self._end
         # ``_row`` describes adjacent evicted blocks that are not reported yet: their prompt, and
-        # the position in tokens at which they end. The blocks hold ``_row_tokens`` tokens.
+        # the position at which they end. ``_row_tokens`` is the number of their tokens.
         self._row: tuple[Prompt, int] = ((), 0)
         self._row_tokens = 0
-        # ``_above`` is the parent node of the last evicted blocks, whose report it may extend.
+        # If ``_above``, the parent of the evicted blocks, is evicted next, it joins their report.
         self._above: BlockNode | None = None
 
     # Memory in tokens
@@ -432,7 +432,7 @@ class BlockCache(BlockTree):
         """Record that the request uses the path to ``node``."""
 
     def retain(self, node: BlockNode, request: Request) -> None:
-        """Record that the request has finished and ended at ``node``."""
+        """Record that a request has finished, and that its tokens end at ``node``."""
 
     def take_blocks(self, count: int, owner: object = None) -> None:
         """Take ``count`` free blocks for ``owner``, blank blocks first.
@@ -695,7 +695,7 @@ class ClientBlockCache(BlockCache):
         return bool(node.waiters)
 
     def end_use(self, node: ClaimedRun) -> None:
-        """Do nothing, because a request returns a block before the blocks of its prefix."""
+        """Do nothing, because a request returns its last blocks first, and parents afterwards."""
 
     def cut(self, node: ClaimedRun, tokens: int) -> None:
         """Split a node so that ``node`` keeps about its last ``tokens`` tokens."""

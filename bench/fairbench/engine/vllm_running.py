@@ -114,7 +114,7 @@ class BlockTables:
             self._store(sequence, self._tables[sequence], 1)
 
     def store_full(self, sequence: Sequence, tokens: int | None = None) -> None:
-        """Cache the full blocks of the first ``tokens`` tokens, or all blocks but the last."""
+        """Cache the full blocks of the first ``tokens`` tokens; for None, all but the last block."""
         table = self._tables[sequence]
         full = table.blocks - 1 if tokens is None else tokens // self._size
         more = full - table.node.depth // self._size
@@ -208,7 +208,7 @@ class BlockPhases:
         return len(self._groups[step % self._size])
 
     def steps_within(self, step: int, blocks: int, most: int) -> int:
-        """Return for how many steps (at most ``most``) from ``step`` on the blocks suffice."""
+        """Return the number of steps, at most ``most``, for which ``blocks`` blocks suffice."""
         each_round = len(self._phase)
         if not each_round:
             return most
@@ -252,8 +252,8 @@ class RunningList:
     of every budget. With ``long_prefill_token_threshold``, any sequence may be prefilling.
     ``batch`` contains the decoding sequences.
 
-    With asynchronous scheduling, ``batch`` is in the state after the running step. This step gives
-    each sequence in ``pending`` a token, and each sequence in ``ending`` its last token.
+    With asynchronous scheduling, ``batch`` is in the state after the running step. The running step
+    gives each sequence in ``pending`` a token, and each sequence in ``ending`` its last token.
     """
 
     def __init__(self, cache: BlockCache, limits: VLLMLimits, index: dict[str, int]) -> None:

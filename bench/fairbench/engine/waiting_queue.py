@@ -1,8 +1,8 @@
 """The waiting queue of a replica, which is kept sorted by cached prefixes.
 
-The cost is proportional to the number of changes, because SGLang's stable sort moves only requests
-whose match has changed in length. Tests compare the queue's order with the order of the slower
-``ListView``.
+The cost of sorting is proportional to the number of changes, because SGLang's stable sort moves
+only requests whose cached prefix has changed in length. Tests compare the queue's order with the
+order of the slower ``ListView``.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ class MatchScan(ListScan):
         self._heads = ordered.heads()
         # ``_head`` is the first request (with its position) of the next client in ``_heads``.
         self._head = next(self._heads, None)
-        # ``_merge`` is a heap that merges the requests of clients. An entry has the position of a
-        # client's next request, the client, and an iterator over the client's later requests.
+        # ``_merge`` is a heap that merges the requests of clients. Its entries have the position of
+        # a client's next request, the client, and an iterator over the client's later requests.
         self._merge: list[tuple[Order, str, Iterator[Order]]] = []
         self._held: dict[str, None] = {}
         self._at: Order | None = None

@@ -115,8 +115,8 @@ class Piecewise:
 def lengths_by(client: Ints, start_s: Floats, end_s: Floats, clients: int, times: Floats) -> Floats:
     """Return, for each client and time, the total length of the client's intervals before the time.
 
-    ``client``, ``start_s`` and ``end_s`` have the shape (n_intervals,), and ``times`` ascends. An
-    interval that ends before its start is empty. The result has the shape (n_clients, n_times).
+    ``client``, ``start_s`` and ``end_s`` have the shape (n_intervals,); ``times`` is sorted. If an
+    interval ends before its start, its length is 0. The result has the shape (n_clients, n_times).
     """
     sums = Piecewise(clients, times)
     over_s = np.maximum(start_s, end_s)

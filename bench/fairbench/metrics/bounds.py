@@ -22,7 +22,7 @@ class Instants:
 
     ``queue`` and ``at_s`` have one element for each event. Because many rows of a log have equal
     times, the methods take only the distinct times, and ``stretch`` has the index of each row's
-    time. The look-up of rows is fastest if they are sorted by queue.
+    time. Rows are looked up fastest if they are sorted by queue.
     """
 
     def __init__(self, queue: Ints, at_s: Floats) -> None:
@@ -160,8 +160,8 @@ def largest_remaining_output(requests: Requests, log: ServiceRows, facts: Facts)
     """Return the most output tokens that a client's requests on one worker still had to produce.
 
     The remaining output is measured just after each admission. The remaining output of a request,
-    even of a retracted one, is the number of tokens that it really produced later. The sum over
-    requests can exceed the KV pool if memory is over-committed.
+    even of a retracted one, is the number of tokens that it really produced later. The sum of
+    remaining outputs can exceed the KV pool's size if memory is over-committed.
     """
     clients = len(facts.clients)
     here = requests.take(~np.isnan(requests.admitted_s))

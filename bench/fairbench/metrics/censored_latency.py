@@ -81,7 +81,7 @@ class Ranked:
         owner = np.concatenate([np.repeat(every, count) for count in counts])
         values = np.concatenate([np.empty(0), *known, *bounds, np.full(sum(refused), np.inf)])
         unknown = np.repeat([False, True, False], [sum(count) for count in counts])
-        # After an equal known latency come lower bounds, because they stand for longer latencies.
+        # Lower bounds come after an equal known latency, because they stand for longer latencies.
         order = np.lexsort((unknown, values, owner))
         self._least, self._unknown = values[order], unknown[order]
         self._most = self._least
@@ -109,8 +109,8 @@ class Ranked:
 def percentile(sample: Sample, percent: float) -> Percentile:
     """Return the percentile by linear interpolation between order statistics, as numpy does.
 
-    The percentile is exact if the censored latencies cannot change it. If they can, the function
-    returns the percentile's largest lower bound.
+    The percentile is exact if the censored latencies cannot change it. If censored latencies can
+    change the percentile, the function returns its largest lower bound.
     """
     return Ranked([sample]).percentiles(percent)[0]
 

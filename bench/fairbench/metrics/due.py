@@ -189,7 +189,7 @@ def ratio_or_inf(amount: Floats, of: Floats | float) -> Floats:
 def _never_made(
     calls: CallDelays, programs: Programs, owner: Ints, unsent: Floats, facts: Facts
 ) -> Iterator[tuple[Ints, Unmade]]:
-    """Yield, for each client, the rows of programs with unsent calls, and their ``Unmade``."""
+    """Yield, for each client, the programs (rows) with unsent calls, and their unsent demand."""
     known = owner < len(programs)
     owner = owner[known]
     held_s = np.zeros(len(programs))
@@ -284,9 +284,9 @@ def shortfalls(
 ) -> Shortfalls:
     """Return the shortfall of each client before each of the ascending ``times`` (seconds).
 
-    The result equals the results of ``shortfall`` for each time, but costs only O(calls log times),
-    plus O(times) for each program that the end of the run cut off. The function ``served``
-    estimates how long calls take without delays.
+    The function returns the results of ``shortfall`` for each time, but its cost is only O(calls
+    log times), plus O(times) for each program that the end of the run cut off. The function
+    ``served`` estimates how long calls take without delays.
     """
     calls, unmade = calls_of(requests, programs, facts, served)
     refused = requests.status == REFUSED

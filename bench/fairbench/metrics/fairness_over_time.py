@@ -1,10 +1,10 @@
 """Fairness over time: max-min fair shares in sliding windows, and while clients wait.
 
 A client's share of a whole run misses a flood whose backlog drains before the end, because all
-service has been received by then. In a sliding window, a client that waits while others are served
-loses share, even if it is served later. Service counts as due when the client would have received
-it without waiting for admission. A batch that slows all clients equally therefore costs no client
-any share.
+service has been received by then. In a sliding window, a client that waits while other clients are
+served loses share, even if it is served later. Service counts as due when the client would have
+received it without waiting for admission. A batch that slows all clients equally therefore costs no
+client any share.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Timeline(NamedTuple):
         return min(self.cells, max(1, round(length_s / cell_s)))
 
     def window_shares(self, cells: int) -> tuple[Floats, Floats, Flags]:
-        """Return the service, entitlement and delay flag of clients for windows of ``cells`` cells.
+        """Return service, entitlements and delayed clients (a mask) for windows of ``cells`` cells.
 
         Each array has the shape (n_clients, n_windows). The demand in a window is the service in
         the window plus the shortfall at the window's end. Calls that were refused before the window

@@ -258,7 +258,7 @@ def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> l
 
 
 def _usual_peak(traffic: Traffic, left: Flags, client: int, long_s: float) -> float:
-    """Return the third quartile, over the other clients, of their peak demand in ``long_s`` (s)."""
+    """Return the third quartile of the other clients' peak demands in ``long_s`` seconds."""
     peaks = []
     for other in np.unique(traffic.client[left]).tolist():
         rows = left & (traffic.client == other)

@@ -48,7 +48,7 @@ class Cells:
     - ``tokens`` is each client's service at each edge, shape (n_clients, n_edges).
     - ``service`` is the tokens divided by the client's weight, shape (n_clients, n_edges).
     - ``waits`` marks the cells in which a client was backlogged at some instant. ``begins`` marks
-      the cells in which a client's backlog began. The shape is (n_cells, n_clients).
+      the cells in which a client's backlog began. Their shape is (n_cells, n_clients).
     """
 
     edge_s: Floats
@@ -242,7 +242,7 @@ class BookingsByCell:
         return portions(booked, BOOKINGS_AT_ONCE)
 
     def in_places(self, places: Places) -> Bookings:
-        """Return the bookings of each given client in the given cell (``places``)."""
+        """Return all bookings of the given pairs of a client and a cell."""
         nothing = np.empty(0, dtype=np.int64)
         found = [Bookings(nothing, np.empty(0), nothing, np.empty(0))]
         for part in self._parts:
@@ -321,7 +321,7 @@ class Pairs:
             self.promise = np.minimum(self.promise, reached)
 
     def rivals(self, row: int, above: float) -> Ints:
-        """Return the clients of which the backlogged client may get more than ``above`` ahead."""
+        """Return the clients that the client of ``row`` may get ahead of by more than ``above``."""
         client, cells = self._backlog.client[row], slice(self._low[row], self._high[row] + 1)
         if len(self._clients) <= FEW:
             return np.flatnonzero(self._clients != client)
@@ -370,7 +370,7 @@ class Differences(NamedTuple):
 
     ``begin`` has the position of each joint wait's first cell in the other arrays, which have one
     element per cell. ``row`` is the index of the joint wait, and ``cell`` is the index of the cell.
-    In the cell, the service difference lies between ``least`` and ``most``. ``edge`` is the service
+    The service difference in a cell lies between ``least`` and ``most``. ``edge`` is the service
     difference at the cell's start, or NaN if the cell starts before the joint wait.
     """
 
@@ -502,7 +502,7 @@ EXAMINED_FIRST, EXAMINED_AT_ONCE = 8, 2**12
 
 
 class Gap(NamedTuple):
-    """The largest difference in service over weight between two clients, and the two clients.
+    """The largest service gap of a run, with its two clients and the time for which both waited.
 
     ``first`` and ``second`` are client indices, and ``tokens`` is the difference in weighted tokens
     divided by weight. The clients ``first`` and ``second`` both waited from ``start_s`` to

@@ -246,8 +246,8 @@ class GroupService(NamedTuple):
 def group_service(tables: Tables, padding: Mapping[int, Padding], end_s: float) -> GroupService:
     """Return the useful service before ``end_s`` of the clients whose indices are in ``padding``.
 
-    If padding makes an answer k times as long, each of its tokens counts as 1/k useful token,
-    because a program can use an answer only when the answer is complete.
+    Each token of an answer that padding makes k times as long counts as 1/k useful token, because a
+    program can use only complete answers.
     """
     weights, clients = ServiceWeights(), np.array(sorted(padding), dtype=np.int64)
     waste, output = _prices(padding, len(tables.clients), weights)

@@ -156,7 +156,7 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
     of its program.
 
     Returns:
-        The least times, shape (n_programs,), in which unfinished calls take no time.
+        The least times in seconds, shape (n_programs,). Unfinished calls take no time.
     """
     program = program_rows(requests, programs)
     served = np.flatnonzero((requests.status == FINISHED) & (program >= 0))
@@ -178,7 +178,7 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
 
 
 def most_service(tables: Tables, facts: Facts, got: Shares, work: LeastWork, share: float) -> float:
-    """Return the highest service rate (tok/s) at which every client gets a minimum share.
+    """Return the highest service rate (tok/s) if every client gets ``share`` of its fair share.
 
     Every client receives at least ``share`` of its max-min fair share, and at most its demand. GPU
     time beyond these shares goes to the clients whose service costs least. A client's service is
@@ -326,7 +326,7 @@ def program_arrivals(programs: Programs, facts: Facts) -> Floats:
 
 
 def _with_arrivals(tables: Tables, facts: Facts, work: LeastWork, arrival_s: Floats) -> float:
-    """Return the maximum, over all times a, of a plus the least time for the work from a on.
+    """Return the maximum of (a + the least time for the work from a on) over all times a.
 
     The work "from a on" is the work of all programs that arrive at or after time a.
     """
@@ -353,10 +353,10 @@ def work_from(
     """Return, for each time, the work that no scheduler can do before it, latest time first.
 
     The records charge a shared prefix to the request that finished first, but another scheduler may
-    compute the prefix for any request that contains it. The tokens charged to a request cannot be
-    computed before a time ``a`` if all requests that begin before ``a`` finished before the
-    request, because none of their prompts contains the tokens. If some of these requests finished
-    later, only one prompt token of the request is counted as work after ``a``.
+    compute the prefix for any request that contains it. Tokens charged to a request are contained
+    in no prompt that finished earlier. If all requests that begin before a time ``a`` finished
+    before the request, the charged tokens are therefore work after ``a``. If not, only one prompt
+    token of the request is counted as work after ``a``.
 
     Args:
         requests: All requests of the run.
@@ -377,7 +377,7 @@ def work_from(
 
 
 def _charged_until(requests: Requests, start_s: Floats) -> Floats:
-    """Return, for each request, the earliest start of all requests that ended no earlier."""
+    """Return, for each request, the earliest start of all requests that did not end before it."""
     ended_s = np.where(requests.status == FINISHED, requests.finish_s, np.inf)
     order = np.argsort(ended_s, kind="stable")
     earliest_s = np.minimum.accumulate(start_s[order][::-1])[::-1]

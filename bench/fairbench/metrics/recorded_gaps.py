@@ -35,7 +35,7 @@ FASTEST, SHORTEST = 5, 10
 TOGETHER_S = 1e-3
 # A stall has a known cause only if prompts are computed for at least half of the stall.
 EXPLAINED = 0.5
-LEAST_TOKENS = 1e-3  # A number of prompt tokens in a gap below this is a rounding error.
+LEAST_TOKENS = 1e-3  # If a gap has fewer prompt tokens than this, they are a rounding error.
 MOST_STALLS = 2_000  # Causes are sought only for the longest stalls.
 MOST_CAUSES = 5
 
@@ -166,7 +166,7 @@ def _held_up_s(
 ) -> Floats:
     """Return, for each gap, the time (s) beyond the usual gap, at most the time of its prompts.
 
-    A client's usual gap is the median of its gaps (or, without any, all gaps) without prompts.
+    The usual gap is a client's median gap without prompts, or all clients' median if it has none.
     """
     gap_s, beside_s = end_s - begin_s, prompts.seconds_in(begin_s, end_s)
     alone = beside_s <= 0

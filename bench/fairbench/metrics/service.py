@@ -232,8 +232,8 @@ def cumulative(
     """Return the service of each client booked before each time, shape (clients, times).
 
     At one instant, steps end before iterations start. With ``with_ends``, the service before a time
-    includes steps that end exactly at the time. With ``with_starts``, it also includes iterations
-    that start exactly at the time.
+    includes steps that end exactly at the time. With ``with_starts``, the service before a time
+    includes iterations that start exactly at the time.
     """
     width = len(times) + 1  # one column per time, and one for bookings after the last time
     cells = np.zeros(clients * width)
@@ -282,7 +282,7 @@ def _step_bookings(
     """Return the bookings of decode steps; steps between two elements of ``times`` are merged.
 
     Each row has a booking at its end, and an additional booking for each element of ``times``
-    inside the row. In the result, the additional bookings come last.
+    inside the row. The additional bookings are at the end of the returned arrays.
 
     Returns:
         The index in ``times`` of the first time after each booking (or, if ``inclusive``, at its
@@ -349,7 +349,7 @@ def gpu_time_of_clients(log: ServiceRows, clients: int) -> Floats:
     return total
 
 
-WARN_ABOVE = 0.1  # Above this fraction of busy time outside the profile's fit, commands warn.
+WARN_ABOVE = 0.1  # Commands warn if more than this fraction of busy time is outside the fit.
 
 
 def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:

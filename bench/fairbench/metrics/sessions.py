@@ -1,7 +1,7 @@
 """Sessions: waits, durations and turns of each session, and fair shares among sessions.
 
-A session is a program with several calls (turns) and think time between calls. A session counts if
-it arrived in the window.
+A session is a program with several calls (turns) and think time between calls. Metrics include the
+sessions that arrived in the window.
 """
 
 from __future__ import annotations
@@ -223,8 +223,8 @@ def _alone_s(calls: Requests, session: Ints) -> Floats:
     """Return the seconds that each call takes alone, with only the session's own prefix cached.
 
     Alone, a call would compute the tokens beyond the longest earlier prompt and answer of its
-    session, but no more tokens than in the run. Its time to first token is the shortest of any call
-    with at least as much work. Later tokens come at the pace of one of the run's fastest answers.
+    session, but no more tokens than in the run. Its first token would take the shortest time of any
+    call with at least as much work. Later tokens come at the pace of one of the fastest answers.
     """
     context = calls.input_tokens + calls.output_tokens
     before = np.zeros(len(context), np.int64)

@@ -84,7 +84,7 @@ class RunBeside:
 
 
 def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censored: bool) -> Noted:
-    """Return a client's latency on the shared cluster, divided by its latency on its own part.
+    """Return a client's latency on the shared cluster over its latency alone on a part of it.
 
     If this ratio is at most 1, the client has no reason to leave the shared cluster. If one of the
     latencies is only a bound, the ratio is also a bound.

@@ -68,7 +68,7 @@ def shown_client_tail(summaries: Iterable[Mapping[str, Any]]) -> int:
 
 
 def is_carried(n: int | None, tail: int) -> bool:
-    """Return whether ``n`` latencies are enough for the percentile ``tail``, or ``n`` is None."""
+    """Return whether ``n`` latencies suffice for the percentile ``tail``; True if ``n`` is None."""
     return n is None or n >= ENOUGH[tail]
 
 
@@ -78,7 +78,7 @@ def is_few(n: int | None, rank: int) -> bool:
 
 
 def _tail(known: Iterable[tuple[int | None, bool]]) -> int:
-    """Return P95 if all samples have a P95, and one has too few latencies for a P99; else P99.
+    """Return P95 if some sample is too small for a P99 and all have a P95, otherwise P99.
 
     ``known`` has, for each sample, its number of latencies, and whether the summary has a P95.
     """

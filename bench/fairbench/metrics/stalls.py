@@ -60,7 +60,7 @@ class Steps(NamedTuple):
     """The stretches (periods of an unchanged batch) of one worker's log, shape (stretches,).
 
     - ``first_s`` is the end of the first step of a stretch.
-    - ``later`` is the number of further steps of a stretch, and ``rest_s`` is their mean duration.
+    - ``later`` counts the steps after a stretch's first step; ``rest_s`` is their mean duration.
     - ``last_s`` is the end of the last decode step before the stretch.
     - ``decodes`` tells whether sequences decode in the stretch.
     """
@@ -75,14 +75,14 @@ class Steps(NamedTuple):
 
 
 class Gaps:
-    """The gaps between tokens, by client: a histogram with bins of 1%, and the largest gaps."""
+    """The gaps between tokens of each client: a histogram, and the largest gaps."""
 
     def __init__(self, clients: int, limit_s: float) -> None:
         self._limit_s = limit_s
         self._bins = np.zeros((clients, _BINS))
         self.largest_s = np.full(clients, nan)
         self.above = np.zeros(clients)
-        # Row 0 has the gaps without prompts of other clients, and row 1 the gaps with such prompts.
+        # Row 0 is for gaps without prompts of other clients, and row 1 for gaps with such prompts.
         self._tokens, self._time_s = np.zeros((2, clients)), np.zeros((2, clients))
 
     def add(
@@ -108,7 +108,7 @@ class Gaps:
         self._time_s += np.bincount(cells, time_s, 2 * clients).reshape(2, clients)
 
     def pace_ratios(self) -> list[float]:
-        """Return each client's token rate during others' prompts, divided by its usual rate."""
+        """Return each client's token rate beside other clients' prompts over its usual rate."""
         pairs = zip(self._tokens.T.tolist(), self._time_s.T.tolist(), strict=True)
         return [
             ratio(ratio(tokens[1], time_s[1]), ratio(tokens[0], time_s[0]))
@@ -300,7 +300,7 @@ def _held_up_by_own_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
 
 
 def growth(times_s: Floats, sums: Floats, begin_s: Floats, end_s: Floats) -> Floats:
-    """Return by how much sums that are linear between ``times_s`` grow between begin and end."""
+    """Return how much sums, which are linear between ``times_s``, grow from begin to end."""
     grown: Floats = np.interp(end_s, times_s, sums) - np.interp(begin_s, times_s, sums)
     return grown
 
@@ -338,7 +338,7 @@ def _add_gaps(gaps: Gaps, requests: Requests, steps: Steps, rows: Rows) -> None:
 
 
 class OtherPrompts:
-    """A look-up of whether clients other than a given client computed prompts in a stretch."""
+    """A search structure for prompt tokens that other clients computed in a stretch of a log."""
 
     def __init__(self, rows: Rows, stretches: int) -> None:
         self._stretches = stretches
@@ -351,7 +351,7 @@ class OtherPrompts:
         self._own = np.append(0.0, np.cumsum(rows.computed_tokens[prompts][order]))
 
     def between(self, client: Ints, after: Ints, upto: Ints) -> Flags:
-        """Return whether others computed prompts in the stretches ``after + 1`` to ``upto``."""
+        """Return whether other clients computed prompts in stretches ``after + 1`` to ``upto``."""
         every = self._upto[upto + 1] - self._upto[after + 1]
         first = client * self._stretches
         own = self._own[np.searchsorted(self._keys, first + upto, "right")]

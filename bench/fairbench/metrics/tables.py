@@ -128,7 +128,7 @@ NOBODY = -1  # ``Memory.by`` has this value if no client's requests caused the c
 class Memory(Table):
     """A table of KV memory, with a row for each change in the number of tokens a client holds.
 
-    - ``at_s`` is the time of the change in seconds, and ``worker`` is the worker.
+    - ``at_s`` is the time of the change in seconds, and ``worker`` is the number of the worker.
     - ``client`` holds ``change`` more tokens, or fewer tokens if ``change`` is negative.
     - ``holders`` is the number of clients that hold these tokens; a token counts as 1 / ``holders``
       for each of these clients.
