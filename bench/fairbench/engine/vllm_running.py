@@ -114,7 +114,7 @@ class BlockTables:
             self._store(sequence, self._tables[sequence], 1)
 
     def store_full(self, sequence: Sequence, tokens: int | None = None) -> None:
-        """Cache the full blocks of the first ``tokens`` tokens; for None, all but the last block."""
+        """Cache the full blocks of the first ``tokens`` tokens, or (None) all blocks but one."""
         table = self._tables[sequence]
         full = table.blocks - 1 if tokens is None else tokens // self._size
         more = full - table.node.depth // self._size
