@@ -53,7 +53,7 @@ class RunningBatch:
         return self._context_base + self.size * self.steps
 
     def by_client(self, steps_ago: int) -> InBatch:
-        """Return each client's requests and context in the batch, ``steps_ago`` steps ago.
+        """Return each client's requests and context as they were ``steps_ago`` steps ago.
 
         The next call of ``by_client`` changes the returned object.
         """
@@ -61,7 +61,7 @@ class RunningBatch:
         return self._in_batch
 
     def decoding(self, steps_ago: int = 0) -> dict[str, Decoding]:
-        """Return each client's requests and context, ``steps_ago`` steps ago.
+        """Return each client's requests and context as they were ``steps_ago`` steps ago.
 
         Precondition: no sequence joined or left the batch in the last ``steps_ago`` steps.
         """
@@ -258,8 +258,8 @@ class DecodeRun:
         span, first, growth = time_ps - self.start_ps, self.first_ps, self.growth_ps
         if span <= first:
             return 0, self.start_ps
-        # The first n steps take growth/2 n^2 + (first - growth/2) n picoseconds. The guess is the n
-        # for which this is the span, and the two loops below correct rounding errors of the guess.
+        # The number n of steps in the span solves growth/2 n^2 + (first - growth/2) n = span. The
+        # two loops below correct the rounding errors of the guess for n.
         if growth:
             twice = float(2 * first - growth)
             guess = int((sqrt(twice * twice + 8.0 * growth * span) - twice) / (2 * growth))

@@ -89,7 +89,7 @@ class Residency:
         self._held[client][1] += tokens
 
     def add_copy(self, holders: Iterable[str], client: str, tokens: int) -> None:
-        """Turn tokens outside the tree into a used second copy of tokens of ``holders``."""
+        """Turn tokens outside the tree into a second, used copy of tokens claimed by ``holders``."""
         self.add_private(client, -tokens)
         everyone = list(holders)
         for holder in everyone:
@@ -145,7 +145,7 @@ def _sum(by_holders: Counter[int]) -> float:
 class PinAudit:
     """Counts of allocations and lost tokens, to check the theorem on fair memory shares.
 
-    - ``allocations`` counts the allocations for which tokens were evicted by client.
+    - ``allocations`` counts the allocations for which a ``ClientEviction`` had to evict tokens.
     - ``beyond`` counts the allocations that break the theorem's assumption, because a client's
       tokens in use and requested tokens exceed its share.
     - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. If
@@ -175,7 +175,7 @@ class Claimed(Protocol):
 
     - ``claimed_below`` maps each client to the number of the node's children that it claims.
     - ``listed_for`` names the eviction queues that have an entry for the node.
-    - ``uses`` counts the finished requests that ended at the node or at an evicted node below it.
+    - ``uses`` counts the finished requests whose tokens ended at the node or an evicted node below.
     - ``keep_s`` is the time in seconds until which the policy wants to keep the node's tokens.
     - ``number`` decides the order in which nodes of equal rank are evicted.
     """
@@ -418,7 +418,7 @@ class Claims(Generic[N]):
             listed, number, node = entries[0]
             if not self.is_open_leaf(node, queue):
                 heappop(entries)
-                # A removed node returns to the queue once it is an evictable leaf.
+                # The removed node returns to the eviction queue once it is an evictable leaf.
                 node.listed_for.discard(queue)
                 continue
             rank = self._rank_at(node, memory.access_of(node), memory.is_awaited(node))
@@ -433,7 +433,7 @@ class Claims(Generic[N]):
         return self.policy.rank(Leaf(access, node.uses, node.keep_s, awaited))
 
     def is_open_leaf(self, node: N, queue: str) -> bool:
-        """Return whether a node may be evicted from an eviction queue.
+        """Return whether the policy may evict a node of the eviction queue ``queue``.
 
         A node may be evicted if it has unused tokens, and has a spare copy or no claimed child.
         """

@@ -224,7 +224,7 @@ class InBatch:
 class OpenStretches:
     """The stretches (series of decode steps of an unchanged batch) in a log's last block.
 
-    The rows of the log are created when the block is full.
+    The log's rows are made from the stretches only when the block is full.
     """
 
     def __init__(self) -> None:

@@ -210,7 +210,7 @@ class EngineLoop(ABC, Generic[N]):
         try_admit: Callable[[Request], Tried],
         preempt: Callable[[Preempt], bool],
     ) -> None:
-        """Let the scheduler choose among the waiting requests within memory shares.
+        """Let the scheduler choose waiting requests of clients within their memory shares.
 
         ``prefilling`` contains the running requests with incomplete prompts.
         """
@@ -397,7 +397,7 @@ class EngineLoop(ABC, Generic[N]):
                 charge_time(client, gpu_ps)
 
     def _delay_ps(self, *, prompts: bool = False) -> int:
-        """Return how long (ps) copies, cache matches and the pass delay the next iteration.
+        """Return how long (ps) copies, cache matches and a scheduling pass delay the iteration.
 
         ``prompts`` is true if the next iteration computes prompts.
         """

@@ -214,7 +214,7 @@ class SGLangReplica(EngineLoop[KVNode]):
             held = cache.capacity - cache.free - cache.evictable + size
             saved_ps = self._profile.saved_ps(max(0, batch.context_tokens - held))
         if self._has_tail:
-            # A step takes longer by a time that depends on the sequences' lengths when they joined.
+            # Long sequences lengthen a step, by their lengths when they joined the batch.
             lengths = [one.request.input_tokens + one.produced for one in batch.sequences]
             saved_ps -= self._profile.tail_ps(lengths)
         self._start_run(steps, saved_ps)
@@ -420,8 +420,8 @@ class Admission:
     def try_admit(self, request: Request) -> Tried:
         """Admit a candidate if the budgets, slots, load cap and memory allow it.
 
-        The pass ends when a budget is used up. Releases whose rules lack ``tries_within_budget``
-        then try one more candidate, without checking the load cap.
+        The admission pass ends when a budget is used up. Releases whose rules lack
+        ``tries_within_budget`` try one more candidate first, without checking the load cap.
         """
         replica, cache, batch = self._replica, self._cache, self._replica.batch
         spent = self._used_up and self.spent
@@ -476,7 +476,7 @@ class Admission:
             limit = limit if most is None else min(limit, most)
         tokens = min(left, limit)
         self._commit(sequence, tokens, 0, first=False, last=tokens == left)
-        # The pass goes on after this chunk; the memory test of the next candidate may end the pass.
+        # The admission pass goes on after a chunk; the next candidate's memory test may end it.
         self.out_of_memory = False
 
     def _commit(
@@ -550,7 +550,7 @@ class Admission:
         return True
 
     def would_fit(self, request: Request, without: Collection[Sequence]) -> bool:
-        """Return whether a request would fit in this pass if ``without`` were preempted.
+        """Return whether a request would fit if the sequences in ``without`` were preempted.
 
         Reserved tokens are subtracted one request at a time, so that rounding errors are the same
         as in ``preempt``.
@@ -694,7 +694,7 @@ class PassInterval:
         self._last = 0
 
     def is_due(self, steps: int, *, decoding: bool) -> bool:
-        """Return whether a pass is due after ``steps`` steps in total; if so, record the pass."""
+        """Return whether an admission pass is due after ``steps`` steps; record a due pass."""
         due = not decoding or (steps - self._last) % self._every == 0
         if due:
             self._last = steps

@@ -1,6 +1,6 @@
 """Variants of SGLang's replica, and the contract that selects a variant.
 
-The variants simulate releases before 0.5.23, mixed chunks, and replicas that only compute prompts.
+The variants simulate SGLang before 0.5.23, mixed chunks, and replicas that only compute prompts.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class MixedSGLangReplica(SGLangReplica):
 
 
 class SGLangPrefillOnly(SGLangReplica):
-    """A replica that only computes prompts, whose requests produce a single token.
+    """A replica that only computes prompts; each of its requests produces a single token.
 
     A finished request keeps its memory until ``free_sent`` is called.
     """

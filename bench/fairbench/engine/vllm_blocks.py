@@ -376,7 +376,7 @@ class BlockCache(BlockTree):
         self._end = RunCopy(self.root, set())
         self._end.before = self._end.after = self._end
         # ``_row`` describes adjacent evicted blocks that are not reported yet: their prompt, and
-        # the position at which they end. ``_row_tokens`` is the number of their tokens.
+        # the position at which they end. ``_row_tokens`` counts the tokens of unreported blocks.
         self._row: tuple[Prompt, int] = ((), 0)
         self._row_tokens = 0
         # If ``_above``, the parent of the evicted blocks, is evicted next, it joins their report.

@@ -114,7 +114,7 @@ class BlockTables:
             self._store(sequence, self._tables[sequence], 1)
 
     def store_full(self, sequence: Sequence, tokens: int | None = None) -> None:
-        """Cache the full blocks of the first ``tokens`` tokens, or (None) all blocks but one."""
+        """Cache the full blocks of the first ``tokens`` tokens, or all but the last if None."""
         table = self._tables[sequence]
         full = table.blocks - 1 if tokens is None else tokens // self._size
         more = full - table.node.depth // self._size
@@ -374,7 +374,7 @@ class RunningList:
         self.provided_steps = max(self.provided_steps, steps)
 
     def steps_ahead(self, blocks: int, most: int) -> int:
-        """Return the number of additional steps, up to ``most``, for which ``blocks`` suffice."""
+        """Return the number of further steps, at most ``most``, for which the blocks suffice."""
         return self._phases.steps_within(self.provided_steps, blocks, most)
 
     def computed_tokens(self, sequence: Sequence) -> int:

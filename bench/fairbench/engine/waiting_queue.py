@@ -157,8 +157,8 @@ class MatchScan(ListScan):
         self._heads = ordered.heads()
         # ``_head`` is the first request (with its position) of the next client in ``_heads``.
         self._head = next(self._heads, None)
-        # ``_merge`` is a heap that merges the requests of clients. Its entries have the position of
-        # a client's next request, the client, and an iterator over the client's later requests.
+        # ``_merge`` is a heap that merges the requests of clients. Each entry has the position of a
+        # client's next request, the client, and an iterator over the client's later requests.
         self._merge: list[tuple[Order, str, Iterator[Order]]] = []
         self._held: dict[str, None] = {}
         self._at: Order | None = None
@@ -182,7 +182,7 @@ class MatchScan(ListScan):
             head = self._head
             if merge and (head is None or merge[0][0] < head):
                 order, client, rest = merge[0]
-                # Admitted requests are skipped.
+                # The scan skips admitted requests.
                 has_left = order[2].admitted
                 if not has_left and (
                     client in skipped or (credit is not None and credit[client] <= 0)
@@ -347,7 +347,7 @@ class MatchedQueue(ABC, Generic[N]):
     def sequence_of(self, request: Request) -> Sequence:
         """Return the engine's sequence of a waiting request.
 
-        Raises KeyError if the request does not wait.
+        Raises KeyError if the request is not waiting.
         """
         return self.entries[request].sequence
 

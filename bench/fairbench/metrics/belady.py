@@ -1,7 +1,7 @@
 """Belady's rule: the fewest tokens that a cache of limited size must compute for given prompts.
 
 When memory is short, Belady's rule evicts the token whose next use is furthest in the future. For
-prompts in a given order, no eviction policy computes fewer tokens [Belady 1966].
+prompts in a given order, no eviction policy computes fewer tokens than this rule [Belady 1966].
 """
 
 from __future__ import annotations

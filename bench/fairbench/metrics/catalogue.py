@@ -39,7 +39,7 @@ CHOOSABLE = frozenset(
     {Display.CLIENTS, Display.COMPARED_CLIENTS, Display.REPEATED_CLIENTS}
     | {Display.COMPARISON, Display.CONTRAST, Display.REPEATS}
 )
-# Notes refer to a client's metric as clients.NAME.KEY.
+# The notes of a summary refer to a client's metric as clients.NAME.KEY.
 CLIENTS = "clients."
 
 CATALOGUE: dict[str, Metric] = {metric.key: metric for metric in METRICS}

@@ -76,7 +76,7 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
 
     The estimated time to first token is the real time from admission to the first token. Later
     tokens are assumed to come at the run's median pace. The delay of a call is its wait for
-    admission, or the whole time of a refused call. The docstring of ``unhindered`` has the Args.
+    admission, or the whole time of a refused call. The arguments are described at ``unhindered``.
     """
     first_s = first_token_alone_s(requests)
     admitted = ~np.isnan(requests.admitted_s)

@@ -162,7 +162,7 @@ def _predecessors(requests: Requests) -> Ints:
 
 
 def _missing_service(calls: CallDelays, end_s: float, facts: Facts) -> Floats:
-    """Return, for each call, the weighted tokens that were due but missing before ``end_s``."""
+    """Return, for each call, the weighted tokens that were due but not received by ``end_s``."""
     requests, output, alone = calls.requests, calls.output_tokens, calls.alone
     first_due_s = calls.first_due_s
     begun = first_due_s < end_s
@@ -232,7 +232,7 @@ class Unmade:
     usual: _RequestedPart
 
     def due_by(self, row: Ints, end_s: Floats | float) -> Floats:
-        """Return the weighted tokens due to the programs ``row`` (indices) before ``end_s``."""
+        """Return the weighted tokens of the programs ``row`` that were due before ``end_s``."""
         asked = self.usual.part_by(end_s - self.arrival_s[row])
         asked = asked - self.usual.part_by(self.reached_s[row])
         due: Floats = np.minimum(self.unsent[row], self.whole[row] * asked)
@@ -300,7 +300,7 @@ def shortfalls(
 
 
 def _calls_missing(calls: CallDelays, chosen: Flags, facts: Facts, times: Floats) -> Floats:
-    """Return each client's service due to the ``chosen`` calls but not received at each time."""
+    """Return, for each client and time, the due but missing service of the ``chosen`` calls."""
     sums = Piecewise(len(facts.clients), times)
     rows = np.flatnonzero(chosen)
     requests = calls.requests

@@ -72,7 +72,7 @@ def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
     claims = np.cumsum(own[::-1], axis=0)[::-1]
     level = np.maximum(0.0, capacity - before) / claims
     # In ascending order of demand over weight, clients get their whole demand if it is below the
-    # fair level. From the first client whose demand reaches this level on, all get the fair level.
+    # fair level. All clients from the first one whose demand reaches the fair level get this level.
     unmet = wanted >= level * own
     first = np.where(unmet.any(axis=0), unmet.argmax(axis=0), len(wanted) - 1)
     fixed = np.where(

@@ -210,7 +210,7 @@ def backlogged_shares(line: Timeline) -> Floats:
 
     In each cell, the service of all clients is divided into fair shares anew, with the shortfalls
     at that time as demands. Generalised processor sharing would guarantee every backlogged client
-    its fair share. The result is NaN for a client that never waited.
+    its fair share. The share is NaN for a client that never waited.
     """
     service, entitlement, held_up = line.window_shares(1)
     waiting = held_up & (entitlement > 0)

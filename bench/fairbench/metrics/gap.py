@@ -48,7 +48,7 @@ class Cells:
     - ``tokens`` is each client's service at each edge, shape (n_clients, n_edges).
     - ``service`` is the tokens divided by the client's weight, shape (n_clients, n_edges).
     - ``waits`` marks the cells in which a client was backlogged at some instant. ``begins`` marks
-      the cells in which a client's backlog began. Their shape is (n_cells, n_clients).
+      the cells in which a backlog began. ``waits`` and ``begins`` have shape (n_cells, n_clients).
     """
 
     edge_s: Floats
@@ -102,7 +102,7 @@ class Cells:
         return service[:-1] - average[:, np.newaxis], service[1:] - before[:, np.newaxis]
 
     def _risen(self, low: Floats, high: Floats) -> Floats:
-        """Return bounds on the increase of a value (``low`` to ``high``) since a wait began."""
+        """Return upper bounds on how much a value has increased in each cell since a wait began."""
         low = np.where(self.waits, low, np.inf)
         begins_anew = self.begins | ~self.waits
         least = np.full(low.shape[1], np.inf)
@@ -524,9 +524,9 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
     between two times t1 and t2 in the interval. An interval [a, e) in which a client waits includes
     the tokens of iterations that end in (a, e] and of iterations that start in [a, e). The events
     of one instant have an order: an iteration ends, then requests arrive, and then an iteration
-    admits requests. Service is measured in the ``View`` of the theorem's bound;
-    without a bound, input counts as charged at admission. Precondition: in some interval, two
-    clients always had a request waiting on every worker (``backlog.shared``).
+    admits requests. Service is measured in the ``View`` of the theorem's bound, or in
+    ``View.CHARGED`` if no theorem applies. Precondition: in some interval, two clients always had
+    a request waiting on every worker (``backlog.shared``).
     """
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     return _Search(backlog, log, view, facts).largest()

@@ -104,10 +104,10 @@ class Makespan(NamedTuple):
 def least_makespan(tables: Tables, facts: Facts, work: LeastWork, alone_s: Floats) -> Makespan:
     """Return the time before which no scheduler could have finished the run's requests.
 
-    The result is the largest of three bounds: all work divided by the replicas, the work that
-    arrives after some time, and the longest program alone. A program that waits for an earlier
-    program of its client counts as if it had arrived at the start. ``alone_s`` holds the
-    ``alone_times`` of the programs.
+    The time is the largest of three bounds: the time for all work on all replicas, any time plus
+    the time for the work that arrives later, and the longest program alone. A program that waits
+    for an earlier program of its client is assumed to have arrived at the start. ``alone_s`` holds
+    the ``alone_times`` of the programs.
     """
     arrival_s = program_arrivals(tables.programs, facts)
     ends_s = arrival_s + alone_s
@@ -181,8 +181,8 @@ def most_service(tables: Tables, facts: Facts, got: Shares, work: LeastWork, sha
     """Return the highest service rate (tok/s) if every client gets ``share`` of its fair share.
 
     Every client receives at least ``share`` of its max-min fair share, and at most its demand. GPU
-    time beyond these shares goes to the clients whose service costs least. A client's service is
-    assumed to be a uniform mix of all its requests. The result is NaN for a disaggregated cluster,
+    time that is left goes to the clients whose service costs least. A client's service is
+    assumed to be a uniform mix of all its requests. The rate is NaN for a disaggregated cluster,
     and for an empty window.
     """
     clients, requests = len(facts.clients), tables.requests
@@ -352,11 +352,11 @@ def work_from(
 ) -> WorkFrom:
     """Return, for each time, the work that no scheduler can do before it, latest time first.
 
-    The records charge a shared prefix to the request that finished first, but another scheduler may
-    compute the prefix for any request that contains it. Tokens charged to a request are contained
-    in no prompt that finished earlier. If all requests that begin before a time ``a`` finished
-    before the request, the charged tokens are therefore work after ``a``. If not, only one prompt
-    token of the request is counted as work after ``a``.
+    The records charge a shared prefix to the request R that finished first, but another scheduler
+    may compute the prefix for any request that contains it. If all requests that begin before a
+    time ``a`` finished before R, none of them contains the prefix, so the tokens charged to R are
+    work after ``a``. If a request that begins before ``a`` finished after R, only one prompt token
+    of R is counted as work after ``a``.
 
     Args:
         requests: All requests of the run.

@@ -223,7 +223,7 @@ PLAIN = Padding()
 
 
 class Client(NamedTuple):
-    """A registered client of a run, even if the client sent no request.
+    """A client of a run, which may not have sent any request.
 
     - ``weight`` is the client's entitlement relative to other clients.
     - ``targets`` are the latency targets of the client's requests, and ``service_class`` is the
@@ -261,8 +261,8 @@ class Window(NamedTuple):
 class FitLimits(NamedTuple):
     """The largest decode iterations to which a timing profile was fitted.
 
-    ``decode_batch`` is the largest number of requests in an iteration. ``context_tokens`` is their
-    largest total context in tokens, or None if unknown.
+    ``decode_batch`` is the largest number of requests in an iteration. ``context_tokens`` is the
+    largest total context of an iteration in tokens, or None if unknown.
     """
 
     decode_batch: int
@@ -316,7 +316,7 @@ class WorkPrices(NamedTuple):
     def decoded_s(self, tokens: Ints, context_tokens: Ints) -> Floats:
         """Return a lower bound, in seconds, on the time to decode ``tokens`` output tokens.
 
-        ``context_tokens`` is the total number of tokens to which these decode steps attend.
+        ``context_tokens`` is the total number of tokens to which the decode steps attend.
         """
         time_s: Floats = self.decode_token_s * tokens + self.context_s * context_tokens
         return time_s

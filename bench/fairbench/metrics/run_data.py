@@ -348,7 +348,7 @@ class RunData:
 
     @property
     def victims_stalled(self) -> float:
-        """The highest time stalled per minute of answer, in seconds, of a well-behaved client."""
+        """The most seconds per minute of answer for which a well-behaved client was stalled."""
         each = zip(self.facts.clients, self.known_stalls.per_minute(), strict=True)
         found = [value for client, value in each if not client.misbehaving and value == value]
         return max(found, default=NAN)

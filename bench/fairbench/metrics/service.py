@@ -383,9 +383,9 @@ def service_of(requests: Requests, last_token_s: Floats) -> Service:
 
     Each answered request gets a prefill row from admission to the first token. A request's input is
     booked at the start of its prefill row, and its computed input and first token at the end. Each
-    request with more tokens also gets a decode row from the first token to the last token. A decode
-    row divides its tokens evenly among at most ``DECODE_STEPS`` steps, because one step per token
-    would take gigabytes of memory. The rows are sorted by start time and worker.
+    request with at least two tokens also gets a decode row from the first to the last token. A
+    decode row divides its tokens evenly among at most ``DECODE_STEPS`` steps, because one step per
+    token would take gigabytes of memory. The rows are sorted by start time and worker.
 
     Unlike in a simulated log, rows of one worker overlap, ``context_tokens`` is 0, and
     ``batch_size`` is always 1. The error of the service difference between two clients at an

@@ -223,7 +223,7 @@ def _alone_s(calls: Requests, session: Ints) -> Floats:
     """Return the seconds that each call takes alone, with only the session's own prefix cached.
 
     Alone, a call would compute the tokens beyond the longest earlier prompt and answer of its
-    session, but no more tokens than in the run. Its first token would take the shortest time of any
+    session, but no more tokens than in the run. A call's first token takes the shortest time of any
     call with at least as much work. Later tokens come at the pace of one of the fastest answers.
     """
     context = calls.input_tokens + calls.output_tokens
@@ -259,8 +259,8 @@ def _union_s(calls: Calls, end_s: Floats, sessions: int) -> Floats:
 def as_clients(sessions: RecordedSessions, tables: Tables, facts: Facts) -> tuple[Tables, Facts]:
     """Return the tables and facts of a run in which every session is a client of its own.
 
-    A call's input counts as service at the call's admission. Its first output token counts when the
-    token arrives, and the other output tokens count evenly until the end of the call.
+    A call's input counts as service at the call's admission. A call's first output token counts as
+    service when it arrives, and the other output tokens count evenly until the end of the call.
     """
     calls, owners = sessions.calls, tables.programs.client.tolist()
     requests = replace(calls.requests, client=calls.session)

@@ -60,7 +60,7 @@ class RunBeside:
 
     @property
     def least_share(self) -> Noted:
-        """The lowest value in ``best_shares``, which has a share for each client."""
+        """The lowest share of any client in ``best_shares``."""
         found = least(np.array([share.value for share in self.best_shares]))
         return Noted(found, "" if self._contended else NOT_CONTENDED)
 
@@ -84,7 +84,7 @@ class RunBeside:
 
 
 def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censored: bool) -> Noted:
-    """Return a client's latency on the shared cluster over its latency alone on a part of it.
+    """Return a client's latency on the shared cluster over its latency alone on part of it.
 
     If this ratio is at most 1, the client has no reason to leave the shared cluster. If one of the
     latencies is only a bound, the ratio is also a bound.

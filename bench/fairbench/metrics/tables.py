@@ -95,7 +95,7 @@ class FiledService:
 def to_arrow(values: NDArray[Any]) -> pa.Array:
     """Return numbers as an Arrow array without nulls; a contiguous array is not copied.
 
-    pyarrow's own conversions would import pandas, if installed, and take 45 MiB.
+    pyarrow's own conversions would import pandas, if installed, and take 45 MiB of memory.
     """
     import pyarrow as pa
 
