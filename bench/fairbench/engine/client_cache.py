@@ -89,7 +89,7 @@ class Residency:
         self._held[client][1] += tokens
 
     def add_copy(self, holders: Iterable[str], client: str, tokens: int) -> None:
-        """Turn tokens outside the tree into a second, used copy of tokens claimed by ``holders``."""
+        """Turn tokens outside the tree into a second, used copy of tokens of ``holders``."""
         self.add_private(client, -tokens)
         everyone = list(holders)
         for holder in everyone:
