@@ -374,7 +374,7 @@ class RunningList:
         self.provided_steps = max(self.provided_steps, steps)
 
     def steps_ahead(self, blocks: int, most: int) -> int:
-        """Return the number of further steps, at most ``most``, for which the blocks suffice."""
+        """Return the number of further steps, at most ``most``, for which ``blocks`` suffice."""
         return self._phases.steps_within(self.provided_steps, blocks, most)
 
     def computed_tokens(self, sequence: Sequence) -> int:

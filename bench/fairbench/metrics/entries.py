@@ -1,7 +1,7 @@
 """The entries of the catalogue: each metric with its unit, direction, columns and function.
 
 ``METRICS`` has the metrics of every run, and ``optional_entries`` has metrics that some runs lack.
-To add a metric, add a ``Metric`` to a tuple of either module. The functions of a metric get the
+To add a metric, add a ``Metric`` to a tuple in ``METRICS``. The functions of a metric get the
 ``RunData`` of a run; quantities that several metrics share are properties of ``RunData``.
 """
 

@@ -71,8 +71,8 @@ def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
     before = np.cumsum(wanted, axis=0) - wanted
     claims = np.cumsum(own[::-1], axis=0)[::-1]
     level = np.maximum(0.0, capacity - before) / claims
-    # In ascending order of demand over weight, clients get their whole demand if it is below the
-    # fair level. All clients from the first one whose demand reaches the fair level get this level.
+    # Clients are sorted by demand over weight. All clients before the first client whose demand
+    # reaches the fair level get their whole demand; all other clients get the fair level.
     unmet = wanted >= level * own
     first = np.where(unmet.any(axis=0), unmet.argmax(axis=0), len(wanted) - 1)
     fixed = np.where(

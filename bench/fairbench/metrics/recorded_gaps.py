@@ -111,7 +111,7 @@ def prompts_of(requests: Requests) -> Prompts:
 def recorded_limit_s(gaps: TokenGaps, facts: Facts) -> float:
     """Return the shortest gap that counts as a stall, in seconds.
 
-    Without a timing profile, a decode step of a lone request is assumed to last a shortest gap.
+    Without a timing profile, the time of a lone request's decode step is taken from short gaps.
     """
     apart_s = gaps.gap_s[gaps.gap_s > TOGETHER_S]
     step_s = float(np.percentile(apart_s, SHORTEST, method="lower")) if len(apart_s) else 0.0

@@ -349,7 +349,7 @@ def gpu_time_of_clients(log: ServiceRows, clients: int) -> Floats:
     return total
 
 
-WARN_ABOVE = 0.1  # Commands warn if more than this fraction of busy time is outside the fit.
+WARN_ABOVE = 0.1  # Commands warn if more busy time than this fraction is outside a profile's fit.
 
 
 def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:
