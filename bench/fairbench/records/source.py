@@ -126,7 +126,7 @@ def _check_header(names: list[str], shown: str) -> None:
 
 
 def _is_time(name: str) -> bool:
-    """Return whether a column's name is a time or a fraction, and therefore really a value."""
+    """Return whether a column's name is a time or a fraction, and thus a value of a record."""
     number = number_of(name)
     if number is not None:
         return number % 1 != 0 or number >= FIRST_DATE_S

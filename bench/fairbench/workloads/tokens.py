@@ -89,8 +89,7 @@ def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
 def tokenizer_errors(name: str, problem: str = "cannot split a text") -> Iterator[None]:
     """Re-raise every error of the package ``tokenizers`` as a DataError with a message of one line.
 
-    Besides plain ``Exception`` objects, the package raises panics, whose class is not derived from
-    Exception.
+    The package also raises panics, whose class is not derived from ``Exception``.
     """
     try:
         yield
