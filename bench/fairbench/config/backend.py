@@ -191,7 +191,7 @@ VLLM_FLAGS = {
     "mem_fraction_static": "--gpu-memory-utilization",
 }
 
-# Times that are measured at a ``time_scale`` outside these limits are meaningless.
+# ``MIN_TIME_SCALE`` and ``MAX_TIME_SCALE`` exclude scales at which measured times are meaningless.
 MIN_TIME_SCALE, MAX_TIME_SCALE = 1e-6, 1e6
 
 Count = Annotated[int, Field(ge=1)]
@@ -331,7 +331,7 @@ class Endpoint(BackendConfig):
     """A running OpenAI-compatible server that fairbench did not start.
 
     - ``output_lengths`` is "exact" if requests contain ``min_tokens``, which not every server
-      supports. With "free", answers may be shorter than in the workload.
+      supports. If ``output_lengths`` is "free", answers may be shorter than in the workload.
     - ``extra_body`` is a JSON object with more fields for every request; null removes a field.
     - ``max_tokens_field`` names the field that limits the length of an answer.
     - ``rate_limited`` decides whether a request with status 429 fails, or is sent again after the

@@ -52,7 +52,7 @@ class Fact(_Table):
 class Unserved(_Table):
     """A workload that a preset refuses, and the reason.
 
-    ``unless`` names a setting. If the user sets this setting, the preset accepts the workload.
+    The preset accepts the workload if the user sets the setting that ``unless`` names.
     """
 
     unless: str
@@ -225,8 +225,8 @@ def pair_of(draft: Mapping[str, object]) -> tuple[str, str]:
 def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return the names of the components, such as the router, whose parameters have an effect.
 
-    An endpoint has no such components, because fairbench does not configure its servers. Another
-    project's router has no parameters in fairbench.
+    The tuple is empty for an endpoint, because fairbench does not configure an endpoint's servers.
+    Another project's router has no parameters in fairbench.
     """
     if draft["scheduler"] == AS_SERVED:
         return ()
@@ -271,7 +271,7 @@ def read_workload(value: Any) -> WorkloadSpec:
 
 
 def text_of(draft: Mapping[str, object], key: str) -> str:
-    """Return the text under a key of an experiment; raise UsageError for any other value."""
+    """Return the text under an experiment's key; raise UsageError if the value is not a text."""
     value = draft[key]
     if not isinstance(value, str):
         raise UsageError(f"{key} = {value!r}: must be a string").of(key)
@@ -315,8 +315,8 @@ def resolve_weights(
 ) -> dict[str, Any] | None:
     """Return the client weights of a run: the weights of the workload, overridden by ``given``.
 
-    A client without a weight in the returned table has weight 1. A given weight of 1 is omitted
-    unless it overrides the workload. The function returns None if every client has weight 1. This
+    A client without a weight in the returned table has weight 1. A weight of 1 is omitted unless it
+    overrides the workload's weight. The function returns None if every client has weight 1. This
     function does not check ``clients`` and ``given``, because ``ExperimentSpec`` checks them.
     """
     own = workload.client_weights or {}

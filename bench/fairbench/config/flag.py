@@ -136,7 +136,7 @@ def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
     """Parse ``--goodput`` words ``[NAME.]LATENCY:TIME`` into a table of times.
 
     The keys of the table have the form ``[NAME.]LATENCY``. If ``texts`` is None or empty, the
-    result is None. Raises UsageError for an invalid or repeated target.
+    function returns None. Raises UsageError for an invalid or repeated target.
     """
     given: dict[str, str] = {}
     words = [text.replace(",", " ").split() or [text] for text in texts or ()]

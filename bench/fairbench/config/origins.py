@@ -1,10 +1,11 @@
 """Origins of values: which values of an experiment the user chose, and which are defaults.
 
 A stored experiment contains every value, even defaults, so that a run can be repeated. The table
-``given`` of a stored experiment contains the values that flags, settings or a file set. Every other
-value is a default of the fairbench version that stored the file; ``fairbench baseline`` recomputes
-such values. If a flag replaces a value, every command recomputes the defaults that depend on this
-value. If a stored file lacks the table ``given``, the table is added when the file is read.
+``given`` of a stored experiment contains the values that flags, settings or a file set. Values that
+``given`` lacks are defaults of the fairbench version that stored the file; ``fairbench baseline``
+recomputes these values. If a flag replaces a value, every command recomputes the defaults that
+depend on this value. If a stored file lacks the table ``given``, the table is added when the file
+is read.
 """
 
 from __future__ import annotations
@@ -177,8 +178,8 @@ def chosen_part(file: Mapping[str, Any], *, other_workload: bool = False) -> dic
     """Return the values that the user chose in an experiment file that has the table ``given``.
 
     A bundled workload is returned by name, and any other workload is returned as a table. If
-    ``other_workload`` is True, parameters of the file's workload are left out. The scenario is then
-    kept only if the user chose the scenario.
+    ``other_workload`` is True, parameters of the file's workload are not returned, and the scenario
+    is returned only if the user chose it.
     """
     given, rest = file[GIVEN], without_given(file)
     implied = set(IMPLIED)

@@ -1,4 +1,4 @@
-"""Conversion of user input to an experiment; flags override a file, a file overrides defaults."""
+"""Conversion of user input to an experiment; flags override a file, which overrides defaults."""
 
 from __future__ import annotations
 

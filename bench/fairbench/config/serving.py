@@ -173,7 +173,7 @@ def defaults_of(backend: Chosen) -> dict[str, Any]:
 
 
 def without_unsupported(file: Mapping[str, Any], backend: Chosen) -> dict[str, Any]:
-    """Return an experiment file without its backend and values that ``backend`` cannot use."""
+    """Return ``file`` without its own backend, and without values that ``backend`` cannot use."""
     was = resolve_backend(None, file.get("backend"))
     dropped = {"backend"}
     if type(was) is not type(backend) and not (_has_profile(was) and _has_profile(backend)):
@@ -288,7 +288,7 @@ def _hardware(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
 
 
 def _profile(gpu: str, model: str) -> dict[str, str]:
-    """Return a timing profile's id and model; raise UsageError if ``model`` contradicts a file."""
+    """Return a timing profile's id and model; raise UsageError if a file has another model."""
     profile_id = resolve_profile(gpu, model).profile_id
     found = profile_id.split("/")[1]
     if not is_profile_file(gpu):

@@ -278,8 +278,8 @@ BATCH_ROWS = 16_384
 def read_parquet(path: Path, *, any_type: bool = False) -> pa.Table:
     """Return the table in a Parquet file, with dictionary-encoded text columns.
 
-    If ``any_type`` is True, lists, objects and dates are allowed, too. Raises DataError if the file
-    is unreadable or too large, or has a column of a type that is not allowed.
+    If ``any_type`` is True, columns may also hold lists, objects and dates. Raises DataError if the
+    file is unreadable or too large, or has a column of a type that is not allowed.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

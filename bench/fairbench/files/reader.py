@@ -386,8 +386,8 @@ def _missing_part(found: Any, key: str) -> str:
 def failure_in_own_file(error: Exception) -> RunFailed | None:
     """Return a RunFailed error with the line of a user's file that raised ``error``, or None.
 
-    The error's note is the traceback from the user's file on. If Python turned a StopIteration into
-    a RuntimeError, the message names the line of the StopIteration.
+    A note of the RunFailed error is the traceback from the user's file on. If Python turned a
+    StopIteration into a RuntimeError, the message names the line of the StopIteration.
     """
     if isinstance(error, FairbenchError | MemoryError):
         return None

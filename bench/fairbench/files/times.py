@@ -120,7 +120,7 @@ def duration_s(value: Any) -> float | None:
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "min": 60 * 10**9, "h": 3600 * 10**9}
 """The number of nanoseconds in each unit of time."""
 
-# Each entry is a unit with the smallest number that is taken for a Unix time in this unit.
+# Each entry of ``_SINCE_1970`` is a unit with its smallest number that counts as a Unix time.
 _SINCE_1970 = (("ns", 10**17), ("us", 10**14), ("ms", 10**11))
 _LARGEST = 2**62  # limit on times in ns, so that the difference of two times fits 64 bits
 
@@ -261,7 +261,7 @@ def clock_of(start_s: float, zone: str, span_s: float) -> ClockTime | None:
 
 
 def read_clock(text: str | None, span_s: float) -> ClockTime | None:
-    """Restore a clock from the text of its ``iso``; None stands for a log without a clock."""
+    """Restore a clock from the text ``ClockTime.iso``, or return None for a log without a clock."""
     if text is None:
         return None
     return clock_of(moment_of(text).timestamp(), zone_of(text), span_s)

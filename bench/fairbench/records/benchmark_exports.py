@@ -72,7 +72,7 @@ def request(more: Mapping[str, Any], **fields: Any) -> Object:
 
 
 def first_of(value: Any, *keys: str) -> Any:
-    """Return the first value of ``keys`` that is not None, or None if there is no such value."""
+    """Return the first value under ``keys`` that is not None, or None if every value is None."""
     return next((value[key] for key in keys if inner(value, key) is not None), None)
 
 

@@ -215,7 +215,7 @@ def recognised(
 def _without_durations(
     columns: list[FieldColumn], names: Iterable[str], values: Mapping[str, list[Any]]
 ) -> list[FieldColumn]:
-    """Drop columns of durations, such as ``request_time`` beside a column of dates."""
+    """Drop columns of durations, such as ``request_time``, if another column has dates."""
     seen = (value for name in names for value in values.get(name, [])[:1])
     texts = any(
         isinstance(one, str) and cells.is_calendar(one) and cells.is_moment(one) for one in seen
@@ -374,7 +374,7 @@ def cell_of(record: Mapping[str, Any], name: str) -> Any:
 def object_of(value: Any) -> Any:
     """Parse a text that contains a JSON object or list, and return other values unchanged.
 
-    CSV files store nested objects as texts. Text that is not valid JSON gives None.
+    CSV files store nested objects as texts. Invalid JSON is returned as None.
     """
     if isinstance(value, str) and value.startswith(("{", "[{")):
         try:

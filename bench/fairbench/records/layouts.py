@@ -210,8 +210,8 @@ def _has_text_columns(needs: tuple[str, ...]) -> Callable[[Record], bool]:
 # AzureLLMInferenceDataset2023.md) name no clients.
 AZURE = Layout("azure", _has_text_columns(("TIMESTAMP", "ContextTokens", "GeneratedTokens")))
 # Release 2.0 of the traces of HPMLL/BurstGPT has conversations and durations; release 1.1 lacks
-# them. Failed requests have no response tokens. With ``--clients-from Model``, the two models count
-# as clients.
+# them. Failed requests have no response tokens. With ``--clients-from Model``, BurstGPT's two
+# models are clients.
 BURSTGPT = Layout(
     "burstgpt",
     _has_text_columns(("Timestamp", "Request tokens", "Response tokens", "Log Type")),

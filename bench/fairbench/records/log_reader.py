@@ -181,7 +181,7 @@ class FileColumns:
 
 
 class RecordError(DataError):
-    """A record has an impossible value; this error is raised once the columns are known."""
+    """An error for a record with an impossible value, raised once the columns are known."""
 
 
 def _column_of_rows(
@@ -248,7 +248,7 @@ def beginning(path: Path) -> Beginning:
 
 
 def _records_inside(place: FilePlace) -> list[FilePlace]:
-    """Return the list of records inside a file's only object, or [] if it contains no list."""
+    """Return the list of records inside a file's only object, or [] if the object has no list."""
     if layout_of(None, [place.value]) is not PLAIN:
         return []
     found = next((place.value[name] for name in WRAPPERS if place.value.get(name)), None)

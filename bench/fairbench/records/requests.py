@@ -103,7 +103,7 @@ def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> Fi
     columns.keep_rows(kept)
     counts = {name: values[kept] for name, values in counts.items()}
     read, cached = _whole_prompts(columns, counts)
-    # Some logs count reasoning tokens only in the total.
+    # Some logs count reasoning tokens only in the total tokens.
     output, thought = counts["output_tokens"], np.nan_to_num(counts["reasoning_tokens"])
     missing = counts["total_tokens"] - read - output
     counts["output_tokens"] = np.where(
@@ -209,8 +209,8 @@ def _ancestors(row_of: Mapping[str, int], parents: list[Any], rows: list[int]) -
 def _whole_prompts(columns: FileColumns, counts: Mapping[str, Floats]) -> tuple[Floats, Floats]:
     """Return the token counts of whole prompts and of their cached parts.
 
-    OpenAI and vLLM count cached tokens as part of the input. Anthropic and Bedrock count tokens
-    that were read from or written to a cache separately.
+    OpenAI and vLLM count cached tokens as part of the input. Anthropic and Bedrock report separate
+    counts for tokens that were read from or written to a cache.
     """
     read, cached, written = (
         counts[name] for name in ("input_tokens", "cached_tokens", "written_tokens")
@@ -226,8 +226,8 @@ def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floa
     """Return whether cached tokens are counted separately from the input tokens.
 
     Cached tokens are separate if a column's name suggests so and some request has more cached
-    tokens than input tokens. In a file without such a request, the function compares total, input
-    and output tokens, and finally the names of columns.
+    tokens than input tokens. If no request has more cached than input tokens, the totals of tokens
+    decide, and finally the names of columns.
     """
     names = [one.name for one in columns.of_fields("cached_tokens", "written_tokens")]
     leaves = [plain(name.rpartition(".")[2]) for name in names]
@@ -249,7 +249,7 @@ def _without_repetitions(made: FileRequests) -> FileRequests:
     """Return the requests without lines that describe an earlier request again.
 
     A repetition has the id, client, session and prompt of an earlier line, and also its start if
-    durations are recorded. The most output tokens and the earliest start of all lines are kept.
+    durations are recorded. The largest output and the earliest start of a request's lines are kept.
     """
     columns = made.columns
     ids = columns.field_values("request_id")

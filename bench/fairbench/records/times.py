@@ -310,7 +310,7 @@ class Times:
 
 
 class RecordUnit(DataError):
-    """The unit of durations cannot be inferred."""
+    """An error for durations whose unit cannot be inferred."""
 
 
 def _in_ns(values: Floats, unit: str) -> Ints:
@@ -449,7 +449,7 @@ def check_moments(
 
 
 def of_other_clock(times: Floats, others: Floats) -> Flags:
-    """Return a mask of the times whose clock or unit differs from the time in ``others``."""
+    """Return whether each time has another clock or unit than the same entry of ``others``."""
     least, most = np.minimum(abs(times), abs(others)), np.maximum(abs(times), abs(others))
     apart: Flags = (most >= DATED_S) & (most >= APART * least) & np.isfinite(most)
     return apart

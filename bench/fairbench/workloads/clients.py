@@ -61,7 +61,7 @@ def plan_clients(
         burstiness: The shape of the Gamma distribution of gaps between programs.
         duration_s: The seconds during which programs arrive.
         weights: The weights of clients by name (default 1).
-        goodput: Latency targets that override the workload's (see ``client_targets``).
+        goodput: Latency targets that override the workload's targets (see ``client_targets``).
 
     Raises:
         UsageError: If a value is impossible; the message names the value.

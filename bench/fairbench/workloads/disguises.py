@@ -197,7 +197,7 @@ class EndedRequest(NamedTuple):
 
 
 Reaction: TypeAlias = Callable[[EndedRequest], bool]
-"""A function that is called when a request of the client ends; it may keep state.
+"""A function that is called when a request of a client ends; it may keep state.
 
 If a reaction returns True, all waiting programs of the client start.
 """

@@ -211,8 +211,8 @@ class ClientPresence(FileTable):
     def intervals(self, rng: random.Random) -> Iterator[tuple[float, float]]:
         """Yield the intervals of a client's presence in order, without end if they are random.
 
-        ``rng`` is the random stream for this client's presence. Each call needs a new stream, so
-        that equal seeds give equal intervals.
+        ``rng`` is the random stream for this client's presence. Each call of ``intervals`` needs a
+        new stream, so that equal seeds give equal intervals.
         """
         if self.stay_s is None or self.away_s is None:
             yield from self.windows or ()
@@ -254,7 +254,7 @@ class ClientPresence(FileTable):
 def names_in(word: str) -> list[str]:
     """Return the names in a range such as ``client-3..5``, or only ``word`` without a range.
 
-    Raises ValueError if the range descends or is larger than any workload.
+    Raises ValueError if the range descends or has more clients than a workload may have.
     """
     found = re.fullmatch(r"(client-)([0-9]{1,6})\.\.([0-9]{1,6})", word)
     if found is None:

@@ -112,7 +112,7 @@ def check_range(params: Any, name: str) -> None:
 
 
 def prompt_of(*segments: Segment) -> Prompt:
-    """Return a prompt of the segments that are not empty."""
+    """Return the prompt that consists of all non-empty segments."""
     return tuple(filter(LENGTH, segments))
 
 
@@ -146,7 +146,7 @@ def sample_exchanges(
 ) -> list[tuple[int, int]]:
     """Draw the input and output lengths of ``count`` exchanges, in tokens.
 
-    ``asked`` and ``answered`` begin the names of parameters in ``params``. For example, ``user``
+    Names of parameters begin with ``asked`` or ``answered``. The prefix ``user``, for example,
     selects ``user_tokens`` and ``user_sigma``.
     """
     inputs = (getattr(params, f"{asked}_tokens"), getattr(params, f"{asked}_sigma"))
@@ -163,7 +163,7 @@ def sample_gap(rng: random.Random, mean_s: float) -> float:
 def check_mean(params: Any, name: str) -> None:
     """Raise ValueError unless the mean ``name``_tokens is below ``max_new_tokens``.
 
-    If ``name``_sigma is 0, the mean may equal ``max_new_tokens``.
+    If ``name``_sigma is 0, ``name``_tokens may equal ``max_new_tokens``.
     """
     mean_tokens, sigma = getattr(params, f"{name}_tokens"), getattr(params, f"{name}_sigma")
     most = params.max_new_tokens

@@ -65,7 +65,7 @@ class ReplayProgram(CallSequence):
 class _Strand:
     """The sequence of calls of one program or sub-agent.
 
-    ``name`` begins the names of outputs. ``depth`` is the number of calls of the program before the
+    Names of outputs begin with ``name``. ``depth`` is the number of calls of the program before the
     first call of the sequence.
     """
 
@@ -73,7 +73,7 @@ class _Strand:
         self._llm, self._calls, self._name, self._depth = llm, calls, name, depth
 
     async def run(self, first: int, start_after: int) -> None:
-        """Make calls number ``first`` to ``start_after`` - 1, with pauses and sub-agents."""
+        """Make calls ``first`` to ``start_after`` - 1, including pauses and sub-agents."""
         at = first
         while at < start_after:
             call = self._calls[at]
@@ -99,7 +99,7 @@ class _Strand:
     def _waiting_call(self, at: int) -> int:
         """Return the number of the first call that waits for the sub-agents of call ``at``.
 
-        This call also waits for the sub-agents of all calls after ``at`` and before itself. In a
+        The returned call also waits for the sub-agents of all calls between ``at`` and itself. In a
         replay, a call waits for at least the sub-agents for which it waited in the recording.
         """
         until = max(branch.until for branch in self._calls[at].branches)

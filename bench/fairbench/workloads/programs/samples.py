@@ -52,7 +52,7 @@ class Samples(base.Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; ``item`` gives the length of the problem, and all outputs are random."""
+        """Build a program; ``item`` gives the problem's length, and output lengths are random."""
         if item is None:
             problem = base.sample_input(rng, params.problem_tokens, params.problem_sigma)
         else:

@@ -37,7 +37,7 @@ def cut_trace(
 ) -> TraceTable:
     """Return the first ``head`` requests of the given clients in [``start_s``, ``end_s``).
 
-    If ``largest`` is given, only the clients with the most requests are kept. A session across an
+    At most ``largest`` clients are kept, those with the most requests. A session that crosses an
     end of the interval is cut. Raises UsageError if a client is unknown, or if no request is left.
     """
     if end_s is not None and end_s <= start_s:
@@ -110,7 +110,7 @@ def anonymized(table: TraceTable, key: bytes) -> TraceTable:
     """Return the table with clients and blocks renamed by a keyed hash.
 
     With equal keys, a client has the same label in all files. Only a user who has ``key`` can test
-    whether the name of a client occurs. Sessions are numbers and need no hash.
+    whether the name of a client occurs. Sessions are numbered, so they need no hash.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"
@@ -150,7 +150,7 @@ SYNTHETIC = "synthetic"
 def assigned(table: TraceTable, count: int) -> TraceTable:
     """Assign each program to a random made-up client; client shares follow Zipf's law.
 
-    All requests of a session get one client. The assignment does not depend on a run's seed.
+    Assigned clients do not depend on the run's seed. All requests of a session go to one client.
     """
     rng = stream(0, f"trace/clients/{count}")
     weights = list(accumulate(1 / rank for rank in range(1, count + 1)))

@@ -59,9 +59,9 @@ class FileTraffic(Protocol):
 class Runs(NamedTuple):
     """Runs of blocks: sequences of consecutive blocks that always occur together in prompts.
 
-    A prompt contains whole runs, except that the prompt may end within its last run. Request i has
-    the runs from position ``first[i]`` to position ``first[i + 1] - 1``. ``key`` identifies a run,
-    and ``blocks`` is the number of blocks that a prompt has of this run.
+    A prompt contains whole runs, except that the prompt may end within its last run. The runs
+    ``first[i]`` to ``first[i + 1] - 1`` form the prompt of request i. ``key`` identifies a run, and
+    ``blocks`` is the number of blocks that a prompt has of this run.
     """
 
     first: Ints
@@ -198,7 +198,7 @@ class RecordedTrace:
                 known_s = float(table.think_s[later])
                 if not isnan(known_s):
                     gap_s, think_s = 0.0, known_s / speed
-                # If the end is unknown, ``end_s`` is NaN, and the condition is False.
+                # ``end_s <= next_s`` is False if the end is unknown (NaN).
                 elif end_s <= next_s:
                     gap_s, think_s = 0.0, (next_s - end_s) / speed
             output = int(table.output_tokens[row])

@@ -54,7 +54,7 @@ MAX_SCALE = 1e9
 
 @dataclass(frozen=True)
 class TraceParams:
-    """The options for reading a trace file, and parameters of ``arrivals`` in a workload file.
+    """Options for reading a trace file, also used as parameters of ``arrivals`` in workload files.
 
     Attributes:
         file: A path, or a name in a folder of ``FAIRBENCH_DATA``.
@@ -201,7 +201,7 @@ def read_with_requests(
 ) -> tuple[ReadTrace, FileRequests | None]:
     """Read the trace of a file, and its requests with the fields ``fields``.
 
-    A format in ``PROGRAMS`` has no such requests, and the function returns None in their place.
+    The function returns None instead of requests if the format is one of ``PROGRAMS``.
 
     Args:
         params: The options for reading the file.

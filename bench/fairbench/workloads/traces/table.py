@@ -39,7 +39,7 @@ class TraceRow(NamedTuple):
         estimated: The approximate tokens in the text of the blocks, or 0 if they have no text.
         think_ns: The delay in ns after the answer to the previous step, or None if unknown.
         branch: The number of the sub-agent that made the request, or 0 for the session itself.
-        shared: The tokens at the beginning of the prompt that other sessions may also have.
+        shared: The number of tokens at the prompt's beginning that other sessions may share.
     """
 
     at_ns: int
@@ -146,7 +146,7 @@ class TraceTable:
             at the end holds the number of blocks.
         blocks: The ids of the blocks of all prompts.
         branch: The number of a sub-agent of the session, or 0 for the session itself.
-        shared: The tokens at the prompt's beginning that other sessions may share.
+        shared: The number of tokens at the prompt's beginning that other sessions may share.
         left_out: The number of requests in the file that the table leaves out.
         who_left_out: A description of the requests that are left out.
         synthetic: Descriptions of the parts of the trace that were not recorded.
@@ -308,7 +308,7 @@ def table_of(
 
 
 def _natural_order(name: str) -> tuple[int, int, str]:
-    """Return a sort key that orders numbers by value, and puts numbers before all other names."""
+    """Return a sort key for names: numbers are sorted by value and precede all other names."""
     number = name.isascii() and name.isdigit() and len(name) < 19
     return (0, int(name), name) if number else (1, 0, name)
 
@@ -318,7 +318,7 @@ PEAK_S = 60.0
 
 
 def facts_of_table(table: TraceTable) -> dict[str, Any]:
-    """Return statistics of all requests and, under the key ``clients``, of each client, for JSON.
+    """Return JSON-ready statistics of all requests and, under ``clients``, of each client.
 
     Rates are in requests/s, and lengths are in tokens. ``cv`` is the coefficient of variation of
     the gaps between requests: 1 for a Poisson process, null for fewer than three requests.

@@ -292,7 +292,7 @@ class Bursts(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """A burst of ``for_s`` seconds at ``multiple`` times the usual rate, every ``every_s`` seconds."""
+        """Bursts of ``for_s`` seconds at ``multiple`` times the usual rate, every ``every_s`` s."""
 
         every_s: Annotated[float, Gt(0)]
         for_s: Annotated[float, Gt(0)]

@@ -105,7 +105,7 @@ class ArrivalSource(Protocol):
         ...
 
     def last_arrival_s(self, rng: random.Random) -> float:
-        """Return the time of the last arrival, or 0 without arrivals; arrivals must be finite."""
+        """Return the time of the last arrival in a finite stream, or 0 if there are no arrivals."""
         return max((at_s for at_s, _ in self.arrivals(rng)), default=0.0)
 
 
