@@ -171,7 +171,7 @@ MANAGED_FIELDS = frozenset(
     {"messages", "prompt", "input_ids", "stream", "max_tokens", "max_completion_tokens"}
 )
 
-# SGLang has no flag for the settings ``ENGINE_ONLY``, or they are not tested on real servers.
+# A real SGLang server has no flag for the settings ``ENGINE_ONLY``, or the flag is not tested.
 ENGINE_ONLY = (
     "full_reservation",
     "step_by_step",
@@ -191,7 +191,7 @@ VLLM_FLAGS = {
     "mem_fraction_static": "--gpu-memory-utilization",
 }
 
-# Measured times are meaningless beyond the limits on emulated seconds per real second.
+# ``MIN_TIME_SCALE`` and ``MAX_TIME_SCALE`` exclude scales at which measured times are meaningless.
 MIN_TIME_SCALE, MAX_TIME_SCALE = 1e-6, 1e6
 
 Count = Annotated[int, Field(ge=1)]
@@ -331,7 +331,7 @@ class Endpoint(BackendConfig):
     """A running OpenAI-compatible server that fairbench did not start.
 
     - ``output_lengths`` is "exact" if requests contain ``min_tokens``, which not every server
-      supports. With "free", answers may be shorter than in the workload.
+      supports. If ``output_lengths`` is "free", answers may be shorter than in the workload.
     - ``extra_body`` is a JSON object with more fields for every request; null removes a field.
     - ``max_tokens_field`` names the field that limits the length of an answer.
     - ``rate_limited`` decides whether a request with status 429 fails, or is sent again after the
@@ -379,7 +379,7 @@ class Endpoint(BackendConfig):
 
 
 def _extra_fields(text: str | None) -> dict[str, Any]:
-    """Return the fields of a JSON object; an empty text counts as {}."""
+    """Return the fields of the JSON object in ``text``, or {} if there is no text."""
     if not text:
         return {}
     try:

@@ -25,9 +25,9 @@ class Flag:
 
     - ``help`` explains the flag, and ``panel`` is the heading above the flag in ``--help``.
     - ``default`` is the default value, or a text that describes the default value.
-    - ``key`` names the value that the flag sets: a key of an experiment file, a setting such as
-      ``engine.PARAM``, ``backend.KEY``, or ``trace.KEY`` of a replayed trace. An empty key stands
-      for the flag's name. A key that ends with a dot is completed by the flag's name.
+    - ``key`` names the value that the flag sets: a key of an experiment file, or a name such as
+      ``engine.PARAM``, ``backend.KEY`` or ``trace.KEY``. If ``key`` is empty, the flag's name is
+      the key. If ``key`` ends with a dot, the flag's name is appended to ``key``.
     """
 
     help: str
@@ -135,8 +135,8 @@ def values_of(read: Callable[[str], Any]) -> Callable[[str, str], list[Any]]:
 def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
     """Parse ``--goodput`` words ``[NAME.]LATENCY:TIME`` into a table of times.
 
-    The keys of the result are ``[NAME.]LATENCY``. If ``texts`` is None or empty, the result is
-    None. Raises UsageError for an invalid or repeated target.
+    The keys of the table have the form ``[NAME.]LATENCY``. If ``texts`` is None or empty, the
+    function returns None. Raises UsageError for an invalid or repeated target.
     """
     given: dict[str, str] = {}
     words = [text.replace(",", " ").split() or [text] for text in texts or ()]
@@ -167,7 +167,7 @@ def parse_weights(text: str | None) -> dict[str, float] | None:
         return None
     pairs = [word.rpartition("=") for word in text.split(",")]
     try:
-        # ASCII is enforced, because ``float`` also accepts digits of other scripts.
+        # ASCII is enforced, because ``float`` also accepts digits of non-Latin scripts.
         weights = {name.strip(): float(weight.encode("ascii")) for name, _, weight in pairs}
     except ValueError:
         weights = {}
@@ -218,7 +218,7 @@ def columns_of(_: str, texts: list[str]) -> dict[str, str]:
 def names_of(flag: str, texts: list[str]) -> dict[str, str]:
     """Parse ``FIELD=NAME`` texts.
 
-    Raises UsageError for a text of another form, or for a repeated field.
+    Raises UsageError for a text that is not ``FIELD=NAME``, or for a repeated field.
     """
     names: dict[str, str] = {}
     for text in texts:

@@ -72,7 +72,7 @@ def check_machine(
 ) -> None:
     """Raise UsageError if a changed machine setting is not supported by the backend.
 
-    A value counts as unchanged if it equals the workload's default in ``usual``.
+    ``usual`` contains the workload's defaults; a value that equals its default counts as unchanged.
     """
     for part, params in MACHINE.items():
         default = params()
@@ -173,7 +173,7 @@ def defaults_of(backend: Chosen) -> dict[str, Any]:
 
 
 def without_unsupported(file: Mapping[str, Any], backend: Chosen) -> dict[str, Any]:
-    """Return a file without its backend, and without values that the new backend cannot use."""
+    """Return ``file`` without its own backend, and without values that ``backend`` cannot use."""
     was = resolve_backend(None, file.get("backend"))
     dropped = {"backend"}
     if type(was) is not type(backend) and not (_has_profile(was) and _has_profile(backend)):
@@ -288,7 +288,7 @@ def _hardware(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
 
 
 def _profile(gpu: str, model: str) -> dict[str, str]:
-    """Return a timing profile's id and model; a profile file's model overrides the default."""
+    """Return a timing profile's id and model; raise UsageError if a file has another model."""
     profile_id = resolve_profile(gpu, model).profile_id
     found = profile_id.split("/")[1]
     if not is_profile_file(gpu):
