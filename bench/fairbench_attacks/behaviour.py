@@ -24,7 +24,7 @@ NO_MORE = ConfigDict(extra="forbid")
 def checked(shape: type[T], data: Any, where: str) -> T:
     """Return ``data`` validated as ``shape``, a dataclass or named tuple of numbers and strings.
 
-    Raises DataError with one line that names ``where``, the key, its value and the allowed values.
+    Raises DataError, whose message names ``where``, the key, its value and the allowed values.
     """
     with of_file(where):
         return validated(shape, data)

@@ -31,7 +31,7 @@ NOT_KEPT = ("git", "host", "started", "wall_s", "cpu_s")
 
 
 def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
-    """Read the experiments of a baseline directory. Return them by name.
+    """Return the experiments of a baseline directory by name.
 
     Values that the user chose come from the file, and all other values are this version's defaults.
     Raises UsageError for a directory without experiments or with an invalid experiment.
@@ -54,7 +54,7 @@ def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
 def _with_given(file: Path) -> Mapping[str, Any]:
     """Return the tables of an experiment file, with the names of the values that the user chose.
 
-    The names are in the table ``given``, or in the manifest if an older file lacks the table.
+    If an older file lacks the table ``given`` with these names, the names come from the manifest.
     """
     tables, manifest = read_experiment(file), _manifest_of(file)
     chosen = manifest.get(CHOSEN)
@@ -88,7 +88,7 @@ def _unlike_results(file: Path) -> str:
     try:
         spec = read_spec(file)
     except UsageError:
-        # The file has a default parameter that this version no longer has, which is ignored.
+        # Ignore a default in the file that this version of fairbench no longer has.
         if is_ours:
             return ""
         raise
