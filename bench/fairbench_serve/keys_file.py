@@ -189,10 +189,10 @@ class Access:
     """The API keys, weights and quotas that are in force at present.
 
     A changed key file is read as soon as two checks in a row find it unchanged, so that a
-    half-written file is never used. An invalid file has no effect. Weights in the configuration
-    override weights in the file.
+    half-written file is never used. A changed file that is invalid is ignored. Weights in the
+    configuration override weights in the file.
 
-    ``weights`` always remains the same dict. ``keys`` is None if requests name their clients
+    ``weights`` is a dict that is updated in place. ``keys`` is None if requests name their clients
     without API keys. ``on_weights`` is called each time ``weights`` may have changed. Raises
     DataError if the file is invalid when the router starts.
     """

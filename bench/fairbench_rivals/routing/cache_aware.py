@@ -19,10 +19,10 @@ class CacheAware(CountingRouter):
     """A router that prefers the worker with the longest prefix while the load is balanced.
 
     The load is imbalanced if most - least > ``balance_abs`` and most > ``balance_rel`` x least,
-    where most and least are the extremes of the workers' requests in flight. The worker with the
-    fewest requests is then chosen. Under a balanced load, the worker with the longest prefix is
-    chosen, if the prefix exceeds the fraction ``cache_threshold`` of the prompt. If no prefix is
-    long enough, the parameter ``rules`` decides:
+    where most and least are the extremes of the workers' requests in flight. Under an imbalanced
+    load, the worker with the fewest requests is chosen. Under a balanced load, the worker with the
+    longest prefix is chosen, if the prefix exceeds the fraction ``cache_threshold`` of the prompt.
+    If no prefix is long enough, the parameter ``rules`` decides:
 
     - ``sgl-router`` (sgl-project/sglang @026f853, sgl-router/src/policies/cache_aware.rs) chooses
       the worker with the smallest tree.
@@ -30,9 +30,8 @@ class CacheAware(CountingRouter):
       vllm-project/router) chooses the worker with the fewest requests in flight. Ties go to the
       worker to which the fewest requests were ever sent.
     - ``sgl-model-gateway`` (sgl-project/sglang @053b63f,
-      sgl-model-gateway/src/policies/cache_aware.rs, released as sglang-router 0.3.2) works like
-      ``smg``, but ties go to the first worker of the list. vllm-router 0.1.17 makes the same
-      choices.
+      sgl-model-gateway/src/policies/cache_aware.rs, released as sglang-router 0.3.2; also in
+      vllm-router 0.1.17) works like ``smg``, but ties go to the first worker.
 
     All versions remember sent prompts and assume that evicted prompts are still cached. The router
     does not distinguish clients. The original routers measure text in characters instead of tokens,
@@ -41,9 +40,9 @@ class CacheAware(CountingRouter):
     fairbench keeps two known defects of SGLang's routers. Unless ``rotate_ties`` is set, sgl-router
     and sgl-model-gateway send all new prompts to the first worker of an idle cluster. Unless
     ``purge_on_leave`` is set, smg remembers the prefixes of removed workers. Requests that match a
-    removed worker go to the first worker, which is not recorded. If several workers have the
-    prefix, the original routers choose arbitrarily, and fairbench chooses the worker to which the
-    prefix was sent last.
+    removed worker go to the first worker, and the tree does not record this. If several workers
+    have the prefix, the original routers choose arbitrarily, and fairbench chooses the worker to
+    which the prefix was sent last.
     """
 
     name = "cache-aware"
