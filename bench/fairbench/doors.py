@@ -96,8 +96,8 @@ def through(group: str, name: str, what: str = "") -> Any:
 def find_in_clone(target: str) -> None:
     """Make the package of ``target`` (``MODULE:NAME``) importable from a source checkout.
 
-    The wheel does not contain the studies. The studies are searched in the source checkout of this
-    package, and then in a checkout that contains the current folder.
+    The wheel does not contain the studies. The function looks for the studies in the source
+    checkout of this package, and then in a checkout that contains the current folder.
     """
     package = target.partition(":")[0].partition(".")[0]
     if not package.startswith(OURS) or find_spec(package) is not None:

@@ -1,7 +1,7 @@
 """The behaviour of an attacker as a set of choices, and the known attacks.
 
-Each choice has an honest value, which means no attack. The honest twin of an attacker is a client
-that runs the same programs with honest values only.
+Each choice has an honest value, with which the client does not attack. The honest twin of an
+attacker is a client that runs the same programs with honest values only.
 
 The files in ``workloads/attacks/`` are generated from the known attacks.
 """

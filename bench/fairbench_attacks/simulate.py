@@ -121,8 +121,8 @@ def replay(
 ) -> list[dict[str, Any]]:
     """Compare each attack experiment with its honest experiment, and average over the seeds.
 
-    ``pairs`` holds the honest experiment and the attack experiment of each attack. If several
-    attacks share an honest experiment, it is simulated only once per seed.
+    ``pairs`` holds the honest experiment and the attack experiment of each attack. An honest
+    experiment that several attacks share is simulated only once per seed.
     """
     specs: list[ExperimentSpec] = []
     for number in range(seeds):

@@ -33,8 +33,8 @@ NOT_KEPT = ("git", "host", "started", "wall_s", "cpu_s")
 def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
     """Return the experiments of a baseline directory by name.
 
-    Values that the user chose come from the file, and all other values are this version's defaults.
-    Raises UsageError for a directory without experiments or with an invalid experiment.
+    Settings that the user chose come from the file. All others are this version's defaults. Raises
+    UsageError for a directory without experiments or with an invalid experiment.
     """
     files = sorted(folder.glob(f"*/{EXPERIMENT}"))
     if not files:
@@ -66,10 +66,10 @@ def _with_given(file: Path) -> Mapping[str, Any]:
 
 
 def check_stored(folder: Path, specs: Iterable[str]) -> None:
-    """Raise DataError if a baseline experiment lacks results, or if its results do not fit.
+    """Raise DataError if a baseline experiment has no stored results, or outdated results.
 
-    Results do not fit if the experiment file was edited later, or if an older version of fairbench
-    stored the results without some setting.
+    Results are outdated if the experiment file was edited later, or if an older version of
+    fairbench stored the results without a setting that exists today.
     """
     for name in specs:
         file = folder / name / EXPERIMENT

@@ -24,7 +24,7 @@ SHAPE = re.compile(
 
 
 class Clause(NamedTuple):
-    """A limit that a gate checks: ``metric`` may get worse by at most ``loss``.
+    """A limit on a metric: ``metric`` may get worse by at most ``loss``.
 
     If ``relative`` is true, the non-negative ``loss`` is a fraction of the baseline's value.
     """
@@ -157,8 +157,8 @@ def judge_paired(
 
     Args:
         clause: The metric and its allowed loss.
-        before: Values of the baseline, in the order of the seeds.
-        after: Values of the current runs, in the order of the seeds.
+        before: The metric's values in the baseline runs, in the order of the seeds.
+        after: The metric's values in the current runs, in the order of the seeds.
         alpha: One-sided significance level.
     """
     pairs = [pair for pair in zip(before, after, strict=True) if not all(map(_is_undefined, pair))]

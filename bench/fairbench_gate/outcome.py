@@ -27,7 +27,8 @@ from fairbench_gate.points import PairedPoint, over_seeds
 DIGITS = (3, 5, 8)
 LARGE = 1000  # percentages from this value on are printed without decimal places
 # Relative changes up to ``ROUNDING`` are ignored. Adding floating-point numbers in another order
-# changes results by less than ``ROUNDING``, and another decision of a scheduler by more.
+# changes results by less than ``ROUNDING``. A different scheduling decision changes results by
+# more.
 ROUNDING = Fraction(1, 10**12)
 
 
@@ -45,7 +46,7 @@ class Change(NamedTuple):
 
     @property
     def difference(self) -> str:
-        """The change in percent of the baseline's value, or in the metric's unit if that is 0."""
+        """The change in percent of the baseline, or in the metric's unit if the baseline is 0."""
         if not (self.before.is_number and self.after.is_number):
             return ""
         return relative_difference(self.before.exact, self.after.exact)

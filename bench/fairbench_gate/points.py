@@ -146,7 +146,7 @@ def _pair_over_changes(
 ) -> dict[str, tuple[str, ...]]:
     """Give equal keys to experiments that differ only in changed defaults or in allowed keys.
 
-    The result maps the key of each such pair to the differences within the pair.
+    The result maps the key of each pair to the differences within the pair.
     """
     causes: dict[str, tuple[str, ...]] = {}
     lonely = {key: point for key, point in after.items() if key not in before}
@@ -163,7 +163,7 @@ def _pair_over_changes(
             after[key] = after.pop(same[0])
             del lonely[same[0]]
             found = changes[same[0]]
-            # A changed default is a cause only if both experiments use its component.
+            # A changed default explains a difference only if both experiments use its component.
             exchanged = {name for one in found.by_choice for name in re.findall(r'"([^"]*)"', one)}
             of_both = [one for one in found.by_default if one.partition(".")[0] not in exchanged]
             causes[key] = (

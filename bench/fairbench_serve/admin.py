@@ -149,7 +149,7 @@ def admin_app(
 
     If ``key`` is given, callers must send this API key. ``worker_keys`` holds the API keys of
     workers that may be added. A web page in a browser on the router's machine cannot change the
-    workers. It can neither send JSON to another site nor use a host name of this machine.
+    workers. Web pages can neither send JSON to another site nor use a host name of this machine.
     """
 
     @web.middleware

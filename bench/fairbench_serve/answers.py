@@ -232,7 +232,7 @@ def _text_bytes(texts: Iterable[str]) -> int:
 # seconds per output token before a worker's first complete answer (8B model on an A100)
 FIRST_TOKEN_S = 0.02
 # SGLang reserves KV memory for a fraction of a request's remaining output, of which at most 4,096
-# tokens count. ``RESERVED_SHARE`` is the minimum of this fraction (``new_token_ratio``).
+# tokens count. ``RESERVED_SHARE`` is the smallest reserved fraction (``new_token_ratio``).
 RESERVED_SHARE, MOST_RESERVED = 0.098, 4_096
 LATEST_SHARE = 0.05  # weight of the latest answer in the average time per token
 

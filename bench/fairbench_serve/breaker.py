@@ -41,9 +41,9 @@ class Breakers:
     pause doubles, up to 60 s. After the pause, a single probe request decides whether the breaker
     closes or opens again.
 
-    A breaker stays closed if only one client's requests fail and the worker has served another
-    client in the last 5 s, because the failing requests themselves may be the cause. ``now_s``
-    returns the time in seconds.
+    A breaker stays closed if only one client's requests fail and the worker served another client
+    in the last 5 s, because the client's requests may be the cause. ``now_s`` returns the time in
+    seconds.
     """
 
     def __init__(self, workers: int, now_s: Callable[[], float]) -> None:
@@ -89,7 +89,7 @@ class Breakers:
         return opens
 
     def record_success(self, worker: int, client: str) -> bool:
-        """Record that a worker served a client; return whether this closes the breaker."""
+        """Record that a worker served a client; return whether the breaker closes."""
         state = self._states.get(worker)
         if state is None:
             return False
@@ -203,7 +203,7 @@ class Refusals:
 class Doubts:
     """The workers whose last request, or last request of some kind, failed.
 
-    The cause of a failure may be the worker or the request itself. Such a worker gets no request
+    The cause of a failure may be the worker or the request itself. A failed worker gets no request
     that has already failed at another worker. A ``kind`` of None stands for all kinds of requests.
     """
 

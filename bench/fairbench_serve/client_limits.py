@@ -110,7 +110,8 @@ def evicted() -> Problem:
 class Quota(NamedTuple):
     """A client's limits per minute on prompt and output tokens, and on requests.
 
-    Cached prompt tokens count toward the limit on tokens. A value of None means no limit.
+    Cached prompt tokens count toward the limit on tokens. A field with the value None sets no
+    limit.
     """
 
     tokens: int | None = None
@@ -148,8 +149,7 @@ class Quotas:
     output from the bucket. When the request ends, its true cost replaces the reservation.
 
     In any period, a client can exceed its rate by one minute's quota and by unreserved costs of its
-    running requests. Later refills compensate for the excess. ``now_s`` returns the time in
-    seconds.
+    running requests, which later refills compensate. ``now_s`` returns the time in seconds.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -158,7 +158,7 @@ class Quotas:
         self._buckets: dict[str, tuple[_Bucket, _Bucket]] = {}
 
     def replace_limits(self, limits: Mapping[str, Quota]) -> None:
-        """Replace the quotas; each bucket stays as many tokens below its quota as before."""
+        """Replace the quotas; the number of tokens missing from each bucket does not change."""
         self.limits = limits
         self._buckets = {one: both for one, both in self._buckets.items() if one in limits}
 

@@ -30,8 +30,8 @@ EVENTS, JSON = "text/event-stream", "application/json"
 # maximum number of seconds of a Retry-After header that the router passes on to a client
 LONGEST_RETRY_S = 3_600
 SERVED, REFUSED = range(200, 300), range(400, 600)
-# The router waits at most END_S seconds for the end of a stream after its last event, and at most
-# USAGE_S seconds for the usage event after a finish reason.
+# After a stream's last event, the router waits at most END_S seconds for its end. After a finish
+# reason, the router waits at most USAGE_S seconds for the usage event.
 END_S, USAGE_S = 0.5, 5.0
 # seconds after which a client that reads nothing counts as disconnected
 STALLED_S = 60.0

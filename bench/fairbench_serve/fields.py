@@ -52,8 +52,8 @@ DROPPED = frozenset(
     # ``stream_interval`` is dropped, because it would change the number of tokens per event.
     | {"stream_interval"}
 )
-# Engines need the values of these fields as integers. Clients may write such an integer as a float
-# such as 64.0, which OpenAI's API accepts.
+# Engines need the values of these fields as integers. Clients may write an integer as a float such
+# as 64.0, which OpenAI's API accepts.
 INTEGERS = frozenset(
     {"max_tokens", "max_completion_tokens", "min_tokens", "max_new_tokens", "min_new_tokens"}
     | {"max_output_tokens", "max_tool_calls", "priority"}
@@ -346,8 +346,8 @@ PROMPTS = frozenset({"prompt", "suffix", "system", "instructions"})
 CHECKED = frozenset({"logit_bias", "stop", "stop_regex", "stop_token_ids", "stop_sequences"})
 CHECKED |= {"chat_template_kwargs"}
 TURNS = frozenset({"messages", "input"})
-# fields of a message or item that need no check, because they contain no schemas; "tools" is not
-# listed, because some templates and engines read schemas in this field
+# fields of a message or item that need no check, because they contain no schemas. The field "tools"
+# is not listed, because some templates and engines read schemas in it.
 TEXTS = frozenset(
     {"role", "content", "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
     | {"name", "refusal", "arguments", "output", "input", "summary", "encrypted_content"}
@@ -359,7 +359,7 @@ LONGEST_STOP = 256
 MOST_STOP_IDS = 128  # maximum number of stop token ids, as in vLLM
 MOST_BIASES = 1024  # maximum number of entries of ``logit_bias``, as in vLLM
 
-# maximum number of JSON values in a request's schemas; TEXT_VALUE characters of text count as one
+# maximum number of JSON values in a request's schemas; TEXT_VALUE characters count as one value
 MOST_VALUES = 5_000
 TEXT_VALUE = 16
 MOST_DEPTH = 32  # maximum number of nested levels of a schema

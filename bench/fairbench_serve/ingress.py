@@ -62,7 +62,7 @@ class RequestInFlight:
 
     - ``worker`` is the worker to which the request was sent; ``routed`` is the worker that the
       routing policy had chosen.
-    - ``first_token_s`` is the time in seconds at which the answer began to stream, and
+    - ``first_token_s`` is the time in seconds at which the answer began to stream.
       ``output_tokens`` is the number of tokens that have streamed so far.
     - ``on_lost`` is called once, with the reason, if the worker becomes unavailable before the
       request has ended.

@@ -1,6 +1,7 @@
 """KV events: a reader that follows a worker's cache and reconstructs evicted prompts.
 
-The reader requests missed events again. Without them, it clears its index of cached blocks.
+The reader requests missed events again. If missed events are unavailable, the reader clears its
+index of cached blocks.
 """
 
 from __future__ import annotations
@@ -77,10 +78,10 @@ class _Run:
 
 
 class BlockIndex:
-    """The cache of a worker according to its KV events: runs of blocks by block hash.
+    """The cached blocks of a worker according to its KV events, indexed by block hash.
 
     ``on_evict(prefix, tokens)`` is called when the worker evicts the last ``tokens`` tokens of a
-    prefix, and ``on_clear()`` when the worker's cache becomes empty or unknown.
+    prefix, and ``on_clear()`` is called when the worker's cache becomes empty or unknown.
     """
 
     def __init__(
@@ -94,8 +95,7 @@ class BlockIndex:
         return len(self._runs)
 
     def apply(self, events: Sequence[Event]) -> None:
-        # Removed blocks of successive events are collected, because SGLang sends an event per
-        # block.
+        # Collect removed blocks of successive events, because SGLang sends an event per block.
         removed: list[Key] = []
         for event in events:
             if isinstance(event, AllBlocksCleared):
@@ -123,8 +123,7 @@ class BlockIndex:
         if parent is not None:
             run = self._runs.get((group, parent))
             if run is None:
-                # The prompt is unknown, because the worker stored the parent block before the
-                # subscription.
+                # The parent block was stored before the subscription, so the prompt is unknown.
                 return
             start = run.end_of(run.hashes.index(parent))
         for index, name in enumerate(event.block_hashes):

@@ -48,7 +48,7 @@ Versions = dict[str, dict[str, int]]
 PATH = "/peers/totals"
 # seconds within which another router must answer
 PATIENCE_S = 2.0
-# seconds after the start or stop of a router for which totals of stopped routers are also sent
+# totals of stopped routers are sent for this many seconds after a router starts or stops
 RELAYED_S = 30.0
 # the parts of `fairbench serve` that may share totals with other routers
 ROUTER, GATEWAY = "router", "gateway"
@@ -60,7 +60,7 @@ class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
 
     - ``origin`` identifies the process; each start of a router gives a new identifier.
     - ``fleet`` is a hash of the settings that all peers must share.
-    - ``parts`` holds the totals of the router process.
+    - ``parts`` holds the totals that the process counted itself, by part.
     - ``gone`` holds the last totals of stopped routers. Without ``gone``, a restarted router would
       treat the clients of a stopped router as clients without service.
     """

@@ -98,7 +98,7 @@ class Asking:
 
     @property
     def kind(self) -> int:
-        """A hash of API path, model, fields and API key; a worker may refuse a whole kind."""
+        """A hash of API path, model, fields and API key, which identifies a kind of request."""
         fields = self.call.fields
         model = bytes(fields.get("model", b""))
         return hash((self.api.path, model, frozenset(fields), self.sent.get("Authorization")))

@@ -51,7 +51,7 @@ NO_TRACES = Traces()
 
 
 def otel_traces() -> Traces:
-    """Return traces that OpenTelemetry exports as its environment variables configure.
+    """Return traces that OpenTelemetry exports; its environment variables configure the export.
 
     Raises UsageError if OpenTelemetry is not installed.
     """

@@ -135,7 +135,7 @@ async def page_of(
 def told_by(body: bytes) -> Told | None:
     """Parse a worker's answer into a load report, or return None if the answer has no loads.
 
-    The request counts of a server's ranks are added, and their used fractions of KV memory are
+    The request counts of a server's ranks are added, and the ranks' used fractions of KV memory are
     averaged.
     """
     try:
@@ -303,7 +303,7 @@ def _vocab_size(info: dict[str, Any]) -> int | None:
 
 
 def _reports(info: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the information of a server and of each of its ranks, and the plugin's reports."""
+    """Yield the reports of a server and of each of its ranks, and the plugin's reports."""
     states = info.get("internal_states")
     for place in (info, *(states if isinstance(states, list) else ())):
         report = place.get("fairbench") if isinstance(place, dict) else None
@@ -349,8 +349,8 @@ def headroom_of(most: int) -> int:
     """Return how many requests (at least 1) may wait in an engine that runs ``most`` requests.
 
     A request in the engine's queue starts as soon as a running request ends, before the router can
-    send another request. Only a few requests may wait there, because the gateway cannot reorder
-    requests in the engine.
+    send another request. Only a few requests may wait in an engine, because the gateway cannot
+    reorder them there.
     """
     return max(1, ceil(HEADROOM * most))
 

@@ -26,18 +26,18 @@ class ContinuumTTL(EvictionPolicy):
     """A policy that pins the KV cache of a session between two turns for a time to live (TTL).
 
     The rules are those of michiLXY03/vllm-continuum-plugin @3ad3785b and @37a9ab70 (policy.py,
-    scheduler.py). The TTL is 2 s until more than 100 gaps between turns are known. Later candidates
-    for the TTL are 0 and all known gaps. The TTL is the smallest candidate t that maximises F(t) x
-    B - t, where F(t) is the fraction of the last 4,096 gaps that are at most t. The benefit of a
-    pin is B = Q x eta + 2 s. Q is the mean wait of the last 100 turns that arrived after the end of
-    their pins, and eta is ``TurnCorrelation.eta``. The last turn of a session is not pinned, and
-    neither are requests without a session.
+    scheduler.py). The TTL is 2 s until more than 100 gaps between turns are known. The candidates
+    for a later TTL are 0 and all known gaps. The TTL is the smallest candidate t that maximises
+    F(t) x B - t, where F(t) is the fraction of the last 4,096 gaps that are at most t. The benefit
+    of a pin is B = Q x eta + 2 s, where Q is the mean wait of the last 100 turns that arrived after
+    the end of their pins, and eta is ``TurnCorrelation.eta``. The last turn of a session is not
+    pinned, and neither are requests without a session.
 
     Continuum records gaps by tool. fairbench's requests do not name tools, so all gaps count as
     gaps of a single tool. Continuum's own order of the waiting queue is not included. If memory is
     short, Continuum unpins the session that arrived last, but this policy removes the pin that
-    would end first. A removed pin does not count as an ended pin in Q. The prefix of a waiting
-    request is evicted last, even if its pin has expired.
+    would end first. A removed pin does not count as expired in the mean wait. The prefix of a
+    waiting request is evicted last, even if its pin has expired.
     """
 
     name = "continuum-ttl"
@@ -93,7 +93,7 @@ class ContinuumTTL(EvictionPolicy):
 
 @dataclass(slots=True)
 class PinnedSession:
-    """A session with further turns: the number of ended turns, and the time when its pin ends.
+    """A session that has further turns: the number of its ended turns, and the end of its pin.
 
     ``ended_s`` is the time at which the last turn ended, or inf while the next turn runs.
     """

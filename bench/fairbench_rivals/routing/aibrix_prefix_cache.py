@@ -18,19 +18,19 @@ class AibrixPrefixCache(HistoryRouter):
     """A router that follows the longest prefix match among workers that are not too busy.
 
     The rules follow vllm-project/aibrix @e3e10f9, pkg/plugins/gateway/algorithms/prefix_cache.go.
-    The router chooses the worker that has the highest percentage of the prompt. Workers with more
-    requests in flight than the mean plus ``deviations`` standard deviations are excluded. If the
-    workers' requests in flight differ by more than ``imbalance``, only the workers with the fewest
-    requests are considered. Ties go to the worker with the fewest requests in flight, and are then
-    broken at random. If no worker with a match is left, the router picks at random among the
-    workers with the fewest requests. A single LRU index holds the prompts that were sent to any
-    worker. In AIBrix, the index also expires after 20 minutes, which is not modelled. The router
-    does not distinguish clients.
+    The router chooses the worker whose cached prefix covers the highest percentage of the prompt.
+    Workers with more requests in flight than the mean plus ``deviations`` standard deviations are
+    excluded. If the workers' requests in flight differ by more than ``imbalance``, only the workers
+    with the fewest requests are considered. Ties go to the worker with the fewest requests in
+    flight, and are then broken at random. If no worker with a match is left, the router picks at
+    random among the workers with the fewest requests. A single LRU index holds the prompts that
+    were sent to any worker. In AIBrix, the index also expires after 20 minutes, which is not
+    modelled. The router does not distinguish clients.
 
     fairbench keeps two known defects of AIBrix's router. With ``whole_percents``, a match is
     rounded down to a whole percentage, so 214 matching tokens of 21,449 count as no match. The
     cluster's index holds only 200,000 blocks of 4 characters, about half as many tokens as one
-    worker's KV pool. ``index_tokens`` sets this limit; 0 means no limit.
+    worker's KV pool. ``index_tokens`` limits the index; 0 means no limit.
     """
 
     name = "aibrix-prefix-cache"

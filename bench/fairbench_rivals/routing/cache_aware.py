@@ -34,15 +34,15 @@ class CacheAware(CountingRouter):
       vllm-router 0.1.17) works like ``smg``, but ties go to the first worker.
 
     All versions remember sent prompts and assume that evicted prompts are still cached. The router
-    does not distinguish clients. The original routers measure text in characters instead of tokens,
-    which changes no fraction.
+    does not distinguish clients. The original routers measure prompts in characters instead of
+    tokens; fractions are the same.
 
     fairbench keeps two known defects of SGLang's routers. Unless ``rotate_ties`` is set, sgl-router
     and sgl-model-gateway send all new prompts to the first worker of an idle cluster. Unless
     ``purge_on_leave`` is set, smg remembers the prefixes of removed workers. Requests that match a
-    removed worker go to the first worker, and the tree does not record this. If several workers
-    have the prefix, the original routers choose arbitrarily, and fairbench chooses the worker to
-    which the prefix was sent last.
+    removed worker go to the first worker, without a record in the tree. If several workers have the
+    prefix, the original routers choose arbitrarily, and fairbench chooses the worker to which the
+    prefix was sent last.
     """
 
     name = "cache-aware"
@@ -53,10 +53,10 @@ class CacheAware(CountingRouter):
         """Parameters with the defaults of the original command lines, not of the Rust structs.
 
         ``max_tree_size`` limits the characters of prompts that are remembered for each worker. With
-        ``kv_events``, smg chooses the worker with the longest cached prefix. Ties go to the fewest
-        requests in flight, then to the smallest tree. The load of smg is also imbalanced if the
-        workers' KV usage differs by more than ``balance_usage``, or exceeds ``overload_usage`` at
-        any worker.
+        ``kv_events``, smg chooses the worker with the longest cached prefix. Ties go to the worker
+        with the fewest requests in flight, then with the smallest tree. In smg, the load is also
+        imbalanced if the workers' KV usage differs by more than ``balance_usage`` or exceeds
+        ``overload_usage``.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("balance_usage", "overload_usage", "rotate_ties")

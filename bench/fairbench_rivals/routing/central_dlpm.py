@@ -156,8 +156,8 @@ def _is_open(room: Room | None) -> bool:
 class CentralOrder(DLPM):
     """DLPM's order of the cluster's queue, by the longest prefix at workers with free memory.
 
-    A client is first charged for the uncached tokens that the router estimates. When the request
-    starts, the charge is corrected to the real number of uncached tokens.
+    A client is first charged for the uncached tokens that the router estimates. When a request
+    starts, its charge is corrected to the real number of uncached tokens.
     """
 
     name = "central-dlpm"
@@ -230,7 +230,7 @@ class _OpenScan(ListScan):
     """A queue scan that ends when a worker becomes full, because the prefix matches then change.
 
     If all workers are full, the scan continues, because Algorithm 1 may still grant quanta to the
-    next request. That request does not fit and ends the scan.
+    next request, which does not fit and ends the scan.
     """
 
     def __init__(self, order: list[Request], view: WaitingView, router: CentralRouter) -> None:

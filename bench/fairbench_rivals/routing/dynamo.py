@@ -26,10 +26,10 @@ class Dynamo(CountingRouter):
     fairbench assumes that the last n requests sent to the worker wait. KV events tell the router
     which prefixes are cached.
 
-    Generation 1 (@00564be, kv_router/scheduler.rs) maximises 2 x the cached fraction of the prompt
-    - KV usage - waiting requests / the most waiting requests at any worker. The original router of
-    generation 1 fails while no request waits; fairbench does not copy this defect. The router does
-    not distinguish clients.
+    Generation 1 (@00564be, kv_router/scheduler.rs) maximises 2 x the prompt's cached fraction minus
+    KV usage minus waiting requests, relative to the most waiting requests at any worker. The
+    original router of generation 1 fails while no request waits; fairbench does not copy this
+    defect. The router does not distinguish clients.
     """
 
     name = "dynamo"
@@ -53,7 +53,7 @@ class Dynamo(CountingRouter):
         self._tree = ActiveTree()
         # tree node at which each request's prompt ends, by request id
         self._ends: dict[int, ActiveNode] = {}
-        # number of uncached tokens of each worker's requests in flight, the oldest request first
+        # uncached tokens of each worker's requests in flight, in the order of arrival
         self._uncached: defaultdict[int, dict[int, int]] = defaultdict(dict)
 
     def route(self, request: Request, now_s: float) -> int:

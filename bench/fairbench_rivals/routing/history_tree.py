@@ -1,4 +1,4 @@
-"""Trees of the prompts sent to each worker, for routers that learn of no evictions."""
+"""Trees of the prompts sent to each worker, for routers that do not learn of evictions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairbench.schedulers.routing.bases import CountingRouter
 
 
 class HistoryNode(LocationNode):
-    """A node with ``used``: for each worker, the number of the last prompt with this prefix."""
+    """A node with ``used``: each worker's sequence number of the last prompt with this prefix."""
 
     __slots__ = ("used",)
 

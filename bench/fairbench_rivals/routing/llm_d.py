@@ -29,7 +29,7 @@ class LlmD(HistoryRouter):
     usage. The router ignores clients; only llm-d's queue before the scheduler sees clients.
 
     fairbench keeps a known defect: only the first 256 blocks of a prompt count, so prompts that
-    share 4,096 tokens look the same. ``max_prefix_blocks`` sets this number; 0 counts all blocks.
+    share 4,096 tokens look the same. ``max_prefix_blocks`` sets how many blocks count; 0 means all.
     """
 
     name = "llm-d"
