@@ -1,6 +1,6 @@
 """Separate packages ("doors") that add commands, schedulers or engines to the core.
 
-Each package registers itself by Python entry points, so the core does not depend on any of them.
+Each package registers itself by Python entry points, so the core depends on none of the packages.
 The package of the studies exists only in a source checkout.
 """
 
@@ -59,7 +59,7 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
 
 
 def with_registered(own: Mapping[str, str], group: str) -> Mapping[str, str]:
-    """Return ``module:class`` by name, from ``own`` and from an entry point group."""
+    """Return the components (``module:class``) of ``own`` and of an entry point group, by name."""
     return {**own, **{name: point.value for name, point in registered(group).items()}}
 
 
@@ -96,8 +96,8 @@ def through(group: str, name: str, what: str = "") -> Any:
 def find_in_clone(target: str) -> None:
     """Make the package of ``target`` (``MODULE:NAME``) importable from a source checkout.
 
-    The studies are not in the wheel. The function looks for them in the source checkout of this
-    package, and then in a checkout that contains the current folder.
+    The wheel does not contain the studies. The function looks for the studies in the source
+    checkout of this package, and then in a checkout that contains the current folder.
     """
     package = target.partition(":")[0].partition(".")[0]
     if not package.startswith(OURS) or find_spec(package) is not None:

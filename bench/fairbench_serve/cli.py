@@ -39,7 +39,7 @@ def serve(
             help="Limit each client's share of the workers. A client that is alone at the router "
             "leaves a fifth of the workers free for other clients. The settings "
             "gateway.client_limit, gateway.client_requests and gateway.client_reserve change "
-            "these limits of clients.",
+            "the limits of clients.",
         ),
     ] = True,
     **flags: Unpack[ServeFlags],

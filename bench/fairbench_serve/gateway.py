@@ -55,9 +55,9 @@ async def default_limits(
 ) -> dict[str, Any]:
     """Return default limits for each client, computed from the sizes that workers report.
 
-    A single active client may use all request slots and KV memory of the workers except a reserve;
-    several active clients share this part. The result is empty if ``settings`` already limit
-    clients or no worker reports its size.
+    Active clients share the request slots and KV memory of the workers, except for a reserve. A
+    single active client may use everything except the reserve. The result is empty if ``settings``
+    already limit clients or no worker reports its size.
     """
     if any(name in settings for name in (*CLIENT_LIMITS, CLIENT_RESERVE)):
         return {}
@@ -138,7 +138,7 @@ async def hold_requests(
 
 
 def _as_workers_say(most: int | None, info: WorkerInfo, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return gateway settings that keep the engines full with almost empty engine queues.
+    """Return gateway settings that keep the engines full and their own queues almost empty.
 
     Settings in ``given`` override the sizes that workers report.
     """

@@ -41,7 +41,7 @@ AUTO = "auto"  # --max-inflight-per-worker: the limit that the worker reports
 class GatewayChoice(NamedTuple):
     """The gateway that the flags describe; ``policy`` is None without a gateway.
 
-    ``settings`` holds all settings, and ``parts`` the names of the parts that may have settings.
+    ``settings`` holds all settings, and ``parts`` names the components that may have settings.
     """
 
     policy: str | None
@@ -166,7 +166,7 @@ def plan_text(
 
 
 class PeersAsked(NamedTuple):
-    """The peers' URLs, their common key, and the names of parts that may have settings."""
+    """The peers' URLs, their common key, and the names of components that may have settings."""
 
     urls: tuple[str, ...]
     key: str | None
@@ -248,9 +248,9 @@ def named_workers(
 ) -> Routed:
     """Return running workers with their API ``keys``.
 
-    ``parts`` names the routers, schedulers and policies that may have settings. Raises UsageError
-    for an invalid name or address, a repeated worker, a key of an unknown worker, or a setting of a
-    part that is not used.
+    ``settings`` may contain parameters of the router and of the components in ``parts``. Raises
+    UsageError for an invalid name or address, a repeated worker, a key of an unknown worker, or a
+    setting of a part that is not used.
     """
     name = router or split_pair(scheduler)[0]
     _check_settings(settings, *dict.fromkeys((params_owner(name), *parts)))
@@ -326,7 +326,7 @@ def started_workers(
             interrupted=interrupted,
         ) as workers,
     ):
-        # ``interrupted`` covers only the start of the workers.
+        # A signal during the start of the workers ends the command here.
         if interrupted():
             raise KeyboardInterrupt
         yield planned._replace(workers=workers.addresses)

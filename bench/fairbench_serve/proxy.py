@@ -181,7 +181,7 @@ class Proxy:
             raise evicted() from None
 
     async def _parsed(self, raw: bytes, api: Api, limits: PromptLimits) -> Call:
-        """Parse a body into a call; long bodies are parsed one at a time to limit the memory."""
+        """Parse a body into a ``Call``; long bodies are parsed one at a time to limit memory."""
         if len(raw) < http_server.LONG_BODY_BYTES:
             return api.read(raw, self.text, limits)
         async with self._long_bodies:

@@ -192,8 +192,8 @@ def _reference(
 ) -> Reference | None:
     """Return the clients' shares under the scheduler with which the run is compared.
 
-    The shares come from a simulation of ``compared`` or, if ``compared`` is None, from a stored run
-    of an equal experiment. The result is None if there is no such run.
+    The clients' shares come from a simulation of ``compared``, or from a stored run of an equal
+    experiment if ``compared`` is None. Without a complete run, the result is None.
     """
     if compared is None:
         return results.stored_reference(config.experiment_tables(spec))
