@@ -259,7 +259,7 @@ def test_only_the_command_line_prints_or_exits():
 # Modules that may be imported inside functions: those that need an extra, that few runs need, or
 # that Ctrl-C must be able to stop. In cli, these include what a command runs, because flags and
 # help do not need it.
-LATE = ("fairbench.live", "fairbench.execute.live_run")
+LATE = ("fairbench_load", "fairbench_load.stored_runs")
 
 
 @pytest.mark.parametrize("name", ["execute", "api"])

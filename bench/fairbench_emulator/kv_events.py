@@ -17,7 +17,7 @@ import zmq.asyncio
 from fairbench.core import Prompt
 from fairbench.engine.kv_cache import KVCache, KVNode
 from fairbench.errors import UsageError
-from fairbench.live import kv_event_wire
+from fairbench_load import kv_event_wire
 from fairbench.schedulers.prefix_tree import Place
 from fairbench_emulator.tokens import TokenStreams
 

@@ -15,7 +15,7 @@ from fairbench.core import PS_PER_S, Request
 from fairbench.engine.clock import Clock
 from fairbench.engine.sequence import REFUSED, Sequence
 from fairbench.engine.sglang import SGLangReplica
-from fairbench.live.headers import untagged
+from fairbench_load.headers import untagged
 from fairbench.schedulers.base import LocalScheduler
 from fairbench_emulator.calls import (
     NO_STOPS,

@@ -17,8 +17,8 @@ from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
 from aiohttp.typedefs import Handler
 
 from fairbench.errors import FairbenchError
-from fairbench.live import headers, http_server
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_load import headers, http_server
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.gateway.registry import admission_params
 from fairbench.schedulers.gateway.rerouting import is_overruled, rerouting

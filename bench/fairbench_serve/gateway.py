@@ -12,7 +12,7 @@ from aiohttp import ClientSession
 
 from fairbench.config.cluster import admission_profile
 from fairbench.hardware.timing import ProfileCosts
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.build import build_gateway, with_admission
 from fairbench.schedulers.gateway.queue import HoldsRequests

@@ -19,7 +19,7 @@ import zmq
 import zmq.asyncio
 
 from fairbench.core import Prompt
-from fairbench.live.kv_event_wire import (
+from fairbench_load.kv_event_wire import (
     AllBlocksCleared,
     BlockHash,
     BlockRemoved,
@@ -29,7 +29,7 @@ from fairbench.live.kv_event_wire import (
     decode,
     replay_request,
 )
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench.schedulers.token_pages import segments_of
 
 # storage media whose blocks count as cached; blocks in host memory or on disk do not count

@@ -12,7 +12,7 @@ from prometheus_client import Counter as CounterMetric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from fairbench.live.client_metrics import (
+from fairbench_load.client_metrics import (
     BALANCE,
     BOUNDS_S,
     MAX_CLIENTS,
@@ -25,7 +25,7 @@ from fairbench.live.client_metrics import (
     RecentShares,
     service_of,
 )
-from fairbench.live.headers import OTHERS
+from fairbench_load.headers import OTHERS
 from fairbench.schedulers.gateway.queue import Gateway
 from fairbench_serve.answers import Charge
 from fairbench_serve.dispatcher import Dispatcher

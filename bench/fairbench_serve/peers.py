@@ -20,7 +20,7 @@ import msgspec
 from aiohttp import ClientSession, web
 
 from fairbench.errors import UsageError
-from fairbench.live.http_server import Problem, bad_request
+from fairbench_load.http_server import Problem, bad_request
 from fairbench.schedulers.gateway.queue import Gateway
 from fairbench.schedulers.gateway.registry import policy_class
 from fairbench.schedulers.params import own_settings

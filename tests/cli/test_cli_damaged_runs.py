@@ -12,7 +12,7 @@ from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.execute.one_run import run_and_save
 from fairbench.execute.tasks import run_context
-from fairbench.live.backends.base import LiveOptions
+from fairbench_load.backends.base import LiveOptions
 from fairbench.results.store import write_text
 
 

@@ -7,8 +7,8 @@ from fairbench.config.resolve import resolve
 from fairbench.config.spec import identity, to_toml
 from fairbench.config.sweep import make_sweep, sweep_toml
 from fairbench.errors import UsageError
-from fairbench.live.backends.base import LiveOptions
-from fairbench.live.backends.workers import check_live
+from fairbench_load.backends.base import LiveOptions
+from fairbench_load.backends.workers import check_live
 
 SECRET = "sk-do-not-store"
 

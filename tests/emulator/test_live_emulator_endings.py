@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.live.headers import OUTPUT_TOKENS
+from fairbench_load.headers import OUTPUT_TOKENS
 from fairbench_emulator.calls import LENGTH, STOP, Ending, Stops, ending_of
 from tests.emulator.live_emulator import events, running
 

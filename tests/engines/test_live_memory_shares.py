@@ -6,7 +6,7 @@ import pytest
 
 from fairbench.core import Request, Segment
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import SETTINGS, Evicting, config_from, plugin_config
+from fairbench_load.plugin_config import SETTINGS, Evicting, config_from, plugin_config
 from fairbench.schedulers.memory_share import PromptTokens
 from fairbench.schedulers.views import ListView
 from fairbench_engines.memory_shares import MirroredMemory

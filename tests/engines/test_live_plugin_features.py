@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import OWN_ORDER, Classes, Evicting, plugin_config
+from fairbench_load.plugin_config import OWN_ORDER, Classes, Evicting, plugin_config
 from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench.schedulers.program_states import IDLE_PROGRAMS

@@ -11,9 +11,9 @@ import fairbench
 from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
-from fairbench.live.backends.sglang import SERVER_PYTHON
-from fairbench.live.backends.workers import live_backend, try_untested
-from fairbench.live.plugin_config import UNTESTED, check_release, installed
+from fairbench_load.backends.sglang import SERVER_PYTHON
+from fairbench_load.backends.workers import live_backend, try_untested
+from fairbench_load.plugin_config import UNTESTED, check_release, installed
 from fairbench_engines.sglang.release import check_target
 
 WINDOW = ("0.5.17", "0.5.23")

@@ -12,7 +12,7 @@ from fairbench.execute.one_run import recover_run, run_and_save
 from fairbench.execute.repeats import repeat, run_sweep
 from fairbench.execute.simulations import jobs_left
 from fairbench.execute.tasks import RunContext, Silent, attempt, run_context
-from fairbench.live.backends.base import LiveOptions
+from fairbench_load.backends.base import LiveOptions
 from fairbench.results.store import SweepStore, is_run, runs_in
 
 TINY = {"workload": "chat", "scenario": "none", "num_programs": 1}
@@ -127,7 +127,7 @@ def test_progress_is_reported_only_to_listeners(tmp_path):
 
 
 def test_a_run_interrupted_before_its_servers_are_ready_leaves_no_files(tmp_path, monkeypatch):
-    live_run = pytest.importorskip("fairbench.execute.live_run", exc_type=ImportError)
+    live_run = pytest.importorskip("fairbench_load.stored_runs", exc_type=ImportError)
 
     def told_to_stop(*args, interrupted, **options):
         interrupted.signum = signal.SIGTERM
@@ -141,7 +141,7 @@ def test_a_run_interrupted_before_its_servers_are_ready_leaves_no_files(tmp_path
 
 
 def test_earlier_seeds_are_kept_if_a_later_one_never_starts(tmp_path, monkeypatch):
-    live_run = pytest.importorskip("fairbench.execute.live_run", exc_type=ImportError)
+    live_run = pytest.importorskip("fairbench_load.stored_runs", exc_type=ImportError)
 
     @contextmanager
     def cluster(parent, *_, **__):

@@ -18,7 +18,7 @@ from fairbench.errors import RunFailed, UsageError
 from fairbench.execute import sent_files
 from fairbench.execute.repeats import run_sweep
 from fairbench.execute.tasks import Failure, Interruption, LocalProcesses, RunContext, Saving
-from fairbench.live.backends.base import LiveOptions
+from fairbench_load.backends.base import LiveOptions
 from fairbench.results.store import SweepStore
 from fairbench_ray.cluster import RayCluster
 from tests.execute import pool_tasks

@@ -4,7 +4,7 @@ from collections import Counter, deque
 from itertools import count
 
 from fairbench.core import Request, Segment
-from fairbench.live.plugin_config import plugin_config
+from fairbench_load.plugin_config import plugin_config
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.views import QueueView

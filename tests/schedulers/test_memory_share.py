@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import Evicting, config_from, plugin_config
+from fairbench_load.plugin_config import Evicting, config_from, plugin_config
 from fairbench.report.result_lines import memory_lines
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.registry import build_eviction

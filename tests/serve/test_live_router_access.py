@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.errors import DataError
-from fairbench.live.http_server import Problem
+from fairbench_load.http_server import Problem
 from fairbench.schedulers.routing.fair_finish import FairFinish
 from fairbench_serve import keys_file as access_module
 from fairbench_serve.answers import Charge

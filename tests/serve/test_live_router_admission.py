@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.live.http_server import Problem
+from fairbench_load.http_server import Problem
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.build import with_admission
 from fairbench.schedulers.gateway.registry import AdmissionParams

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.live import headers
+from fairbench_load import headers
 from fairbench.schedulers.registry import build_router
 from fairbench_serve.answers import Charge, HighestCost, Pace, Usage, broken_off, reported
 from fairbench_serve.dispatcher import Dispatcher

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from fairbench.core import Request, Segment
-from fairbench.live import headers
+from fairbench_load import headers
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.client_limits import ClientLimits
 from fairbench.schedulers.gateway.registry import GatewayParams

@@ -2,7 +2,7 @@
 
 import sys
 
-from fairbench.live.plugin_config import plugin_config
+from fairbench_load.plugin_config import plugin_config
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.release import check_target
 from tests.release_record import checked, record, seen_in

@@ -13,7 +13,7 @@ from pkgutil import resolve_name
 from unittest import mock
 
 from fairbench.hardware.engine_params import RULES
-from fairbench.live.plugin_config import installed
+from fairbench_load.plugin_config import installed
 from fairbench_engines.replica.inside import sglang_seam
 from fairbench_engines.replica.inside.sglang_seam import (
     DRAFTS,

@@ -15,7 +15,7 @@ import pytest
 from fairbench.engine.client_cache import ClientCache, memory_share
 from fairbench.engine.contract import ManagedMemory
 from fairbench.engine.logs import MemoryLog, WorkerMemoryLog
-from fairbench.live.plugin_config import Evicting, plugin_config
+from fairbench_load.plugin_config import Evicting, plugin_config
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench_engines.sglang.eviction import EvictableTree

@@ -12,7 +12,7 @@ from zlib import crc32
 import pytest
 
 import fairbench_engines.sglang.hooks as hooks_module
-from fairbench.live.plugin_config import plugin_config
+from fairbench_load.plugin_config import plugin_config
 from fairbench.schedulers.base import Preempt, Setup
 from fairbench.schedulers.local.edf import EDF
 from fairbench.schedulers.local.fcfs import FCFS

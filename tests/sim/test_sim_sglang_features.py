@@ -14,7 +14,7 @@ from zlib import crc32
 import pytest
 
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import plugin_config
+from fairbench_load.plugin_config import plugin_config
 from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.registry import build_local, locals_by_name

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from fairbench.core import Segment
-from fairbench.live.plugin_config import plugin_config
+from fairbench_load.plugin_config import plugin_config
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.release import SUPPORTED
 from tests.sim.sglang_seam import VERSION, OverlapEngine, SteppedEngine, why_absent

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from fairbench.live.plugin_config import plugin_config
+from fairbench_load.plugin_config import plugin_config
 from fairbench_engines.ranks import FOLDER
 from fairbench_engines.sglang.hooks import Hooks
 from tests.sim.sglang_seam import VERSION, RealEngine, configured, why_absent

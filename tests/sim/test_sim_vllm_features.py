@@ -12,7 +12,7 @@ import pytest
 
 from fairbench.core import prompt_tokens
 from fairbench.hardware.engine_params import VLLMLimits
-from fairbench.live.plugin_config import Evicting
+from fairbench_load.plugin_config import Evicting
 from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.registry import build_local
 from fairbench_engines.home import program_of

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from fairbench.live import headers
+from fairbench_load import headers
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.fair_finish import FairFinish
 from fairbench.schedulers.routing.least_loaded import LeastLoaded

@@ -20,7 +20,7 @@ from fairbench.config.flags import READY_S, RunFlags
 from fairbench.config.resolve import experiment as requested
 from fairbench.config.spec import experiment_tables
 from fairbench.errors import Interrupted, RunFailed, UsageError, unknown_name
-from fairbench.execute.live_options import NO_FLAGS, LiveFlags, live_options
+from fairbench.execute.live_runs import NO_FLAGS, LiveFlags, live_options
 from fairbench.execute.one_run import run_and_save, run_unsaved
 from fairbench.execute.tasks import run_context
 from fairbench.metrics.tables import RunResult, to_arrow

@@ -12,7 +12,7 @@ import pyarrow as pa
 from fairbench.api.result import frame, html_table, saved_in
 from fairbench.config.flags import READY_S, SWEEP, SweepFlags
 from fairbench.config.sweep import points, sweep_of
-from fairbench.execute.live_options import LiveFlags, options_of_points
+from fairbench.execute.live_runs import LiveFlags, options_of_points
 from fairbench.execute.repeats import run_sweep
 from fairbench.execute.tasks import run_context
 from fairbench.figures.comparison import drawn

@@ -18,7 +18,7 @@ from fairbench.execute.executors import DEFAULT, DRIVER_LAUNCHERS, LAUNCHERS, LO
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
     from fairbench.execute.tasks import RunContext
-    from fairbench.live.backends.base import LiveOptions
+    from fairbench_load.backends.base import LiveOptions
     from fairbench.metrics.tables import RunResult
     from fairbench.results.references import Reference
 
@@ -127,7 +127,7 @@ def run(
     The run takes place on the simulated cluster, or on real servers. Every option has a default, so
     `fairbench run` works without options.
     """
-    from fairbench.execute.live_options import NO_FLAGS, LiveFlags, live_options
+    from fairbench.execute.live_runs import NO_FLAGS, LiveFlags, live_options
 
     output.check_explain(explain, single=num_runs == 1, as_json=as_json)
     spec = config.experiment(flags, parse_assignments(settings), experiment_file)
@@ -149,7 +149,7 @@ def run(
         driver_launcher,
     )
     if allow_untested_release:
-        from fairbench.live.backends.workers import try_untested
+        from fairbench_load.backends.workers import try_untested
 
         try_untested(spec)
     simple = spec.backend is None and live == NO_FLAGS

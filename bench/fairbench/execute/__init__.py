@@ -6,9 +6,9 @@ from fairbench.named import lazy_names
 
 if TYPE_CHECKING:
     from fairbench.execute.comparison import compare_experiments as compare_experiments
-    from fairbench.execute.live_options import LiveFlags as LiveFlags
-    from fairbench.execute.live_options import options_of_points as options_of_points
-    from fairbench.execute.live_options import try_untested as try_untested
+    from fairbench.execute.live_runs import LiveFlags as LiveFlags
+    from fairbench.execute.live_runs import options_of_points as options_of_points
+    from fairbench.execute.live_runs import try_untested as try_untested
     from fairbench.execute.one_run import recover_run as recover_run
     from fairbench.execute.one_run import run_and_save as run_and_save
     from fairbench.execute.one_run import run_unsaved as run_unsaved

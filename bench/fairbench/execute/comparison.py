@@ -15,7 +15,7 @@ from fairbench.config.resolve import experiment
 from fairbench.config.spec import experiment_tables
 from fairbench.config.sweep import Sweep, grid_of, make_sweep, points, with_axes
 from fairbench.errors import DataError, RunFailed, UsageError, choose_from, unknown_name
-from fairbench.execute.live_options import LiveFlags, options_of_points
+from fairbench.execute.live_runs import LiveFlags, options_of_points
 from fairbench.execute.repeats import SweepOutcome, run_sweep
 from fairbench.execute.tasks import ProgressReceiver, RunContext, run_context
 from fairbench.metrics.catalogue import key_of as key_of_metric

@@ -11,7 +11,7 @@ from fairbench.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
     from fairbench.execute.tasks import Executor
-    from fairbench.live.launchers import Launcher
+    from fairbench_load.launchers import Launcher
 
 
 LOCAL = "local"

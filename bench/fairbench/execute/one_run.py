@@ -21,7 +21,7 @@ from fairbench.sim.run import recover as recover_simulated
 from fairbench.sim.run import simulate
 
 if TYPE_CHECKING:
-    from fairbench.live.backends.base import LiveOptions
+    from fairbench_load.backends.base import LiveOptions
 
 
 def run_and_save(
@@ -38,7 +38,7 @@ def run_and_save(
         if spec.backend is None:
             return run_simulated(parent, spec, context)
         # Runs on real servers need the packages of the extra `live`.
-        from fairbench.execute.live_run import run_live_in
+        from fairbench_load.stored_runs import run_live_in
 
         assert options is not None, "real servers have options"
         return run_live_in(parent, spec, options, context)

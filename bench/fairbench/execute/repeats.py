@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed
-from fairbench.execute.live_options import live_points_left
+from fairbench.execute.live_runs import live_points_left
 from fairbench.execute.simulations import FailedPoint, jobs_left, run_jobs, simulation, tell_ended
 from fairbench.execute.tasks import Failure, RunContext
 from fairbench.results.comparison import SchedulerResults, compare_sweep
@@ -25,7 +25,7 @@ from fairbench.results.store import StoredRun, Summary, SweepStore, run_name, ru
 from fairbench.results.sweeps import write_metrics
 
 if TYPE_CHECKING:
-    from fairbench.live.backends.base import LiveOptions
+    from fairbench_load.backends.base import LiveOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _one_after_another(
     specs: Sequence[ExperimentSpec], parent: Path, options: LiveOptions, context: RunContext
 ) -> list[dict[str, Any]]:
     # Runs on real servers need the packages of the extra `live`.
-    from fairbench.execute.live_run import cluster_in, run_live_in
+    from fairbench_load.stored_runs import cluster_in, run_live_in
 
     summaries = []
     starting = cluster_in(parent, specs[0], options, context, fresh=True)
@@ -171,7 +171,7 @@ def run_sweep(
         failures = run_jobs(store, jobs_left(store, specs), context)
         if left := live_points_left(store, specs):
             # Runs on real servers need the packages of the extra `live`.
-            from fairbench.execute.live_run import run_live_points
+            from fairbench_load.stored_runs import run_live_points
 
             assert options is not None, "real servers have options"
             failures += run_live_points(store, left, options, context)

@@ -71,7 +71,7 @@ def _simulated(progress: Simulated, elapsed_s: float) -> str:
 def _live(progress: Any) -> str:
     """Return a line on a run on real servers: ready servers, later programs and throughput."""
     # The import is local, because the module needs the packages of the extra "live".
-    from fairbench.live.processes.servers import ServersProgress
+    from fairbench_load.processes.servers import ServersProgress
 
     if isinstance(progress, ServersProgress):
         return f"servers ready {progress.ready}/{progress.total}"

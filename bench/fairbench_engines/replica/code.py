@@ -15,7 +15,7 @@ import sortedcontainers
 from fairbench.core import NoBound, ServiceBound
 from fairbench.engine.contract import CodeRun, Replica, WorkerParts
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live.plugin_config import Evicting, plugin_config
+from fairbench_load.plugin_config import Evicting, plugin_config
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import NoParams

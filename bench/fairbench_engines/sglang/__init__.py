@@ -20,7 +20,7 @@ def register() -> None:
     if not os.environ.get("FAIRBENCH_LOCAL"):
         return
     from fairbench.errors import FairbenchError
-    from fairbench.live.plugin_config import config_from
+    from fairbench_load.plugin_config import config_from
     from fairbench_engines.sglang.hooks import install
 
     try:

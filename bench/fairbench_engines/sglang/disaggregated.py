@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairbench.live.headers import untagged
+from fairbench_load.headers import untagged
 from fairbench_engines.sglang.admission import Original
 from fairbench_engines.sglang.home import SGLangHome
 from fairbench_engines.sglang.release import Hook

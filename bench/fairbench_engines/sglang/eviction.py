@@ -16,7 +16,7 @@ from typing import Any
 from fairbench.core import Request
 from fairbench.engine.client_cache import ClaimedNode
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import PluginConfig
+from fairbench_load.plugin_config import PluginConfig
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.memory_share import PromptTokens
 from fairbench_engines.mirrored_cache import UNKNOWN, MirroredCache, Prefix, held_by_client

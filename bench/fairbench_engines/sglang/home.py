@@ -10,8 +10,8 @@ from enum import Enum
 from operator import sub
 
 from fairbench.core import Request
-from fairbench.live.client_metrics import Ledger
-from fairbench.live.plugin_config import PluginConfig
+from fairbench_load.client_metrics import Ledger
+from fairbench_load.plugin_config import PluginConfig
 from fairbench.schedulers.drive import Preempt, Selection, first_candidate, next_candidate
 from fairbench.schedulers.load_cap import step_units
 from fairbench_engines.home import PRODUCED, EngineHome, Tracked, request_of

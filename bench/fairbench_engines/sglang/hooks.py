@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.live.client_metrics import COUNTED, Exporter, Ledger
-from fairbench.live.plugin_config import Classes, PluginConfig, check_classes, plugin_config
+from fairbench_load.client_metrics import COUNTED, Exporter, Ledger
+from fairbench_load.plugin_config import Classes, PluginConfig, check_classes, plugin_config
 from fairbench.version import __version__
 from fairbench_engines.rank_accounts import ranks_of
 from fairbench_engines.ranks import FOLDER, RankLink, open_folder

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.hardware.engine_params import releases_from
-from fairbench.live.plugin_config import check_function, check_release, installed
+from fairbench_load.plugin_config import check_function, check_release, installed
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.by_class import unfit_for_classes
 from fairbench.schedulers.eviction.registry import eviction_class

@@ -14,7 +14,7 @@ from typing import Any
 
 from fairbench.core import Request
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import PluginConfig, check_function
+from fairbench_load.plugin_config import PluginConfig, check_function
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.memory_share import PromptTokens
 from fairbench_engines.mirrored_cache import UNKNOWN, claiming, held_by_client

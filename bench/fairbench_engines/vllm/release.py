@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import PluginConfig, check_classes, check_release, installed
+from fairbench_load.plugin_config import PluginConfig, check_classes, check_release, installed
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.by_class import unfit_for_classes
 from fairbench_engines.vllm.ranks import check_ranks

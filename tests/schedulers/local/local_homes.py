@@ -15,7 +15,7 @@ from fairbench.core import Request, Segment
 from fairbench.engine.kv_cache import KVCache
 from fairbench.engine.sequence import Sequence
 from fairbench.engine.waiting_queue import WaitingQueue
-from fairbench.live.client_metrics import Ledger
+from fairbench_load.client_metrics import Ledger
 from fairbench.schedulers.base import LocalScheduler, WaitingView
 from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.load_cap import LoadCap
