@@ -17,6 +17,7 @@ import numpy as np
 
 from fairbench.core import PS_PER_S
 from fairbench.engine.sequence import REFUSED, Sequence
+from fairbench_emulator.tokens import Ids, Text
 from fairbench_load.headers import (
     CLIENT_ALIASES,
     DEFAULT_CLIENT,
@@ -27,7 +28,6 @@ from fairbench_load.headers import (
     with_tag,
 )
 from fairbench_load.openai import DEFAULT_NEW_TOKENS
-from fairbench_emulator.tokens import Ids, Text
 
 MAX_ID = 2**31 - 1  # highest token id, and highest count, that a request may contain
 

@@ -10,9 +10,9 @@ from math import inf, nan
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from fairbench.core import Request, ServiceWeights
+from fairbench.schedulers.base import LocalScheduler
 from fairbench_load.headers import OTHERS
 from fairbench_load.plugin_config import PluginConfig
-from fairbench.schedulers.base import LocalScheduler
 
 COUNTED = (
     "arrivals",

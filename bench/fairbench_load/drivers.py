@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol
 
 from fairbench.config import ExperimentSpec
 from fairbench.errors import FairbenchError, RunFailed
-from fairbench.execute.tasks import leave_signals_to_parent
-from fairbench_load.driver.drive import DriveProgress, DriveResult, drive
+from fairbench.execute.tasks import DriveProgress, leave_signals_to_parent
+from fairbench_load.driver.drive import DriveResult, drive
 from fairbench_load.driver.target import DriverTarget
 from fairbench_load.records import (
     FOLDER,

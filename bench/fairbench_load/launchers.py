@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from fairbench.errors import RunFailed, UsageError, printable
+from fairbench.results.manifest import environment, library_version
 from fairbench_load.processes import process, reaper
 from fairbench_load.processes.addresses import free_ports
 from fairbench_load.processes.environment import OWN, VISIBLE, ServerPython, server_gpus
-from fairbench.results.manifest import environment, library_version
 
 
 @dataclass(frozen=True, slots=True)

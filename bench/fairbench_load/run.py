@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.backend import PORTS, fill_command
 from fairbench.config.flag import weight_flags
 from fairbench.errors import RunFailed
+from fairbench.execute.tasks import DriveProgress, ServersProgress
 from fairbench.files.formats import toml_value
+from fairbench.metrics.tables import RunResult
+from fairbench.results.new_directories import run_folder
+from fairbench.schedulers.gateway.registry import ADMISSION
+from fairbench.schedulers.params import as_settings
 from fairbench_load.backends.base import (
     LiveOptions,
     Served,
@@ -26,17 +30,14 @@ from fairbench_load.backends.base import (
 )
 from fairbench_load.backends.endpoint import told_by
 from fairbench_load.backends.workers import Workers, live_backend, running_workers
-from fairbench_load.driver.drive import DriveProgress, DriveResult, drive
+from fairbench_load.driver.drive import DriveResult, drive
 from fairbench_load.driver.target import DriverTarget
+from fairbench_load.kinds import PORTS, fill_command
 from fairbench_load.processes import servers
 from fairbench_load.processes.addresses import LOOPBACK, WorkerAddress
 from fairbench_load.processes.process import HERE, LocalPlace
 from fairbench_load.server_facts import status_of
 from fairbench_load.summary import outcome, write_served
-from fairbench.metrics.tables import RunResult
-from fairbench.results.new_directories import run_folder
-from fairbench.schedulers.gateway.registry import ADMISSION
-from fairbench.schedulers.params import as_settings
 
 UNLIMITED = 10**9
 # Routers report on ``READY_PAGES`` that they are ready; not every router has all of these pages.
@@ -103,7 +104,7 @@ def takes_requests(url: str) -> bool:
     return len(answers) == len(found) and min(answers) < 300 and max(answers) < 500
 
 
-OnProgress = Callable[[servers.ServersProgress | DriveProgress], None]
+OnProgress = Callable[[ServersProgress | DriveProgress], None]
 
 
 class Driving(Protocol):

@@ -19,21 +19,21 @@ from typing import Any
 
 from fairbench.config import ExperimentSpec, identity
 from fairbench.errors import FairbenchError, Interrupted
-from fairbench_load.drivers import drive_sharded
-from fairbench_load.far_drivers import LocalCrew, RemoteCrew, address_facing
-from fairbench.execute.live_runs import LivePoint, by_workers
+from fairbench.execute.live_runs import LivePoint
 from fairbench.execute.sent_files import SentFiles
 from fairbench.execute.simulations import FailedPoint, files_of, keep_all
 from fairbench.execute.tasks import Failure, Interruption, RunContext, attempt
-from fairbench_load.backends.base import LiveOptions
-from fairbench_load.backends.workers import Workers, running_workers
-from fairbench_load.launchers import Wanted
-from fairbench_load.processes.addresses import LOOPBACK
-from fairbench_load.run import Driving, drive_here, run_live
 from fairbench.metrics.tables import RunResult
 from fairbench.results.manifest import Stopwatch, build_manifest
 from fairbench.results.new_directories import FOLDER, removing_new_folders, run_folder
 from fairbench.results.store import SweepStore, begin_run, has_begun, without_logs, write_run
+from fairbench_load.backends.base import LiveOptions
+from fairbench_load.backends.workers import Workers, by_workers, running_workers
+from fairbench_load.drivers import drive_sharded
+from fairbench_load.far_drivers import LocalCrew, RemoteCrew, address_facing
+from fairbench_load.launchers import Wanted
+from fairbench_load.processes.addresses import LOOPBACK
+from fairbench_load.run import Driving, drive_here, run_live
 
 NOT_STARTED = "interrupted before the servers were ready"
 
@@ -118,6 +118,24 @@ def cluster_in(
         ) as cluster,
     ):
         yield cluster
+
+
+def run_live_seeds(
+    parent: Path, specs: Sequence[ExperimentSpec], options: LiveOptions, context: RunContext
+) -> list[dict[str, Any]]:
+    """Run experiments that differ only in the seed on the same servers; return the summaries.
+
+    After an interruption, some summaries are missing.
+    """
+    summaries = []
+    starting = cluster_in(parent, specs[0], options, context, fresh=True)
+    with context.progress.watching(), starting as cluster:
+        for spec in specs:
+            if context.interrupted():
+                break
+            result, _ = run_live_in(parent, spec, options, context, cluster)
+            summaries.append(result.summary)
+    return summaries
 
 
 @contextmanager

@@ -21,6 +21,16 @@ from fairbench.files.formats import json_file
 from fairbench.files.reader import MissingFile
 from fairbench.hardware.catalogue import is_known, load_profile
 from fairbench.hardware.engines import DEFAULT_ENGINE
+from fairbench.metrics.catalogue import forget_needing
+from fairbench.metrics.metric import Needs
+from fairbench.metrics.records import Facts, Floats, Measurements, TokenGaps
+from fairbench.metrics.summary import summarize
+from fairbench.metrics.tables import RunResult, Tables
+from fairbench.metrics.totals import statistic_of
+from fairbench.results.run_facts import cluster_bound, engine_prices, run_facts
+from fairbench.results.summary import run_header
+from fairbench.schedulers.registry import build_local, build_router
+from fairbench.workloads.tokens import load_counter
 from fairbench_load.backends.base import Served, time_scale_of
 from fairbench_load.driver.drive import DriveResult
 from fairbench_load.records import (
@@ -33,16 +43,6 @@ from fairbench_load.records import (
     read_records,
     tables_of,
 )
-from fairbench.metrics.catalogue import forget_needing
-from fairbench.metrics.metric import Needs
-from fairbench.metrics.records import Facts, Floats, Measurements, TokenGaps
-from fairbench.metrics.summary import summarize
-from fairbench.metrics.tables import RunResult, Tables
-from fairbench.metrics.totals import statistic_of
-from fairbench.results.run_facts import cluster_bound, engine_prices, run_facts
-from fairbench.results.summary import run_header
-from fairbench.schedulers.registry import build_local, build_router
-from fairbench.workloads.tokens import load_counter
 
 _MESSAGE = re.compile(r'"(?:message|detail|error)"\s*:\s*"((?:[^"\\]|\\.)*)')
 # If the P99 delay of sending requests exceeds 10 ms, the result gets a note.

@@ -19,6 +19,7 @@ import zmq
 import zmq.asyncio
 
 from fairbench.core import Prompt
+from fairbench.schedulers.token_pages import segments_of
 from fairbench_load.kv_event_wire import (
     AllBlocksCleared,
     BlockHash,
@@ -30,7 +31,6 @@ from fairbench_load.kv_event_wire import (
     replay_request,
 )
 from fairbench_load.processes.addresses import WorkerAddress
-from fairbench.schedulers.token_pages import segments_of
 
 # storage media whose blocks count as cached; blocks in host memory or on disk do not count
 MEDIA = (None, "GPU")

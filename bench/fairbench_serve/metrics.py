@@ -12,6 +12,7 @@ from prometheus_client import Counter as CounterMetric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from fairbench.schedulers.gateway.queue import Gateway
 from fairbench_load.client_metrics import (
     BALANCE,
     BOUNDS_S,
@@ -26,7 +27,6 @@ from fairbench_load.client_metrics import (
     service_of,
 )
 from fairbench_load.headers import OTHERS
-from fairbench.schedulers.gateway.queue import Gateway
 from fairbench_serve.answers import Charge
 from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.ingress import OUTCOMES, RouterIngress

@@ -136,8 +136,8 @@ class BusySGLang(Busy):
     """An SGLang scheduler without overlap scheduling, whose queue is kept full."""
 
     def __init__(self, local, timer, pool, *, asynchronous):
-        from fairbench_load.plugin_config import plugin_config
         from fairbench_engines.sglang.hooks import Hooks
+        from fairbench_load.plugin_config import plugin_config
         from tests.sim import sglang_seam
 
         limits = {"chunk": 8_192, "max_prefill": 8_192, "slots": RUNNING}

@@ -12,8 +12,8 @@ from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.execute.one_run import run_and_save
 from fairbench.execute.tasks import run_context
-from fairbench_load.backends.base import LiveOptions
 from fairbench.results.store import write_text
+from fairbench_load.backends.base import LiveOptions
 
 
 @pytest.fixture(scope="module")

@@ -7,16 +7,16 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed, UsageError
-from fairbench_load.backends.base import LiveOptions
-from fairbench_load.backends.workers import live_backend
-from fairbench_load.plugin_config import EVICTION, Evicting, config_from, plugin_config
-from fairbench_load.server_facts import PluginReport, require_active
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.policies import QuotaEviction
 from fairbench_engines.sglang import release
 from fairbench_engines.sglang.eviction import check_tree
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.release import check_eviction
+from fairbench_load.backends.base import LiveOptions
+from fairbench_load.backends.workers import live_backend
+from fairbench_load.plugin_config import EVICTION, Evicting, config_from, plugin_config
+from fairbench_load.server_facts import PluginReport, require_active
 
 QUOTAS = {"quota.percent": {"client-0": 60.0}}
 EVICTING = Evicting("quota", ("client-0", "client-1"))

@@ -11,10 +11,10 @@ import fairbench
 from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
+from fairbench_engines.sglang.release import check_target
 from fairbench_load.backends.sglang import SERVER_PYTHON
 from fairbench_load.backends.workers import live_backend, try_untested
 from fairbench_load.plugin_config import UNTESTED, check_release, installed
-from fairbench_engines.sglang.release import check_target
 
 WINDOW = ("0.5.17", "0.5.23")
 

@@ -12,8 +12,8 @@ from fairbench.execute.one_run import recover_run, run_and_save
 from fairbench.execute.repeats import repeat, run_sweep
 from fairbench.execute.simulations import jobs_left
 from fairbench.execute.tasks import RunContext, Silent, attempt, run_context
-from fairbench_load.backends.base import LiveOptions
 from fairbench.results.store import SweepStore, is_run, runs_in
+from fairbench_load.backends.base import LiveOptions
 
 TINY = {"workload": "chat", "scenario": "none", "num_programs": 1}
 EMULATED = TINY | {"backend": {"kind": "emulator"}}

@@ -24,8 +24,8 @@ from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.execute.one_run import run_and_save
 from fairbench.execute.tasks import run_context
-from fairbench_load.backends.base import LiveOptions
 from fairbench.workloads.traffic import recorded
+from fairbench_load.backends.base import LiveOptions
 
 LIMIT_S = 60  # an input may ask for a long simulation, which is no failure
 ODD = [

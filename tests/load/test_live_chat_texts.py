@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench_load.http_server import Problem
-from fairbench_load.openai import MEDIA_TOKENS
 from fairbench_emulator.server_apis import EmulatedChat
 from fairbench_emulator.tokens import ApproximateText
+from fairbench_load.http_server import Problem
+from fairbench_load.openai import MEDIA_TOKENS
 from fairbench_serve.calls import ChatApi, CompletionsApi, GenerateApi
 from fairbench_serve.prompts import ApproximateTokens, PromptLimits
 from tests.serve.live_router import CHAT, cluster, streamed, until

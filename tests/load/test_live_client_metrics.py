@@ -9,6 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairbench.metrics.fairness import max_min
+from fairbench_engines.sglang.home import SGLangHome
+from fairbench_engines.vllm.home import VLLMHome
 from fairbench_load import client_metrics
 from fairbench_load.client_metrics import (
     FIRST_TOKEN,
@@ -22,9 +25,6 @@ from fairbench_load.client_metrics import (
 )
 from fairbench_load.headers import OTHERS
 from fairbench_load.plugin_config import plugin_config
-from fairbench.metrics.fairness import max_min
-from fairbench_engines.sglang.home import SGLangHome
-from fairbench_engines.vllm.home import VLLMHome
 from fairbench_serve.metrics import TotalsByClient
 from tests.engines.test_live_load_cap import ENGINE, Req, Theirs, sglang_pass, vllm_pass
 from tests.load.live_scrapes import STREAM, asked, exported, home, routed

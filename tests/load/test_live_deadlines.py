@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.errors import UsageError
+from fairbench.targets import NOT_DUE, Due
+from fairbench_engines.home import request_of
 from fairbench_load import headers
 from fairbench_load.headers import tagged, untagged
 from fairbench_load.http_server import Problem
 from fairbench_load.processes.addresses import WorkerAddress
-from fairbench.targets import NOT_DUE, Due
-from fairbench_engines.home import request_of
 from fairbench_serve.config import promises
 from tests.emulator.live_emulator import running
 from tests.serve.live_router import CHAT, GENERATE, PATHS, cluster, router_before, until

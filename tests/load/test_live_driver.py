@@ -20,14 +20,14 @@ import pytest
 from fairbench.config.resolve import experiment
 from fairbench.core import Segment
 from fairbench.errors import ProgramFailed, RunFailed, UsageError
+from fairbench.sim.run import simulate
+from fairbench.workloads.model import WorkloadSpec
+from fairbench.workloads.plan import ProgramArrival, nth_program
 from fairbench_load.driver.connection import RunClock
 from fairbench_load.driver.drive import LiveLLM, drive
 from fairbench_load.driver.server_apis import StreamedAnswer
 from fairbench_load.driver.target import DriverTarget
 from fairbench_load.records import read_records
-from fairbench.sim.run import simulate
-from fairbench.workloads.model import WorkloadSpec
-from fairbench.workloads.plan import ProgramArrival, nth_program
 from tests.load.live_driving import SCALE, SMALL, VOCAB, driven, small_spec
 from tests.load.live_null_server import CHAT, COMPLETIONS, Fault, null_server
 

@@ -8,7 +8,6 @@ from math import inf, nan
 import pytest
 from pydantic import ValidationError
 
-from fairbench.config.backend import Endpoint
 from fairbench.config.resolve import resolve
 from fairbench.core import Segment
 from fairbench_load.backends.base import LiveOptions
@@ -21,6 +20,7 @@ from fairbench_load.driver.server_apis import (
     AskGenerate,
     BadEvent,
 )
+from fairbench_load.kinds import Endpoint
 from fairbench_load.summary import first_messages
 from tests.load.live_driving import SCALE, VOCAB, answered_by
 

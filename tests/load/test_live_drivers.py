@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench_load.drivers import Driver, ReadClock, Team, Written, drive_sharded, serve
-from fairbench_load.far_drivers import LocalCrew
 from fairbench.execute.tasks import start_child
 from fairbench_load.backends.base import LiveOptions
 from fairbench_load.backends.workers import check_live
 from fairbench_load.driver.drive import DriveResult, drive
 from fairbench_load.driver.target import DriverTarget
+from fairbench_load.drivers import Driver, ReadClock, Team, Written, drive_sharded, serve
+from fairbench_load.far_drivers import LocalCrew
 from fairbench_load.records import (
     CLOCK_FILE,
     FOLDER,

@@ -9,12 +9,12 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed
-from fairbench_load.stored_runs import run_live_in
 from fairbench.execute.tasks import RunContext
 from fairbench_load.backends.base import LiveOptions, too_small
 from fairbench_load.backends.emulator import EmulatorBackend
 from fairbench_load.backends.workers import live_backend
 from fairbench_load.processes.servers import Recipe
+from fairbench_load.stored_runs import run_live_in
 
 ENDS = "print('no memory for the KV pool', flush=True); raise SystemExit(3)"
 SGLANG = {"backend": {"kind": "sglang"}, "model": "m", "workload": "tot", "duration_s": 60.0}

@@ -12,6 +12,12 @@ import pytest
 
 from fairbench.errors import DataError
 from fairbench.execute.repeats import remarks_on
+from fairbench.metrics.optional_entries import LIMIT
+from fairbench.metrics.reasons import QUEUE_ESTIMATED
+from fairbench.metrics.service import DECODE_STEPS
+from fairbench.metrics.totals import statistic_of
+from fairbench.report.run_table import summary_text
+from fairbench.sim.run import simulate
 from fairbench_load.backends.base import Served
 from fairbench_load.driver.drive import DriveResult
 from fairbench_load.records import (
@@ -35,12 +41,6 @@ from fairbench_load.summary import (
     summary_of,
     token_gaps_s,
 )
-from fairbench.metrics.optional_entries import LIMIT
-from fairbench.metrics.reasons import QUEUE_ESTIMATED
-from fairbench.metrics.service import DECODE_STEPS
-from fairbench.metrics.totals import statistic_of
-from fairbench.report.run_table import summary_text
-from fairbench.sim.run import simulate
 from tests.load.live_driving import driven, small_spec
 
 CLIENTS = ("client-0", "client-1")

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.config.resolve import read_experiment, resolve
-from fairbench_load.backends.emulator import EmulatorBackend
-from fairbench_load.processes.servers import start_all, stop_all
 from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.sim.run import simulate
+from fairbench_load.backends.emulator import EmulatorBackend
+from fairbench_load.processes.servers import start_all, stop_all
 from tests.load.live_cli import (
     WAIT_S,
     descendants,

@@ -1,7 +1,6 @@
 """Test the progress line of a live run."""
 
-from fairbench_load.driver.drive import DriveProgress
-from fairbench_load.processes.servers import ServersProgress
+from fairbench.execute.tasks import DriveProgress, ServersProgress
 from fairbench.report.progress import progress_line
 
 

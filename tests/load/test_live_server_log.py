@@ -5,8 +5,8 @@ import textwrap
 
 import pytest
 
-from fairbench_load.processes.process import ServerProcess, cause_of
 from fairbench_engines.vllm import __main__ as vllm_main
+from fairbench_load.processes.process import ServerProcess, cause_of
 
 FILLER = "\n".join(f'(APIServer pid=7)   File "core.py", line {n}, in call' for n in range(124))
 

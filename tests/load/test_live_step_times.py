@@ -7,12 +7,12 @@ import pytest
 from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
-from fairbench_load.client_metrics import Ledger
-from fairbench_load.plugin_config import plugin_config
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench_engines.sglang.home import SGLangHome
 from fairbench_engines.step_times import Decode, PromptPart, StepTimes
 from fairbench_engines.vllm.home import StepPart, VLLMHome
+from fairbench_load.client_metrics import Ledger
+from fairbench_load.plugin_config import plugin_config
 from tests.engines.test_live_plugin_batch import FakeReq
 
 COSTS = ProfileCosts(load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang"))

@@ -11,6 +11,10 @@ from fairbench.cli.app import app
 from fairbench.config.flag import parse_weights, weight_flags
 from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed
+from fairbench.workloads.plan import tenant_paths_of
+from fairbench_emulator.cli import emulate
+from fairbench_engines.sglang.home import SGLangHome
+from fairbench_engines.sglang.hooks import Hooks
 from fairbench_load import headers
 from fairbench_load.backends.base import LiveOptions, sent_names
 from fairbench_load.backends.workers import same_workers
@@ -18,10 +22,6 @@ from fairbench_load.client_metrics import Ledger
 from fairbench_load.plugin_config import config_from, plugin_config
 from fairbench_load.run import router_recipe
 from fairbench_load.server_facts import PluginReport, require_active
-from fairbench.workloads.plan import tenant_paths_of
-from fairbench_emulator.cli import emulate
-from fairbench_engines.sglang.home import SGLangHome
-from fairbench_engines.sglang.hooks import Hooks
 from fairbench_serve import plan as routed_workers
 from fairbench_serve.plan import started_workers
 from tests.emulator.live_emulator import CONFIG, running

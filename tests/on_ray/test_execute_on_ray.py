@@ -18,8 +18,8 @@ from fairbench.errors import RunFailed, UsageError
 from fairbench.execute import sent_files
 from fairbench.execute.repeats import run_sweep
 from fairbench.execute.tasks import Failure, Interruption, LocalProcesses, RunContext, Saving
-from fairbench_load.backends.base import LiveOptions
 from fairbench.results.store import SweepStore
+from fairbench_load.backends.base import LiveOptions
 from fairbench_ray.cluster import RayCluster
 from tests.execute import pool_tasks
 from tests.execute.same_sweep import results

@@ -9,10 +9,10 @@ from fairbench.config.resolve import resolve
 from fairbench.errors import DataError
 from fairbench.execute.one_run import run_and_save
 from fairbench.execute.tasks import run_context
-from fairbench_load.backends.base import LiveOptions
 from fairbench.report.run_table import summary_text
 from fairbench.results.store import read_run
 from fairbench.results.summary import check_summary
+from fairbench_load.backends.base import LiveOptions
 
 GONE = object()
 ODD = (GONE, None, "a", [], {"a": 1})

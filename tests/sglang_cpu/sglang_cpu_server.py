@@ -30,7 +30,7 @@ CPU_FLAGS = (
 )
 ALWAYS = {
     "OMP_NUM_THREADS": "1",
-    "SGLANG_CPU_FORK": "1",  # tests/live starts servers without it, as users do
+    "SGLANG_CPU_FORK": "1",  # tests/load starts servers without it, as users do
     # otherwise, asking for /health makes a request that would count among a test's requests
     "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
 }

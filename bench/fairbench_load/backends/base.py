@@ -16,11 +16,15 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.backend import BackendConfig, RealServers
 from fairbench.config.flags import READY_S
 from fairbench.errors import UsageError
 from fairbench.hardware.engine_params import EngineParams
+from fairbench.schedulers.eviction.registry import SHARE
+from fairbench.schedulers.params import own_settings
+from fairbench.tenants import named_below
+from fairbench.workloads.plan import program_stream
 from fairbench_load.driver.target import DriverTarget
+from fairbench_load.kinds import LoadedBackend, RealServers
 from fairbench_load.launchers import Launcher, LocalLauncher, Wanted
 from fairbench_load.plugin_config import (
     LOCAL,
@@ -33,10 +37,6 @@ from fairbench_load.processes.environment import ServerPython
 from fairbench_load.processes.process import ReplicaPlace
 from fairbench_load.processes.servers import Recipe, Server
 from fairbench_load.server_facts import fetch_report, get_json, require_active, vocab_size_of
-from fairbench.schedulers.eviction.registry import SHARE
-from fairbench.schedulers.params import own_settings
-from fairbench.tenants import named_below
-from fairbench.workloads.plan import program_stream
 
 
 def sent_names(spec: ExperimentSpec) -> Mapping[str, str]:
@@ -84,7 +84,7 @@ def _latency_targets(spec: ExperimentSpec) -> Iterator[tuple[str, str, Mapping[s
             yield plan.client, f"client-{number}", times_s
 
 
-C = TypeVar("C", bound=BackendConfig)
+C = TypeVar("C", bound=LoadedBackend)
 
 FIRST_TOKEN = 16  # Lower token ids are special tokens in most vocabularies.
 LOOKED_AT = 16  # maximum number of clients whose first program is checked for its length

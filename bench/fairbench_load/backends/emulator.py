@@ -9,19 +9,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairbench.config.backend import COMMAND, Emulator, check_given
+from fairbench.config.backend import COMMAND
 from fairbench.config.flag import weight_flags
 from fairbench.errors import RunFailed, UsageError
 from fairbench.files.formats import toml_value
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import EngineParams, mem_fraction
+from fairbench.schedulers.params import make_params
 from fairbench_load.backends import base
 from fairbench_load.driver.target import DriverTarget
+from fairbench_load.kinds import Emulator, check_given
 from fairbench_load.launchers import Wanted
 from fairbench_load.processes.process import ReplicaPlace
 from fairbench_load.processes.servers import Recipe, Server
 from fairbench_load.server_facts import get_json
-from fairbench.schedulers.params import make_params
 
 
 class EmulatorBackend(base.WorkerBackend[Emulator]):
@@ -103,6 +104,3 @@ class EmulatorBackend(base.WorkerBackend[Emulator]):
             time_scale=self.config.time_scale,
             foreign_router=self.config.router_command is not None,
         )
-
-
-BACKEND = EmulatorBackend

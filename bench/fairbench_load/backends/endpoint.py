@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fairbench.config.backend import AS_SERVED, Endpoint
+from fairbench.config.backend import AS_SERVED
 from fairbench.errors import RunFailed
 from fairbench_load.backends.base import LiveBackend, LiveOptions, Served
 from fairbench_load.driver.target import LONGEST_WAIT_S, DriverTarget
+from fairbench_load.kinds import Endpoint
 from fairbench_load.launchers import Wanted
 from fairbench_load.server_facts import get_json
 
@@ -71,6 +72,3 @@ def told_by(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
     models = ask("/v1/models").get("data")
     owners = [card.get("owned_by") for card in models or () if isinstance(card, dict)]
     return {"emulated": True} if "fairbench" in owners else {}
-
-
-BACKEND = EndpointBackend

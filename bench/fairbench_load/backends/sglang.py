@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairbench.config.backend import SGLang, check_given
 from fairbench.errors import RunFailed
 from fairbench.hardware.engine_params import EngineParams
+from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION
+from fairbench.schedulers.params import make_params
 from fairbench_load.backends.base import LiveOptions, RealServerBackend, Served
+from fairbench_load.kinds import SGLang, check_given
 from fairbench_load.launchers import Wanted
 from fairbench_load.processes.environment import ServerPython
 from fairbench_load.processes.process import ReplicaPlace
 from fairbench_load.processes.servers import Recipe
 from fairbench_load.server_facts import fetch_report, get_json
-from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION
-from fairbench.schedulers.params import make_params
 
 PYTHON = "FAIRBENCH_SGLANG_PYTHON"
 # SGLang itself loads fairbench's plugin if fairbench is installed in the server's Python.
@@ -101,6 +101,3 @@ class SGLangBackend(RealServerBackend[SGLang]):
         if config.schedule_policy is not None:
             arguments += ["--schedule-policy", config.schedule_policy]
         return [*arguments, *self._engine_flags(ENGINE_FLAGS), *config.server_args]
-
-
-BACKEND = SGLangBackend

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairbench.config.backend import VLLM, VLLM_FLAGS, check_given
 from fairbench.doors import plugin_of
 from fairbench.errors import RunFailed
 from fairbench_load.backends.base import LiveOptions, RealServerBackend, Served
+from fairbench_load.kinds import VLLM, VLLM_FLAGS, check_given
 from fairbench_load.launchers import Wanted
 from fairbench_load.processes.addresses import LOOPBACK
 from fairbench_load.processes.environment import ServerPython
@@ -101,6 +101,3 @@ class VLLMBackend(RealServerBackend[VLLM]):
         if config.schedule_policy is None:
             arguments += ["--scheduler-cls", f"{plugin_of('vllm')}.scheduler.FairScheduler"]
         return [*arguments, *self._engine_flags(VLLM_FLAGS), *config.server_args]
-
-
-BACKEND = VLLMBackend

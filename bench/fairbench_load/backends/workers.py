@@ -1,24 +1,22 @@
-"""The backend of an experiment, checks before a run, and the workers of one or several runs.
-
-``BACKEND`` in ``live/backends/KIND.py`` (or ``KIND/__init__.py``) is the class of a backend KIND.
-"""
+"""The backend of an experiment, checks before a run, and the workers of one or several runs."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from fairbench import doors
 from fairbench.config import ExperimentSpec
-from fairbench.config.serving import check_run_options, kinds_with, obeys
-from fairbench.errors import RunFailed, UsageError
+from fairbench.config.serving import check_run_options
+from fairbench.errors import RunFailed
+from fairbench.execute.live_runs import LivePoint
 from fairbench_load.backends.base import LiveBackend, LiveOptions
 from fairbench_load.driver.target import check_headers
+from fairbench_load.kinds import LoadedBackend
 from fairbench_load.launchers import LocalLauncher
-from fairbench_load.plugin_config import allow_untested
 from fairbench_load.processes.addresses import LOOPBACK, WorkerAddress
 from fairbench_load.processes.environment import require_live_extra
 from fairbench_load.processes.servers import OnReady, Server, start_all, stop_all, supervised
@@ -27,9 +25,9 @@ from fairbench_load.server_facts import answers
 
 def live_backend(spec: ExperimentSpec) -> LiveBackend[Any]:
     """Return the backend of an experiment that runs on servers."""
-    assert spec.backend is not None, "the simulator cannot serve a live run"
-    module = import_module(f"{__package__}.{spec.backend.kind}")
-    backend: type[LiveBackend[Any]] = module.BACKEND
+    assert isinstance(spec.backend, LoadedBackend), "the load driver cannot use another backend"
+    what = f"backend {spec.backend.kind}"
+    backend: type[LiveBackend[Any]] = doors.loaded(spec.backend.backend, what)
     return backend(spec, spec.backend)
 
 
@@ -38,16 +36,6 @@ def same_workers(one: ExperimentSpec, other: ExperimentSpec) -> bool:
     if one.backend is None or other.backend is None:
         return False
     return live_backend(one).needs() == live_backend(other).needs()
-
-
-def try_untested(spec: ExperimentSpec) -> None:
-    """Allow an engine release newer than the supported releases.
-
-    Raises UsageError if the backend starts no real engine.
-    """
-    if not obeys(spec.backend, "server_python"):
-        raise UsageError(f"--allow-untested-release needs --backend {kinds_with('server_python')}")
-    allow_untested()
 
 
 def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
@@ -132,6 +120,18 @@ class Workers:
                 if time.monotonic() > deadline:
                     raise server.failed(f"did not flush its cache within {FLUSH_TIMEOUT_S:g} s")
                 time.sleep(RETRY_S)
+
+
+def by_workers(points: Sequence[LivePoint]) -> list[list[LivePoint]]:
+    """Group runs on real servers so that the runs of a group can share workers."""
+    groups: list[list[LivePoint]] = []
+    for point in points:
+        group = next((one for one in groups if same_workers(one[0].spec, point.spec)), None)
+        if group is not None:
+            group.append(point)
+        else:
+            groups.append([point])
+    return groups
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from itertools import count
 
 from fairbench.core import Prompt, prompt_tokens
 from fairbench.errors import ProgramFailed
+from fairbench.sim.distinct_prefixes import Answers, DistinctPrefixes
+from fairbench.sim.program_runner import output_segment
 from fairbench_load.driver.connection import Connection, Disconnected, Pool, RunClock, Stream
 from fairbench_load.driver.server_apis import ApiCall, ServerApi, StreamedAnswer
 from fairbench_load.driver.target import DriverTarget, Lengths
@@ -25,8 +27,6 @@ from fairbench_load.headers import (
     worker_in,
 )
 from fairbench_load.records import FINISHED, REFUSED, UNFINISHED, RequestRecord
-from fairbench.sim.distinct_prefixes import Answers, DistinctPrefixes
-from fairbench.sim.program_runner import output_segment
 
 
 @dataclass(frozen=True, slots=True)

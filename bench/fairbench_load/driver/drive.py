@@ -16,16 +16,17 @@ from typing import Any, TypeAlias
 from fairbench.config import ExperimentSpec
 from fairbench.core import OUTPUT_PRICE, Prompt, Segment
 from fairbench.errors import ProgramFailed
+from fairbench.execute.tasks import DriveProgress
+from fairbench.sim.distinct_prefixes import Answers, DistinctPrefixes
+from fairbench.sim.program_runner import output_segment
+from fairbench.workloads.plan import User, last_arrival_s, program_stream, users_of
+from fairbench.workloads.programs.base import Job
 from fairbench_load import records
 from fairbench_load.driver.caller import Caller, ProgramCall
 from fairbench_load.driver.connection import Pool, RunClock
 from fairbench_load.driver.server_apis import AskChat, AskCompletions, AskGenerate, ServerApi
 from fairbench_load.driver.target import DriverTarget
 from fairbench_load.processes.environment import allow_many_connections
-from fairbench.sim.distinct_prefixes import Answers, DistinctPrefixes
-from fairbench.sim.program_runner import output_segment
-from fairbench.workloads.plan import User, last_arrival_s, program_stream, users_of
-from fairbench.workloads.programs.base import Job
 
 # ``_due_s`` is the time, in seconds of the run, at which a branch of a program acts next.
 _due_s: ContextVar[float] = ContextVar("due_s")
@@ -128,20 +129,6 @@ class ProgramRunner:
 _Room: TypeAlias = AbstractAsyncContextManager[None]
 
 POLL_S = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class DriveProgress:
-    """The progress of a run on real servers. Times are in seconds since the start of the run.
-
-    ``service`` holds each client's weighted tokens (input + 2 x output) in finished requests.
-    """
-
-    now_s: float
-    end_s: float | None
-    programs_done: int
-    programs_started: int
-    service: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)

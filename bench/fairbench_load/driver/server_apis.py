@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from fairbench.core import Prompt, Segment
+from fairbench.metrics.records import Ints
 from fairbench_load.openai import (
     DONE,
     MOST_TOKENS,
@@ -23,7 +24,6 @@ from fairbench_load.openai import (
     StreamJudge,
     usage_in,
 )
-from fairbench.metrics.records import Ints
 
 ID_BYTES = 4
 CACHED_BYTES = 64 * 2**20

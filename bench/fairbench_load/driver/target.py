@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
-from fairbench.config.backend import Api
 from fairbench.config.flags import RUN
 from fairbench.errors import UsageError, unknown_name
+from fairbench_load.kinds import Api
 
 Lengths = Literal["exact", "header", "free"]
 # After answers with status 429, a request waits at most ``LONGEST_WAIT_S`` seconds in total.

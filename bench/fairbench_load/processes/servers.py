@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Event, Thread
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from fairbench.errors import RunFailed, printable
+from fairbench.execute.tasks import ServersProgress
 from fairbench_load.processes.process import HERE, ReplicaPlace
 from fairbench_load.server_facts import answers
 
@@ -31,13 +32,6 @@ FIRST_PAUSE_S = 1.0  # seconds from the first end of a server to its restart
 LONGEST_PAUSE_S = 60.0
 # After 60 s without an end of the server, the next pause is again ``FIRST_PAUSE_S``.
 STEADY_S = 60.0
-
-
-class ServersProgress(NamedTuple):
-    """The progress of starting servers: how many of them are ready."""
-
-    ready: int
-    total: int
 
 
 OnReady: TypeAlias = Callable[[ServersProgress], None]
