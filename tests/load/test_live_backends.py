@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from fairbench.config.backend import KINDS
+from fairbench.config.backend import backend_kinds
 from fairbench.config.resolve import resolve
 from fairbench_load.backends.base import LiveBackend, LiveOptions
 from fairbench_load.backends.endpoint import told_by
@@ -24,7 +24,7 @@ def spec_of(kind, **flags):
     return resolve({"backend": {"kind": kind}} | NAMED.get(kind, {}) | flags)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", backend_kinds())
 def test_every_kind_of_backend_is_served(kind):
     spec = spec_of(kind)
     backend = live_backend(spec)

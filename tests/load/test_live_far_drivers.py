@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.executors import LauncherFlags, driver_launcher_named, launcher_named
+from fairbench.execute.executors import LauncherFlags
 from fairbench.execute.sent_files import SentFiles
 from fairbench_load.backends.base import LiveOptions
 from fairbench_load.backends.workers import check_live
@@ -21,6 +21,7 @@ from fairbench_load.driver.drive import drive
 from fairbench_load.driver.target import DriverTarget
 from fairbench_load.drivers import drive_sharded
 from fairbench_load.far_drivers import RemoteCrew, address_facing
+from fairbench_load.options import driver_launcher_named, launcher_named
 from fairbench_load.processes.addresses import LOOPBACK
 from fairbench_load.processes.process import LocalPlace
 from fairbench_load.records import FOLDER, clocks, read_records

@@ -10,11 +10,12 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
-from fairbench.execute.executors import LAUNCHERS, LauncherFlags, launcher_named
+from fairbench.execute.executors import LAUNCHERS, LauncherFlags
 from fairbench_load import launchers
 from fairbench_load.backends.base import LiveOptions
 from fairbench_load.backends.workers import check_live, live_backend
 from fairbench_load.launchers import CommandLauncher, Wanted
+from fairbench_load.options import launcher_named
 from fairbench_load.processes.environment import ServerPython
 from fairbench_load.processes.process import LocalPlace
 from tests.load.live_cli import descendants, lines, only, running, wait_until
@@ -55,7 +56,7 @@ def test_a_wrong_launcher_is_one_line(name, flags, says):
 
 
 def test_every_flag_of_launchers_has_an_owner():
-    assert set(LauncherFlags._fields) == set().union(*(way.obeys for way in LAUNCHERS.values()))
+    assert set(LauncherFlags._fields) == set().union(*LAUNCHERS.values())
 
 
 def test_a_simulation_or_an_endpoint_starts_no_servers():

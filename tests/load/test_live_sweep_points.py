@@ -4,7 +4,14 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
-from fairbench.execute.live_runs import LiveFlags, LivePoint, by_workers, options_of_points
+from fairbench.execute.live_runs import (
+    NO_FLAGS,
+    LiveFlags,
+    LivePoint,
+    check_live_points,
+    runs_of_points,
+)
+from fairbench_load.backends.workers import by_workers
 
 
 def spec(scheduler="dlpm", settings=None, **flags):
@@ -15,7 +22,8 @@ def spec(scheduler="dlpm", settings=None, **flags):
 def grouped(*specs):
     """Return the positions of the specs that share their workers."""
     points = [LivePoint(str(number), one) for number, one in enumerate(specs)]
-    return [[int(point.name) for point in group] for group in by_workers(points)]
+    served = [point for _, some in runs_of_points(points, NO_FLAGS) for point in some]
+    return [[int(point.name) for point in group] for group in by_workers(served)]
 
 
 def test_points_of_one_local_scheduler_and_engine_share_their_servers():
@@ -46,7 +54,7 @@ def test_points_of_one_endpoint_run_together():
 
 def test_a_python_for_sglang_needs_sglang():
     with pytest.raises(UsageError, match="--server-python needs --backend sglang or vllm"):
-        options_of_points([spec(), spec(backend=None)], LiveFlags("python"))
+        check_live_points([spec(), spec(backend=None)], LiveFlags("python"))
     missing = spec(backend={"kind": "sglang"}, model="m")
     with pytest.raises(UsageError, match="server_python /no/such: cannot be run"):
-        options_of_points([spec(), missing], LiveFlags("/no/such"))
+        check_live_points([spec(), missing], LiveFlags("/no/such"))

@@ -8,8 +8,9 @@ import time
 import pytest
 
 from fairbench.errors import RunFailed
-from fairbench.execute.executors import LauncherFlags, driver_launcher_named
+from fairbench.execute.executors import LauncherFlags
 from fairbench_load.launchers import Wanted
+from fairbench_load.options import driver_launcher_named
 from fairbench_load.records import read_records
 from tests.load.live_cli import descendants, lines, only, running, wait_until
 from tests.load.live_recipes import places_of

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.executors import LauncherFlags, launcher_named
+from fairbench.execute.executors import LauncherFlags
 from fairbench_load import launchers
 from fairbench_load.launchers import Wanted
+from fairbench_load.options import launcher_named
 from fairbench_load.processes.environment import ServerPython
 from fairbench_load.records import read_records
 from tests.load.live_cli import descendants, lines, running, wait_until
