@@ -39,9 +39,15 @@ class Command(NamedTuple):
 
 
 @cache
+def _every_entry_point() -> EntryPoints:
+    """Read the entry points of every installed package once per process."""
+    return metadata.entry_points()
+
+
+@cache
 def entry_points(group: str) -> EntryPoints:
-    """Read the entry points of ``group`` from every installed package once per process."""
-    return metadata.entry_points(group=group)
+    """Return the entry points of ``group`` in every installed package."""
+    return _every_entry_point().select(group=group)
 
 
 def registered(group: str) -> Mapping[str, EntryPoint]:
