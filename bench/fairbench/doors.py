@@ -39,7 +39,7 @@ class Command(NamedTuple):
 
 
 @cache
-def _every_entry_point() -> EntryPoints:
+def _every_entry_point() -> Any:  # Python 3.11 has another type than later versions
     """Read the entry points of every installed package once per process."""
     return metadata.entry_points()
 
@@ -47,7 +47,8 @@ def _every_entry_point() -> EntryPoints:
 @cache
 def entry_points(group: str) -> EntryPoints:
     """Return the entry points of ``group`` in every installed package."""
-    return _every_entry_point().select(group=group)
+    found: EntryPoints = _every_entry_point().select(group=group)
+    return found
 
 
 def registered(group: str) -> Mapping[str, EntryPoint]:
