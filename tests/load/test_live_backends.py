@@ -4,11 +4,17 @@ import json
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import EntryPoint
+from typing import ClassVar, Literal
 
 import pytest
 
-from fairbench.config.backend import backend_kinds
+from fairbench import doors
+from fairbench.config.backend import BackendConfig, backend_kinds
 from fairbench.config.resolve import resolve
+from fairbench.config.spec import experiment_tables
+from fairbench.errors import UsageError
+from fairbench.execute.live_runs import LiveFlags, check_live
 from fairbench_load.backends.base import LiveBackend, LiveOptions
 from fairbench_load.backends.endpoint import told_by
 from fairbench_load.backends.workers import live_backend, same_workers
@@ -110,3 +116,43 @@ def test_an_endpoint_reports_whether_it_is_an_emulator(answers, emulated):
     served = live_backend(spec_of("endpoint")).served(told)
     assert served.emulated is emulated
     assert served.timing_profile == answers.get("server_info", {}).get("timing_profile")
+
+
+class Mine(BackendConfig):
+    """A kind of backend in a user's package."""
+
+    runs: ClassVar[str] = f"{__name__}:MyRuns"
+    kind: Literal["mine"] = "mine"
+    depth: int = 1
+
+
+class MyRuns:
+    """Runs on the user's backend, all of which are impossible."""
+
+    def __init__(self, flags):
+        self._flags = flags
+
+    def check(self, spec):
+        raise UsageError(f"depth {spec.backend.depth}, {self._flags.drivers} drivers")
+
+
+@pytest.fixture
+def _installed(monkeypatch):
+    def entry_points(group, found=doors.entry_points):
+        own = EntryPoint("mine", f"{__name__}:Mine", group)
+        return [*found(group), own] if group == doors.BACKEND_GROUP else found(group)
+
+    monkeypatch.setattr(doors, "entry_points", entry_points)
+    backend_kinds.cache_clear()
+    yield
+    backend_kinds.cache_clear()
+
+
+@pytest.mark.usefixtures("_installed")
+def test_a_package_of_the_user_adds_a_backend():
+    spec = spec_of("mine", model="m", backend={"kind": "mine", "depth": 3})
+    assert experiment_tables(spec)["backend"] == {"kind": "mine", "depth": 3}
+    with pytest.raises(UsageError, match="depth 3, 2 drivers"):
+        check_live(spec, LiveFlags(drivers=2))
+    with pytest.raises(UsageError, match=r"depth = 3: only for backend mine, not emulator"):
+        spec_of("emulator", backend={"kind": "emulator", "depth": 3})
