@@ -21,6 +21,7 @@ from fairbench.version import DIRECTORY
 COMMAND_GROUP, EXECUTOR_GROUP = "fairbench.commands", "fairbench.executors"
 LAUNCHER_GROUP, ENGINE_GROUP = "fairbench.launchers", "fairbench.engines"
 STUDY_GROUP, CODE_GROUP = "fairbench.studies", "fairbench.engine_code"
+BACKEND_GROUP = "fairbench.backends"
 # the prefix of fairbench's packages; the rest of a package's name is its extra for pip
 OURS = "fairbench_"
 
@@ -38,9 +39,16 @@ class Command(NamedTuple):
 
 
 @cache
+def _every_entry_point() -> Any:  # Python 3.11 has another type than later versions
+    """Read the entry points of every installed package once per process."""
+    return metadata.entry_points()
+
+
+@cache
 def entry_points(group: str) -> EntryPoints:
-    """Read the entry points of ``group`` from every installed package once per process."""
-    return metadata.entry_points(group=group)
+    """Return the entry points of ``group`` in every installed package."""
+    found: EntryPoints = _every_entry_point().select(group=group)
+    return found
 
 
 def registered(group: str) -> Mapping[str, EntryPoint]:
@@ -85,12 +93,20 @@ def through(group: str, name: str, what: str = "") -> Any:
     Raises UsageError if the package is missing or has another version. The error message begins
     with ``what``, or by default with ``name``.
     """
-    point = registered(group)[name]
-    find_in_clone(point.value)
+    return loaded(registered(group)[name].value, what or name)
+
+
+def loaded(target: str, what: str) -> Any:
+    """Return the object ``target`` (``MODULE:NAME``) of an installed package.
+
+    Raises UsageError, whose message begins with ``what``, if the package is missing or has another
+    version.
+    """
+    find_in_clone(target)
     try:
-        return point.load()
+        return EntryPoint(what, target, "").load()
     except (ImportError, AttributeError) as error:
-        raise not_loaded(what or name, point.value, error) from error
+        raise not_loaded(what, target, error) from error
 
 
 def find_in_clone(target: str) -> None:

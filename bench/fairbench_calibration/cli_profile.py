@@ -13,7 +13,7 @@ import typer
 from typer import Option
 from typer.core import TyperGroup
 
-from fairbench import figures, files, hardware, live, results, scoring
+from fairbench import figures, files, hardware, results, scoring
 from fairbench.cli import options
 from fairbench.cli.output import print_json
 from fairbench.config.flags import PICTURE, RUN
@@ -21,6 +21,7 @@ from fairbench.doors import STUDY_GROUP, through
 from fairbench.errors import UsageError
 from fairbench_calibration import profiling
 from fairbench_calibration.profiling.gpus import GPU, Interconnect, find_gpu, read_gpu
+from fairbench_load.processes.environment import require_live_extra
 
 if TYPE_CHECKING:
     from fairbench.hardware.timing import TimingProfile
@@ -173,7 +174,7 @@ def probe(
     four lengths, and later batches of 1 to 64 requests; all prompts are random tokens. The fit
     starts from the profile that `profile MODEL --gpu GPU` derives.
     """
-    live.require_live_extra()
+    require_live_extra()
     check_output(output)
     weights, card = dtype and dtype.value, _gpu_of(gpu, gpu_spec)
 

@@ -21,14 +21,14 @@ from typing import Any
 from fairbench.core import Segment
 from fairbench.doors import plugin_of
 from fairbench.errors import ProgramFailed, RunFailed
-from fairbench.live.driver.caller import Caller, ProgramCall
-from fairbench.live.driver.connection import Pool, RunClock
-from fairbench.live.driver.server_apis import AskCompletions
-from fairbench.live.driver.target import DriverTarget
-from fairbench.live.headers import SESSION
-from fairbench.live.plugin_config import PROOF
-from fairbench.live.records import RequestRecord
-from fairbench.live.server_facts import MOST_RUNNING, get_json, get_text, info_in
+from fairbench_load.driver.caller import Caller, ProgramCall
+from fairbench_load.driver.connection import Pool, RunClock
+from fairbench_load.driver.server_apis import AskCompletions
+from fairbench_load.driver.target import DriverTarget
+from fairbench_load.headers import SESSION
+from fairbench_load.plugin_config import PROOF
+from fairbench_load.records import RequestRecord
+from fairbench_load.server_facts import MOST_RUNNING, get_json, get_text, info_in
 
 LIGHT, FLOOD = "fairbench-doctor-light", "fairbench-doctor-flood"
 PROMPT_TOKENS = 128

@@ -20,16 +20,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from fairbench.errors import RunFailed
-from fairbench.live.headers import WORKER, answer_id
-from fairbench.live.http_server import (
-    MAX_BODY_BYTES,
-    errors_as_json,
-    listening,
-    metrics_page,
-    no_such_model,
-    parsed,
-)
-from fairbench.live.plugin_config import plugin_params
 from fairbench.version import __version__
 from fairbench_emulator.calls import BadRequest, EmulatedCall, Generation
 from fairbench_emulator.kv_events import BLOCK_TOKENS
@@ -41,6 +31,16 @@ from fairbench_emulator.server_apis import (
     OpenAIApi,
 )
 from fairbench_emulator.worker import EmulatedWorker, EmulatorConfig, build
+from fairbench_load.headers import WORKER, answer_id
+from fairbench_load.http_server import (
+    MAX_BODY_BYTES,
+    errors_as_json,
+    listening,
+    metrics_page,
+    no_such_model,
+    parsed,
+)
+from fairbench_load.plugin_config import plugin_params
 
 SERVICE_KINDS = ("input_tokens", "extend_tokens", "recompute_tokens", "output_tokens")
 

@@ -17,7 +17,8 @@ import numpy as np
 
 from fairbench.core import PS_PER_S
 from fairbench.engine.sequence import REFUSED, Sequence
-from fairbench.live.headers import (
+from fairbench_emulator.tokens import Ids, Text
+from fairbench_load.headers import (
     CLIENT_ALIASES,
     DEFAULT_CLIENT,
     DEPTH,
@@ -26,8 +27,7 @@ from fairbench.live.headers import (
     ROUTING_KEY,
     with_tag,
 )
-from fairbench.live.openai import DEFAULT_NEW_TOKENS
-from fairbench_emulator.tokens import Ids, Text
+from fairbench_load.openai import DEFAULT_NEW_TOKENS
 
 MAX_ID = 2**31 - 1  # highest token id, and highest count, that a request may contain
 

@@ -17,9 +17,9 @@ import zmq.asyncio
 from fairbench.core import Prompt
 from fairbench.engine.kv_cache import KVCache, KVNode
 from fairbench.errors import UsageError
-from fairbench.live import kv_event_wire
 from fairbench.schedulers.prefix_tree import Place
 from fairbench_emulator.tokens import TokenStreams
+from fairbench_load import kv_event_wire
 
 BLOCK_TOKENS = 8  # tokens of a block in KV events
 MEDIUM = "GPU"  # kind of memory that KV events name

@@ -15,7 +15,6 @@ from fairbench.core import PS_PER_S, Request
 from fairbench.engine.clock import Clock
 from fairbench.engine.sequence import REFUSED, Sequence
 from fairbench.engine.sglang import SGLangReplica
-from fairbench.live.headers import untagged
 from fairbench.schedulers.base import LocalScheduler
 from fairbench_emulator.calls import (
     NO_STOPS,
@@ -27,6 +26,7 @@ from fairbench_emulator.calls import (
 )
 from fairbench_emulator.kv_events import PublishingCache
 from fairbench_emulator.tokens import Ids, Text, TokenStreams
+from fairbench_load.headers import untagged
 
 MAX_STREAM_TOKENS = 2**22  # stored tokens above which unused token sequences are deleted
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from fairbench.live.openai import Media, Message, beside_messages, pieces_of
 from fairbench_emulator import calls
 from fairbench_emulator.tokens import Text
+from fairbench_load.openai import Media, Message, beside_messages, pieces_of
 
 
 class _SamplingParams(calls.StopFields, kw_only=True):

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairbench.config.backend import MAX_TIME_SCALE, MIN_TIME_SCALE
 from fairbench.config.settings import ENGINE
 from fairbench.engine.contract import WorkerParts
 from fairbench.engine.logs import InBatch, ServiceLog, Shares, Stretch
@@ -25,6 +24,7 @@ from fairbench.streams import stream
 from fairbench_emulator.kv_events import Publisher, PublishingCache
 from fairbench_emulator.live_engine import LiveEngine, WallClock
 from fairbench_emulator.tokens import ApproximateText, Text, TokenizerText, TokenStreams
+from fairbench_load.kinds import MAX_TIME_SCALE, MIN_TIME_SCALE
 
 
 @dataclass(frozen=True, slots=True)

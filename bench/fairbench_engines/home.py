@@ -18,9 +18,6 @@ from typing import Any, Protocol
 
 from fairbench.core import Prompt, Request
 from fairbench.errors import RunFailed
-from fairbench.live.client_metrics import FIRST_TOKEN, QUEUE_TIME, Ledger
-from fairbench.live.headers import untagged
-from fairbench.live.plugin_config import PluginConfig
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.drive import Selection
 from fairbench.schedulers.token_pages import narrow, segments_of
@@ -28,6 +25,9 @@ from fairbench.schedulers.views import Running, WaitingView
 from fairbench_engines.memory_shares import MirroredEviction, MirroredMemory
 from fairbench_engines.ranks import RankLink
 from fairbench_engines.step_times import FittedCosts, StepTimes
+from fairbench_load.client_metrics import FIRST_TOKEN, QUEUE_TIME, Ledger
+from fairbench_load.headers import untagged
+from fairbench_load.plugin_config import PluginConfig
 
 Theirs = Any  # an engine's request
 REQUEST, PRODUCED, CLIENT = map(attrgetter, ("request", "produced", "client"))

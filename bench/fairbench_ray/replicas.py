@@ -13,11 +13,11 @@ from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError, printable
-from fairbench.live.launchers import PROBE
-from fairbench.live.processes import reaper
-from fairbench.live.processes.addresses import free_ports
-from fairbench.live.processes.environment import ServerPython
-from fairbench.live.processes.process import GRACE_S, ServerProcess
+from fairbench_load.launchers import PROBE
+from fairbench_load.processes import reaper
+from fairbench_load.processes.addresses import free_ports
+from fairbench_load.processes.environment import ServerPython
+from fairbench_load.processes.process import GRACE_S, ServerProcess
 from fairbench_ray.connection import connected
 
 POLL_S = 0.05  # seconds between two checks for answers while calls are open

@@ -9,7 +9,7 @@ from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
 
 from fairbench.errors import UsageError
-from fairbench.live.processes.addresses import LOOPBACK, USUAL_PORTS
+from fairbench_load.processes.addresses import LOOPBACK, USUAL_PORTS
 
 
 def door_of(url: str) -> tuple[int, str]:

@@ -15,8 +15,8 @@ from aiohttp.typedefs import Handler
 
 from fairbench.errors import UsageError
 from fairbench.files.reader import is_key
-from fairbench.live.http_server import Problem, bad_request, errors_as_json, problems_as_answers
-from fairbench.live.processes.addresses import WorkerAddress, parse_worker
+from fairbench_load.http_server import Problem, bad_request, errors_as_json, problems_as_answers
+from fairbench_load.processes.addresses import WorkerAddress, parse_worker
 from fairbench_serve.addresses import same_worker
 from fairbench_serve.bodies import check_plain
 from fairbench_serve.breaker import Breakers

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairbench.live import openai
-from fairbench.live.http_server import Problem
+from fairbench_load import openai
+from fairbench_load.http_server import Problem
 from fairbench_serve.prompts import TOKEN_BYTES
 
 # maximum number of bytes of a stream's event that the router keeps in memory

@@ -17,12 +17,12 @@ from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
 from aiohttp.typedefs import Handler
 
 from fairbench.errors import FairbenchError
-from fairbench.live import headers, http_server
-from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.gateway.registry import admission_params
 from fairbench.schedulers.gateway.rerouting import is_overruled, rerouting
 from fairbench.schedulers.registry import build_router
+from fairbench_load import headers, http_server
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve import worker_info
 from fairbench_serve.admin import PATH, Membership, admin_app
 from fairbench_serve.background import (

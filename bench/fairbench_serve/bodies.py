@@ -16,7 +16,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from fairbench.live.http_server import Problem, bad_request, most_connections, too_many
+from fairbench_load.http_server import Problem, bad_request, most_connections, too_many
 
 # values of the header Content-Encoding that mean no compression
 PLAIN = ("", "identity")

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from fairbench.live import openai
-from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
-from fairbench.live.http_server import bad_request
+from fairbench_load import openai
+from fairbench_load.headers import BODY_CLIENT, BODY_CLIENTS
+from fairbench_load.http_server import bad_request
 from fairbench_serve import fields as shapes
 from fairbench_serve.answers import MOST_RESERVED
 from fairbench_serve.fields import Fields, encoded

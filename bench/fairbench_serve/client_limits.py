@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
-from fairbench.live.http_server import Problem, too_many
+from fairbench_load.http_server import Problem, too_many
 from fairbench_serve.answers import Bill
 
 MINUTE_S = 60.0

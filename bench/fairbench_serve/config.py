@@ -9,11 +9,11 @@ from secrets import token_hex
 from typing import Any
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.live import headers
-from fairbench.live.headers import BODY_CLIENT
-from fairbench.live.http_server import MAX_BODY_BYTES, bad_request
-from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.targets import NO_TARGETS, Due, Targets, laid_over, parse_targets
+from fairbench_load import headers
+from fairbench_load.headers import BODY_CLIENT
+from fairbench_load.http_server import MAX_BODY_BYTES, bad_request
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve.flags import SERVE
 from fairbench_serve.keys_file import WorkerKeys
 from fairbench_serve.served_settings import SERVED_DETECTOR

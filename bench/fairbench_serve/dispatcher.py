@@ -18,11 +18,11 @@ from itertools import count
 from fairbench.core import Prompt, Request, Segment, prompt_tokens
 from fairbench.engine.kv_cache import KVCache
 from fairbench.errors import RunFailed
-from fairbench.live.http_server import Problem, unavailable
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.queue import HoldsRequests, arrival_queue
 from fairbench.schedulers.gateway.rerouting import Rerouting
 from fairbench.schedulers.views import WorkerLoad
+from fairbench_load.http_server import Problem, unavailable
 from fairbench_serve.answers import NOTHING, Charge
 from fairbench_serve.config import NO_PROMISE, Promise
 from fairbench_serve.ingress import (

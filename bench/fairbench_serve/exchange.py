@@ -18,9 +18,9 @@ from aiohttp import (
     web,
 )
 
-from fairbench.live import headers
-from fairbench.live.http_server import MAX_BODY_BYTES, Problem, error_body
-from fairbench.live.openai import Fault, whole_fault
+from fairbench_load import headers
+from fairbench_load.http_server import MAX_BODY_BYTES, Problem, error_body
+from fairbench_load.openai import Fault, whole_fault
 from fairbench_serve.answers import StreamReader, Usage, is_object, problem_of, usage_of
 from fairbench_serve.calls import Call
 from fairbench_serve.ingress import AttemptFailure, RequestInFlight

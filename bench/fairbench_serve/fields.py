@@ -17,8 +17,8 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from fairbench.live.http_server import Problem, bad_request
-from fairbench.live.openai import Message
+from fairbench_load.http_server import Problem, bad_request
+from fairbench_load.openai import Message
 
 Raw: TypeAlias = msgspec.Raw
 Fields: TypeAlias = dict[str, Raw]

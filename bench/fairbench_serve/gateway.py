@@ -12,7 +12,6 @@ from aiohttp import ClientSession
 
 from fairbench.config.cluster import admission_profile
 from fairbench.hardware.timing import ProfileCosts
-from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.build import build_gateway, with_admission
 from fairbench.schedulers.gateway.queue import HoldsRequests
@@ -21,6 +20,7 @@ from fairbench.schedulers.gateway.saturation import AlwaysRoom, Concurrency, Uti
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.views import FleetView
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve.background import Work
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.dispatcher import Dispatcher

@@ -15,9 +15,9 @@ from http import HTTPStatus
 
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
-from fairbench.live import headers
-from fairbench.live.openai import whole_fault
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_load import headers
+from fairbench_load.openai import whole_fault
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve.breaker import Breakers
 from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.exchange import CONNECTION_ERRORS

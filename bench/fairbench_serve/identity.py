@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from fairbench.live import headers
-from fairbench.live.http_server import Problem, bad_request
-from fairbench.live.processes.addresses import LOOPBACK
+from fairbench_load import headers
+from fairbench_load.http_server import Problem, bad_request
+from fairbench_load.processes.addresses import LOOPBACK
 
 # maximum number of characters of a client's name
 MAX_LENGTH = 128

@@ -12,9 +12,9 @@ from typing import Any
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.formats import read_toml
 from fairbench.files.reader import is_key, read_key
-from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.schedulers.base import checked_weights
 from fairbench.tenants import tenants_of, with_tenants
+from fairbench_load.processes.addresses import WorkerAddress, parse_worker
 from fairbench_serve.client_limits import REQUESTS, TOKENS, Quota, Quotas
 from fairbench_serve.identity import Keyring, is_name
 

@@ -20,7 +20,8 @@ import zmq
 import zmq.asyncio
 
 from fairbench.core import Prompt
-from fairbench.live.kv_event_wire import (
+from fairbench.schedulers.token_pages import segments_of
+from fairbench_load.kv_event_wire import (
     AllBlocksCleared,
     BlockHash,
     BlockRemoved,
@@ -30,8 +31,7 @@ from fairbench.live.kv_event_wire import (
     decode,
     replay_request,
 )
-from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.schedulers.token_pages import segments_of
+from fairbench_load.processes.addresses import WorkerAddress
 
 # storage media whose blocks count as cached; blocks in host memory or on disk do not count
 MEDIA = (None, "GPU")

@@ -12,7 +12,8 @@ from prometheus_client import Counter as CounterMetric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from fairbench.live.client_metrics import (
+from fairbench.schedulers.gateway.queue import Gateway
+from fairbench_load.client_metrics import (
     BALANCE,
     BOUNDS_S,
     MAX_CLIENTS,
@@ -25,8 +26,7 @@ from fairbench.live.client_metrics import (
     RecentShares,
     service_of,
 )
-from fairbench.live.headers import OTHERS
-from fairbench.schedulers.gateway.queue import Gateway
+from fairbench_load.headers import OTHERS
 from fairbench_serve.answers import Charge
 from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.ingress import OUTCOMES, RouterIngress

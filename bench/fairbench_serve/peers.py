@@ -20,12 +20,12 @@ import msgspec
 from aiohttp import ClientSession, web
 
 from fairbench.errors import UsageError
-from fairbench.live.http_server import Problem, bad_request
 from fairbench.schedulers.gateway.queue import Gateway
 from fairbench.schedulers.gateway.registry import policy_class
 from fairbench.schedulers.params import own_settings
 from fairbench.schedulers.peers import NOTHING, Exchanges, Totals, shares_counters
 from fairbench.schedulers.registry import params_owner
+from fairbench_load.http_server import Problem, bad_request
 from fairbench_serve.background import Work
 from fairbench_serve.bodies import check_plain
 from fairbench_serve.config import RouterConfig

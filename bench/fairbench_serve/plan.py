@@ -17,13 +17,13 @@ from fairbench.errors import UsageError, unknown_name, writing
 from fairbench.execute.tasks import interruptible
 from fairbench.files.formats import toml_value
 from fairbench.files.reader import read_key
-from fairbench.live.backends.base import LiveOptions
-from fairbench.live.backends.workers import check_live, running_workers
-from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
-from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.schedulers.base import checked_weights
 from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.registry import params_owner, router_class, split_pair
+from fairbench_load.backends.base import LiveOptions
+from fairbench_load.backends.workers import check_live, running_workers
+from fairbench_load.headers import BODY_CLIENT, BODY_CLIENTS
+from fairbench_load.processes.addresses import WorkerAddress, parse_worker
 from fairbench_serve.addresses import same_worker
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fairbench_serve.config import RouterConfig
     from fairbench_serve.keys_file import (
         KeysFile,
-        WorkerKeys,  # imported for types only, because ``fairbench.live`` needs the extra ``live``
+        WorkerKeys,  # imported for types only, because ``fairbench_load`` needs the extra ``live``
     )
 
 
@@ -185,10 +185,10 @@ def peers_by(
     Raises UsageError or DataError if the flags cannot be combined. Peers cannot be combined with an
     admin port, because each router would number an added worker differently.
     """
-    from fairbench.live.processes.addresses import parse_worker
     from fairbench.schedulers.gateway.registry import admission_params
     from fairbench.schedulers.peers import ROUTERS
     from fairbench.schedulers.registry import router_class
+    from fairbench_load.processes.addresses import parse_worker
     from fairbench_serve.peers import check_peers
     from fairbench_serve.served_settings import served_routers
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from fairbench.live.http_server import Problem
 from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
+from fairbench_load.http_server import Problem
 
 TOKEN_BYTES = array("I").itemsize
 # assumed KV memory in tokens of a worker that does not report its size

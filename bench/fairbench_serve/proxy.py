@@ -14,9 +14,9 @@ from uuid import uuid4
 import msgspec
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, web
 
-from fairbench.live import headers, http_server
-from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.gateway.registry import needs_sessions
+from fairbench_load import headers, http_server
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve.answers import HighestCost, is_object
 from fairbench_serve.bodies import BodyLease, BodyMemory, read_body, usual_bytes
 from fairbench_serve.calls import Api, Call

@@ -13,11 +13,11 @@ from typing import NamedTuple
 from aiohttp import ClientSession, web
 
 from fairbench.core import Request
-from fairbench.live import headers
-from fairbench.live.client_metrics import FIRST_TOKEN
-from fairbench.live.headers import tagged_client
-from fairbench.live.http_server import Problem
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_load import headers
+from fairbench_load.client_metrics import FIRST_TOKEN
+from fairbench_load.headers import tagged_client
+from fairbench_load.http_server import Problem
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve.answers import NOTHING, Bill, Charge, HighestCost, Pace, broken_off, reported
 from fairbench_serve.breaker import Breakers, Doubts, Refusals
 from fairbench_serve.calls import Api, Call

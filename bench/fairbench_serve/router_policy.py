@@ -17,10 +17,10 @@ from threading import Lock
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.live import headers
-from fairbench.live.plugin_config import SETTINGS, WEIGHTS, read_variable
 from fairbench.schedulers.base import Router, Setup, checked_weights
 from fairbench.schedulers.registry import build_router, router_class
+from fairbench_load import headers
+from fairbench_load.plugin_config import SETTINGS, WEIGHTS, read_variable
 from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.identity import is_name
 from fairbench_serve.ingress import RequestInFlight

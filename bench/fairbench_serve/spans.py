@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.live.http_server import Problem
+from fairbench_load.http_server import Problem
 from fairbench_serve.answers import NOTHING, Charge
 from fairbench_serve.ingress import LEFT, OK
 

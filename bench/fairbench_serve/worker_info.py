@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import msgspec
 from aiohttp import ClientSession, ClientTimeout
 
-from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.server_facts import MOST_RUNNING, info_in, vocab_size_of
 from fairbench.schedulers.views import WorkerLoad
+from fairbench_load.processes.addresses import WorkerAddress
+from fairbench_load.server_facts import MOST_RUNNING, info_in, vocab_size_of
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.exchange import CONNECTION_ERRORS

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any, NamedTuple, get_type_hints
 
 from fairbench import records, workloads
+from fairbench.doors import BACKEND_GROUP, registered
 from fairbench.errors import TOO_DEEP, UsageError, is_too_deep, unknown_name
 
 COMMON, WORKLOAD, LOAD, SCHEDULER, CLUSTER, SERVERS, OUTPUT, OTHER = PANELS = (
@@ -105,7 +106,8 @@ def place_flags(flags: Mapping[str, Any], table: Mapping[str, Flag]) -> PlacedFl
 
 
 SIM = "sim"
-STARTED = ("emulator", "sglang", "vllm")
+ENDPOINT = "endpoint"  # the backend for a server that runs already, at --base-url
+STARTED = tuple(sorted(name for name in registered(BACKEND_GROUP) if name != ENDPOINT))
 
 
 def split_commas(flag: str, text: str) -> list[str]:

@@ -10,10 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    field_validator,
+    model_validator,
+)
 
 from fairbench import workloads
-from fairbench.config.backend import NO_PROFILE, Backend, storable
+from fairbench.config.backend import NO_PROFILE, BackendConfig, storable
 from fairbench.config.settings import current_keys, flat_settings, stored_tables
 from fairbench.errors import Conflict, UsageError, unknown_name
 from fairbench.files.formats import dumps
@@ -129,7 +136,7 @@ class ExperimentSpec(BaseModel):
     charge_pass: bool | None = None
     eviction: str | None = None
     memory_records: bool | None = None
-    backend: Backend | None = None
+    backend: SerializeAsAny[BackendConfig] | None = None
     given: dict[str, Any] | None = None
     workload: WorkloadSpec
 

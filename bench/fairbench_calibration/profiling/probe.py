@@ -20,7 +20,7 @@ from fairbench_calibration.profiling.fit import Column, Iterations, fitted, pred
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
-    from fairbench.live.openai import Answered
+    from fairbench_load.openai import Answered
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 BATCH_PROMPT, BATCH_OUTPUT = 128, 129
@@ -209,7 +209,7 @@ async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Answered]:
 
     Raises RunFailed if an event reports an error.
     """
-    from fairbench.live.openai import DONE, EventSplitter, answered, data_lines, judge
+    from fairbench_load.openai import DONE, EventSplitter, answered, data_lines, judge
 
     splitter = EventSplitter(_MAX_EVENT_BYTES)
     async for chunk in chunks:

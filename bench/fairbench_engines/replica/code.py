@@ -15,7 +15,6 @@ import sortedcontainers
 from fairbench.core import NoBound, ServiceBound
 from fairbench.engine.contract import CodeRun, Replica, WorkerParts
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live.plugin_config import Evicting, plugin_config
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import NoParams
@@ -26,6 +25,7 @@ from fairbench_engines.replica.remote import RemoteReplica
 from fairbench_engines.sglang.release import EVICTING
 from fairbench_engines.sglang.release import SUPPORTED as SGLANG_RELEASES
 from fairbench_engines.vllm.release import SUPPORTED as VLLM_RELEASES
+from fairbench_load.plugin_config import Evicting, plugin_config
 
 
 class OwnPolicy(FCFS):

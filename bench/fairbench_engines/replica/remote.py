@@ -13,9 +13,9 @@ from fairbench.core import PS_PER_S
 from fairbench.engine.clock import DECIDE
 from fairbench.engine.contract import WorkerParts
 from fairbench.engine.sequence import Sequence
-from fairbench.live.headers import tagged_client
 from fairbench_engines.replica.base import RealReplica, prompt_of
 from fairbench_engines.replica.process import Channel
+from fairbench_load.headers import tagged_client
 
 PS_PER_NS = 1_000
 

@@ -20,8 +20,8 @@ def register() -> None:
     if not os.environ.get("FAIRBENCH_LOCAL"):
         return
     from fairbench.errors import FairbenchError
-    from fairbench.live.plugin_config import config_from
     from fairbench_engines.sglang.hooks import install
+    from fairbench_load.plugin_config import config_from
 
     try:
         install(config_from(os.environ))

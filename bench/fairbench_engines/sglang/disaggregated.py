@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairbench.live.headers import untagged
 from fairbench_engines.sglang.admission import Original
 from fairbench_engines.sglang.home import SGLangHome
 from fairbench_engines.sglang.release import Hook
 from fairbench_engines.sglang.requests import Req, client_of
+from fairbench_load.headers import untagged
 
 BOOTSTRAP = "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue"
 ALLOCATION = "sglang.srt.disaggregation.decode.DecodePreallocQueue"

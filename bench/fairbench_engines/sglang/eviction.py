@@ -16,7 +16,6 @@ from typing import Any
 from fairbench.core import Request
 from fairbench.engine.client_cache import ClaimedNode
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import PluginConfig
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.memory_share import PromptTokens
 from fairbench_engines.mirrored_cache import UNKNOWN, MirroredCache, Prefix, held_by_client
@@ -30,6 +29,7 @@ from fairbench_engines.sglang.kept_tree import (
 )
 from fairbench_engines.sglang.release import Hook
 from fairbench_engines.sglang.requests import Req, ids_of, namespace_of
+from fairbench_load.plugin_config import PluginConfig
 
 BASE_MODULE = "sglang.srt.mem_cache.base_prefix_cache"
 Original = Callable[..., Any]

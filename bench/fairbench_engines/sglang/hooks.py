@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.live.client_metrics import COUNTED, Exporter, Ledger
-from fairbench.live.plugin_config import Classes, PluginConfig, check_classes, plugin_config
 from fairbench.version import __version__
 from fairbench_engines.rank_accounts import ranks_of
 from fairbench_engines.ranks import FOLDER, RankLink, open_folder
@@ -40,6 +38,8 @@ from fairbench_engines.sglang.release import (
 )
 from fairbench_engines.sglang.requests import Req, contexts_of, keep_key, read_key
 from fairbench_engines.step_times import FittedCosts
+from fairbench_load.client_metrics import COUNTED, Exporter, Ledger
+from fairbench_load.plugin_config import Classes, PluginConfig, check_classes, plugin_config
 
 SERVER_ARGS = "sglang.srt.server_args.ServerArgs"
 INPUT = "sglang.srt.managers.io_struct.GenerateReqInput"

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.hardware.engine_params import releases_from
-from fairbench.live.plugin_config import check_function, check_release, installed
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.by_class import unfit_for_classes
 from fairbench.schedulers.eviction.registry import eviction_class
 from fairbench.schedulers.registry import local_class
 from fairbench_engines.rank_accounts import ranks_of
+from fairbench_load.plugin_config import check_function, check_release, installed
 
 # releases of SGLang that the plugin supports, the oldest first
 SUPPORTED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")

@@ -7,7 +7,7 @@ from itertools import compress
 from operator import attrgetter
 from typing import Any
 
-from fairbench.live.headers import DEFAULT_CLIENT, HEALTH, ROUTING_KEY
+from fairbench_load.headers import DEFAULT_CLIENT, HEALTH, ROUTING_KEY
 
 Req = Any  # SGLang's request
 INPUT_IDS, OUTPUT_IDS, FINISHED_REASON = map(

@@ -14,12 +14,12 @@ from typing import Any
 
 from fairbench.core import Request
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import PluginConfig, check_function
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.memory_share import PromptTokens
 from fairbench_engines.mirrored_cache import UNKNOWN, claiming, held_by_client
 from fairbench_engines.vllm.mirrored_blocks import HashNode, MirroredBlocks
 from fairbench_engines.vllm.views import is_plain
+from fairbench_load.plugin_config import PluginConfig, check_function
 
 POOL, QUEUE = "vllm.v1.core.block_pool.BlockPool", "vllm.v1.core.kv_cache_utils"
 # functions of vLLM that the plugin wraps or calls, with their first parameters after ``self``

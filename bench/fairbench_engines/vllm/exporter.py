@@ -7,8 +7,8 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-from fairbench.live.client_metrics import BALANCE_EVERY_S, COUNTED, Exporter
-from fairbench.live.plugin_config import LIMIT, PROOF, PluginConfig
+from fairbench_load.client_metrics import BALANCE_EVERY_S, COUNTED, Exporter
+from fairbench_load.plugin_config import LIMIT, PROOF, PluginConfig
 
 RESIDENCY = "fairbench_client_residency"
 # environment variable with the folder through which vLLM's HTTP process reads these metrics

@@ -10,9 +10,6 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fairbench.core import Request, prompt_tokens
-from fairbench.live.client_metrics import Ledger
-from fairbench.live.headers import DEFAULT_CLIENT
-from fairbench.live.plugin_config import PluginConfig
 from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.drive import Preempt, Selection, first_candidate, next_candidate
 from fairbench.schedulers.load_cap import step_units
@@ -27,6 +24,9 @@ from fairbench_engines.vllm.views import (
     VLLMLiveBatch,
     apart_of,
 )
+from fairbench_load.client_metrics import Ledger
+from fairbench_load.headers import DEFAULT_CLIENT
+from fairbench_load.plugin_config import PluginConfig
 
 # In the second state, a KV connector loads the prefix into the memory of an admitted request.
 ADMITTED = ("RUNNING", "WAITING_FOR_REMOTE_KVS")

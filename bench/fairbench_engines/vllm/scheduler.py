@@ -19,7 +19,6 @@ from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from fairbench.errors import UsageError
-from fairbench.live.client_metrics import COUNTED, Ledger
 from fairbench_engines.vllm.eviction import BlockEviction
 from fairbench_engines.vllm.exporter import VLLMExporter, exporter_of
 from fairbench_engines.vllm.home import StepPart, VLLMHome
@@ -31,6 +30,7 @@ from fairbench_engines.vllm.views import (
     PROMPT_TOKENS,
     kept_blocks,
 )
+from fairbench_load.client_metrics import COUNTED, Ledger
 
 
 class ScheduledStep(NamedTuple):

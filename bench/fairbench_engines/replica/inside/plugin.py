@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from fairbench.live.plugin_config import PluginConfig
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import VARIABLE
+from fairbench_load.plugin_config import PluginConfig
 
 
 @dataclass(frozen=True)
