@@ -120,8 +120,8 @@ class MirroredMemory:
 
     def demand(self, request: Request) -> PromptTokens:
         if self._splits != self._eviction.splits:
-            # SGLang counts a used node only if the whole node is a prefix of the prompt, and
-            # matching prompts in this pass may have split nodes.
+            # Prompt matching in this pass may have split nodes of the prefix tree. SGLang counts
+            # the tokens of a used node only if the whole node is a prefix of the prompt.
             self._demands.clear()
             self._splits = self._eviction.splits
         found = self._demands.get(request)

@@ -25,7 +25,7 @@ def sglang_hooks(
         told: Configuration of the fairbench scheduler that the simulator sends.
         release: Release of SGLang, for the plugin's report.
         now_s: A function that returns the simulator's time in seconds.
-        modules: Modules of SGLang whose functions are wrapped; other hooks matter only in servers.
+        modules: Modules of SGLang whose functions are wrapped; a replica needs no other hooks.
 
     Raises UsageError if a function of SGLang has other parameters than the plugin expects.
     """

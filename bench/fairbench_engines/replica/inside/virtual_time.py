@@ -14,8 +14,8 @@ NAMES = ("time", "monotonic", "perf_counter")
 class VirtualTime:
     """The simulator's clock for an engine's code.
 
-    Each reading is later than the previous reading, by at least the smallest difference of floats,
-    so that no two entries of an LRU cache have equal times.
+    Each reading is slightly later than the previous reading, so that no two entries of an LRU cache
+    have equal times.
     """
 
     def __init__(self) -> None:
