@@ -32,7 +32,7 @@ from fairbench.live.server_facts import MOST_RUNNING, get_json, get_text, info_i
 
 LIGHT, FLOOD = "fairbench-doctor-light", "fairbench-doctor-flood"
 PROMPT_TOKENS = 128
-OUTPUT_TOKENS = range(16, 49)  # varied, so that requests do not all end at the same time
+OUTPUT_TOKENS = range(16, 49)  # output lengths, varied so that requests end at different times
 ALONE = 0.25  # fraction of the trial in which only the well-behaved client sends requests
 PAUSE_S = 0.2  # seconds between requests of the well-behaved client, and after a failure
 # The flood keeps ``UNKNOWN_FLOOD`` requests in flight if the server's limit is unknown, and at most

@@ -71,7 +71,7 @@ class BadRequest(Exception):
 class EmulatedCall:
     """A request to the emulated engine.
 
-    ``output_tokens`` is the drawn output length, which the scheduler never sees.
+    ``output_tokens`` is the length of the output, which the scheduler never sees.
 
     ``stream_interval`` is the number of tokens per event of a stream; the first and the last event
     may have fewer tokens. ``routing_key`` holds the client's name and the time until the request's

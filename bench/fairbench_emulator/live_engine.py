@@ -155,8 +155,8 @@ class LiveEngine:
     def flush_cache(self) -> bool:
         """Empty the cache if the engine has no requests. Return whether the cache was emptied.
 
-        As in fairbench's plugin for SGLang, a new local scheduler without credits or counters then
-        replaces the old scheduler.
+        As in fairbench's plugin for SGLang, the emptied engine gets a new local scheduler, without
+        the credits and counters of the old scheduler.
         """
         self.wall.catch_up()
         if self._live:

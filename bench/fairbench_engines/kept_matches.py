@@ -51,7 +51,7 @@ class Spot:
         self.latest: Waiter | None = None
 
     def last(self, refresh: int) -> Waiter:
-        """Return the waiting request that is last in the queue's order at refresh ``refresh``."""
+        """Return the waiting request that is last in the queue after the refresh ``refresh``."""
         if self.latest is None:
             self.latest = max(self.waiters, key=lambda waiter: waiter.touched_at(refresh))
         return self.latest
@@ -87,7 +87,7 @@ class KeptMatches(ABC):
             self._moved(spot.waiters)
 
     def lost_all(self) -> None:
-        """Handle the emptying of the whole cache."""
+        """Handle a reset that empties the whole cache."""
         for spot in self._spots.values():
             self._moved(spot.waiters)
 
@@ -201,7 +201,7 @@ class EngineQueue(MatchedQueue[Spot]):
     def look_again(
         self, request: Request, token_ids: Sequence[int], apart: Hashable = None
     ) -> None:
-        """Match a request with the prefix cache again, after its prompt became ``token_ids``."""
+        """Match a request with the prefix cache again; its prompt is now ``token_ids``."""
         entry = self.entries[request]
         entry.prompt = prompt_apart(token_ids[:IN_BATCH_TOKENS], apart)
         entry.total = len(token_ids)
@@ -212,7 +212,7 @@ class EngineQueue(MatchedQueue[Spot]):
         self.admit(request)
 
     def head(self, count: int) -> list[Request]:
-        """Return the first requests in the match order of the last refresh."""
+        """Return the first ``count`` requests in the match order of the last refresh."""
         return list(islice(self._match_scan(), count))
 
     def _place(self, entry: Entry[Spot], key: int, rank: int) -> None:

@@ -37,7 +37,7 @@ class MirroredEviction(Protocol):
 
     @property
     def splits(self) -> int:
-        """The number of node splits in the mirror so far; a split may change a prompt's demand."""
+        """The number of node splits in the mirror; a split may change a prompt's memory demand."""
 
     def free_tokens(self) -> int:
         """Return the number of free tokens in the engine; cached tokens are not free."""
@@ -68,7 +68,7 @@ class MirroredMemory:
         self._eviction, self._theirs_of = eviction, theirs_of
         self._known = frozenset(clients)
         self._share = MemoryShare(self.share, self, self.name_of)
-        # demands and tokens that stay valid until the engine admits or preempts a request
+        # stored demands and token counts, until the engine admits or preempts a request
         self._demands: dict[Request, PromptTokens] = {}
         self._held: dict[str, float] = {}
         self._unpinned: dict[str, float] = {}

@@ -15,8 +15,9 @@ of [DLPM] Theorem 5.1, only the term S is new, for two reasons:
   ranks grant at the same time count as one round.
 
 An idle client loses its positive credit at the rank that first finds the client idle at all ranks.
-This rank publishes the lost credit, so that all ranks subtract the same credit. Otherwise, a client
-that becomes busy at another rank at the same moment would keep the credit at one rank only.
+Each rank publishes the credit that clients have lost, so that all ranks subtract the same credit.
+Otherwise, a client that becomes busy at another rank at the same moment would keep its credit at
+one rank only.
 """
 
 from __future__ import annotations

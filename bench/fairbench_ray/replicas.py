@@ -153,7 +153,7 @@ class Broken(NamedTuple):
 
 
 class Close(NamedTuple):
-    """The parent's message that no more calls follow."""
+    """A message from the parent process that no more calls follow."""
 
 
 def serve_replicas(pipe: Connection, address: str) -> None:

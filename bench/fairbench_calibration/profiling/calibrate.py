@@ -26,7 +26,7 @@ MOST_REQUESTS = 400  # largest number of requests whose times a fit uses
 TOGETHER_S = 1e-3  # first tokens that arrive within this time belong to one iteration
 _LEAST_C_ND = 0.002  # minimum of c_nd in ms, because operator tables do not include sampling
 _PRIORS = np.array([0.15, 0.7, 0.7])  # prior standard deviations of the logarithms of the factors
-_WEIGHT = 100  # largest weight of all requests together in the fit, as a number of requests
+_WEIGHT = 100  # number of requests above which further requests add no weight to the fit
 _BOUND = np.log(4.0)  # a fit changes each coefficient by at most a factor of 4
 
 
@@ -130,7 +130,7 @@ def calibrated(seen: Decoded, start: TimingProfile, *, mixed: bool) -> TimingPro
 
 
 def _scaled(start: TimingProfile, logs: Column) -> dict[str, float]:
-    """Return the costs of ``start`` times the exponentials of ``logs``; ``c0`` gets host time."""
+    """Scale the costs of ``start`` by the exponentials of ``logs``; ``c0`` includes host time."""
     memory, sequence, launch = np.exp(logs).tolist()
     costs = dict(start.coefficients_ms)
     for name in {"c_w", "c_e", "c_K"} & costs.keys():

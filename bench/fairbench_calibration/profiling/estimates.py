@@ -46,7 +46,7 @@ def operators_ms(
     config: Mapping[str, Any], gpu: GPU, tp: int, engine: str, dtype: str | None, it: Iterations,
     kv_dtype: str = "fp16",
 ) -> tuple[Column, str]:  # fmt: skip
-    """Return the milliseconds of each iteration, and the release of the measured engine.
+    """Return each iteration's time in ms, and the release of the engine that NVIDIA measured.
 
     Args:
         config: The model's ``config.json``.
@@ -176,14 +176,14 @@ def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, token_s: 
 
 
 def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth: float) -> Column:
-    """Return the seconds of linear layers, whose memory reads and products overlap in part."""
+    """Return the seconds of linear layers, in which memory reads and products partly overlap."""
     dense_bytes = 2.0 if dtype == "mxfp4" else WEIGHT_BYTES[dtype]
     attention = shape.layers * shape.attention_weights
     active = shape.mlp_weights(shape.experts.active if shape.experts else 0)
     read: Column | float = active
     share = 1.0
     if shape.experts is not None:
-        # A step reads all experts that any of its tokens uses.
+        # In a step, the GPU reads each expert that at least one token uses.
         none, every = shape.mlp_weights(0), shape.mlp_weights(shape.experts.count)
         read, share = none + (every - none) * (1 - shape.experts_left**tokens), EXPERT_SHARE
     total = np.zeros_like(tokens)

@@ -72,7 +72,7 @@ class GPU(NamedTuple):
     memory_share: float = 0.80
 
     def with_link(self, interconnect: Interconnect) -> GPU:
-        """Return the GPU with another path to other GPUs, at the path's usual bandwidth."""
+        """Return this GPU with another link to other GPUs, at the link's usual bandwidth."""
         changed = (interconnect == Interconnect.NVLINK) != (
             self.interconnect == Interconnect.NVLINK
         )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 BATCH_PROMPT, BATCH_OUTPUT = 128, 129
 LONG_BATCHES, LONG_PROMPT = (8, 32), 2_048
-REPEATS = 5  # measurements per prompt length; the fastest counts, as disturbances only add time
+REPEATS = 5  # measurements per prompt length; the fastest counts, because disturbances add time
 WINDOWS = 4  # time windows of a batch measurement; the window with the fastest steps counts
 TOKEN_IDS = range(1_000, 30_000)  # token ids that nearly all vocabularies contain
 SEED = 0
@@ -51,7 +51,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Probed:
-    """All measurements of a server."""
+    """The measured prompts and batches of a server."""
 
     prompts: list[PromptTime] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
@@ -228,8 +228,8 @@ async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Answered]:
 # and about 1 for a predicted time that is wrong by 5%.
 PRIOR = 0.3
 MEASURED = "probed"  # last part of the id of a profile that was fitted to a measured server
-# The fit starts from these values of ``p`` and ``c_nd``, because estimated values would hide how
-# step times grow with the batch.
+# The fit starts from ``UNMEASURED``, because estimates of ``p`` and ``c_nd`` would hide how step
+# times grow with the batch.
 UNMEASURED = {"p": 8.0, "c_nd": 0.0}
 
 

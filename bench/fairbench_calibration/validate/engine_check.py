@@ -118,8 +118,8 @@ def check_engine(
 ) -> Iterator[CheckedStream]:
     """Yield the comparison of model and code for each seed.
 
-    The simulator imitates the engine's release, or the newest known release if it does not know the
-    engine's release.
+    The simulator imitates the engine's release or, if this release is unknown, the newest known
+    release.
 
     Args:
         python: Path of the Python that has the engine, as in ``engine_code``.

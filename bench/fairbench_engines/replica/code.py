@@ -31,9 +31,9 @@ from fairbench_engines.vllm.release import SUPPORTED as VLLM_RELEASES
 class OwnPolicy(FCFS):
     """A stand-in for the scheduler that runs inside the engine.
 
-    The simulator uses the stand-in's name and its bound on service differences, but never lets it
-    order requests. ``inside`` is the scheduler of fairbench that decides inside the engine, or None
-    if the engine's own policy decides.
+    The simulator uses the stand-in's name and its bound on service differences, but the stand-in
+    never orders requests. ``inside`` is the scheduler of fairbench that decides inside the engine,
+    or None if the engine's own policy decides.
     """
 
     def __init__(self, name: str, inside: LocalScheduler | None = None) -> None:
@@ -61,9 +61,9 @@ def plugin_of(
 
     ``eviction`` is an eviction policy of fairbench, or None if the engine's own code evicts. In the
     result, ``path`` is the scheduler's class as ``MODULE:CLASS``, or empty for a class outside
-    fairbench's packages. The engine's Python finds such a class in one of the ``files`` of
-    FAIRBENCH_SCHEDULERS or in an installed package. Raises UsageError if a client's name does not
-    contain the client's tenant.
+    fairbench's packages. If ``path`` is empty, the engine's Python finds the class in one of the
+    ``files`` of FAIRBENCH_SCHEDULERS or in an installed package. Raises UsageError if a client's
+    name does not contain the client's tenant.
     """
     if scheduler.setup.tenant_paths:
         raise UsageError(
@@ -87,7 +87,7 @@ def plugin_of(
 
 
 class OwnCode(ABC):
-    """An engine's real code during a run, after which the owner must call ``close``.
+    """An engine's own code in a simulated run; the owner must call ``close`` after the run.
 
     ``run`` names the engine's Python and the scheduling policy.
     """
@@ -207,7 +207,7 @@ def end_idle() -> None:
 
 
 class SGLangCode(OwnCode):
-    """The real code of SGLang during a run."""
+    """The installed SGLang's own code in a simulated run."""
 
     engine = "sglang"
     releases, evicting = SGLANG_RELEASES, EVICTING
@@ -220,7 +220,7 @@ class SGLangCode(OwnCode):
 
 
 class VLLMCode(OwnCode):
-    """The real code of vLLM during a run."""
+    """The installed vLLM's own code in a simulated run."""
 
     engine = "vllm"
     releases = evicting = VLLM_RELEASES

@@ -102,7 +102,7 @@ class SGLangCodeReplica(RemoteReplica):
         """Record a request's part of a prefill and, at its first chunk, its admission.
 
         The prefix cache has ``cached`` of the prompt's tokens. The prefill computes ``tokens`` of
-        the ``left`` other tokens.
+        the ``left`` tokens that are not cached.
         """
         sequence = self._sequences[number]
         first, last = sequence not in self._prefilling, tokens == left

@@ -1,8 +1,8 @@
 """Fairbench's local schedulers in SGLang: entry point ``fairbench`` of ``sglang.srt.plugins``.
 
 SGLang calls ``register`` in each of its processes. The plugin does nothing unless the environment
-variable ``FAIRBENCH_LOCAL`` names a local scheduler. A server that cannot run this scheduler ends,
-and never continues with SGLang's own scheduler.
+variable ``FAIRBENCH_LOCAL`` names a local scheduler. A server that cannot run the named scheduler
+ends, and never continues with SGLang's own scheduler.
 """
 
 from __future__ import annotations

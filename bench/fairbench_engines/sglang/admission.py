@@ -104,7 +104,7 @@ class PluginAdmission:
         self.home.arm(queue, self.now_s())
 
     def add(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> Any:
-        """Wrap ``add_one_req``, and report ``req`` as admitted if it joins SGLang's list.
+        """Wrap ``add_one_req``, and report whether SGLang has admitted ``req``.
 
         If the result is NO_TOKEN, SGLang's loop ends and the batch counts as full. A scheduler with
         ``no_room=skip`` may try another request instead. If the scheduler has preempted a request

@@ -36,10 +36,10 @@ Original = Callable[..., Any]
 
 
 class EvictableTree:
-    """A prefix tree of SGLang, and its copy (mirror), whose policy decides what is evicted.
+    """A prefix tree of SGLang, and a copy (mirror) of the tree that decides what is evicted.
 
-    ``make_mirror(drop)`` returns a new mirror. ``evicts(tokens)`` is called where SGLang would
-    choose leaves itself; it returns the number of freed tokens.
+    ``make_mirror(drop)`` returns a new mirror. ``evicts(tokens)`` replaces SGLang's own choice of
+    leaves, and returns the number of freed tokens.
     """
 
     def __init__(

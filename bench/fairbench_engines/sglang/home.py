@@ -178,7 +178,7 @@ class SGLangHome(EngineHome):
         self._candidate = self._request_of(next_candidate(self._selection, admitted))
 
     def _request_of(self, candidate: Request | Preempt | None) -> Request | None:
-        """Return the next request to try, after the preemptions that precede it."""
+        """Make the preemptions before the next request to try, and return this request."""
         while candidate is not None:
             if isinstance(candidate, Preempt):
                 answer = self._preempt(candidate)

@@ -51,7 +51,7 @@ BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
 
 
 class Hooks:
-    """The hooks of an SGLang scheduler; each gets the wrapped function and its arguments."""
+    """Hooks of an SGLang scheduler, which receive the wrapped function and its arguments."""
 
     def __init__(self, config: PluginConfig, release: str) -> None:
         self._config = config

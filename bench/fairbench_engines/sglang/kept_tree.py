@@ -122,7 +122,7 @@ class KeptUnifiedCache(KeptTree):
 def kept_tree(policy: Any, chosen: Any, tree: Any) -> KeptTree | None:
     """Return cached matches for an SGLang scheduler, or None if the tree cannot report changes.
 
-    ``policy`` is SGLang's SchedulePolicy. The matches are those of ``chosen``, SGLang's policy LPM.
+    ``policy`` is SGLang's SchedulePolicy. SGLang's policy LPM, ``chosen``, matches the requests.
     """
     module = import_module(POLICY_MODULE)
     thresholds = (

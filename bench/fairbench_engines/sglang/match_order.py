@@ -1,4 +1,4 @@
-"""Hooks that run SGLang's own matching and sorting of its queue only when a scheduler asks."""
+"""Hooks that let SGLang match and sort its queue only when fairbench's scheduler asks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Original = Callable[..., Any]
 
 
 class MatchOrderHooks:
-    """Three hooks of SGLang's SchedulePolicy, and the functions for LiveView.
+    """Three hooks of SGLang's SchedulePolicy, and the functions that LiveView calls.
 
     A hook receives the wrapped function and its arguments. If fairbench's scheduler asks for match
     order, SGLang runs its policy lpm, even if more than 128 requests wait. In all other passes,

@@ -1,4 +1,4 @@
-"""Preemption inside SGLang, with its own functions that take memory from running requests.
+"""Preemption inside SGLang, by SGLang's own functions that take memory from running requests.
 
 The code follows SGLang's own preemption (``PrefillAdder.preempt_to_schedule``, 0.5.17 and 0.5.23),
 but fairbench's scheduler chooses the requests to preempt. A preempted request returns its memory

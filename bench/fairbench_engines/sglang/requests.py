@@ -98,5 +98,5 @@ def ids_of(req: Req) -> Any:
 
 
 def namespace_of(owner: Any) -> tuple[Any, Any]:
-    """Return the key that separates equal tokens in the cache, for a request or a cache key."""
+    """Return the namespace of a request or cache key, which separates equal tokens in the cache."""
     return getattr(owner, "extra_key", None), getattr(owner, "cache_salt", None) or None

@@ -31,7 +31,7 @@ class Children:
             start(process)
             started.append(process)
 
-        # vLLM has no hook at the start of a process, so a method is replaced.
+        # vLLM has no hook at the start of a process, so ``remembered`` replaces vLLM's method.
         BaseProcess.start = remembered  # type: ignore[method-assign, assignment]
 
     def killed(self) -> tuple[str, signal.Signals] | None:

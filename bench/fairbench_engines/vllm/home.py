@@ -262,7 +262,7 @@ class VLLMHome(EngineHome):
                 del self._prefilling[one]
 
     def pop_request(self) -> Theirs:
-        """Remove the head of the queue, which vLLM runs or puts back after the pass."""
+        """Remove the request at the head of the queue, for vLLM to admit or skip."""
         theirs = self.peek_request()
         assert self._candidate is not None
         self._popped, self._candidate = self._candidate, None

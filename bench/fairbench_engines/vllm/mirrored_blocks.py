@@ -96,7 +96,7 @@ class MirroredBlocks:
 
     @property
     def free(self) -> int:
-        """The number of tokens in empty blocks."""
+        """The number of tokens that fit into the empty blocks."""
         return self._blank * self._size
 
     def found(self, hashes: Sequence[bytes]) -> tuple[int, int]:

@@ -172,7 +172,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         if self._eviction is not None:
             self._eviction.finished(request.request_id)
         self.home.gone(request)
-        if self.home.idle:  # vLLM may run no further step that would publish this rank's charges
+        if self.home.idle:  # publish charges now, because vLLM may run no further step
             self.home.tell(self.now_s())
         return super()._free_request(request, *args, **named)
 

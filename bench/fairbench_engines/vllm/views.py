@@ -125,7 +125,7 @@ class LiveQueue(QueueView):
 
 
 class KeptBlocks(KeptMatches):
-    """Cached matches of vLLM's waiting requests, which end at the hash of their last block."""
+    """Cached matches of vLLM's waiting requests; a match ends at the hash of its last block."""
 
     def __init__(self, manager: Any) -> None:
         super().__init__()
@@ -222,8 +222,7 @@ def kept_blocks(manager: Any) -> KeptBlocks | None:
     """Return cached matches for vLLM's KV cache manager, or None if matches cannot be cached.
 
     Matches can be cached only if look-ups follow the blocks from first to last. With a draft model
-    such as EAGLE, vLLM removes the last block of a match, so that a later block may extend the
-    match by the removed block.
+    such as EAGLE, vLLM removes the last block of each match, so matches cannot be cached.
     """
     blocks = getattr(manager.block_pool, "cached_block_hash_to_block", None)
     watchable = all(hasattr(blocks, name) for name in ("insert", "pop", "get_one_block"))

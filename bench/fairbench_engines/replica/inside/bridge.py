@@ -39,8 +39,8 @@ def main(arguments: list[str]) -> int:
     """Answer operations until the input ends; return the exit code.
 
     The first argument is the name of the engine, and the second is a file descriptor through which
-    the sockets of replicas arrive. With ``SOURCE_ONLY`` as third argument, the program only answers
-    the operation ``source``, and saves the seconds of an import of the engine.
+    the sockets of replicas arrive. With ``SOURCE_ONLY`` as third argument, the program answers only
+    the operation ``source``, and does not spend seconds on importing the engine.
     """
     # After Ctrl-C, the simulator closes the input of this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

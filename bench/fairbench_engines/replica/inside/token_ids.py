@@ -14,8 +14,8 @@ class TokenIds:
     def __init__(self) -> None:
         # token ids of the longest known segment of each key
         self._ids: dict[Hashable, array[int]] = {}
-        # Each time a key needs more ids, it gets a run of consecutive new ids. The lists hold, for
-        # each run, its first id, and the pair of its key and its offset in the key's ids.
+        # Each time a key needs more ids, it gets a run of consecutive new ids. The lists hold each
+        # run's first id, and each run's pair of the key and the number of the key's earlier ids.
         self._runs: tuple[list[int], list[tuple[Hashable, int]]] = [], []
         self._next = 1
 

@@ -1,4 +1,4 @@
-"""vLLM's own schedulers and KV cache manager on a CPU, without a model: an engine step per call.
+"""vLLM's own schedulers and KV cache manager on a CPU; each call runs one engine step.
 
 Stand-ins replace the engine's process, model and tokenizer. With asynchronous scheduling or
 pipeline parallelism, several steps are in flight, as in vLLM's
