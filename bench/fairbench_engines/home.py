@@ -196,7 +196,7 @@ class EngineHome(ABC):
         self._left.clear()
 
     def retraction_order(self, running: Iterable[Theirs], now_s: float) -> list[Theirs]:
-        """Return the running requests in the scheduler's retraction order, unknown ones last."""
+        """Return the running requests in retraction order, and unknown requests at the end."""
         order_victims = self.scheduler.retraction_order
         assert order_victims is not None, "only a scheduler with such an order is asked"
         wanted = order_victims(self.view.running, now_s)

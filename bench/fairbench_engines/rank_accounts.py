@@ -16,8 +16,8 @@ of [DLPM] Theorem 5.1, only the term S is new, for two reasons:
 
 An idle client loses its positive credit at the rank that first finds the client idle at all ranks.
 Each rank publishes the credit that clients have lost, so that all ranks subtract the same credit.
-Otherwise, a client that becomes busy at another rank at the same moment would keep its credit at
-one rank only.
+If ranks did not publish lost credit, a client that becomes busy at another rank at that moment
+would keep its credit at one rank only.
 """
 
 from __future__ import annotations

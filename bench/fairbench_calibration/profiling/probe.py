@@ -228,16 +228,15 @@ async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Answered]:
 # and about 1 for a predicted time that is wrong by 5%.
 PRIOR = 0.3
 MEASURED = "probed"  # last part of the id of a profile that was fitted to a measured server
-# The fit starts from ``UNMEASURED``, because estimates of ``p`` and ``c_nd`` would hide how step
-# times grow with the batch.
+# The fit starts from ``UNMEASURED``; estimates would hide how step times grow with the batch size.
 UNMEASURED = {"p": 8.0, "c_nd": 0.0}
 
 
 def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> TimingProfile:
     """Return the timing profile that fits a server's measurements.
 
-    The cost of another prompt in an iteration (``c_npf``) is hardly measured, and stays close to
-    the cost in ``start``.
+    The measurements hardly determine the cost of another prompt in an iteration (``c_npf``), which
+    stays close to the cost in ``start``.
 
     Args:
         probed: The measurements.

@@ -33,7 +33,7 @@ class Disaggregation:
     ready: list[Req] = field(default_factory=list)
 
     def sort(self, refresh: bool) -> list[Req]:
-        """Return a decode server's requests in order of arrival, which is their only order."""
+        """Return requests in order of arrival, because a decode server matches no prompts."""
         return self.ready
 
     def match(self, req: Req) -> int:
@@ -55,7 +55,7 @@ class Disaggregation:
         return original(queue, *args, **named)
 
     def _in_turn(self, reqs: list[Req]) -> list[Req]:
-        """Sort requests by the number of buffers that their client holds, divided by its weight."""
+        """Sort requests by their client's number of buffers, divided by the client's weight."""
         weights, held = self.home.config.weights, Counter(self.home.clients())
         turn: dict[Req, float] = {}
         for req in reqs:
@@ -78,7 +78,7 @@ class Disaggregation:
         self.home.discover(waiting, now_s)
         self.home.batch.show_batch(queue.scheduler.running_batch, queue.scheduler)
         rest = {one.req.rid for one in queue.queue} - ready.keys()
-        # SGLang's function must also run for the requests that are not ready, to drop failed ones.
+        # SGLang's function also runs for requests that are not ready, to drop failed requests.
         allocated, failed = original(queue, rids_to_check=rest)
         held = queue.transfer_queue.queue
         before = len(held)

@@ -64,7 +64,7 @@ class HashNode:
 
     @property
     def last_access(self) -> Access:
-        """The time at which the node's oldest unused block returned to the pool, as a count."""
+        """The rank of the node's oldest unused block in the order of returns to the pool."""
         block = self.oldest()
         return (0 if block is None else block.given_back), 0, 0
 
