@@ -134,7 +134,7 @@ def _write(answers: BinaryIO, answer: Any) -> None:
 
 
 def _end_with_parent(sleep: Callable[[float], None]) -> None:
-    """Start a thread that ends this process soon after the parent process has ended."""
+    """Start a thread that ends this process after the parent, even if the main thread hangs."""
     parent = os.getppid()
 
     def watch() -> None:

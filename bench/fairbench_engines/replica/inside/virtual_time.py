@@ -39,7 +39,7 @@ class VirtualTime:
         return self._last_ns
 
     def install(self, package: str) -> None:
-        """Replace the functions of ``time`` in this process, and the package's copies of them."""
+        """Replace the functions of ``time``, and the copies that the package has imported."""
         replaced: dict[int, Any] = {}
         for name in NAMES:
             replaced[id(getattr(time, name))] = self.seconds
