@@ -195,7 +195,7 @@ class MirroredCache(ClientCache):
         stored, at = 0, node
         while (parent := at.parent) is not None and not at.holders:
             stored, at = stored + at.length, parent
-        # Other requests stored the nodes of the path that already have holders.
+        # Other requests stored the nodes of the path that clients already claim.
         self.residency.add_private(request.client, stored - private)
         (self.retain if last else self.claim)(node, request)
 

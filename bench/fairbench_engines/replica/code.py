@@ -118,10 +118,10 @@ class OwnCode(ABC):
 
     @classmethod
     def installed(cls, python: str) -> dict[str, Any]:
-        """Return the version and digest of the engine's code in an installation of Python.
+        """Return the version and digest of a Python's engine code, without importing the engine.
 
-        The result has the keys of ``about`` except "policy". This method does not import the
-        engine. Raises UsageError if this Python does not have the engine.
+        The result has the keys of ``about`` except "policy". Raises UsageError if ``python`` does
+        not have the engine.
         """
         process = EngineProcess(python, cls.engine, cls.releases, only_source=True)
         try:

@@ -112,7 +112,7 @@ class RemoteReplica(RealReplica):
 
     def _await_end(self, duration_ps: int, complete: Callable[[], list[int]]) -> None:
         # The engine computes the batch's result while the simulator continues with other replicas.
-        # No event before the end of the batch can change this result.
+        # No event before the end of the batch can change the batch's result.
         self._channel.send("complete", self.clock.now_ps + duration_ps)
         super()._await_end(duration_ps, complete)
 

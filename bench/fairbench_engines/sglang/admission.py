@@ -72,7 +72,7 @@ class PluginAdmission:
         """Return whether a pass may admit or preempt a request.
 
         A pass of SGLang marks the cached prefixes of waiting requests as used. If no pass is
-        needed, this method marks the prefixes in place of SGLang.
+        needed, this method marks the prefixes of waiting requests itself.
         """
         queue, now_s = scheduler.waiting_queue, self.now_s()
         if not queue or scheduler.chunked_req is not None:

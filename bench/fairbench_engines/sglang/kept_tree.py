@@ -38,7 +38,7 @@ class KeptTree(KeptMatches):
         self.tree = tree
         # the waiting requests, which the queue sets
         self.ours: Mapping[Request, Tracked]
-        # called after ``touch`` has marked a prefix as used
+        # function to call after ``touch`` has marked a prefix as used
         self.on_touch: Callable[[Hashable], None] | None = None
         self._find = find
         after(tree, "insert", self._inserted)
