@@ -48,7 +48,7 @@ def doctor(
 
     Two test clients send short requests for a minute, and one of the two clients floods the server.
     Unless `--yes` is given, the command asks the user before the flood. The exit code is 0 if
-    fairbench's scheduler is active and the other client did not wait, and 1 otherwise.
+    fairbench's scheduler is active and the flood did not delay the other client, and 1 otherwise.
     """
     from fairbench_calibration import server_checks as checks
     from fairbench_load.driver.target import DriverTarget

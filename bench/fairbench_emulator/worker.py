@@ -137,8 +137,7 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
     profile = load_profile(config.gpu)
     limits = engine_limits(make_params(ENGINE, EngineParams, config.settings), profile)
     text: Text = (
-        # Prompts that exceed the KV pool are refused, so no more tokens than the pool holds are
-        # needed.
+        # A prompt that exceeds the KV pool is refused, so its remaining text need not be tokenized.
         ApproximateText(most_tokens=limits.pool_tokens + 1)
         if config.tokenizer is None
         else TokenizerText(config.tokenizer)

@@ -147,7 +147,7 @@ class RemotePlace:
     calls: ReplicaCalls
     number: int
     python: str
-    # The environment is empty, because Ray itself sets the environment of the actor.
+    # Ray sets the environment of the actor, so ``environment`` is empty.
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property

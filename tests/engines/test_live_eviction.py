@@ -151,7 +151,7 @@ def test_a_release_without_hooks_for_a_policy_is_refused(found, refused, monkeyp
     if not refused:
         assert release.check_evicting() == found
         return
-    with pytest.raises(UsageError, match=r"needs 0\.5\.23; install that, or remove eviction"):
+    with pytest.raises(UsageError, match=r"install SGLang 0\.5\.23, or remove eviction"):
         release.check_evicting()
 
 

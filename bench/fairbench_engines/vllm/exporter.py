@@ -40,8 +40,8 @@ def exporter_of(
 ) -> VLLMExporter | None:
     """Return the exporter of this engine core, or None if the server has no folder for metrics.
 
-    The labels of the gauge ``PROOF`` name the scheduler, its settings and the eviction policy, and
-    say whether vLLM schedules asynchronously. The gauge ``LIMIT`` is the limit on running requests.
+    The labels of the gauge ``PROOF`` are the scheduler, its settings, the eviction policy, and
+    whether vLLM schedules asynchronously. The gauge ``LIMIT`` is the limit on running requests.
     """
     if not os.environ.get(SHARED):
         return None

@@ -21,7 +21,7 @@ from fairbench_load.plugin_config import PluginConfig
 class InsideConfig(PluginConfig):
     """A configuration in which ``path`` names the scheduler's class as ``MODULE:CLASS``.
 
-    The engine's Python may lack fairbench's entry points, or have entry points of another version.
+    ``path`` replaces fairbench's entry points, which the engine's Python may lack.
     """
 
     path: str = ""
