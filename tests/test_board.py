@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fairbench.live.client_metrics import COUNTED, FIRST_TOKEN, QUEUE_TIME, Ledger
-from tests.live.live_scrapes import STREAM, asked, exported, home, routed
+from fairbench_load.client_metrics import COUNTED, FIRST_TOKEN, QUEUE_TIME, Ledger
+from tests.load.live_scrapes import STREAM, asked, exported, home, routed
 
 BOARD = json.loads((Path(__file__).parents[1] / "examples" / "grafana.json").read_text())
 PANELS = [one for one in BOARD["panels"] if one["type"] != "row"]

@@ -32,14 +32,14 @@ FLOORS = (
     ("config",),
     ("results",),
     ("sim",),
-    ("live",),  # the emulator uses the simulator's engine
     ("execute",),
     ("report",),
     ("figures", "scoring", "planning"),
     ("diagnosis",),
     ("api",),
     ("cli",),
-    (*DOORS, "__main__"),
+    ("fairbench_load",),
+    (*(name for name in DOORS if name != "fairbench_load"), "__main__"),
     ("__init__",),  # ``fairbench`` itself names what others import from it
 )
 ROOMS = [room for floor in FLOORS for room in floor]
@@ -180,13 +180,13 @@ def test_the_core_names_no_door():
 
 
 def test_the_plugins_inside_engines_import_little_of_the_core():
-    allowed = {"core", "errors", "hardware", "engine", "live", "schedulers", "version"}
+    allowed = {"core", "errors", "hardware", "engine", "schedulers", "version"}
     assert {
         room(used)
         for path in MODULES
         if room(path) == "fairbench_engines"
         for used in arrows()[path]
-    } <= {"fairbench_engines", *allowed}
+    } <= {"fairbench_engines", "fairbench_load", *allowed}
 
 
 def test_the_package_imports_no_study():
@@ -256,12 +256,6 @@ def test_only_the_command_line_prints_or_exits():
             assert not calls(path) & {"exit", "sys.exit", "os._exit"}, path
 
 
-# Modules that may be imported inside functions: those that need an extra, that few runs need, or
-# that Ctrl-C must be able to stop. In cli, these include what a command runs, because flags and
-# help do not need it.
-LATE = ("fairbench.live", "fairbench.execute.live_run")
-
-
 @pytest.mark.parametrize("name", ["execute", "api"])
 def test_modules_import_at_their_top_except_for_extras(name):
     for path in MODULES:
@@ -272,7 +266,7 @@ def test_modules_import_at_their_top_except_for_extras(name):
             for function in ast.walk(tree_of(path))
             if isinstance(function, ast.FunctionDef)
             for found in _imports(function, path)
-            if found.startswith("fairbench.") and not within(found, LATE)
+            if found.startswith("fairbench.")
         ]
         allowed = {
             "result.py": ["fairbench.api.plot.draw"],
@@ -292,7 +286,7 @@ READS = re.compile(
 READERS = {
     "cli/list.py": "read_text, tomllib.loads: bundled meanings of parameters",
     "config/flag.py": "tomllib.loads: a value on the command line",
-    "execute/far_drivers.py": "open: records that this process has just written",
+    "fairbench_load/far_drivers.py": "open: records that this process has just written",
     "fairbench_ray/cluster.py": "pickle.loads: what our own task returned",
     "fairbench_ray/replicas.py": "json.loads, open: our own probe's answer; a server's log",
     "execute/sent_files.py": "read_bytes: regular files, copied and not parsed",
@@ -302,10 +296,10 @@ READERS = {
     "fairbench_engines/replica/process.py": "json.loads: answers of our own program",
     "fairbench_engines/rank_board.py": "np.memmap: sums that our own processes write",
     "hardware/catalogue.py": "json.loads, read_text: bundled profiles",
-    "live/plugin_config.py": "json.loads: a variable of the environment",
-    "live/server_facts.py": "json.loads, open: the answer of a server",
-    "live/processes/process.py": "open: the end of a log",
-    "live/processes/environment.py": "read_text: what the kernel says of GPUs",
+    "fairbench_load/plugin_config.py": "json.loads: a variable of the environment",
+    "fairbench_load/server_facts.py": "json.loads, open: the answer of a server",
+    "fairbench_load/processes/process.py": "open: the end of a log",
+    "fairbench_load/processes/environment.py": "read_text: what the kernel says of GPUs",
     "metrics/tables.py": "np.memmap: columns that this run has just written",
     "report/pages/html.py": "read_text: the bundled style",
     "config/spec.py": "tomllib.loads: what was just written",

@@ -23,7 +23,7 @@ def test_a_tutorial_is_short(page):
     assert len(page.read_text(encoding="utf-8").split()) <= 690
 
 
-# The other page needs an engine (see tests/live/test_live_installation.py and test_live_doctor.py).
+# The other page needs an engine (see tests/load/test_live_installation.py and test_live_doctor.py).
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page.stem != "cluster"], ids=lambda page: page.stem
@@ -37,7 +37,7 @@ def test_the_jobs_of_the_readme_run_as_printed(tmp_path):
     one = Path("results", "baseline", "fcfs-chat")  # all baselines together take a minute
     shutil.copytree(ROOT / one, tmp_path / one)
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    # the fourth job needs an engine (see tests/live/test_live_installation.py)
+    # the fourth job needs an engine (see tests/load/test_live_installation.py)
     jobs = text.partition("## Four jobs")[2].partition("**Make my cluster fair.**")[0]
     assert len(BLOCK.findall(jobs)) == 4
     run_blocks(jobs, tmp_path)

@@ -77,7 +77,7 @@ class Request:
 
     @property
     def next_deadline_s(self) -> float | None:
-        """The earlier of a request's deadlines (first token, end), or None if it has none."""
+        """The earlier deadline of first token and end, or None for a request without deadlines."""
         if self.first_token_by_s is None or self.deadline_s is None:
             return self.deadline_s if self.first_token_by_s is None else self.first_token_by_s
         return min(self.first_token_by_s, self.deadline_s)
@@ -170,5 +170,5 @@ class CostModel(Protocol):
         ...
 
     def decode_step_s(self, requests: int, context_tokens: int) -> float:
-        """Return the seconds of a decode step of this many requests and total context tokens."""
+        """Return the seconds of a decode step; ``context_tokens`` is the sum over all requests."""
         ...

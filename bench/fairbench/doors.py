@@ -1,6 +1,6 @@
 """Separate packages ("doors") that add commands, schedulers or engines to the core.
 
-Each package registers itself by Python entry points, so the core does not depend on any of them.
+Each package registers itself by Python entry points, so the core depends on none of the packages.
 The package of the studies exists only in a source checkout.
 """
 
@@ -21,6 +21,7 @@ from fairbench.version import DIRECTORY
 COMMAND_GROUP, EXECUTOR_GROUP = "fairbench.commands", "fairbench.executors"
 LAUNCHER_GROUP, ENGINE_GROUP = "fairbench.launchers", "fairbench.engines"
 STUDY_GROUP, CODE_GROUP = "fairbench.studies", "fairbench.engine_code"
+BACKEND_GROUP = "fairbench.backends"
 # the prefix of fairbench's packages; the rest of a package's name is its extra for pip
 OURS = "fairbench_"
 
@@ -38,9 +39,16 @@ class Command(NamedTuple):
 
 
 @cache
+def _every_entry_point() -> Any:  # Python 3.11 has another type than later versions
+    """Read the entry points of every installed package once per process."""
+    return metadata.entry_points()
+
+
+@cache
 def entry_points(group: str) -> EntryPoints:
-    """Read the entry points of ``group`` from every installed package once per process."""
-    return metadata.entry_points(group=group)
+    """Return the entry points of ``group`` in every installed package."""
+    found: EntryPoints = _every_entry_point().select(group=group)
+    return found
 
 
 def registered(group: str) -> Mapping[str, EntryPoint]:
@@ -59,7 +67,7 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
 
 
 def with_registered(own: Mapping[str, str], group: str) -> Mapping[str, str]:
-    """Return ``module:class`` by name, from ``own`` and from an entry point group."""
+    """Return the components (``module:class``) of ``own`` and of an entry point group, by name."""
     return {**own, **{name: point.value for name, point in registered(group).items()}}
 
 
@@ -85,19 +93,27 @@ def through(group: str, name: str, what: str = "") -> Any:
     Raises UsageError if the package is missing or has another version. The error message begins
     with ``what``, or by default with ``name``.
     """
-    point = registered(group)[name]
-    find_in_clone(point.value)
+    return loaded(registered(group)[name].value, what or name)
+
+
+def loaded(target: str, what: str) -> Any:
+    """Return the object ``target`` (``MODULE:NAME``) of an installed package.
+
+    Raises UsageError, whose message begins with ``what``, if the package is missing or has another
+    version.
+    """
+    find_in_clone(target)
     try:
-        return point.load()
+        return EntryPoint(what, target, "").load()
     except (ImportError, AttributeError) as error:
-        raise not_loaded(what or name, point.value, error) from error
+        raise not_loaded(what, target, error) from error
 
 
 def find_in_clone(target: str) -> None:
     """Make the package of ``target`` (``MODULE:NAME``) importable from a source checkout.
 
-    The studies are not in the wheel. The function looks for them in the source checkout of this
-    package, and then in a checkout that contains the current folder.
+    The wheel does not contain the studies. The function looks for the studies in the source
+    checkout of this package, and then in a checkout that contains the current folder.
     """
     package = target.partition(":")[0].partition(".")[0]
     if not package.startswith(OURS) or find_spec(package) is not None:

@@ -66,11 +66,11 @@ class RunFailed(FairbenchError):
 
 
 class NotJudged(RunFailed):
-    """A check could not be judged because a run failed."""
+    """An error for a check that could not be judged because a run failed."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal ended the run.
+    """An error for a run that a signal has ended.
 
     The message names the saved files. ``exit_code`` is the command's exit code, which is 128 plus
     the signal's number.
@@ -117,9 +117,8 @@ def choose_from(given: str, names: Sequence[str]) -> str:
     return f"choose from {', '.join(shown)} and {len(names) - len(shown)} others.{hint}"
 
 
-# GitHub Actions runs ``::error::text`` as a command if only blanks precede it in its line, and it
-# runs ``##[error]`` anywhere. A client's name in the first column of a table could act as a
-# command.
+# GitHub Actions runs ``::error::text`` at the start of a line, and ``##[error]`` anywhere, as a
+# command. A client's name such as ``##[error]`` would be run as a command when it is printed.
 _COMMAND = re.compile(r"(?<!\S)::(?=.*?::)|##(?=\[)")
 
 
@@ -198,7 +197,7 @@ def keys_of(error: ValidationError, owner: str = "") -> tuple[str, ...]:
 
 
 class Conflict(ValueError):
-    """Values of an experiment contradict each other; the error carries their keys."""
+    """An error for values of an experiment that contradict each other, with the values' keys."""
 
     def __init__(self, message: str, *keys: str) -> None:
         super().__init__(message)
@@ -208,7 +207,7 @@ class Conflict(ValueError):
 def _first(error: ValidationError) -> ErrorDetails:
     """Return the first error, with unknown keys before missing keys.
 
-    A typo in a key causes both errors.
+    A mistyped key is an unknown key, and the key that the user meant is missing.
     """
     errors = error.errors(include_url=False)
     return next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
@@ -217,9 +216,9 @@ def _first(error: ValidationError) -> ErrorDetails:
 def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) -> str:
     """Describe the first validation error in one line.
 
-    The line contains the key, the value, the allowed values and the nearest match. ``owner`` is
-    written before the key, as in ``dlpm.quantum``. The nearest match for an unknown top-level key
-    is one of the keys ``known``.
+    The description contains the key, the value, the allowed values and the nearest match. The key
+    is written after ``owner``, as in ``dlpm.quantum``. For an unknown top-level key, the nearest
+    match is chosen from the keys ``known``.
     """
     first = _first(error)
     key = ".".join(str(part) for part in ([owner] if owner else []) + list(first["loc"]))

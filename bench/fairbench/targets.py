@@ -118,10 +118,10 @@ class Targets:
 def alone(costs: RequestCosts, input_tokens: int, output_tokens: int) -> Alone:
     """Return the latencies of a request that is alone on an idle replica.
 
-    A real engine with chunked prefill takes slightly longer.
+    The latencies of a real engine with chunked prefill are slightly higher.
 
     Args:
-        costs: A model of the time of each step, and of HTTP and tokenizer.
+        costs: A model of the time of each engine step, and of the HTTP server and the tokenizer.
         input_tokens: Length of the prompt, in tokens.
         output_tokens: Length of the output, in tokens.
     """
@@ -156,7 +156,7 @@ def written_targets(text: str) -> Targets:
 
 
 def laid_over(below: Targets, above: Targets) -> Targets:
-    """Return the targets of ``above``, completed by the targets of ``below``."""
+    """Return the targets of ``above`` and, for other latencies, the targets of ``below``."""
     return Targets(**dict(below.given()) | dict(above.given()))
 
 
@@ -168,9 +168,9 @@ def named_targets(
 ) -> dict[str, Targets]:
     """Return each client's targets; ``given`` overrides the default targets ``usual``.
 
-    A key of ``given`` is ``ttft`` (for every client) or ``NAME.ttft`` (for a client or a class),
-    and likewise for the other latencies. ``classes`` maps each client to its class. A target for a
-    client takes precedence over a target for its class. Raises UsageError for an unknown name or
+    A key of ``given`` is a latency such as ``ttft`` (for every client), or has the form
+    ``NAME.ttft`` (for a client or a class). ``classes`` maps each client to its class. A target for
+    a client takes precedence over a target for its class. Raises UsageError for an unknown name or
     latency, and for an invalid time.
     """
     names = list(clients)

@@ -1,7 +1,7 @@
 """The tree of tenants, whose leaves are clients with names such as ``org/team/user``.
 
 Each node of the tree is a text: a client's name, a tenant's name with the separator at its end
-(``org/``, ``org/team/``), or "" for the root. Clients and tenants thus never share a name, so one
+(``org/``, ``org/team/``), or "" for the root. Clients and tenants never share a name, so one
 mapping can hold the weights of both. If no client's name contains a separator, schedulers ignore
 tenants.
 """
@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 SEPARATOR = "/"
 ROOT = ""
 Tenants: TypeAlias = Literal["tree"]
-"""The type of a parameter: ``tree`` shares service at each level, and None ignores tenants."""
+"""The type of the parameter ``tenants``: ``tree`` for fair shares at each level, or None."""
 
 # maximum number of client names whose paths are cached
 REMEMBERED = 2**16
@@ -23,10 +23,10 @@ REMEMBERED = 2**16
 
 @lru_cache(maxsize=REMEMBERED)
 def lineage(client: str) -> tuple[str, ...]:
-    """Return the nodes on the path to a client: its tenants (outermost first), then itself."""
+    """Return a client's tenants, the outermost first, followed by the client's own node."""
     ends = [at + 1 for at, letter in enumerate(client) if letter == SEPARATOR]
-    # A server accepts any client name, even a name that ends in the separator, as tenants' nodes
-    # do. The added character distinguishes such a client from the tenant.
+    # A server also accepts a client with a name such as ``org/``, which is the node of a tenant.
+    # The added character distinguishes the client from the tenant.
     leaf = client + "\0" if client.endswith(SEPARATOR) else client
     return (*(client[:end] for end in ends), leaf)
 
@@ -52,7 +52,7 @@ def named_below(owners: Mapping[str, str]) -> dict[str, str]:
 
 
 def child_of(tenant: str, client: str) -> str | None:
-    """Return the child of ``tenant`` on the path to a client, or None if it has another tenant."""
+    """Return the child of ``tenant`` on the path to a client, or None without such a path."""
     nodes, depth = lineage(client), tenant.count(SEPARATOR)
     below = tenant == ROOT or (len(nodes) > depth and nodes[depth - 1] == tenant)
     return nodes[depth] if below else None

@@ -1,7 +1,7 @@
 """The behaviour of an attacker as a set of choices, and the known attacks.
 
-Each choice has an honest value, which means no attack. The honest twin of an attacker is a client
-that runs the same programs with honest values only.
+Each choice has an honest value, with which the client does not attack. The honest twin of an
+attacker is a client that runs the same programs with honest values only.
 
 The files in ``workloads/attacks/`` are generated from the known attacks.
 """
@@ -24,7 +24,7 @@ NO_MORE = ConfigDict(extra="forbid")
 def checked(shape: type[T], data: Any, where: str) -> T:
     """Return ``data`` validated as ``shape``, a dataclass or named tuple of numbers and strings.
 
-    Raises DataError with one line that names ``where``, the key, its value and the allowed values.
+    Raises DataError, whose message names ``where``, the key, its value and the allowed values.
     """
     with of_file(where):
         return validated(shape, data)

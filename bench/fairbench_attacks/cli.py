@@ -69,7 +69,7 @@ def attack(
 ) -> None:
     """Search for the attack that harms others most, or gains most.
 
-    If the user names attacks or files of attacks, the command measures these attacks instead of a
+    If the user names attacks or files of attacks, the command measures these attacks and does not
     search. Each attack is compared with an honest run, in which an honest client runs the
     attacker's programs with the same seeds. The worst attacks found are saved as workload files.
     """
@@ -168,7 +168,7 @@ def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str
     spec = experiment(flags, parse_assignments(settings))
     if spec.duration_s is None:
         raise UsageError("duration: missing; an attack needs a duration in seconds")
-    # ``max_drain_s``, the time after the last arrival, affects only latencies, so it is limited.
+    # Limit the time after the last arrival (``max_drain_s``), because it affects only latencies.
     return spec.model_copy(update={"max_drain_s": min(spec.max_drain_s, spec.duration_s)})
 
 
@@ -214,7 +214,7 @@ def _replay(
     pairs = []
     for file in files:
         workload = named_workload(str(file))
-        # If the workload lacks the honest scenario, ``pair`` reports this.
+        # If the workload has no scenario ``honest``, ``pair`` raises UsageError.
         scenario = HONESTLY if HONESTLY in workload.scenarios else "none"
         spec = _experiment({**flags, "workload": workload}, settings, scenario)
         pairs.append(pair(spec, workload))

@@ -33,12 +33,11 @@ LABELS = {
 
 
 def value_of(harms: Sequence[AttackHarm], objective: str) -> float:
-    """Return the value of a tried attack to the attacker, as a mean over all seeds.
+    """Return the value of a tried attack under the objective, as a mean over all seeds.
 
-    The objective selects the attacker's gain, the victims' loss of service or of cache hits, or the
-    ratio of the victims' P95 latencies with and without the attack. The ratio of the P95 latencies
-    is infinite if all requests of the victims were refused. The loss of cache hits is 0 if the
-    honest run has no cache hits.
+    The value is the attacker's gain, the victims' loss of service or cache hits, or the victims'
+    P95 latency relative to the honest run. The relative latency is infinite if the P95 latency
+    under the attack is unknown. The loss of cache hits is 0 if the honest run has no cache hits.
     """
     if objective == Objective.GAIN:
         return fmean(one.gain for one in harms)

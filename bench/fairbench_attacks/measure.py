@@ -29,8 +29,8 @@ class Seen(NamedTuple):
 
     Service is summed from the start of the run to the end of arrivals.
 
-    - ``attacker`` is the service that the attacker received without padding, in programs.
-    - ``victims`` is the mean fraction of their due service that the victims received.
+    - ``attacker`` is the attacker's service without padding, as a number of mean-sized programs.
+    - ``victims`` is the fraction of its due service that a victim received, as a mean over victims.
     - ``finished`` is the number of the victims' finished programs.
     - ``p95_s`` is the mean of the victims' P95 latencies in seconds, for programs that arrived
       after the warm-up. ``p95_s`` is None if the P95 latency is unknown or infinite. If ``more`` is
@@ -52,12 +52,12 @@ class AttackHarm(NamedTuple):
     Each ratio is the value in the attack run divided by the value in the honest run.
 
     - ``gain`` is the ratio of the attacker's service; padding does not count as service.
-    - ``kept`` is the ratio of the victims' service, as a fraction of the service due to them.
-    - ``finished`` is the ratio of the number of programs that the victims finished.
+    - ``kept`` is the ratio of ``Seen.victims``, the fraction of due service that victims received.
+    - ``finished`` is the ratio of the numbers of programs that the victims finished.
     - ``p95`` is the ratio of the victims' P95 latency, or a lower bound if ``more`` is True.
     - ``hits`` is the ratio of the victims' cache hit rate.
 
-    A ratio is None if one of its two values is unknown, or if the honest run's value is 0.
+    A ratio is None if the value in one of the runs is unknown, or if the honest run's value is 0.
     """
 
     gain: float

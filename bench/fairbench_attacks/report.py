@@ -31,7 +31,7 @@ EXPLAINED = (
 def attack_text(
     title: str, rows: Sequence[Mapping[str, Any]], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return a table with a row per attack and the ratios of ``measure.combined`` as columns."""
+    """Return a table with a row for each attack, which is compared with the honest run."""
     table = plain_table("", *KEYS, "P95")
     for row in rows:
         times = f"{row.get('programs', 1.0):.2f}"
@@ -54,9 +54,9 @@ def processors_text(hours: float) -> str:
 
 
 def draw(search: Search, found: Sequence[ConfirmedAttack], paths: Sequence[Path]) -> None:
-    """Draw the loss and the gain of each tried attack, and the best value so far.
+    """Draw the victims' service, the attacker's gain and the objective's value in each trial.
 
-    The attacks in ``found`` have a separate marker and a number.
+    The confirmed attacks (``found``) are drawn as numbered diamonds.
     """
     trials = [trial for trial in search.store.trials() if not trial.error]
     objective, spec = Objective(search.plan.objective), search.spec

@@ -48,10 +48,10 @@ from fairbench_attacks.workload import HONEST as HONESTLY
 
 Choices = Mapping[str, tuple[Any, ...]]
 Scored = Sequence[tuple[Behaviour, float]]
-"""Pairs of a simulated attack and its value. A higher value means a stronger attack."""
+"""Simulated behaviours, each with the value of the objective that the search maximises."""
 
-# A random behaviour keeps the honest value of a choice with the probability ``HONEST_PART``, which
-# is high because most known attacks change few choices.
+# Probability that a random behaviour keeps the honest value of a choice. The probability is high
+# because most known attacks change few choices.
 HONEST_PART = 2 / 3
 RANDOM_FIRST = 24  # random trials before the optimiser TPE starts
 MAX_DRAWS = 1000  # largest number of attempts to draw a behaviour that was not tried yet
@@ -128,7 +128,7 @@ def _optuna() -> Any:
     return optuna
 
 
-BATCH = 8  # trials in a batch, a constant so that results do not depend on the CPU cores
+BATCH = 8  # trials in a batch; fixed, so that results do not depend on the number of CPU cores
 CONFIRM_FROM = 1000  # first seed of simulations that confirm attacks; a search uses lower seeds
 
 
@@ -143,7 +143,7 @@ class ConfirmedAttack:
 class Search:
     """A search for the client behaviour that is the strongest attack.
 
-    ``run`` continues after the last trial in the directory of the search.
+    The method ``run`` continues after the last trial that is stored in the search's directory.
     """
 
     def __init__(self, store: SearchStore, context: RunContext) -> None:
@@ -159,8 +159,8 @@ class Search:
     def run(self) -> list[ConfirmedAttack]:
         """Simulate the remaining trials, confirm the worst attacks, and store the results.
 
-        Raises Interrupted after a signal, when all complete batches are stored. If a simulation
-        fails, raises the error of the simulation.
+        After a signal, raises Interrupted; the trials of all complete batches are stored. If a
+        simulation fails, raises the error of the simulation.
         """
         with run_folder(self.store.path, "search"):
             trials = self.store.trials()
@@ -280,7 +280,7 @@ class Search:
 
 
 def worst_of(trials: Sequence[Trial], objective: str, most: int) -> list[Trial]:
-    """Return up to ``most`` trials with the highest values.
+    """Return up to ``most`` trials with the highest values of the objective.
 
     Only the first of several trials with equal results is returned.
     """

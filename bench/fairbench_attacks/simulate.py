@@ -27,7 +27,7 @@ SAMPLE = 32  # number of programs from which the mean size of a program is estim
 def tokens_per_hour(spec: ExperimentSpec) -> float:
     """Return the load of all heavy clients in weighted tokens (input + 2 x output) per hour.
 
-    The tokens include those with which attackers pad their prompts.
+    The load includes the tokens with which attackers pad their prompts.
     """
 
     def tokens(plan: ClientPlan, job: Job) -> float:
@@ -37,7 +37,7 @@ def tokens_per_hour(spec: ExperimentSpec) -> float:
 
 
 def gpu_s_per_hour(spec: ExperimentSpec) -> float:
-    """Return the GPU seconds per hour that the attacker's requests take, by ``RequestWork``.
+    """Estimate by ``RequestWork`` how many GPU seconds per hour the attacker's requests take.
 
     The attacker's own padding counts as cached, and the rest of each prompt counts as computed.
     Padding that differs in each call counts as computed at its first use and as cached afterwards.
@@ -104,8 +104,8 @@ def task_of(how: Any, spec: ExperimentSpec) -> Task:
 def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list[Any]:
     """Run the tasks and return their results in order.
 
-    If a task fails, raises the task's error. After a signal, raises Interrupted with a message that
-    ends in ``again``, which says how to continue.
+    If a task fails, raises the task's error. After a signal, raises Interrupted, whose message ends
+    in ``again``, the advice on how to continue.
     """
     results: dict[int, Any] = dict(context.run(tasks))
     if context.interrupted():
@@ -119,10 +119,10 @@ def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list
 def replay(
     pairs: Sequence[tuple[ExperimentSpec, ExperimentSpec]], seeds: int, context: RunContext
 ) -> list[dict[str, Any]]:
-    """Compare each attack with its honest experiment, combined over the seeds.
+    """Compare each attack experiment with its honest experiment, and average over the seeds.
 
     ``pairs`` holds the honest experiment and the attack experiment of each attack. An honest
-    experiment that several pairs share is run once.
+    experiment that several attacks share is simulated only once per seed.
     """
     specs: list[ExperimentSpec] = []
     for number in range(seeds):

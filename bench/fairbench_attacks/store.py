@@ -47,7 +47,7 @@ class SearchPlan:
     - ``budget`` limits the attacker's weighted tokens (input + 2 x output) per hour.
     - ``gpu_budget`` limits the GPU seconds per hour of the attacker's requests.
     - ``seeds`` is the number of seeds for each trial.
-    - ``confirm`` is the number of further seeds to confirm the ``keep`` worst trials.
+    - ``confirm`` is the number of further seeds with which the ``keep`` worst trials are repeated.
 
     The value None of a budget means no limit. The search ends after ``trials`` trials or after
     ``cpu_hours`` of processor time, whichever comes first.
@@ -129,7 +129,7 @@ class SearchStore:
         return checked(SearchPlan, read_json(self.path / SEARCH), str(self.path / SEARCH))
 
     def go_on_for(self, trials: int | None, cpu_hours: float | None) -> None:
-        """Set a new total of trials or processor hours after which the search ends."""
+        """Replace the search's limits on trials and processor hours."""
         plan = replace(self.plan(), trials=trials, cpu_hours=cpu_hours)
         write_json(self.path / SEARCH, asdict(plan))
 
@@ -214,7 +214,7 @@ def named_workload(name: str) -> WorkloadSpec:
 
 
 def known_workload(name: str) -> WorkloadSpec:
-    """Return a known attack on the workload judge.
+    """Return the workload of a known attack on clients of the workload ``judge``.
 
     Three victims are attacked, and the attacker sends four times a victim's load.
     """

@@ -1,7 +1,7 @@
-"""The workload of an attack, with a scenario with the attack and a scenario without it.
+"""The workload of an attack: one scenario contains the attack, and the other one does not.
 
-Client 0 is the attacker, and the next clients are the victims. Additional identities of the
-attacker have the highest numbers, so that the victims' requests do not depend on the attack.
+Client 0 is the attacker, and the next clients are the victims. Further identities of the attacker
+have the highest client numbers, so that the victims' requests are the same in both scenarios.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ def attack_workload(
     name: str = "attack",
     rate_part: float = 1.0,
 ) -> WorkloadSpec:
-    """Return the workload ``base`` with the clients of an attack, who run its programs.
+    """Return a workload in which the clients of an attack run the programs of ``base``.
 
     The attacker behaves as ``behaviour`` says. ``rate_part`` is the attacker's load divided by the
-    load of the honest client. Raises UsageError if clients of the workload differ, if a choice of
-    the behaviour does not fit the workload, or if ``stakes`` are invalid.
+    load of the honest client. Raises UsageError for a workload with unequal clients, for a choice
+    that the workload does not support, and for invalid ``stakes``.
     """
     chosen = base.scenario(scenario)
     if chosen.others or base.classes or base.arrivals:
         raise UsageError(
             f"workload {base.name}: attacks need a workload with equal clients; choose "
-            "one without others, classes and arrivals tables"
+            "a workload without the tables others, classes and arrivals"
         )
     data = base.model_dump(mode="json", exclude_none=True)
     usual = chosen.model_dump(mode="json", exclude_none=True) | {"misbehaving": []}
@@ -157,7 +157,7 @@ def _split_samples(params: Params, parts: int) -> dict[str, Any]:
     return {"samples": min(1000, params["samples"] * parts), "output_tokens": tokens}
 
 
-# ``SPLITS`` has, by kind of program, functions that divide a program's output among more calls.
+# ``SPLITS`` maps a kind of program to a function that divides its output among more calls.
 SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
     "judge": _split_judge,
     "samples": _split_samples,
@@ -167,7 +167,7 @@ SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
 def choices(
     base: WorkloadSpec, all_choices: Mapping[str, tuple[Any, ...]]
 ) -> dict[str, tuple[Any, ...]]:
-    """Return the values of each choice. A choice without effect has only the honest value."""
+    """Return each choice's values to try. A choice that ``base`` ignores keeps its honest value."""
     honest = asdict(Behaviour())
     there = {
         "split": base.program in SPLITS,

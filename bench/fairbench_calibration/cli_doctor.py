@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fairbench import live
 from fairbench.cli import options
 from fairbench.cli.exits import FAILED
 from fairbench.cli.output import print_json
 from fairbench.config.flags import HEADER
 from fairbench.errors import RunFailed
 from fairbench_calibration import profiling
+from fairbench_load.processes.environment import require_live_extra
 
 
 def doctor(
@@ -48,15 +48,16 @@ def doctor(
 
     Two test clients send short requests for a minute, and one of the two clients floods the server.
     Unless `--yes` is given, the command asks the user before the flood. The exit code is 0 if
-    fairbench's scheduler is active and the other client did not wait, and 1 otherwise.
+    fairbench's scheduler is active and the flood did not delay the other client, and 1 otherwise.
     """
     from fairbench_calibration import server_checks as checks
+    from fairbench_load.driver.target import DriverTarget
 
-    live.require_live_extra()
+    require_live_extra()
     root, headers = profiling.root_of(base_url), options.parse_headers(header)
     of_flood = options.parse_headers(flood_header, "--flood-header")
     # A ``DriverTarget`` checks the URL and the headers.
-    live.DriverTarget(root, headers={**headers, **of_flood})
+    DriverTarget(root, headers={**headers, **of_flood})
     facts = checks.facts_of(root, headers)
     at_once = flood or facts.flood()
     trial = None
@@ -74,7 +75,9 @@ def doctor(
 
 
 def _listed(root: str, headers: dict[str, str]) -> str:
-    models = live.get_json(f"{root}/v1/models", headers=headers).get("data")
+    from fairbench_load.server_facts import get_json
+
+    models = get_json(f"{root}/v1/models", headers=headers).get("data")
     name = models[0].get("id") if isinstance(models, list) and models else None
     if not name:
         raise RunFailed(f"{root}/v1/models: the server lists no model; give --served-model-name")

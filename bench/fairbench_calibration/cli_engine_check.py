@@ -29,9 +29,9 @@ def engine_check(
 ) -> None:
     """Compare an engine's own decisions with fairbench's model.
 
-    The command simulates short random runs with small memory, the engine's own policies and several
-    limits, once with the engine's code and once with the model. The exit code is 0 if all records
-    are equal, and 1 otherwise.
+    The command simulates short random runs with little KV memory and the engine's own policies.
+    Each run is simulated once with the engine's code and once with the model. The exit code is 0 if
+    all records are equal, and 1 otherwise.
     """
     if engine not in validate.POLICIES:
         raise UsageError(f"engine = {engine!r}: must be {' or '.join(validate.POLICIES)}")

@@ -13,7 +13,7 @@ import typer
 from typer import Option
 from typer.core import TyperGroup
 
-from fairbench import figures, files, hardware, live, results, scoring
+from fairbench import figures, files, hardware, results, scoring
 from fairbench.cli import options
 from fairbench.cli.output import print_json
 from fairbench.config.flags import PICTURE, RUN
@@ -21,13 +21,14 @@ from fairbench.doors import STUDY_GROUP, through
 from fairbench.errors import UsageError
 from fairbench_calibration import profiling
 from fairbench_calibration.profiling.gpus import GPU, Interconnect, find_gpu, read_gpu
+from fairbench_load.processes.environment import require_live_extra
 
 if TYPE_CHECKING:
     from fairbench.hardware.timing import TimingProfile
     from fairbench_calibration.profiling.derived_profile import Derived
     from fairbench_calibration.profiling.figure import Points
 
-# These options have names of simulation flags but accept other values.
+# The options --gpu and --engine of this command accept other values than those of ``run``.
 GPU_OPTION = RUN["gpu"].but(default="")
 ENGINE = RUN["engine"].but(default="", metavar=None)
 SUFFIX = ".toml"  # suffix of the timing profile files that --gpu accepts
@@ -173,7 +174,7 @@ def probe(
     four lengths, and later batches of 1 to 64 requests; all prompts are random tokens. The fit
     starts from the profile that `profile MODEL --gpu GPU` derives.
     """
-    live.require_live_extra()
+    require_live_extra()
     check_output(output)
     weights, card = dtype and dtype.value, _gpu_of(gpu, gpu_spec)
 
@@ -254,8 +255,8 @@ def derive_profile(
     """Derive a profile from a model's config and the name of a GPU; nothing is measured.
 
     Operator times come from NVIDIA's measurements (with the extra `profile`), or otherwise from a
-    roofline model. The grade of the profile names the source of its times. `fairbench run --gpu
-    FILE.toml` simulates with the new profile.
+    roofline model. The profile's `grade` names the source of the operator times. `fairbench run
+    --gpu FILE.toml` simulates with the new profile.
     """
     check_output(output)
     if plot is not None:
@@ -306,9 +307,9 @@ def calibrate(
 ) -> None:
     """Calibrate a derived profile with the output of one benchmark.
 
-    Three coefficients are fitted to the times per token: the rate at which memory is read, the cost
-    of another sequence in a step, and the launch cost of a step. The grade of the profile lists the
-    fitted coefficients. All other coefficients are those of `profile MODEL --gpu GPU`.
+    The benchmark's times per token determine the rate of memory reads, the cost of another sequence
+    in a step, and the launch cost of a step. The profile's `grade` lists these fitted coefficients.
+    All other coefficients are those of `profile MODEL --gpu GPU`.
     """
     check_output(output)
     card = _gpu_of(gpu, gpu_spec, interconnect)

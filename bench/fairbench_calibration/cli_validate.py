@@ -96,10 +96,10 @@ def validate(
 ) -> None:
     """Replay measured runs in the simulator, and compare the results.
 
-    Runs of SGLang and vLLM are simulated with the load and lengths of the measured run, by the
-    simulated SGLang or vLLM. Runs of S-LoRA are simulated on an A10G, with the arrivals, lengths
-    and scheduler of the measured run. The overhead of the host is fitted to the overload and
-    proportional runs of S-LoRA, and tested on the remaining runs. docs/reference/validate.md
+    Runs of SGLang and vLLM are replayed by the simulated SGLang or vLLM, with the load and lengths
+    of the measured run. Runs of S-LoRA are simulated on an A10G, with the arrivals, lengths and
+    scheduler of the measured run. The host's overhead is fitted to the overload and proportional
+    runs of S-LoRA, and tested on all other S-LoRA runs. The page docs/reference/validate.md
     describes the format and the sources of FILE.
 
     Runs of the DLPM authors' judge benchmark are simulated from their command lines. Runs of

@@ -21,29 +21,29 @@ from typing import Any
 from fairbench.core import Segment
 from fairbench.doors import plugin_of
 from fairbench.errors import ProgramFailed, RunFailed
-from fairbench.live.driver.caller import Caller, ProgramCall
-from fairbench.live.driver.connection import Pool, RunClock
-from fairbench.live.driver.server_apis import AskCompletions
-from fairbench.live.driver.target import DriverTarget
-from fairbench.live.headers import SESSION
-from fairbench.live.plugin_config import PROOF
-from fairbench.live.records import RequestRecord
-from fairbench.live.server_facts import MOST_RUNNING, get_json, get_text, info_in
+from fairbench_load.driver.caller import Caller, ProgramCall
+from fairbench_load.driver.connection import Pool, RunClock
+from fairbench_load.driver.server_apis import AskCompletions
+from fairbench_load.driver.target import DriverTarget
+from fairbench_load.headers import SESSION
+from fairbench_load.plugin_config import PROOF
+from fairbench_load.records import RequestRecord
+from fairbench_load.server_facts import MOST_RUNNING, get_json, get_text, info_in
 
 LIGHT, FLOOD = "fairbench-doctor-light", "fairbench-doctor-flood"
 PROMPT_TOKENS = 128
-OUTPUT_TOKENS = range(16, 49)  # varied, so that requests do not all end at the same time
+OUTPUT_TOKENS = range(16, 49)  # output lengths, varied so that requests end at different times
 ALONE = 0.25  # fraction of the trial in which only the well-behaved client sends requests
 PAUSE_S = 0.2  # seconds between requests of the well-behaved client, and after a failure
 # The flood keeps ``UNKNOWN_FLOOD`` requests in flight if the server's limit is unknown, and at most
 # ``MOST_FLOOD``.
 UNKNOWN_FLOOD, MOST_FLOOD = 64, 512
-OVERFILL = 3  # requests in flight of the flood, as a multiple of what the server can run
-# The flood counts as waiting if its mean time to first token exceeds ``WAITS`` times the mean of
-# the well-behaved client alone.
+OVERFILL = 3  # ratio of the flood's requests in flight to the requests that the server can run
+# The flood counts as waiting if its mean time to first token exceeds ``WAITS`` times the mean that
+# the well-behaved client has without the flood.
 WAITS = 2.0
-# The well-behaved client counts as delayed if its mean time to first token exceeds the fraction
-# ``SPARED`` of the flood's mean.
+# The well-behaved client counts as delayed if its mean time to first token exceeds ``SPARED`` times
+# the flood's mean.
 SPARED = 0.5
 ROUTER = "fairbench_router_info"
 
@@ -120,8 +120,8 @@ def _from_metrics(page: str) -> ServerFacts:
 class PhaseWaits:
     """The times to first token of one client in one phase of the trial, in seconds.
 
-    A request without a token at the end of the phase counts with its time so far. The mean is used
-    because the median would depend on the order in which a client's own requests are served.
+    A request that has no token at the end of the phase counts with its wait until then. The checks
+    compare means, because medians depend on the order in which a client's requests are served.
     """
 
     ttft_s: tuple[float, ...]
@@ -166,7 +166,7 @@ class FloodTrial:
 
     @property
     def harmed(self) -> bool:
-        """Whether the well-behaved client waited like the heavy client, or mostly failed."""
+        """Whether the flood delayed the well-behaved client, or made most of its requests fail."""
         failing = self.beside.failed > len(self.beside.ttft_s)
         return failing or (self.waits and self.beside.mean_s > SPARED * self.flood.mean_s)
 
@@ -205,7 +205,7 @@ class _Client:
         return PhaseWaits(waits, len(failed))
 
     def fault(self) -> str:
-        """Return the error of the first failed request, or a text if no request failed."""
+        """Return the first failed request's error, or say that the first request is unfinished."""
         return next(
             (one.error for one in self.records if one.error), "the first request is unfinished"
         )
@@ -219,7 +219,7 @@ async def flood(
     headers: Mapping[str, str],
     flood_headers: Mapping[str, str],
 ) -> FloodTrial:
-    """Load the server with two clients, and return the result of the trial.
+    """Send requests of two test clients to the server, and return each client's waits.
 
     Raises RunFailed if the heavy client gets no answer, or if the well-behaved client gets no
     answer while it is alone.
@@ -322,7 +322,7 @@ def _harm(trial: FloodTrial | None) -> str:
         return "the flood was not tried (--yes starts the flood)"
     light_s, flood_s = trial.beside.mean_s, trial.flood.mean_s
     waited = ""
-    if light_s >= 0 and flood_s > 0:  # a mean without answers is NaN
+    if light_s >= 0 and flood_s > 0:  # False if a client had no answers, so that its mean is NaN
         waited = f" ({light_s / flood_s:.0%} of its mean wait; fair: at most {SPARED:.0%})"
     if trial.harmed:
         return f"unfair: the well-behaved client waits like the flood{waited}"

@@ -20,16 +20,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from fairbench.errors import RunFailed
-from fairbench.live.headers import WORKER, answer_id
-from fairbench.live.http_server import (
-    MAX_BODY_BYTES,
-    errors_as_json,
-    listening,
-    metrics_page,
-    no_such_model,
-    parsed,
-)
-from fairbench.live.plugin_config import plugin_params
 from fairbench.version import __version__
 from fairbench_emulator.calls import BadRequest, EmulatedCall, Generation
 from fairbench_emulator.kv_events import BLOCK_TOKENS
@@ -41,12 +31,22 @@ from fairbench_emulator.server_apis import (
     OpenAIApi,
 )
 from fairbench_emulator.worker import EmulatedWorker, EmulatorConfig, build
+from fairbench_load.headers import WORKER, answer_id
+from fairbench_load.http_server import (
+    MAX_BODY_BYTES,
+    errors_as_json,
+    listening,
+    metrics_page,
+    no_such_model,
+    parsed,
+)
+from fairbench_load.plugin_config import plugin_params
 
 SERVICE_KINDS = ("input_tokens", "extend_tokens", "recompute_tokens", "output_tokens")
 
 
 def server_info(emulator: EmulatedWorker) -> dict[str, Any]:
-    """Return the fields of SGLang's server info that apply to an emulator, and ``emulated``."""
+    """Return the fields of SGLang's server info, with ``emulated`` and the timing profile."""
     config, limits = emulator.config, emulator.worker.limits
     publisher = emulator.publisher
     return {
@@ -175,8 +175,8 @@ def registry_of(emulator: EmulatedWorker) -> CollectorRegistry:
     return registry
 
 
-# A refused client may try again after ``RETRY_AFTER_S`` seconds. The scheduler limits tokens per
-# minute, so shorter waits would be useless.
+# A refused client may try again after ``RETRY_AFTER_S`` seconds. Schedulers refuse requests above a
+# limit of tokens per minute, so a shorter wait would not help.
 TOO_MANY, RETRY_AFTER_S = HTTPStatus.TOO_MANY_REQUESTS, 60
 
 _encode = msgspec.json.Encoder().encode
@@ -274,7 +274,7 @@ def _serve(emulator: EmulatedWorker, api: EmulatedApi) -> Handler:
 
 
 def _render(emulator: EmulatedWorker, api: OpenAIApi) -> Handler:
-    """Return a handler that tokenizes a prompt; vllm-router chooses a worker by these tokens."""
+    """Return a handler that tokenizes a prompt for vllm-router, which routes by token ids."""
 
     async def render(request: web.Request) -> web.Response:
         try:
@@ -321,7 +321,7 @@ async def serve_emulator(
     ``on_ready`` is called with the URL of the server and the worker.
 
     Raises UsageError for an invalid setting or an unavailable port. Raises RunFailed if the local
-    scheduler fails, which would also end an SGLang server.
+    scheduler raises an error, because an SGLang server would also end.
     """
     emulator = build(config, asyncio.get_running_loop())
     try:

@@ -17,7 +17,8 @@ import numpy as np
 
 from fairbench.core import PS_PER_S
 from fairbench.engine.sequence import REFUSED, Sequence
-from fairbench.live.headers import (
+from fairbench_emulator.tokens import Ids, Text
+from fairbench_load.headers import (
     CLIENT_ALIASES,
     DEFAULT_CLIENT,
     DEPTH,
@@ -26,8 +27,7 @@ from fairbench.live.headers import (
     ROUTING_KEY,
     with_tag,
 )
-from fairbench.live.openai import DEFAULT_NEW_TOKENS
-from fairbench_emulator.tokens import Ids, Text
+from fairbench_load.openai import DEFAULT_NEW_TOKENS
 
 MAX_ID = 2**31 - 1  # highest token id, and highest count, that a request may contain
 
@@ -71,7 +71,7 @@ class BadRequest(Exception):
 class EmulatedCall:
     """A request to the emulated engine.
 
-    ``output_tokens`` is the drawn output length, which the scheduler never sees.
+    ``output_tokens`` is the length of the output, which the scheduler never sees.
 
     ``stream_interval`` is the number of tokens per event of a stream; the first and the last event
     may have fewer tokens. ``routing_key`` holds the client's name and the time until the request's
@@ -93,9 +93,9 @@ class EmulatedCall:
 
 
 def decoded(raw: bytes, kind: type[B]) -> B:
-    """Decode a JSON body as an object of the type ``kind``.
+    """Decode a JSON body as an object of the type ``kind``; a string may stand for a number.
 
-    Numbers may be written as strings. Raises BadRequest for an invalid body.
+    Raises BadRequest for an invalid body.
     """
     try:
         return msgspec.json.decode(raw, type=kind, strict=False)
@@ -181,8 +181,8 @@ class Ending:
 def ending_of(ids: list[int], most: int, stops: Stops, text: Text) -> Ending:
     """Return the end of an output with the tokens ``ids`` under a limit of ``most`` tokens.
 
-    As in SGLang, the length is checked first after each token, then the stop tokens, and then the
-    stop texts in order.
+    Like SGLang, the function checks the length after each token, then the stop tokens, and then the
+    stop texts.
     """
     is_full = len(ids) >= most
     found = [Ending(most, LENGTH)] if is_full else []
@@ -270,8 +270,8 @@ class Generation:
         An event covers the output tokens from ``start`` to ``end``. ``last`` is True for the final
         event.
 
-        With ``stream_interval``, every event except the first and the last covers exactly
-        ``stream_interval`` tokens, even if more tokens have been produced.
+        In a call with ``stream_interval``, each event except the first and the last covers exactly
+        ``stream_interval`` tokens.
         """
         every = self.call.stream_interval
         while every is not None and self._sent + (step := every if self._sent else 1) < (

@@ -13,9 +13,9 @@ from fairbench.config.flag import parse_assignments, parse_weights
 from fairbench.config.flags import HOST, PORT, RUN, SETTINGS
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import resolve_profile
-from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.processes.environment import require_live_extra
 from fairbench.schedulers.base import checked_weights
+from fairbench_load.processes.addresses import WorkerAddress
+from fairbench_load.processes.environment import require_live_extra
 
 if TYPE_CHECKING:
     from fairbench_emulator.worker import EmulatedWorker

@@ -17,9 +17,9 @@ import zmq.asyncio
 from fairbench.core import Prompt
 from fairbench.engine.kv_cache import KVCache, KVNode
 from fairbench.errors import UsageError
-from fairbench.live import kv_event_wire
 from fairbench.schedulers.prefix_tree import Place
 from fairbench_emulator.tokens import TokenStreams
+from fairbench_load import kv_event_wire
 
 BLOCK_TOKENS = 8  # tokens of a block in KV events
 MEDIUM = "GPU"  # kind of memory that KV events name
@@ -67,7 +67,7 @@ class PublishingCache(KVCache):
         if self._send is None or first == last:
             return child
         ids = self._streams.ids_of(prompt, first * BLOCK_TOKENS, last * BLOCK_TOKENS)
-        # The parent is the last complete block that ends at the node or above it.
+        # The parent of the new blocks is the last complete block that ends at ``node`` or above.
         above: KVNode | None = node
         while above is not None and not self._hashes.get(above):
             above = above.parent
@@ -116,8 +116,8 @@ class Publisher:
 
     def __init__(self, host: str, port: int, replay_port: int) -> None:
         self._contexts: tuple[zmq.Context[Any], ...] = zmq.Context(), zmq.asyncio.Context()
-        # A plain ZMQ socket never waits, unlike an asyncio socket: it discards a message that it
-        # cannot send immediately.
+        # A plain ZMQ socket discards a message that it cannot send immediately, whereas an asyncio
+        # socket would wait.
         self._pub: zmq.Socket[bytes] = self._contexts[0].socket(zmq.PUB)
         self._router: zmq.asyncio.Socket = self._contexts[1].socket(zmq.ROUTER)
         self._next_seq = 0
@@ -144,7 +144,7 @@ class Publisher:
         while True:
             frames = await self._router.recv_multipart()
             if len(frames) != 3 or len(frames[2]) != kv_event_wire.SEQ_BYTES:
-                continue  # the request is malformed, so its sender could not read an answer
+                continue  # a malformed request gets no answer
             peer, _, start = frames
             first = int.from_bytes(start, "big")
             for seq, message in list(self._kept):

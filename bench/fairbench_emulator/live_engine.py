@@ -15,7 +15,6 @@ from fairbench.core import PS_PER_S, Request
 from fairbench.engine.clock import Clock
 from fairbench.engine.sequence import REFUSED, Sequence
 from fairbench.engine.sglang import SGLangReplica
-from fairbench.live.headers import untagged
 from fairbench.schedulers.base import LocalScheduler
 from fairbench_emulator.calls import (
     NO_STOPS,
@@ -27,6 +26,7 @@ from fairbench_emulator.calls import (
 )
 from fairbench_emulator.kv_events import PublishingCache
 from fairbench_emulator.tokens import Ids, Text, TokenStreams
+from fairbench_load.headers import untagged
 
 MAX_STREAM_TOKENS = 2**22  # stored tokens above which unused token sequences are deleted
 
@@ -69,8 +69,8 @@ class LiveEngine:
     All methods must be called from the event loop's thread.
 
     A request's first token is delivered immediately, and later tokens every ``stream_interval``
-    decode steps. The event loop sleeps between deliveries, because their times can be computed. If
-    the scheduler raises an error, the engine sets ``failure``, calls ``on_failure`` and stops.
+    decode steps. The event loop sleeps until the computed time of the next delivery. If the
+    scheduler raises an error, the engine sets ``failure``, calls ``on_failure`` and stops.
     """
 
     worker: SGLangReplica
@@ -97,7 +97,7 @@ class LiveEngine:
 
     @property
     def may_refuse(self) -> bool:
-        """Whether the scheduler refuses requests above some limit."""
+        """Whether the scheduler's class can refuse requests."""
         return type(self.worker.scheduler).accepts is not LocalScheduler.accepts
 
     def submit(self, call: EmulatedCall) -> Generation:
@@ -155,8 +155,8 @@ class LiveEngine:
     def flush_cache(self) -> bool:
         """Empty the cache if the engine has no requests. Return whether the cache was emptied.
 
-        As in fairbench's plugin for SGLang, a new local scheduler without credits or counters then
-        replaces the old scheduler.
+        As in fairbench's plugin for SGLang, the emptied engine gets a new local scheduler, without
+        the credits and counters of the old scheduler.
         """
         self.wall.catch_up()
         if self._live:
@@ -236,7 +236,7 @@ class LiveEngine:
         """Return the time (ps) of the next event, or of an earlier step that delivers tokens."""
         event_ps = self.wall.clock.next_ps()
         to_go = self._delivered_step + self.stream_interval - self.worker.batch.steps
-        # If a call has its own ``stream_interval``, tokens may be due after any step.
+        # A call with its own ``stream_interval`` may have tokens to deliver after any step.
         if self._paced:
             to_go = 1
         step_ps = self.worker.step_end_ps(max(1, to_go))

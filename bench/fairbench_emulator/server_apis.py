@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from fairbench.live.openai import Media, Message, beside_messages, pieces_of
 from fairbench_emulator import calls
 from fairbench_emulator.tokens import Text
+from fairbench_load.openai import Media, Message, beside_messages, pieces_of
 
 
 class _SamplingParams(calls.StopFields, kw_only=True):
@@ -129,7 +129,7 @@ class _Chat(_Common, kw_only=True):
 class OpenAIApi(EmulatedApi):
     """The common parts of OpenAI's completions API and chat API.
 
-    ``object_name`` and ``chunk_name`` are the values of ``object`` in whole and streamed answers.
+    The JSON field ``object`` is ``object_name`` in a whole answer, and ``chunk_name`` in a chunk.
     """
 
     object_name: str
@@ -137,11 +137,11 @@ class OpenAIApi(EmulatedApi):
 
     @abstractmethod
     def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
-        """Return the part of a streamed choice that contains the new text."""
+        """Return the JSON field of a streamed choice that contains the new text."""
 
     @abstractmethod
     def _message(self, text: str) -> dict[str, Any]:
-        """Return the part of an answer's choice that contains the whole text."""
+        """Return the JSON field of a choice that contains the whole text."""
 
     def chunks(self, generation: calls.Generation) -> Iterator[Any]:
         for start, end, done in generation.steps():

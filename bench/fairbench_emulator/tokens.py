@@ -1,9 +1,8 @@
 """Exact conversion of text to token ids, of token ids to prompt segments, and back.
 
-A later prompt that repeats an output gets the token ids of the output. The shared prefix of two
-prompts ends at their first different token. Schedulers (``schedulers.token_pages``) round each
-match down to whole pages. If the emulator also rounded matches, it would compute half a page more
-per cached prefix than the simulator.
+If a later prompt repeats an output, that part of the prompt has the token ids of the output. The
+shared prefix of two prompts ends at their first different token. The emulator does not round
+matches down to whole pages, because the schedulers do (``schedulers.token_pages``).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class _Stream:
     def __init__(self, key: str, ids: Ids, place: StreamPosition | None) -> None:
         self.key = key
         self.ids = ids
-        # ``place`` is the position in the parent stream at which this stream branches off.
+        # ``place`` is the position in the parent sequence at which this sequence branches off.
         self.place = place
         self.forks: dict[tuple[int, int], _Stream] = {}
 
@@ -64,7 +63,7 @@ class TokenStreams:
 
     def __init__(self) -> None:
         self._root = _Stream("", np.empty(0, np.int32), None)
-        # Streams are in order of creation, so that parents precede their children.
+        # Sequences are in order of creation, so a parent precedes the sequences that branch off.
         self._streams: dict[str, _Stream] = {}
         self._created = 0
         self.tokens = 0
@@ -87,10 +86,10 @@ class TokenStreams:
         return tuple(segments), at
 
     def output_at(self, place: StreamPosition, draw: Callable[[], Ids]) -> tuple[Segment, Ids]:
-        """Draw a new output after the prompt that ends at ``place``. Return its segment and tokens.
+        """Draw an output after the prompt that ends at ``place``; return its segment and tokens.
 
-        The output's first token should differ from all known continuations of the prompt. If no
-        draw succeeds, the output replaces a known output, which later prompts then cannot match.
+        The output's first token should differ from all known continuations of the prompt. If every
+        draw fails, the output replaces a known output, which later prompts then cannot match.
         """
         stream, offset = place
         follows = int(stream.ids[offset]) if offset < len(stream.ids) else None

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairbench.config.backend import MAX_TIME_SCALE, MIN_TIME_SCALE
 from fairbench.config.settings import ENGINE
 from fairbench.engine.contract import WorkerParts
 from fairbench.engine.logs import InBatch, ServiceLog, Shares, Stretch
@@ -25,6 +24,7 @@ from fairbench.streams import stream
 from fairbench_emulator.kv_events import Publisher, PublishingCache
 from fairbench_emulator.live_engine import LiveEngine, WallClock
 from fairbench_emulator.tokens import ApproximateText, Text, TokenizerText, TokenStreams
+from fairbench_load.kinds import MAX_TIME_SCALE, MIN_TIME_SCALE
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +137,7 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
     profile = load_profile(config.gpu)
     limits = engine_limits(make_params(ENGINE, EngineParams, config.settings), profile)
     text: Text = (
-        # Prompts that exceed the KV pool are refused, so no more tokens than the pool holds are
-        # needed.
+        # A prompt that exceeds the KV pool is refused, so its remaining text need not be tokenized.
         ApproximateText(most_tokens=limits.pool_tokens + 1)
         if config.tokenizer is None
         else TokenizerText(config.tokenizer)

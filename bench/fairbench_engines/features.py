@@ -1,4 +1,4 @@
-"""The table of engine features on the releases page: what works with each plugin.
+"""The table of engine features on the releases page, with the support by each plugin.
 
 The table shows a feature as refused if the plugin of the engine refuses it.
 """
@@ -30,8 +30,8 @@ class Feature(NamedTuple):
     """A feature of an engine: what works with the plugin, and the flags that request the feature.
 
     ``sglang`` and ``vllm`` say what works in SGLang and in vLLM, and how the feature is tested.
-    ``flags`` are keys of ``sglang.OFF`` and ``paths`` keys of ``vllm.OFF``; these tables list the
-    features that the plugins refuse.
+    ``flags`` are keys of ``sglang.OFF``, and ``paths`` are keys of ``vllm.OFF``. The tables
+    ``sglang.OFF`` and ``vllm.OFF`` list the features that the plugins refuse.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """The common base of the classes that host a local scheduler in SGLang and in vLLM.
 
-The scheduler is the same object as in the simulator. The engine keeps the queue, the KV cache and
-the memory. The host reports events of requests to the scheduler, and counts the events.
+The local scheduler has the same class as in the simulator. The engine keeps the queue, the KV cache
+and the memory. The host reports events of requests to the scheduler, and counts the events.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from typing import Any, Protocol
 
 from fairbench.core import Prompt, Request
 from fairbench.errors import RunFailed
-from fairbench.live.client_metrics import FIRST_TOKEN, QUEUE_TIME, Ledger
-from fairbench.live.headers import untagged
-from fairbench.live.plugin_config import PluginConfig
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.drive import Selection
 from fairbench.schedulers.token_pages import narrow, segments_of
@@ -28,11 +25,14 @@ from fairbench.schedulers.views import Running, WaitingView
 from fairbench_engines.memory_shares import MirroredEviction, MirroredMemory
 from fairbench_engines.ranks import RankLink
 from fairbench_engines.step_times import FittedCosts, StepTimes
+from fairbench_load.client_metrics import FIRST_TOKEN, QUEUE_TIME, Ledger
+from fairbench_load.headers import untagged
+from fairbench_load.plugin_config import PluginConfig
 
 Theirs = Any  # an engine's request
 REQUEST, PRODUCED, CLIENT = map(attrgetter, ("request", "produced", "client"))
 IS_POSITIVE = (0).__lt__
-# creates a ``Running`` from a tuple without running the class's Python code
+# creates a ``Running`` from a tuple, faster than the constructor
 RUNNING: Callable[[Any], Running] = partial(tuple.__new__, Running)
 
 
@@ -115,7 +115,7 @@ class EngineHome(ABC):
         self.ranks: RankLink | None = None
         # memory shares of clients, or None if memory shares are off
         self._shares: MirroredMemory | None = None
-        # requests that have left the queue, but that the view may still read in this pass
+        # requests that ended in the queue, about which the scheduler may still ask in this pass
         self._left: list[Request] = []
         self._numbers = count()
 
@@ -152,7 +152,7 @@ class EngineHome(ABC):
         if self.ranks is None:
             handle(request, self.view, now_s)
             return
-        if not again:  # a retracted request may return in the middle of a pass
+        if not again:  # during a pass, which may retract requests, no new charges are applied
             self.ranks.look(now_s)
         with self.ranks.arriving(request.client):
             handle(request, self.view, now_s)
@@ -175,7 +175,7 @@ class EngineHome(ABC):
     def _select(self, now_s: float) -> Selection | None:
         """Begin a pass over the waiting requests, or only over those that memory shares allow.
 
-        The result is None if memory shares allow no request.
+        The method returns None if memory shares allow no request.
         """
         view: WaitingView = self.view
         if self._shares is not None:
@@ -196,7 +196,7 @@ class EngineHome(ABC):
         self._left.clear()
 
     def retraction_order(self, running: Iterable[Theirs], now_s: float) -> list[Theirs]:
-        """Return the running requests, the first to lose memory first, unknown requests last."""
+        """Return the running requests in retraction order, and unknown requests at the end."""
         order_victims = self.scheduler.retraction_order
         assert order_victims is not None, "only a scheduler with such an order is asked"
         wanted = order_victims(self.view.running, now_s)
@@ -231,7 +231,7 @@ class EngineHome(ABC):
     def _produce(self, names: Iterable[Hashable], new_tokens: Iterable[int]) -> None:
         """Charge clients for new output tokens of the named requests; ignore unknown names.
 
-        The loops run in C where possible, because a step has hundreds of requests.
+        ``map`` and ``compress`` replace Python loops, because a step has hundreds of requests.
         """
         found = list(map(self._tracked.get, names))
         new = list(compress(new_tokens, found))
@@ -245,7 +245,7 @@ class EngineHome(ABC):
             one.produced += tokens
         requests = list(map(REQUEST, tracked))
         if (charge_tokens := self.scheduler.on_request_tokens) is not None:
-            # A deque without space calls ``charge_tokens`` for each pair without a Python loop.
+            # A deque of length 0 consumes the ``map`` without a Python loop.
             deque(map(charge_tokens, requests, new), maxlen=0)
         for client, sum_tokens in _tokens_by_client(requests, new).items():
             self.ledger.count("output_tokens", client, sum_tokens)

@@ -1,7 +1,7 @@
 """Cached matches of waiting requests with an engine's prefix cache.
 
 A match is looked up again only if the prefix cache has changed where the match ends. Sorting a
-queue by match length then costs only as much as the changes.
+queue by match length then takes time only for changed matches.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Match(NamedTuple):
     """The result of looking up a prompt in an engine's prefix cache.
 
     ``depth`` is the number of cached tokens. ``at`` identifies the position in the tree where the
-    cached prefix ends. ``awaited`` identifies the next part of the prompt, which would extend the
-    match if the engine cached it; ``awaited`` is None if the whole prompt is cached.
+    cached prefix ends. ``awaited`` identifies the next part of the prompt, which is not cached yet,
+    and is None if the whole prompt is cached.
     """
 
     depth: int
@@ -51,7 +51,7 @@ class Spot:
         self.latest: Waiter | None = None
 
     def last(self, refresh: int) -> Waiter:
-        """Return the request that is last in the queue order of refresh number ``refresh``."""
+        """Return the waiting request that is last in the queue after the refresh ``refresh``."""
         if self.latest is None:
             self.latest = max(self.waiters, key=lambda waiter: waiter.touched_at(refresh))
         return self.latest
@@ -64,7 +64,7 @@ class KeptMatches(ABC):
     """A MatchCache that looks up a prompt again only if its match may have changed.
 
     A subclass defines the look-up, and calls ``stored`` and ``lost`` when the engine's cache
-    changes. An unnecessary call costs only a look-up. A missing call leaves an outdated match.
+    changes. A superfluous call costs one look-up, but after a missing call, a match is outdated.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class KeptMatches(ABC):
             self._moved(spot.waiters)
 
     def lost_all(self) -> None:
-        """Handle the emptying of the whole cache."""
+        """Handle a reset that empties the whole cache."""
         for spot in self._spots.values():
             self._moved(spot.waiters)
 
@@ -124,10 +124,10 @@ class KeptMatches(ABC):
             self._awaiting.setdefault(awaited, {})[waiter] = None
 
     def opened(self, spot: Spot, request: Request) -> None:
-        """Handle a new match position, at which the match of a first request ends."""
+        """Handle a new match position, where the match of ``request`` ends."""
 
     def closed(self, spot: Spot) -> None:
-        """Handle a match position that no waiting request uses any longer."""
+        """Handle a match position where no waiting request's match ends any longer."""
 
     def detach(self, waiter: Waiter) -> None:
         """Forget the match position of a waiting request, if it has one."""
@@ -147,12 +147,12 @@ class KeptMatches(ABC):
                 del self._awaiting[awaited]
 
     def placed(self, waiter: Waiter) -> None:
-        """Handle a new queue position of a request whose prompt may match the prefix cache."""
+        """Update ``latest`` at a request's match position after the request moved in the queue."""
         if (spot := waiter.node) is None:
             return
         latest, following = spot.latest, self.refresh_stamp + 1
         if latest is waiter:
-            spot.latest = None  # ``waiter`` may no longer be the last waiting request at ``spot``
+            spot.latest = None  # another request at ``spot`` may now be the last in the queue
         elif latest is None:
             if len(spot.waiters) == 1:
                 spot.latest = waiter
@@ -161,7 +161,7 @@ class KeptMatches(ABC):
 
 
 class EngineQueue(MatchedQueue[Spot]):
-    """The simulator's queue in match order, which uses an engine's cache.
+    """The simulator's queue in match order, with matches from an engine's prefix cache.
 
     ``matched(request)`` returns the cached tokens that the engine itself finds before an admission.
     """
@@ -193,7 +193,7 @@ class EngineQueue(MatchedQueue[Spot]):
         separates requests with equal tokens in the cache.
         """
         waiting = Waiting(request, NO_OUTPUT, 0, lambda _: None)
-        # The first tokens suffice to find uncached prefixes that waiting requests share.
+        # The first tokens of a prompt show whether waiting requests share an uncached prefix.
         waiting.prompt = prompt_apart(token_ids[:IN_BATCH_TOKENS], apart)
         waiting.total = len(token_ids) if most is None else most + 1
         self.enter(waiting, first=first)
@@ -201,7 +201,7 @@ class EngineQueue(MatchedQueue[Spot]):
     def look_again(
         self, request: Request, token_ids: Sequence[int], apart: Hashable = None
     ) -> None:
-        """Match a request with the prefix cache again, after its prompt became ``token_ids``."""
+        """Match a request with the prefix cache again; its prompt is now ``token_ids``."""
         entry = self.entries[request]
         entry.prompt = prompt_apart(token_ids[:IN_BATCH_TOKENS], apart)
         entry.total = len(token_ids)
@@ -212,7 +212,7 @@ class EngineQueue(MatchedQueue[Spot]):
         self.admit(request)
 
     def head(self, count: int) -> list[Request]:
-        """Return the first requests in the match order of the last refresh."""
+        """Return the first ``count`` requests in the match order of the last refresh."""
         return list(islice(self._match_scan(), count))
 
     def _place(self, entry: Entry[Spot], key: int, rank: int) -> None:

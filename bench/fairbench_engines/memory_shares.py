@@ -37,7 +37,7 @@ class MirroredEviction(Protocol):
 
     @property
     def splits(self) -> int:
-        """The number of node splits in the mirror so far; a split may change a prompt's demand."""
+        """The number of node splits in the mirror; a split may change a prompt's memory demand."""
 
     def free_tokens(self) -> int:
         """Return the number of free tokens in the engine; cached tokens are not free."""
@@ -68,7 +68,7 @@ class MirroredMemory:
         self._eviction, self._theirs_of = eviction, theirs_of
         self._known = frozenset(clients)
         self._share = MemoryShare(self.share, self, self.name_of)
-        # demands and tokens that stay valid until the engine admits or preempts a request
+        # stored demands and token counts, until the engine admits or preempts a request
         self._demands: dict[Request, PromptTokens] = {}
         self._held: dict[str, float] = {}
         self._unpinned: dict[str, float] = {}
@@ -120,8 +120,8 @@ class MirroredMemory:
 
     def demand(self, request: Request) -> PromptTokens:
         if self._splits != self._eviction.splits:
-            # SGLang counts a used node only if the whole node is a prefix of the prompt, and
-            # matching prompts in this pass may have split nodes.
+            # Prompt matching in this pass may have split nodes of the prefix tree. SGLang counts
+            # the tokens of a used node only if the whole node is a prefix of the prompt.
             self._demands.clear()
             self._splits = self._eviction.splits
         found = self._demands.get(request)

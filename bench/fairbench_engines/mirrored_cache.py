@@ -75,7 +75,7 @@ class MirroredCache(ClientCache):
         self._stretches: dict[KVNode, Prefix] = {}
 
     def claiming(self, request: Request) -> Request:
-        """Return the request under the name of the client that claims the request's tokens."""
+        """Return the request with the name of the client that claims the request's tokens."""
         return claiming(request, self._clients)
 
     def prefix_of(self, node: KVNode) -> Prefix:
@@ -120,7 +120,7 @@ class MirroredCache(ClientCache):
     def found(self, prefix: Prefix, limit: int) -> tuple[int, int]:
         """Return how many of a prompt's first ``limit`` tokens are cached, and how many are in use.
 
-        The tree does not change.
+        Unlike ``matched``, this method splits no node.
         """
         cached = used = 0
         for child, common in self._along(prefix, limit):
@@ -130,9 +130,9 @@ class MirroredCache(ClientCache):
         return cached, used
 
     def _along(self, prefix: Prefix, limit: int) -> Iterator[tuple[KVNode, int]]:
-        """Yield the nodes on the path of a prefix, each with its number of equal tokens.
+        """Yield each node on the path of ``prefix``, with the number of its tokens that match.
 
-        The path ends after ``limit`` tokens, or in the first node that differs from the prefix.
+        The path ends after ``limit`` tokens, or in the first node that differs from ``prefix``.
         """
         ids, node = prefix.ids, self.root
         while node.depth + self._page <= limit:
@@ -152,7 +152,7 @@ class MirroredCache(ClientCache):
             node = child
 
     def _name(self, prefix: Prefix, depth: int) -> str:
-        """Return the name of the page at token ``depth``, which differs between sibling nodes."""
+        """Return a text for the page of tokens at ``depth``; sibling nodes have different texts."""
         text = prefix.ids[depth : depth + self._page].tobytes().decode("latin-1")
         return text if depth else f"{prefix.namespace} {text}"
 
@@ -173,7 +173,7 @@ class MirroredCache(ClientCache):
         return upper
 
     def take(self, client: str, tokens: int) -> None:
-        """Evict until ``tokens`` tokens fit for a client's request that is computed next."""
+        """Allocate ``tokens`` tokens for a client's request, and evict if the pool is too full."""
         self.claims.keep_within_limit(client, tokens)
         if tokens > self.free:
             self.evict(tokens - self.free, {client: tokens})
@@ -181,7 +181,7 @@ class MirroredCache(ClientCache):
         self.residency.add_private(client, tokens)
 
     def decode(self, requests: Mapping[str, int]) -> None:
-        """Add a token per running request; ``requests`` maps clients to numbers of requests."""
+        """Allocate a token for each running request; ``requests`` counts requests by client."""
         for client, tokens in requests.items():
             self.claims.keep_within_limit(client, tokens)
             self.residency.add_private(client, tokens)
@@ -189,13 +189,13 @@ class MirroredCache(ClientCache):
     def store(self, node: ClaimedNode, request: Request, private: int, *, last: bool) -> None:
         """Claim the path to ``node`` for a request; ``last`` is True at the request's end.
 
-        The request's stored tokens end at ``node``. Of these tokens, ``private`` tokens no longer
-        count as the request's private memory.
+        The request's stored tokens end at ``node``, and ``private`` tokens no longer count as the
+        request's private memory.
         """
         stored, at = 0, node
         while (parent := at.parent) is not None and not at.holders:
             stored, at = stored + at.length, parent
-        # Other requests had stored the remaining tokens of the path before.
+        # Other requests stored the nodes of the path that clients already claim.
         self.residency.add_private(request.client, stored - private)
         (self.retain if last else self.claim)(node, request)
 

@@ -1,23 +1,23 @@
 """Accounts that count the charges of all data-parallel ranks of a server.
 
-Each rank has its own queue and scheduler. Totals of charges (``Totals``) travel between ranks, and
+Each rank has its own queue and scheduler. Ranks exchange totals of their charges (``Totals``), and
 no rank waits for another rank.
 
 The service of two clients that wait at all ranks differs by at most 2(R U + Q + S). R is the number
 of ranks. U and Q are the terms of the bound 2 (U + Q) for a single rank; the quantum Q is 0 for
-VTC. S is the largest charge to a client that a rank has not received yet. The service difference
-exceeds the bound of [DLPM] Theorem 5.1 by at most twice this unreceived charge, for two reasons:
+VTC. S is the largest charge to a client that a rank has not received yet. Compared with the bound
+of [DLPM] Theorem 5.1, only the term S is new, for two reasons:
 
-- A rank serves the waiting client with the lowest known counter, or a client with positive known
-  credit. The client's true counter exceeds the known counter by at most S, and its running
-  requests at the ranks add at most R U.
-- At a refill, all waiting clients get the same number of quanta. If several ranks grant a round of
-  quanta at the same time, the round counts once.
+- A rank serves the waiting client with the lowest counter or with positive credit, as far as the
+  rank knows. The client's true counter is at most S higher than the rank knows, and the client's
+  running requests at the R ranks add at most R U.
+- At a refill, all waiting clients get the same number of quanta. Rounds of quanta that several
+  ranks grant at the same time count as one round.
 
 An idle client loses its positive credit at the rank that first finds the client idle at all ranks.
-That rank publishes the lost credit, so all ranks compute the same credit once they have read all
-totals. Without this rule, a client that becomes busy at another rank at the same moment would keep
-the credit at one rank only, and the ranks' credits would drift apart without limit.
+Each rank publishes the credit that clients have lost, so that all ranks subtract the same credit.
+If ranks did not publish lost credit, a client that becomes busy at another rank at that moment
+would keep its credit at one rank only.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RankAccount(ABC):
             elsewhere: Clients with requests at other ranks, each True if a request is queued there.
             now_s: The time in seconds on the host's clock.
         """
-        # No client may leave the account before all new charges are applied.
+        # Clients with new charges count as busy, so the account keeps them until the charges apply.
         busy = dict(self._elsewhere)
         for totals in told.values():
             busy |= dict.fromkeys((*totals.charged, *totals.raised), False)
@@ -73,7 +73,7 @@ class RankAccount(ABC):
 
     @abstractmethod
     def export_totals(self, since: int = 0) -> Totals:
-        """Return this rank's charges for ranks that already know version ``since``."""
+        """Return the totals that this rank has changed after version ``since`` of its totals."""
 
     @abstractmethod
     def _merge(self, origin: str, totals: Totals, now_s: float) -> None:
@@ -89,12 +89,12 @@ class RankAccount(ABC):
 
     @contextmanager
     def arriving(self, client: str) -> Iterator[None]:
-        """Record how the counter of an arriving request's client rises in the ``with`` block."""
+        """Record by how much the client's counter rises while an arriving request is handled."""
         yield
 
 
 class CounterRanks(RankAccount):
-    """Counters of service that include a client's charges and counter lifts at all ranks."""
+    """Service counters that include each client's charges and counter lifts at all ranks."""
 
     def __init__(self, scheduler: Any, account: Counters) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class CounterRanks(RankAccount):
         self._account.elsewhere = elsewhere
 
     def active(self) -> Collection[str]:
-        # Counters need only the waiting clients, which each rank publishes separately.
+        # With counters, only waiting clients matter to other ranks, and ``tell`` publishes these.
         return ()
 
     @contextmanager

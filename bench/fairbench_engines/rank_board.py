@@ -16,8 +16,8 @@ SLOTS = 1 << 16
 NAME_BYTES = 64 * SLOTS
 # bits of a client's state: RUNS if the client has requests at the rank, WAITS if any is queued
 RUNS, WAITS = 1, 2
-# Each column of the board has a name, a type and a number of entries. ``ends`` holds the position
-# where each client's name ends. The file is sparse, so unused slots take no memory.
+# Each column of the board has a name, a type and a number of entries. The column ``ends`` holds the
+# end of each client's name in ``names``. The file is sparse, so unused slots take no memory.
 COLUMNS = (
     *(("clients", "i8", 1), ("version", "i8", 1), ("told_s", "f8", 1)),
     *(("charged", "f8", SLOTS), ("raised", "f8", SLOTS), ("waived", "f8", SLOTS)),
@@ -25,7 +25,7 @@ COLUMNS = (
     *(("ends", "i8", SLOTS), ("state", "u1", SLOTS), ("names", "u1", NAME_BYTES)),
 )
 
-# the columns with a client's charges, its lifts or rounds of quanta, and its waived credit
+# columns with each client's charges, counter lifts or rounds of quanta, and waived credit
 TOTALS = ("charged", "raised", "waived")
 
 
@@ -88,7 +88,7 @@ class RankBoard:
         return float(self._columns["charged"][: len(self._slots)].sum())
 
     def tell(self, version: int, now_s: float) -> None:
-        """Publish the number of the board's new version."""
+        """Publish the number and the time of the board's new version."""
         self._columns["told_s"][0] = now_s
         self._columns["version"][0] = version
 

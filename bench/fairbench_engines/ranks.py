@@ -20,7 +20,7 @@ from fairbench_engines.rank_board import RUNS, TOTALS, WAITS, RankBoard, Reader
 FOLDER = "FAIRBENCH_RANKS"
 EVERY_S = 0.05  # seconds between two exchanges of totals while a rank is busy
 FIND_EVERY_S = 1.0
-# seconds without news from a rank after which its clients do not count as waiting there
+# The clients of a rank without news for ``FORGET_S`` seconds do not count as waiting.
 FORGET_S = 10.0
 
 
@@ -40,9 +40,9 @@ def _remove(folder: str, owner: int) -> None:
 class RankLink:
     """A rank's link to all other ranks: it publishes its own totals and reads their totals.
 
-    ``shared`` is the account of the rank's scheduler, or None. A board's file name contains the
-    rank and its process id, so a restarted rank has a new board. The restarted rank reads the
-    totals of all other ranks, and the old board keeps the charges of its former process.
+    ``shared`` is the account of the rank's scheduler, or None. The name of a board's file contains
+    the rank's number and process id, so a restarted rank has a new board. A restarted rank reads
+    all other boards, including the board of its own ended process.
     """
 
     def __init__(self, folder: Path, rank: int, shared: RankAccount | None) -> None:
@@ -101,11 +101,11 @@ class RankLink:
         return [client for client, waits in self._elsewhere.items() if waits]
 
     def arriving(self, client: str) -> AbstractContextManager[None]:
-        """Return a context in which a client's new or retracted request is handled."""
+        """Return a context manager for the handling of a client's new or retracted request."""
         return nullcontext() if self._shared is None else self._shared.arriving(client)
 
     def served(self, service: Mapping[str, float]) -> dict[str, float]:
-        """Publish each client's service (weighted tokens) here; return sums over all ranks."""
+        """Publish each client's service (weighted tokens) at this rank; return sums over ranks."""
         self._board.put("service", service.items())
         sums = dict(service)
         for reader in self._readers.values():

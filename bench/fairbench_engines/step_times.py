@@ -37,7 +37,7 @@ class _Fit:
         return max(0.0, constant + sum(a * b for a, b in zip(each, counts, strict=True)))
 
     def each(self, count: int) -> float:
-        """Return the seconds (at least 0) that a unit of the count with index ``count`` adds."""
+        """Return the fitted seconds per unit (at least 0) of the count with index ``count``."""
         return max(0.0, self._coefficients()[count + 1])
 
     def _coefficients(self) -> list[float]:
@@ -126,7 +126,7 @@ class Decode(NamedTuple):
 class StepTimes:
     """A reporter of step times to a scheduler, which charges clients for GPU time.
 
-    The server's clock gives each step's duration; time that two steps share is charged once. The
+    The server's clock gives each step's duration. Time in which two steps overlap counts once. The
     model ``costs``, which is fitted to the server's own steps, divides the duration among requests.
     Before the model has enough observations, all requests bear equal parts. The time to load tokens
     from host memory is charged to the requests that need the tokens.
@@ -135,7 +135,7 @@ class StepTimes:
     def __init__(self, scheduler: LocalScheduler, costs: CostModel) -> None:
         self._scheduler = scheduler
         self._costs = costs
-        self._until_s = 0.0  # end in seconds of the GPU time that is already charged
+        self._until_s = 0.0  # clients are charged for the GPU time up to this time (seconds)
 
     def step(
         self,

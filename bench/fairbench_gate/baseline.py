@@ -31,10 +31,10 @@ NOT_KEPT = ("git", "host", "started", "wall_s", "cpu_s")
 
 
 def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
-    """Read the experiments of a baseline directory. Return them by name.
+    """Return the experiments of a baseline directory by name.
 
-    Values that the user chose come from the file, and all other values are this version's defaults.
-    Raises UsageError for a directory without experiments or with an invalid experiment.
+    Settings that the user chose come from the file. All others are this version's defaults. Raises
+    UsageError for a directory without experiments or with an invalid experiment.
     """
     files = sorted(folder.glob(f"*/{EXPERIMENT}"))
     if not files:
@@ -54,7 +54,7 @@ def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
 def _with_given(file: Path) -> Mapping[str, Any]:
     """Return the tables of an experiment file, with the names of the values that the user chose.
 
-    The names are in the table ``given``, or in the manifest if an older file lacks the table.
+    If an older file lacks the table ``given`` with these names, the names come from the manifest.
     """
     tables, manifest = read_experiment(file), _manifest_of(file)
     chosen = manifest.get(CHOSEN)
@@ -66,10 +66,10 @@ def _with_given(file: Path) -> Mapping[str, Any]:
 
 
 def check_stored(folder: Path, specs: Iterable[str]) -> None:
-    """Raise DataError if a baseline experiment lacks results, or if its results do not fit.
+    """Raise DataError if a baseline experiment has no stored results, or outdated results.
 
-    Results do not fit if the experiment file was edited later, or if an older version of fairbench
-    stored the results without some setting.
+    Results are outdated if the experiment file was edited later, or if an older version of
+    fairbench stored the results without a setting that exists today.
     """
     for name in specs:
         file = folder / name / EXPERIMENT
@@ -88,7 +88,7 @@ def _unlike_results(file: Path) -> str:
     try:
         spec = read_spec(file)
     except UsageError:
-        # The file has a default parameter that this version no longer has, which is ignored.
+        # Ignore a default in the file that this version of fairbench no longer has.
         if is_ours:
             return ""
         raise

@@ -24,7 +24,7 @@ SHAPE = re.compile(
 
 
 class Clause(NamedTuple):
-    """A limit that a gate checks: ``metric`` may get worse by at most ``loss``.
+    """A limit on a metric: ``metric`` may get worse by at most ``loss``.
 
     If ``relative`` is true, the non-negative ``loss`` is a fraction of the baseline's value.
     """
@@ -42,7 +42,7 @@ class Clause(NamedTuple):
 
 
 def parse_clause(text: str, known: Collection[str]) -> Clause:
-    """Parse ``METRIC:-LOSS`` (if more is better) or ``METRIC:+LOSS``. LOSS may end in %.
+    """Parse ``METRIC:-LOSS`` (if more is better) or ``METRIC:+LOSS``. LOSS may be a percentage.
 
     METRIC is a summary key or an alias of a key. ``known`` contains the metrics in the summaries to
     compare. Raises UsageError for a wrong form or sign, for an unknown metric, and for a metric for
@@ -81,7 +81,7 @@ def p_larger(first: Sequence[Fraction], second: Sequence[Fraction]) -> float:
     """Return the one-sided p-value of the exact rank-sum test that ``second`` is larger.
 
     The p-value is the probability that the rank sum of ``second`` is at least as large as observed,
-    if all values come from one distribution.
+    if both samples come from one distribution.
     """
     pooled = sorted([*first, *second])
     observed = sum(_doubled_rank(pooled, value) for value in second)
@@ -153,12 +153,12 @@ def judge_paired(
 
     The test compares the change, averaged over seeds, with the limit ``clause``. The check fails if
     the change is significantly worse than the limit, passes if the change is significantly better,
-    and is inconclusive otherwise. A seed counts if at least one of its runs has a value.
+    and is inconclusive otherwise. A seed is ignored if the metric is undefined in both of its runs.
 
     Args:
         clause: The metric and its allowed loss.
-        before: Values of the baseline, in the order of the seeds.
-        after: Values of the current runs, in the order of the seeds.
+        before: The metric's values in the baseline runs, in the order of the seeds.
+        after: The metric's values in the current runs, in the order of the seeds.
         alpha: One-sided significance level.
     """
     pairs = [pair for pair in zip(before, after, strict=True) if not all(map(_is_undefined, pair))]
@@ -182,12 +182,12 @@ def judge_repeated(
 ) -> Judgement:
     """Judge several measured runs of one seed against several baseline runs.
 
-    Each baseline value is first made worse by the allowed loss. The check fails if the current
-    values then rank significantly below the baseline values. The check passes if the current values
-    rank significantly above, or if none of them is worse than the best worsened baseline value.
+    The limits are the baseline values, each made worse by the allowed loss. The check fails if the
+    current values are significantly worse than the limits. The check passes if the current values
+    are significantly better, or if none of them is worse than the best limit.
 
-    Both rank tests are one-sided at the level ``alpha``. If there are too few runs for a
-    significant result, the check is inconclusive.
+    The rank tests are one-sided at the level ``alpha``. If there are too few runs for a significant
+    result, the check is inconclusive.
     """
     if any(value.raw is None for value in [*before, *after]):
         return _judge_undefined(before, after)
@@ -212,10 +212,10 @@ def judge_repeated(
 def _scaled(
     clause: Clause, before: Sequence[Value], after: Sequence[Value]
 ) -> tuple[list[Value], list[Value]]:
-    """Return the limits and the current values that the statistical test compares.
+    """Return the limit and the current value of each seed, which the statistical test compares.
 
-    If the allowed loss is a fraction, limits and values are divided by the baseline's value of the
-    same seed. A change by 5% in every seed then has no spread, even if the load differs by seed.
+    If the allowed loss is a fraction, each limit and value is divided by the baseline's value of
+    the same seed. A change by 5% in every seed thus has no spread.
     """
     units = [abs(float(value.exact)) for value in before]
     if not clause.relative or 0.0 in units:
@@ -248,7 +248,7 @@ def _is_undefined(value: Value) -> bool:
 
 
 def _judge_undefined(before: Sequence[Value], after: Sequence[Value]) -> Judgement:
-    """Judge values of which some are undefined. The check fails if a number became undefined."""
+    """Judge a metric that is undefined in some runs. The check passes if all runs lack a value."""
     undefined = [list(filter(_is_undefined, values)) for values in (before, after)]
     if len(undefined[0]) == len(before) and len(undefined[1]) == len(after):
         return Judgement(Verdict.PASS, "undefined in both")
@@ -264,9 +264,9 @@ def _badness_range(clause: Clause, value: Value) -> tuple[Fraction | float, Frac
 
 
 def _badness_limit(clause: Clause, badness: Fraction | float) -> Fraction | float:
-    """Return the worst badness that passes, given the badness of the baseline.
+    """Return the worst value of a metric that passes, given the baseline's value.
 
-    The badness is the value of the metric, or its negative if larger values are better.
+    Values are negated if larger values of the metric are better.
     """
     if isinstance(badness, float):
         assert not isfinite(badness)

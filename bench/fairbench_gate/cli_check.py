@@ -33,7 +33,7 @@ class CheckFormat(StrEnum):
 
 
 class Inconclusive(StrEnum):
-    """The options for an inconclusive check: it passes or fails."""
+    """The two ways to treat an inconclusive check: it passes, or it fails."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -50,7 +50,7 @@ FormatOption = Annotated[
 
 
 def limit_option(unlimited: str) -> Any:
-    """Declare the flag ``--fail-if``; ``unlimited`` ends the help text of the flag."""
+    """Declare the flag ``--fail-if``, whose help text ends in the sentence ``unlimited``."""
     return Option(
         metavar="METRIC:LOSS",
         help="Limit on how much worse a metric may get, such as min_share_60s:-5%, "
@@ -130,7 +130,7 @@ def judged(
 
 @contextmanager
 def reporting(output: CheckFormat) -> Iterator[None]:
-    """Print an error of the ``with`` block also in the chosen machine-readable format."""
+    """Also print an error of the ``with`` block in the chosen machine-readable format."""
     try:
         yield
     except (UsageError, RunFailed) as error:

@@ -26,9 +26,9 @@ from fairbench_gate.points import PairedPoint, over_seeds
 
 DIGITS = (3, 5, 8)
 LARGE = 1000  # percentages from this value on are printed without decimal places
-# Relative changes up to ``ROUNDING`` do not count. Processors add floating-point numbers in
-# different orders, which changes results by less; a scheduler that decides differently changes
-# results by more.
+# Relative changes up to ``ROUNDING`` are ignored. Adding floating-point numbers in another order
+# changes results by less than ``ROUNDING``. A different scheduling decision changes results by
+# more.
 ROUNDING = Fraction(1, 10**12)
 
 
@@ -46,14 +46,14 @@ class Change(NamedTuple):
 
     @property
     def difference(self) -> str:
-        """The change in percent of the baseline's value, or in the metric's unit if that is 0."""
+        """The change in percent of the baseline, or in the metric's unit if the baseline is 0."""
         if not (self.before.is_number and self.after.is_number):
             return ""
         return relative_difference(self.before.exact, self.after.exact)
 
     @property
     def direction(self) -> str:
-        """The direction of the change: ``worse``, ``better``, or "" if neither is better."""
+        """The direction of a change: ``worse``, ``better``, or "" if no direction is better."""
         metric = metric_of(self.metric)
         better = metric.better if metric else Better.NEITHER
         if better is Better.NEITHER or not (self.before.is_number and self.after.is_number):
@@ -124,7 +124,7 @@ NO_CHANGE = "no value may change"  # name of the check if the user sets no limit
 
 @dataclass(frozen=True, slots=True)
 class ClauseRow:
-    """The result of checking one metric limit. ``before``, ``after`` and ``change`` are texts.
+    """The result of checking one metric limit.
 
     ``causes`` names default settings that differ between the two compared versions of fairbench.
     """
@@ -139,7 +139,7 @@ class ClauseRow:
     causes: tuple[str, ...] = ()
 
     def wording(self) -> str:
-        """Return the result in one line, with changed defaults that may explain it."""
+        """Return the result in one line, with the changed defaults that may explain the result."""
         numbers = f"{self.before} to {self.after}" if self.before else ""
         parts = (str(self.verdict), numbers, self.change, self.reason, *self.causes)
         return ", ".join(part for part in parts if part)
@@ -208,8 +208,8 @@ def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -
     """Check the metric limits of every experiment.
 
     ``alpha`` is the significance level of tests over several runs. A limit is checked once per
-    experiment, over all seeds. Without limits, the values of simulated experiments must not change
-    at all. Raises UsageError for an invalid limit, and for measured runs without limits, because
+    experiment, over all seeds. If no limits are given, no metric of a simulated experiment may
+    change. Raises UsageError for an invalid limit, and for measured runs without limits, because
     two measured runs always differ.
     """
     if not texts and not all(pair.simulated for pair in pairs):
@@ -266,9 +266,9 @@ def _seeds(summaries: Sequence[Summary]) -> list[int]:
 
 
 def _by_seed(values: Sequence[Value], seeds: Sequence[int]) -> list[Value]:
-    """Return a value for each seed, in order of the seeds.
+    """Return the metric's mean over the repeats of each seed, in ascending order of the seeds.
 
-    The value of a seed is the mean over its repeats, or an undefined value.
+    The mean is undefined if the metric is undefined in one of the repeats.
     """
     found: list[Value] = []
     for seed in sorted(set(seeds)):

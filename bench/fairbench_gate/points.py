@@ -23,7 +23,7 @@ MAX_SHOWN = 4  # largest number of differing keys that a message names
 class GatePoint:
     """An experiment with one simulated run, or with measured runs that differ only in the seed.
 
-    Points with equal ``experiment`` are compared. ``experiment`` holds the tables of the experiment
+    The check compares points with equal ``experiment``, which holds the tables of the experiment
     file without the tag, and the seeds of all runs.
     """
 
@@ -112,7 +112,7 @@ def over_seeds(pairs: Sequence[PairedPoint]) -> list[PairedPoint]:
 
 
 def _gate_points(path: Path, left_out: Collection[str] = ()) -> dict[str, GatePoint]:
-    """Return a directory's experiments by keys that comparable experiments share."""
+    """Return a directory's experiments by key; two comparable experiments have equal keys."""
     groups: dict[str, list[ComparedRun]] = {}
     for run in runs_below(path):
         if run.run.path.name in left_out:
@@ -146,7 +146,7 @@ def _pair_over_changes(
 ) -> dict[str, tuple[str, ...]]:
     """Give equal keys to experiments that differ only in changed defaults or in allowed keys.
 
-    The result maps each new key to the differences between the two experiments.
+    The result maps the key of each pair to the differences within the pair.
     """
     causes: dict[str, tuple[str, ...]] = {}
     lonely = {key: point for key, point in after.items() if key not in before}
@@ -163,7 +163,7 @@ def _pair_over_changes(
             after[key] = after.pop(same[0])
             del lonely[same[0]]
             found = changes[same[0]]
-            # Defaults of components such as the router count only if both experiments use them.
+            # A changed default explains a difference only if both experiments use its component.
             exchanged = {name for one in found.by_choice for name in re.findall(r'"([^"]*)"', one)}
             of_both = [one for one in found.by_default if one.partition(".")[0] not in exchanged]
             causes[key] = (

@@ -24,7 +24,7 @@ AUTO = "auto"
 POLL_S = 0.2  # seconds between two checks for messages or an interruption
 CONNECT_S = 180.0  # seconds within which the cluster must answer, as Ray connects slowly
 PATIENCE_S = 300.0  # seconds for which the cluster's head node may be unreachable
-MOST_LOSSES = 3  # largest number of losses of the head node without a finished task in between
+MOST_LOSSES = 3  # largest number of times that the head node is lost before a task finishes
 
 
 class _NotThere(Exception):
@@ -35,8 +35,8 @@ class RayCluster:
     """An executor that runs tasks on a Ray cluster, in parallel on all CPU cores of the cluster.
 
     A task is restarted if its node is lost, or if the whole cluster was unreachable for a while.
-    Files that a ``Saving`` task saves are sent back, and are written on this machine. All tasks end
-    when the process of the executor ends. ``LocalProcesses`` explains which functions can be tasks.
+    Files that a ``Saving`` task saves on a node are copied to this machine. All tasks end when the
+    process of the executor ends. ``LocalProcesses`` explains which functions can be tasks.
     """
 
     def __init__(self, address: str | None = None) -> None:
@@ -119,7 +119,7 @@ def _outcomes(
                 case Over():
                     return
     finally:
-        if not connected:  # a process that is still connecting reads no request to stop
+        if not connected:  # a process that is still connecting does not read the message STOP
             child.process.kill()
 
 
@@ -134,7 +134,7 @@ def _kept(task: Task, outcome: bytes | Failure, _: Interruption) -> Any:
 
 
 def _save(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write received files into a folder. Each entry is written completely or not at all.
+    """Write received files into a folder, each file or subfolder completely or not at all.
 
     A received file replaces an existing file of its name. A received folder whose name exists gets
     a number after its name.

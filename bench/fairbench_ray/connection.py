@@ -23,7 +23,7 @@ LOOK_S = 2.0  # seconds between two checks whether the node of this process answ
 
 
 class Connected(NamedTuple):
-    """The first message of the process, which says that it is connected to the cluster."""
+    """A message that the process has connected to the Ray cluster."""
 
 
 class Unreachable(NamedTuple):
@@ -36,8 +36,8 @@ class Unreachable(NamedTuple):
 def connected(pipe: Connection, address: str) -> Iterator[Any]:
     """Connect to the cluster, and yield the module ``ray``, or None if the connection fails.
 
-    A message ``Connected`` or ``Unreachable`` is sent through the pipe. Tasks that were started in
-    the ``with`` block end with the block. If the other end of the pipe closes, the block ends
+    The function sends ``Connected`` or ``Unreachable`` through ``pipe``. Tasks that were started in
+    the ``with`` block end with the block. If the other end of ``pipe`` closes, the block ends
     without an error. If this process loses its node of the cluster, the process ends.
     """
     leave_signals_to_parent()
@@ -62,11 +62,11 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
             (node,) = (node for node in ray.nodes() if node["NodeID"] == own)
             home = node["NodeManagerAddress"], node["NodeManagerPort"]
         except (ValueError, RuntimeError, ray.exceptions.RayError):
-            # The node of this process is about to fail; the parent process will connect again.
+            # The Ray node that this process uses is failing; the parent process will connect again.
             give_up()
         Thread(target=_watch, args=home, name="home", daemon=True).start()
         pipe.send(Connected())
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Ray has its own handling of SIGTERM.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # replaces the handler that Ray installs
         try:
             yield ray
         finally:
@@ -83,7 +83,7 @@ def give_up() -> NoReturn:
 
 
 def _watch(host: str, port: int) -> None:
-    """End this process as soon as the node at this address refuses connections.
+    """End this process as soon as the Ray node at ``host`` and ``port`` refuses connections.
 
     If the head restarts at its old address within a minute, Ray mistakes the new head for the old
     head and waits forever. The function checks the node and not the head, because a head may be
@@ -96,5 +96,5 @@ def _watch(host: str, port: int) -> None:
         except ConnectionRefusedError:
             give_up()
         except OSError:
-            # A busy machine may answer late, so other errors do not mean that the node is lost.
+            # A busy node may answer late, so a timeout does not mean that the node is lost.
             continue

@@ -20,8 +20,8 @@ from typing import Any, Self
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.tasks import Child, start_child
-from fairbench.live.launchers import Wanted, check_alike, engine_modules
-from fairbench.live.processes.process import (
+from fairbench_load.launchers import Wanted, check_alike, engine_modules
+from fairbench_load.processes.process import (
     GRACE_S,
     REAPER_MARGIN_S,
     Process,
@@ -147,7 +147,7 @@ class RemotePlace:
     calls: ReplicaCalls
     number: int
     python: str
-    # The environment is empty, because Ray itself sets the environment of the actor.
+    # Ray sets the environment of the actor, so ``environment`` is empty.
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -13,21 +13,21 @@ from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError, printable
-from fairbench.live.launchers import PROBE
-from fairbench.live.processes import reaper
-from fairbench.live.processes.addresses import free_ports
-from fairbench.live.processes.environment import ServerPython
-from fairbench.live.processes.process import GRACE_S, ServerProcess
+from fairbench_load.launchers import PROBE
+from fairbench_load.processes import reaper
+from fairbench_load.processes.addresses import free_ports
+from fairbench_load.processes.environment import ServerPython
+from fairbench_load.processes.process import GRACE_S, ServerProcess
 from fairbench_ray.connection import connected
 
 POLL_S = 0.05  # seconds between two checks for answers while calls are open
 IDLE_POLL_S = 0.5  # seconds between two checks for messages while no call is open
 CLOSE_S = 30.0  # seconds within which all actors must close their servers
-AT_ONCE = 4  # calls that an actor runs at once, so that a status check need not wait for a stop
+AT_ONCE = 4  # concurrent calls of an actor; a status check need not wait for a stopping server
 CPU, GPU = "CPU", "GPU"
 
-# When an actor ends, Ray kills its direct children. The shell makes the reaper a grandchild of the
-# actor, so that the reaper lives long enough to end the server.
+# When an actor ends, Ray kills the actor's direct children. The shell makes the process that ends
+# the server a grandchild of the actor, so that this process survives the actor.
 BETWEEN = ("/bin/sh", "-c", '"$@"; exit', "sh")
 
 
@@ -153,7 +153,7 @@ class Broken(NamedTuple):
 
 
 class Close(NamedTuple):
-    """The parent's message that no more calls follow."""
+    """A message from the parent process that no more calls follow."""
 
 
 def serve_replicas(pipe: Connection, address: str) -> None:
@@ -186,7 +186,7 @@ def serve_replicas(pipe: Connection, address: str) -> None:
 
 
 def _are_placed(ray: Any, pipe: Connection, groups: list[Any], needs: dict[str, int]) -> bool:
-    """Wait until Ray has placed all groups. Return False if the parent process cancels."""
+    """Wait until Ray has placed all replicas; return False if the parent asks to stop."""
     text = " and ".join(f"{count} {name}" for name, count in needs.items())
     while True:
         states = [ray.util.placement_group_table(group)["state"] for group in groups]

@@ -59,8 +59,7 @@ def work(sent_files: bytes, pickled: bytes, index: int, started: Any) -> bytes:
     unpacked: SentFiles = pickle.loads(sent_files)
     unpacked.check(platform.node())
     task = pickle.loads(pickled)
-    # ``ray.get`` would release the CPU core of this task to another task, so the code waits for a
-    # future.
+    # ``ray.get`` would let another task use the CPU core of this task during the wait.
     if not started.begin.remote(index).future().result():
         return b""
     interrupted = Interruption()
@@ -123,7 +122,7 @@ class _Bridge:
             num_cpus=0, scheduling_strategy=here, max_concurrency=1_000_000
         )
         self._started = actor.remote()
-        # With max_retries above 0, Ray would also repeat a task that crashed its process.
+        # Without ``max_retries=0``, Ray would also repeat a task that crashed its process.
         self._work_on = ray.remote(_work_function()).options(num_cpus=1, max_retries=0)
         self._sent_files = ray.put(sent_files)
         self._lost = dict.fromkeys(tasks, 0)
@@ -163,11 +162,11 @@ class _Bridge:
         except errors.TaskCancelledError:
             # ``_stop`` cancelled this task before it started.
             pass
-        # An error in a task is part of the task's result. A RayTaskError comes from the code that
-        # runs the task.
+        # A task's own error is part of the task's result, so a RayTaskError means that ``work``
+        # itself failed.
         except errors.RayTaskError as error:
             if isinstance(error.cause, errors.RayActorError):
-                # The lost actor ran on this process's own node, so this node is about to fail.
+                # The actor StartedTasks runs on the node of this process, so this node is failing.
                 give_up()
             self._pipe.send(Refused(f"{error.cause}".partition("\n")[0]))
         except errors.WorkerCrashedError:
@@ -191,10 +190,9 @@ class _Bridge:
 
 
 def _work_function() -> Any:
-    """Return a function that Ray pickles by value.
+    """Return a function that runs a task on a node, and reports a node without fairbench.
 
-    A node without fairbench can unpickle this function, which then reports that fairbench is
-    missing.
+    Ray pickles the inner function by value, so a node without fairbench can load this function.
     """
 
     def work(sent_files: bytes, task: bytes, index: int, started: Any) -> bytes:

@@ -9,7 +9,7 @@ from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
 
 from fairbench.errors import UsageError
-from fairbench.live.processes.addresses import LOOPBACK, USUAL_PORTS
+from fairbench_load.processes.addresses import LOOPBACK, USUAL_PORTS
 
 
 def door_of(url: str) -> tuple[int, str]:
@@ -41,9 +41,9 @@ def same_worker(
 ) -> str | None:
     """Return one of ``others`` that leads to the same server as ``url``, or None.
 
-    The call looks up host names, which may take seconds. URLs with different full host names count
-    as different servers even if they share an IP address, which may belong to a gateway in front
-    of several servers. ``found`` caches the IP addresses of each URL between calls.
+    Looking up the host names may take seconds. URLs with different full host names count as
+    different servers, because a common IP address may belong to a gateway in front of several
+    servers. ``found`` caches the IP addresses of each URL between calls.
     """
     known = {} if found is None else found
 
@@ -105,12 +105,12 @@ def _is_own(address: str) -> bool:
 
 @contextmanager
 def reserved(host: str, port: int, shown: str) -> Iterator[int]:
-    """Bind a port in the ``with`` block, so that no worker that starts there can take the port.
+    """Reserve a port while the ``with`` block runs, so that no starting worker can take the port.
 
-    The router can still listen at this port, because both sockets are bound with SO_REUSEADDR.
+    The router can listen at the reserved port, because it also binds its socket with SO_REUSEADDR.
 
     Args:
-        host: Address to listen at.
+        host: Address at which the router listens.
         port: Port number; 0 means that any free port is used.
         shown: Command-line options that the error message names.
 

@@ -15,8 +15,8 @@ from aiohttp.typedefs import Handler
 
 from fairbench.errors import UsageError
 from fairbench.files.reader import is_key
-from fairbench.live.http_server import Problem, bad_request, errors_as_json, problems_as_answers
-from fairbench.live.processes.addresses import WorkerAddress, parse_worker
+from fairbench_load.http_server import Problem, bad_request, errors_as_json, problems_as_answers
+from fairbench_load.processes.addresses import WorkerAddress, parse_worker
 from fairbench_serve.addresses import same_worker
 from fairbench_serve.bodies import check_plain
 from fairbench_serve.breaker import Breakers
@@ -51,7 +51,7 @@ class Membership:
     unfollow: Callable[[int], None]
 
     def __post_init__(self) -> None:
-        # A lock, because two concurrent calls could add the same worker twice.
+        # The lock prevents two concurrent calls from adding the same worker twice.
         self._adding = asyncio.Lock()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -147,9 +147,9 @@ def admin_app(
 ) -> web.Application:
     """Return the HTTP application of the admin port.
 
-    If ``key`` is given, callers must send it. ``worker_keys`` holds the API keys of workers that
-    may be added. A web page in a browser on the router's machine cannot change the workers, because
-    it can neither send JSON to another site nor use a host name of this machine.
+    If ``key`` is given, callers must send this API key. ``worker_keys`` holds the API keys of
+    workers that may be added. A web page in a browser on the router's machine cannot change the
+    workers. Web pages can neither send JSON to another site nor use a host name of this machine.
     """
 
     @web.middleware

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairbench.live import openai
-from fairbench.live.http_server import Problem
+from fairbench_load import openai
+from fairbench_load.http_server import Problem
 from fairbench_serve.prompts import TOKEN_BYTES
 
 # maximum number of bytes of a stream's event that the router keeps in memory
@@ -28,7 +28,7 @@ class Usage(NamedTuple):
     failed: bool = False
 
     def completed_by(self, earlier: Usage) -> Usage:
-        """Return this usage, with missing counts taken from ``earlier``."""
+        """Return these token counts, with missing counts taken from ``earlier``."""
         read, output, cached = (
             old if new is None else new for new, old in zip(self[:3], earlier[:3], strict=True)
         )
@@ -77,7 +77,7 @@ def usage_of(answer: bytes) -> Usage:
 
 
 def _usage_told(named: openai.Typed) -> Usage:
-    """Return the token counts of a typed event; an event with an invalid count has none."""
+    """Return the token counts of a typed event, or no counts if one of them is invalid."""
     with suppress(msgspec.MsgspecError):
         if (told := openai.usage_in(named.usage, b"")) is not None:
             return Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
@@ -231,8 +231,8 @@ def _text_bytes(texts: Iterable[str]) -> int:
 
 # seconds per output token before a worker's first complete answer (8B model on an A100)
 FIRST_TOKEN_S = 0.02
-# SGLang reserves KV memory for this fraction of a request's remaining output, and for at most 4,096
-# output tokens; the fraction is the minimum of SGLang's ``new_token_ratio``
+# SGLang reserves KV memory for a fraction of a request's remaining output, of which at most 4,096
+# tokens count. ``RESERVED_SHARE`` is the smallest reserved fraction (``new_token_ratio``).
 RESERVED_SHARE, MOST_RESERVED = 0.098, 4_096
 LATEST_SHARE = 0.05  # weight of the latest answer in the average time per token
 
@@ -252,7 +252,7 @@ NOTHING = Charge()
 
 
 class Bill:
-    """The present charges of a request, summed over all workers that served it."""
+    """The charges of a request so far, summed over all workers that served the request."""
 
     def __init__(self) -> None:
         self.total = NOTHING
@@ -265,7 +265,7 @@ class HighestCost(NamedTuple):
     """The highest cost that a request can cause, in tokens.
 
     ``prompt_tokens`` is the known or estimated length of the prompt. ``most_output_tokens`` limits
-    the total output of all answers. ``answers`` is the number of answers.
+    the total output of all answers. ``answers`` is the number of answers that the request asks for.
     """
 
     prompt_tokens: int
@@ -275,7 +275,7 @@ class HighestCost(NamedTuple):
 
 
 def reported(usage: Usage, asked: HighestCost) -> Charge:
-    """Return the charge for the token counts that a worker has reported.
+    """Return the charge of a request according to the token counts that its worker reported.
 
     If the count of input tokens is missing or impossible, the prompt length in ``asked`` replaces
     it. An impossible count of cached tokens is replaced by 0.
@@ -295,9 +295,9 @@ def broken_off(
     also pays for the memory that the engine reserved for the remaining output. Without this charge,
     a client could reserve memory for free by requesting long answers and disconnecting early.
 
-    Without streaming, the router does not see tokens before the end of an answer. It then estimates
-    one token per ``token_s`` seconds since it sent the request, for each requested answer.
-    ``token_s`` is None if the number of received tokens is known exactly.
+    Without streaming, the router does not see tokens before the end of an answer. An unfinished
+    answer is charged one token per ``token_s`` seconds since the request was sent. ``token_s`` is
+    None if the number of received tokens is known exactly.
     """
     so_far, most = reported(usage, asked), asked.most_output_tokens
     produced = so_far.output_tokens

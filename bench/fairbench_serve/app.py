@@ -17,12 +17,12 @@ from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
 from aiohttp.typedefs import Handler
 
 from fairbench.errors import FairbenchError
-from fairbench.live import headers, http_server
-from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.gateway.registry import admission_params
 from fairbench.schedulers.gateway.rerouting import is_overruled, rerouting
 from fairbench.schedulers.registry import build_router
+from fairbench_load import headers, http_server
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve import worker_info
 from fairbench_serve.admin import PATH, Membership, admin_app
 from fairbench_serve.background import (
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 # The router closes an idle connection to a worker after this many seconds. Uvicorn, the HTTP server
-# of SGLang and vLLM, closes the connection after 5 s, which a busy router may notice too late.
+# of SGLang and vLLM, closes an idle connection after 5 s, which a busy router may notice too late.
 KEEP_ALIVE_S = 4.0
 CONNECT_TIMEOUT_S = 10.0  # limit in seconds on opening a connection to a worker
 FIRST_CHECK_S = 2.0  # limit in seconds on the first health check, before the router starts
@@ -149,8 +149,8 @@ async def running(
 def _new_session(connector: TCPConnector) -> ClientSession:
     return ClientSession(
         connector=connector,
-        # The total time is unlimited, because requests may be queued for long; health checks detect
-        # hanging workers.
+        # The total time of a request is unlimited, because requests may be queued for long. Health
+        # checks detect workers that hang.
         timeout=ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
         auto_decompress=False,
         # Workers must not compress answers, because the router cannot decompress them.
@@ -193,7 +193,7 @@ log = logging.getLogger(__name__)
 def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Application:
     """Return the aiohttp application of the router.
 
-    The HTTP server must run it with aiohttp's ``handler_cancellation``, which aborts a request when
+    The HTTP server must set aiohttp's ``handler_cancellation``, so that a request is aborted when
     its client disconnects. Raises UsageError for an invalid routing policy, setting or tokenizer.
     """
     router = build_router(config.router, config.settings, len(config.workers))
@@ -321,7 +321,7 @@ async def serve_router(
 
 
 def _renew_tls(site: http_server.Connections, read_tls: Callable[[], SSLContext | None]) -> None:
-    """Use new certificate files for new connections; if they are invalid, log the error only."""
+    """Use the new certificate files for new connections, or log an error if they are invalid."""
     try:
         site.tls = read_tls()
     except FairbenchError as error:

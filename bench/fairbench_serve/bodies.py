@@ -16,7 +16,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from fairbench.live.http_server import Problem, bad_request, most_connections, too_many
+from fairbench_load.http_server import Problem, bad_request, most_connections, too_many
 
 # values of the header Content-Encoding that mean no compression
 PLAIN = ("", "identity")
@@ -157,8 +157,8 @@ def usual_bytes() -> int:
 class _Shares:
     """A limit of ``most`` units (bytes or bodies) that clients share.
 
-    No client may hold more units than remain free. A single client can therefore use half of all
-    units, and a second client half of the rest.
+    No client may hold more units than are still free. A single client can therefore hold half of
+    the limit, and a second client half of the rest.
     """
 
     def __init__(self, most: int) -> None:
@@ -167,7 +167,7 @@ class _Shares:
         self._all = 0
 
     def would_have(self, client: str, more: int) -> tuple[int, bool]:
-        """Return the client's units if it took ``more``, and whether the limit allows that many."""
+        """Return the client's units after taking ``more``, and whether the limit allows them."""
         own = self._had[client] + more
         return own, own <= self._most - self._all - more
 
@@ -181,9 +181,9 @@ class _Shares:
 class BodyMemory:
     """A memory limit for all request bodies that no client can use up alone.
 
-    All bodies together may use ``most`` bytes. A body counts from its first byte until its request
-    ends. The number of arriving bodies is also limited, because each arriving body occupies a
-    connection.
+    All bodies together may use ``most`` bytes. A body counts toward this limit from its first byte
+    until its request ends. The number of arriving bodies is also limited, because each arriving
+    body occupies a connection.
     """
 
     def __init__(self, most: int) -> None:

@@ -1,7 +1,7 @@
 """Circuit breakers, which pause workers that fail requests while other workers serve them.
 
-A refusal (HTTP status 4xx) concerns a kind of request rather than the whole worker. For example,
-the worker may lack the requested model, or its context may be too short for the prompt.
+A refusal (HTTP status 4xx) pauses a worker only for requests of the refused kind. For example, the
+worker may lack the requested model, or its context may be too short for the prompt.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TRIPS_AFTER = 3
 FIRST_REST_S = 5.0
 # maximum number of seconds for which a worker with an open breaker gets no requests
 LONGEST_REST_S = 60.0
-# maximum number of kinds of requests, served clients and failing workers that are remembered
+# maximum number of remembered kinds of requests, of served clients, and of failed workers
 MOST_KINDS = 1024
 
 
@@ -36,14 +36,14 @@ class Breakers:
     """The circuit breakers of all workers.
 
     A worker's failure counts only if another worker has served the same request. Requests that fail
-    at every worker therefore do not make all workers unavailable. After ``TRIPS_AFTER`` consecutive
-    failures, the worker's breaker opens and the worker gets no requests for 5 s. Each time the
-    breaker opens again, the pause doubles, up to 60 s. After the pause, a single probe request
-    decides whether the breaker closes or opens again.
+    at every worker thus open no breaker. After ``TRIPS_AFTER`` consecutive failures, the worker's
+    breaker opens and the worker gets no requests for 5 s. Each time the breaker opens again, the
+    pause doubles, up to 60 s. After the pause, a single probe request decides whether the breaker
+    closes or opens again.
 
-    A breaker stays closed if only one client's requests fail and the worker has served another
-    client in the last 5 s, because the failing requests themselves may be the cause. ``now_s``
-    returns the time in seconds.
+    A breaker stays closed if only one client's requests fail and the worker served another client
+    in the last 5 s, because the client's requests may be the cause. ``now_s`` returns the time in
+    seconds.
     """
 
     def __init__(self, workers: int, now_s: Callable[[], float]) -> None:
@@ -57,13 +57,13 @@ class Breakers:
         self._states.pop(worker, None)
 
     def is_open(self, worker: int) -> bool:
-        """Return whether a worker's breaker is open, so that the worker gets only probes."""
+        """Return whether a worker's breaker is open; the worker then gets only probe requests."""
         return worker in self._states and self._states[worker].open
 
     def record_failure(self, worker: int, client: str) -> bool:
-        """Record that a worker failed a client's request, which another worker then served.
+        """Record that a client's request failed at a worker, but was served by another worker.
 
-        The result is True if the breaker opens because of this failure.
+        The result is True if the failure opens the worker's breaker.
         """
         state = self._states.get(worker)
         if state is None:
@@ -79,7 +79,7 @@ class Breakers:
             at == worker and one not in state.clients and served_s > since_s
             for (at, one), served_s in self._served_s.items()
         )
-        # The worker may be fine if all failures are of one client.
+        # If only the requests of one client fail, the worker itself may be healthy.
         is_clients_fault = len(state.clients) == 1 and serves_others
         if not state.open and (state.failures < TRIPS_AFTER or is_clients_fault):
             return False
@@ -89,7 +89,7 @@ class Breakers:
         return opens
 
     def record_success(self, worker: int, client: str) -> bool:
-        """Record that a worker served a client; return whether this closes the breaker."""
+        """Record that a worker served a client; return whether the breaker closes."""
         state = self._states.get(worker)
         if state is None:
             return False
@@ -108,7 +108,7 @@ class Breakers:
             self._states[worker].probing = False
 
     def reset(self, worker: int) -> None:
-        """Close the breaker of a worker that returns, which is assumed to be a new process."""
+        """Close the breaker of a returning worker, because the worker is probably a new process."""
         if worker in self._states:
             self._states[worker] = _State()
 
@@ -146,11 +146,11 @@ class Refusals:
     """The kinds of requests that a worker refuses while other workers serve them.
 
     A kind is a hash of properties such as model and fields; a size is the number of tokens that a
-    request needs. After ``TRIPS_AFTER`` refusals, requests of the same kind and at least the same
-    size avoid the worker for a pause as long as a circuit breaker's. After the pause, a single
-    request of this kind tests the worker. When the worker serves a request, its refusals of
-    requests up to this size are forgotten. If a single client sent all refused requests, only the
-    requests of this client avoid the worker, because their content may be the cause.
+    request needs. After ``TRIPS_AFTER`` refusals, the worker gets no requests of the same kind and
+    at least the same size during a pause. The pause is as long as a breaker's. After the pause, one
+    request of the refused kind tests the worker. When the worker serves a request, its refusals of
+    requests up to the served size are forgotten. If one client sent all refused requests, only this
+    client's requests avoid the worker, because their content may be the cause.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -160,7 +160,7 @@ class Refusals:
     def record_refusal(self, worker: int, kind: int, size: int, client: str) -> bool:
         """Record that a worker refused a request that another worker served.
 
-        The result is True if requests of this kind now begin to avoid the worker.
+        The result is True if the refusal starts a pause for requests of this kind.
         """
         while len(self._kinds) >= MOST_KINDS and kind not in self._kinds:
             del self._kinds[next(iter(self._kinds))]
@@ -195,16 +195,16 @@ class Refusals:
         return found
 
     def forget_worker(self, worker: int) -> None:
-        """Delete all refusals of a worker, because a new process runs at its address."""
+        """Forget which requests a worker refused, because a new process runs at its address."""
         for workers in self._kinds.values():
             workers.pop(worker, None)
 
 
 class Doubts:
-    """The workers that failed their last request, or their last request of some kind.
+    """The workers whose last request, or last request of some kind, failed.
 
-    The cause of such a failure may be the worker or the request itself. A doubted worker gets no
-    request that another worker has already failed. ``kind`` None stands for all kinds.
+    The cause of a failure may be the worker or the request itself. A failed worker gets no request
+    that has already failed at another worker. A ``kind`` of None stands for all kinds of requests.
     """
 
     def __init__(self) -> None:
@@ -216,7 +216,7 @@ class Doubts:
             del self._doubts[next(iter(self._doubts))]
 
     def clear_doubts(self, worker: int, kind: int) -> None:
-        """Forget the failures of a worker for this kind of request, which it has now served."""
+        """Forget a worker's failures with this kind of request, because it has now served one."""
         self._doubts.pop((worker, None), None)
         self._doubts.pop((worker, kind), None)
 

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from fairbench.live import openai
-from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
-from fairbench.live.http_server import bad_request
+from fairbench_load import openai
+from fairbench_load.headers import BODY_CLIENT, BODY_CLIENTS
+from fairbench_load.http_server import bad_request
 from fairbench_serve import fields as shapes
 from fairbench_serve.answers import MOST_RESERVED
 from fairbench_serve.fields import Fields, encoded
@@ -28,7 +28,7 @@ SEVERAL = "a request must have one prompt, because workers do not keep the clien
 # limit on ``n``, the answers per request; limits on concurrent requests ignore ``n``
 MOST_ANSWERS = 16
 # Tools that the client runs have no type or a type with one of these prefixes. Other tools run at
-# the worker, which then generates again, although the router reserves only one output.
+# the worker and cause further outputs, although the router reserves only one.
 _OWN_TOOLS = (
     *("function", "custom", "namespace"),
     *("bash_", "computer_", "memory_", "text_editor_"),
@@ -49,7 +49,7 @@ class Call:
     - ``max_new_tokens`` limits the output tokens of each answer; None means that only the model's
       context limits the output. ``answers`` is the number of answers that the request asks for.
     - ``said`` holds the values of body fields that may name the client.
-    - ``hide_usage`` is True if the router added the request for a stream's usage.
+    - ``hide_usage`` is True if only the router, not the client, asked for the usage of a stream.
     """
 
     fields: Fields
@@ -69,7 +69,7 @@ class Call:
     def reserved_output(self) -> int:
         """Return how many output tokens to reserve for all answers.
 
-        If the request has no limit, SGLang's maximum reservation counts for each answer.
+        If the request does not limit its output, SGLang's maximum is reserved for each answer.
         """
         each = MOST_RESERVED if self.max_new_tokens is None else self.max_new_tokens
         return each * self.answers
@@ -150,7 +150,7 @@ class BodyReader:
         shapes.check_bias(sampling.logit_bias, vocab_size)
 
     def named_call(self, ids: array[int], max_new_tokens: int | None) -> Call:
-        """Return the call of an OpenAI request, with the fields that may name the client."""
+        """Return the ``Call`` of an OpenAI request, with the fields that may name the client."""
         given, body = self.given, self.body
         outputs = body.structured_outputs or {}
         if isinstance(outputs.get("json"), str):
@@ -164,7 +164,7 @@ class BodyReader:
         return Call(given, ids, max_new_tokens, bool(body.stream), said)
 
     def openai_call(self, ids: array[int], max_new_tokens: int | None) -> Call:
-        """Return the call of a completion or chat request; its stream always reports usage."""
+        """Return the ``Call`` of a completion or chat request; its stream always reports usage."""
         body, call = self.body, self.named_call(ids, max_new_tokens)
         call.answers = 1 if body.n is None else body.n
         if not 1 <= call.answers <= MOST_ANSWERS:
@@ -189,7 +189,7 @@ class Api(ABC):
     passed: frozenset[str]
 
     def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
-        """Parse the body of a request into a call; raise Problem if it cannot be routed."""
+        """Parse the body of a request into a ``Call``; raise Problem if it cannot be routed."""
         limits.check_body(raw)
         with _readable():
             raw, found = shapes.read_fields(raw)
@@ -198,10 +198,10 @@ class Api(ABC):
 
     @abstractmethod
     def call_of(self, reader: BodyReader) -> Call:
-        """Return the call of a parsed body; raise Problem if it cannot be routed."""
+        """Return the ``Call`` of a parsed body; raise Problem if the request cannot be routed."""
 
     def sign(self, call: Call, routing_key: str) -> None:
-        """Write the client's routing key into the body, if the worker reads it there."""
+        """Write the client's routing key into the body, if the worker reads it from the body."""
 
 
 class GenerateApi(Api):

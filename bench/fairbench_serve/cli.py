@@ -15,10 +15,10 @@ from typer import Option
 from fairbench.cli.options import takes
 from fairbench.config.flag import value_or_default
 from fairbench.errors import UsageError, unknown_name
-from fairbench.live.plugin_config import allow_untested
-from fairbench.live.processes.environment import require_live_extra
 from fairbench.schedulers.base import checked_weights
 from fairbench.tenants import with_tenants
+from fairbench_load.plugin_config import allow_untested
+from fairbench_load.processes.environment import require_live_extra
 from fairbench_serve.flags import SERVE, ServeFlags
 
 # options that apply only to workers that `fairbench serve` starts
@@ -39,7 +39,7 @@ def serve(
             help="Limit each client's share of the workers. A client that is alone at the router "
             "leaves a fifth of the workers free for other clients. The settings "
             "gateway.client_limit, gateway.client_requests and gateway.client_reserve change "
-            "these limits of clients.",
+            "the limits of clients.",
         ),
     ] = True,
     **flags: Unpack[ServeFlags],
@@ -49,8 +49,8 @@ def serve(
     The router prints its URL when it is ready to serve. The client of a request is identified by
     the header x-fairbench-client, by `user` in the body (see --client-from), or by the API key.
     """
-    from fairbench.live.backends.base import LiveOptions
     from fairbench.schedulers.registry import split_pair
+    from fairbench_load.backends.base import LiveOptions
     from fairbench_serve.plan import (
         Routed,
         client_fields,
@@ -63,7 +63,7 @@ def serve(
     )
 
     require_live_extra()
-    from fairbench.live.processes.addresses import LOOPBACK
+    from fairbench_load.processes.addresses import LOOPBACK
     from fairbench_serve.addresses import reserved
     from fairbench_serve.app import serve_router
     from fairbench_serve.config import RouterConfig, promises

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
-from fairbench.live.http_server import Problem, too_many
+from fairbench_load.http_server import Problem, too_many
 from fairbench_serve.answers import Bill
 
 MINUTE_S = 60.0
@@ -37,7 +37,7 @@ class ConcurrencyLimit:
     """A limit of ``most`` concurrent requests in total, and of ``most_each`` per client.
 
     If all slots are taken, a client can take a slot from the client with the most slots per weight.
-    That client loses its youngest request whose answer has not begun.
+    The evicted request is the youngest request whose answer has not begun.
     """
 
     def __init__(self, most: int, most_each: int, weights: Mapping[str, float]) -> None:
@@ -110,7 +110,8 @@ def evicted() -> Problem:
 class Quota(NamedTuple):
     """A client's limits per minute on prompt and output tokens, and on requests.
 
-    Cached prompt tokens count toward the limit on tokens. None means no limit.
+    Cached prompt tokens count toward the limit on tokens. A field with the value None sets no
+    limit.
     """
 
     tokens: int | None = None
@@ -126,7 +127,7 @@ class _Bucket:
     """A token bucket that holds the quota of one minute, and whose level may fall below 0."""
 
     def __init__(self, now_s: float) -> None:
-        # tokens by which the level is below the quota; a change of the quota keeps this number
+        # tokens by which the level is below the quota; this number does not change with the quota
         self._missing = 0.0
         self._counted_s = now_s
 
@@ -143,13 +144,12 @@ class _Bucket:
 class Quotas:
     """The quotas of clients, as token buckets that hold the quota of a minute.
 
-    A request is accepted if the client's quota allows one request and at least one token, both
-    before and after the request's body is read. The prompt and the reserved output are then taken
-    from the bucket. At the end of the request, the true cost replaces them.
+    A request is accepted if the client's quota allows one request and at least one token. The quota
+    is checked before and after the body is read. An accepted request takes its prompt and reserved
+    output from the bucket. When the request ends, its true cost replaces the reservation.
 
-    In any period, a client can exceed its rate by the quota of a minute and by the cost that its
-    running requests have not reserved. Later refills compensate for this excess. ``now_s`` returns
-    the time in seconds.
+    In any period, a client can exceed its rate by one minute's quota and by unreserved costs of its
+    running requests, which later refills compensate. ``now_s`` returns the time in seconds.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -158,7 +158,7 @@ class Quotas:
         self._buckets: dict[str, tuple[_Bucket, _Bucket]] = {}
 
     def replace_limits(self, limits: Mapping[str, Quota]) -> None:
-        """Replace the quotas; each bucket stays as many tokens below its quota as before."""
+        """Replace the quotas; the number of tokens missing from each bucket does not change."""
         self.limits = limits
         self._buckets = {one: both for one, both in self._buckets.items() if one in limits}
 
@@ -182,8 +182,8 @@ class Quotas:
     def lease(self, client: str, tokens: int) -> Iterator[Bill]:
         """Reserve the tokens of a request while the ``with`` block runs.
 
-        At the end of the block, the charges on the bill replace the reservation. Raises Problem
-        (HTTP status 429) if other requests have used up the quota since ``check_quota``.
+        At the end of the block, the actual charges replace the reservation. Raises Problem (HTTP
+        status 429) if other requests have used up the quota since ``check_quota``.
         """
         self._check_tokens(client)
         bill = Bill()
@@ -209,6 +209,6 @@ class Quotas:
 
 
 def _quota_used_up(quota: str, minutes: float) -> Problem:
-    # The client may retry after a minute at most, because running requests may return tokens.
+    # Retry-After is at most a minute, because running requests may return reserved tokens.
     wait_s = max(1, ceil(min(minutes, 1.0) * MINUTE_S))
     return too_many(f"the client has used its quota of {quota} per minute; try again later", wait_s)

@@ -9,11 +9,11 @@ from secrets import token_hex
 from typing import Any
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.live import headers
-from fairbench.live.headers import BODY_CLIENT
-from fairbench.live.http_server import MAX_BODY_BYTES, bad_request
-from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.targets import NO_TARGETS, Due, Targets, laid_over, parse_targets
+from fairbench_load import headers
+from fairbench_load.headers import BODY_CLIENT
+from fairbench_load.http_server import MAX_BODY_BYTES, bad_request
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve.flags import SERVE
 from fairbench_serve.keys_file import WorkerKeys
 from fairbench_serve.served_settings import SERVED_DETECTOR
@@ -48,8 +48,8 @@ class Promises:
         """Return the latency targets that the headers of a request select.
 
         An objective is a named set of targets. An unknown objective is an error if the router has
-        objectives; otherwise it is ignored, because another router may use the header. Raises
-        Problem (HTTP status 400) for an invalid header.
+        objectives. A router without objectives ignores the header, because another router may use
+        it. Raises Problem (HTTP status 400) for an invalid header.
         """
         named = (sent[name] for name in headers.OBJECTIVE_ALIASES if name in sent)
         objective = next(named, None)
@@ -80,7 +80,7 @@ class Promises:
 
 
 def promises(given: Mapping[str, str] | None) -> Promises:
-    """Parse ``--goodput`` flags: ``ttft`` concerns all requests, ``NAME.ttft`` an objective.
+    """Parse ``--goodput`` flags: ``ttft`` is for all requests, ``NAME.ttft`` is for an objective.
 
     Raises UsageError for an unknown latency or an invalid time, such as a multiple of the latency
     on an idle worker, which the router does not know.
@@ -122,8 +122,8 @@ class RouterConfig:
     - ``stall_s``: seconds without progress after which a worker that has requests counts as down.
     - ``local``: the local scheduler that the workers should run; None means any scheduler.
     - ``gateway``, ``saturation``: policy and saturation detector of a queue before the router.
-      Without ``gateway`` there is no queue. By default, the detector ``concurrency`` limits the
-      requests of a worker to the number that the worker reports.
+      Without ``gateway``, no queue is in front of the router. By default, the detector
+      ``concurrency`` limits the requests of a worker to the number that the worker reports.
     - ``limits_clients``: whether the requests of each client at the workers are limited by default.
     - ``promises``: the latency targets of requests.
     - ``hosts``: host names that the router accepts without keys, besides IP addresses,

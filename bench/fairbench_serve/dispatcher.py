@@ -1,7 +1,7 @@
 """The dispatcher, which keeps the state of workers, requests and caches for the router.
 
-The dispatcher uses no sockets and no asyncio tasks; its methods take effect at once. For each
-worker, it simulates an assumed cache: an upper bound on the prompts that are still cached there.
+The dispatcher uses no sockets and no asyncio tasks; its methods take effect at once. The dispatcher
+simulates an assumed cache for each worker, an upper bound on its cached prompts.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from itertools import count
 from fairbench.core import Prompt, Request, Segment, prompt_tokens
 from fairbench.engine.kv_cache import KVCache
 from fairbench.errors import RunFailed
-from fairbench.live.http_server import Problem, unavailable
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.queue import HoldsRequests, arrival_queue
 from fairbench.schedulers.gateway.rerouting import Rerouting
 from fairbench.schedulers.views import WorkerLoad
+from fairbench_load.http_server import Problem, unavailable
 from fairbench_serve.answers import NOTHING, Charge
 from fairbench_serve.config import NO_PROMISE, Promise
 from fairbench_serve.ingress import (
@@ -36,8 +36,8 @@ from fairbench_serve.ingress import (
     pages_of,
 )
 
-# The simulated cache of a worker with KV events is this many times as large as its KV pool, so that
-# no simulated eviction comes before the worker's own.
+# The simulated cache of a worker with KV events is this many times as large as the KV pool. The
+# simulation thus evicts no prefix before the worker does.
 FOLLOWED_SLACK = 2
 
 
@@ -50,7 +50,7 @@ class _LosingCache(KVCache):
         self._lost = 0
 
     def lose(self, prefix: Prompt, tokens: int) -> None:
-        """Remove the last ``tokens`` tokens of a prefix unless a longer prompt contains them."""
+        """Remove the last ``tokens`` tokens of a prefix that are not part of a longer prompt."""
         total = prompt_tokens(prefix)
         start = total - tokens
         # This call of ``match`` splits the prefix tree's node at the token ``start``.
@@ -72,13 +72,13 @@ class _LosingCache(KVCache):
 
 
 class AssumedCache:
-    """A simulated cache with the size of a worker's KV memory, filled with its finished prompts.
+    """A simulated cache of the size of a worker's KV memory, with the worker's finished prompts.
 
-    A worker's KV events report evictions sooner and more exactly. The assumed cache limits the
-    router's memory if the worker sends no KV events, if token ids are approximate, or if the worker
-    never cached a prompt. ``on_evict(prefix, tokens)`` is called for tokens that the worker can no
-    longer have in its cache. Queued prompts take no space, because they may be larger than the KV
-    memory and would evict tokens that the worker still has.
+    A worker's KV events report evictions sooner and more exactly than an assumed cache. The assumed
+    cache limits the router's memory if the worker sends no KV events, if token ids are approximate,
+    or if the worker never cached a prompt. ``on_evict(prefix, tokens)`` is called for tokens that
+    the worker can no longer have in its cache. Queued prompts are not added, because they would
+    evict tokens that the worker still has.
     """
 
     def __init__(self, pool_tokens: int, on_evict: Callable[[Prompt, int], None]) -> None:
@@ -86,7 +86,7 @@ class AssumedCache:
         self._on_evict = on_evict
 
     def touch_prompt(self, prompt: Prompt) -> None:
-        """Record that a prompt was sent to the worker, which uses its cached prefix."""
+        """Mark a prompt's cached prefix as used, because the prompt was sent to the worker."""
         node, _ = self._cache.match(prompt, prompt_tokens(prompt))
         self._cache.touch(node)
 
@@ -133,7 +133,7 @@ class AssumedCaches(dict[int, AssumedCache]):
         self[worker] = AssumedCache(slack * self._pool_tokens, partial(self._on_evict, worker))
 
     def follow(self, worker: int, follows: bool) -> None:
-        """Set whether the router reads a worker's KV events, and empty its assumed cache."""
+        """Set whether the router reads a worker's KV events; empty the worker's assumed cache."""
         if worker in self:
             self[worker].clear()
             (self._followed.add if follows else self._followed.discard)(worker)
@@ -177,7 +177,7 @@ class Dispatcher:
             self._caches.renew(worker)
 
     def hold(self, queue: HoldsRequests, alarm: Alarm | None = None) -> None:
-        """Let requests wait in ``queue`` before they are routed, from the first request on."""
+        """Queue requests in ``queue`` before routing; call this method before the first request."""
         self.ingress = RouterIngress(queue, self._send, self.now_s, lambda: bool(self.up), alarm)
 
     @property
@@ -246,7 +246,7 @@ class Dispatcher:
             self.release()
 
     def release(self) -> None:
-        """Send the queued requests that may be sent after a change of the state."""
+        """Send the queued requests that may be sent now, for example after a request has ended."""
         if self.ingress is not None:
             self.ingress.release()
 
@@ -294,15 +294,14 @@ class Dispatcher:
                 self.router.on_first_token(request, flight.routed, flight.first_token_s)
             self.router.on_finish(request, flight.routed, output, self.now_s())
         if self.router.wants_evictions and output_tokens:
-            # No later prompt matches ``output``, which stands for the whole output without pages,
-            # and no cache reports its eviction. The router is therefore told at once that the
-            # output is evicted.
+            # ``output`` is a placeholder that no later prompt matches and no cache reports as
+            # evicted, so its eviction is reported to the router at once.
             self.evicted(flight.routed, (*request.prompt, output), output_tokens)
         self._remove_if_empty(flight.worker)
         self.release()
 
     def leave(self, worker: int, reason: AttemptFailure = AttemptFailure.HUNG) -> None:
-        """Mark a worker as down for this reason; its present requests are lost."""
+        """Mark a worker as down for the given reason; its unfinished requests are lost."""
         if worker not in self.flights:
             return
         if worker in self.up:
@@ -318,11 +317,11 @@ class Dispatcher:
             self.release()
 
     def eject(self, worker: int) -> None:
-        """Send no more requests to a worker; its present requests continue."""
+        """Stop sending requests to a worker; its unfinished requests continue."""
         if worker not in self.up:
             return
         self.up.remove(worker)
-        # A policy with a fixed set of workers may still choose this worker; ``_send`` replaces it.
+        # A policy with fixed workers may still choose this worker; ``_send`` uses another worker.
         with suppress(RunFailed):
             self.router.on_worker_leave(worker, self.now_s())
         self._caches.renew(worker)
@@ -367,7 +366,7 @@ class Dispatcher:
         self._remove_if_empty(worker)
 
     def is_draining(self, worker: int) -> bool:
-        """Return whether a worker finishes its present requests before its removal."""
+        """Return whether a worker is finishing its last requests before its removal."""
         return worker in self._leaving
 
     def _remove_if_empty(self, worker: int) -> None:

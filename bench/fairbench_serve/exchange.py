@@ -1,4 +1,4 @@
-"""Exchanges: each sends a request to a worker and passes the worker's answer to the client."""
+"""The exchange of one request with one worker, whose answer is passed on to the client."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from aiohttp import (
     web,
 )
 
-from fairbench.live import headers
-from fairbench.live.http_server import MAX_BODY_BYTES, Problem, error_body
-from fairbench.live.openai import Fault, whole_fault
+from fairbench_load import headers
+from fairbench_load.http_server import MAX_BODY_BYTES, Problem, error_body
+from fairbench_load.openai import Fault, whole_fault
 from fairbench_serve.answers import StreamReader, Usage, is_object, problem_of, usage_of
 from fairbench_serve.calls import Call
 from fairbench_serve.ingress import AttemptFailure, RequestInFlight
@@ -30,8 +30,8 @@ EVENTS, JSON = "text/event-stream", "application/json"
 # maximum number of seconds of a Retry-After header that the router passes on to a client
 LONGEST_RETRY_S = 3_600
 SERVED, REFUSED = range(200, 300), range(400, 600)
-# END_S limits the seconds for which a connection to a worker stays open after the last event.
-# USAGE_S limits the seconds after a finish reason, because the usage event may follow.
+# After a stream's last event, the router waits at most END_S seconds for its end. After a finish
+# reason, the router waits at most USAGE_S seconds for the usage event.
 END_S, USAGE_S = 0.5, 5.0
 # seconds after which a client that reads nothing counts as disconnected
 STALLED_S = 60.0
@@ -56,16 +56,16 @@ class WorkerFailed(Exception):
 
 
 class ClientLeft(ConnectionError):
-    """The failure of the connection to the client."""
+    """An exception for a client that has disconnected or has stopped reading."""
 
 
 @dataclass(eq=False)
 class Exchange:
-    """The exchange of a request with a single worker on behalf of a client.
+    """A client's request that is sent to one worker, and the answer that the client receives.
 
     After ``run``, ``usage`` holds the token counts, and ``failure`` is None for a complete answer.
-    ``on_begun`` is called when the client receives the first bytes, and ``on_heard`` each time
-    output of the worker arrives.
+    ``on_begun`` is called when the client receives the first bytes, and ``on_heard`` is called each
+    time output of the worker arrives.
     """
 
     request: web.Request
@@ -90,9 +90,9 @@ class Exchange:
     ) -> web.StreamResponse:
         """Send the call with the headers ``sent``, and return the answer that the client got.
 
-        If this task is cancelled or the client stops reading, closing the connection to the worker
-        makes the worker abort the request. Raises WorkerFailed if the worker fails before its
-        answer begins, and ClientLeft if the client disconnects.
+        If this task is cancelled or the client stops reading, the router closes the connection to
+        the worker, and the worker aborts the request. Raises WorkerFailed if the worker fails
+        before its answer begins, and ClientLeft if the client disconnects.
         """
         lost: AttemptFailure | None = None  # the reason if the worker becomes unavailable
         try:
@@ -154,8 +154,8 @@ class Exchange:
     async def _chunks(self, answer: ClientResponse) -> AsyncIterator[bytes]:
         """Yield the pieces of a stream as they arrive.
 
-        After a finish reason, the answer is complete. A connection error or a timeout then ends the
-        stream, but does not count as a failure of the worker.
+        An answer is complete after its finish reason. A connection error or timeout after the
+        finish reason ends the stream, but does not count as a failure of the worker.
         """
         while True:
             try:
@@ -195,7 +195,7 @@ class Exchange:
         """Return the response for an answer that is not streamed.
 
         Raises WorkerFailed for an error status or a missing answer. A retry at another worker shows
-        whether the worker or the request is the cause.
+        whether the worker or the request causes the error.
         """
         if status in REFUSED and not is_object(body):
             body = error_body(status, f"the worker answered with status {status} without JSON")

@@ -5,8 +5,8 @@ worker. If a field is refused because it would be unfair to other clients, the e
 so.
 
 Engines compile and evaluate constraints in their scheduler process for the whole batch, so a
-pattern that backtracks for minutes stops all clients. Constraints of unbounded cost are therefore
-refused unless the operator allows them; other constraints are limited in size.
+pattern that backtracks for minutes stops all clients. Constraints of unbounded cost are refused
+unless the operator allows them. All other constraints are limited in size.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from fairbench.live.http_server import Problem, bad_request
-from fairbench.live.openai import Message
+from fairbench_load.http_server import Problem, bad_request
+from fairbench_load.openai import Message
 
 Raw: TypeAlias = msgspec.Raw
 Fields: TypeAlias = dict[str, Raw]
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-# Engines store integers such as top_k and seeds in tensors of fixed width. A larger integer would
-# crash the whole engine.
+# Engines store integers such as top_k and seeds in tensors of fixed width. An integer that does not
+# fit would crash the whole engine.
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 # Engines divide logits by the repetition penalty. A penalty such as 1e-40 would give infinite
@@ -33,7 +33,7 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Scale = Annotated[float, msgspec.Meta(ge=0.01, le=100)]
 # A temperature of 1e39 would be infinite in a float32 tensor; near 0, engines decode greedily.
 Temperature = Annotated[float, msgspec.Meta(ge=0, le=100)]
-# In half precision, a smaller top_p would become 0, which engines reject.
+# In half precision, a top_p far below 1e-6 would become 0, which engines reject.
 TopP = Annotated[float, msgspec.Meta(ge=1e-6, le=1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 # range of a penalty in OpenAI's API, SGLang and vLLM
@@ -49,11 +49,11 @@ FewLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]
 DROPPED = frozenset(
     {"rid", "routing_key", "user", "log_metrics", "no_logs", "metadata", "store", "service_tier"}
     | {"safety_identifier", "prompt_cache_key"}
-    # ``stream_interval`` would change the number of tokens in each event of a stream.
+    # ``stream_interval`` is dropped, because it would change the number of tokens per event.
     | {"stream_interval"}
 )
-# Engines need the values of these fields as integers. Clients may write such an integer as a float
-# such as 64.0, which OpenAI's API accepts.
+# Engines need the values of these fields as integers. Clients may write an integer as a float such
+# as 64.0, which OpenAI's API accepts.
 INTEGERS = frozenset(
     {"max_tokens", "max_completion_tokens", "min_tokens", "max_new_tokens", "min_new_tokens"}
     | {"max_output_tokens", "max_tool_calls", "priority"}
@@ -259,8 +259,8 @@ DETOKENIZE = _field_names(Detokenize) | {"model", "skip_special_tokens"}
 def read_fields(raw: bytes) -> tuple[bytes, Fields]:
     """Return a JSON object as bytes and as a map from field names to raw values.
 
-    Fields in ``INTEGERS`` become integers if they are floats such as 2.0. If a name occurs twice,
-    the last value counts. Raises an error of msgspec if the text is no JSON object.
+    Fields in ``INTEGERS`` become integers if they are floats such as 2.0. If a field name occurs
+    twice, the last value counts. Raises an error of msgspec if the text is not a JSON object.
     """
     found = _fields.decode(raw)
     integers = {
@@ -346,8 +346,8 @@ PROMPTS = frozenset({"prompt", "suffix", "system", "instructions"})
 CHECKED = frozenset({"logit_bias", "stop", "stop_regex", "stop_token_ids", "stop_sequences"})
 CHECKED |= {"chat_template_kwargs"}
 TURNS = frozenset({"messages", "input"})
-# fields of a message or item that need no check, because they contain no schemas; the field "tools"
-# needs a check, because some templates and engines read schemas there
+# fields of a message or item that need no check, because they contain no schemas. The field "tools"
+# is not listed, because some templates and engines read schemas in it.
 TEXTS = frozenset(
     {"role", "content", "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
     | {"name", "refusal", "arguments", "output", "input", "summary", "encrypted_content"}
@@ -359,7 +359,7 @@ LONGEST_STOP = 256
 MOST_STOP_IDS = 128  # maximum number of stop token ids, as in vLLM
 MOST_BIASES = 1024  # maximum number of entries of ``logit_bias``, as in vLLM
 
-# maximum number of JSON values in all schemas of a request; TEXT_VALUE characters count as a value
+# maximum number of JSON values in a request's schemas; TEXT_VALUE characters count as one value
 MOST_VALUES = 5_000
 TEXT_VALUE = 16
 MOST_DEPTH = 32  # maximum number of nested levels of a schema
@@ -370,7 +370,7 @@ ANY_OBJECT = "$$ANY$$"  # SGLang's schema for any object
 FORMAT, FORMATS = "response_format", ("text", "json_object", "json_schema")
 # fields that may contain JSON as a string
 SCHEMA_TEXTS = frozenset({"json_schema", "structural_tag"})
-# number of levels by which each field nests its schema; tools nest it most, in "parameters"
+# number of JSON levels around the schema in each field; MOST_WRAPPINGS holds for all other fields
 WRAPPINGS = {"json_schema": 1, FORMAT: 3}
 MOST_WRAPPINGS = 4
 
@@ -475,7 +475,7 @@ class _Budget:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A position in a JSON value: its depth, the objects around it, and the most repetitions.
+    """A position in a JSON value: its depth, the objects around it, and how often it may occur.
 
     ``within`` holds the references that were followed to this position, each with the id of its
     object.
@@ -489,9 +489,9 @@ class _Place:
 
 @dataclass(eq=False)
 class _Walk:
-    """A single pass over a value that contains JSON schemas, following references.
+    """A walk over a value that contains JSON schemas, which also follows references.
 
-    The pass checks every part of the value as if it were a schema, because engines may move schemas
+    The walk checks every part of the value as if it were a schema, because engines may move schemas
     between levels and accept different spellings of keys.
     """
 
@@ -543,7 +543,7 @@ class _Walk:
     def _follow(self, name: str, target: Any, place: _Place) -> None:
         """Check all possible targets of a reference, because the schema's root is unknown."""
         if target == "#":
-            return  # grammars support this reference to the whole schema
+            return  # grammars support "#", a reference to the whole schema
         path = str(target).split("/")
         if len(path) != 3 or path[0] != "#" or path[1] not in _DEFINITIONS:
             raise bad_request(
@@ -603,7 +603,7 @@ def _decoded(raw: bytes, where: str) -> Any:
 
 
 def encoded(value: Any) -> msgspec.Raw:
-    """Return a JSON value in the form of a raw field."""
+    """Return a value as encoded JSON."""
     return msgspec.Raw(msgspec.json.encode(value))
 
 

@@ -12,7 +12,6 @@ from aiohttp import ClientSession
 
 from fairbench.config.cluster import admission_profile
 from fairbench.hardware.timing import ProfileCosts
-from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.build import build_gateway, with_admission
 from fairbench.schedulers.gateway.queue import HoldsRequests
@@ -21,6 +20,7 @@ from fairbench.schedulers.gateway.saturation import AlwaysRoom, Concurrency, Uti
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.views import FleetView
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve.background import Work
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.dispatcher import Dispatcher
@@ -55,9 +55,9 @@ async def default_limits(
 ) -> dict[str, Any]:
     """Return default limits for each client, computed from the sizes that workers report.
 
-    A single active client may use all request slots and KV memory of the workers except a reserve;
-    several active clients share this part. The result is empty if ``settings`` already limit
-    clients or no worker reports its size.
+    Active clients share the request slots and KV memory of the workers, except for a reserve. A
+    single active client may use everything except the reserve. The result is empty if ``settings``
+    already limit clients or no worker reports its size.
     """
     if any(name in settings for name in (*CLIENT_LIMITS, CLIENT_RESERVE)):
         return {}
@@ -138,7 +138,7 @@ async def hold_requests(
 
 
 def _as_workers_say(most: int | None, info: WorkerInfo, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return gateway settings that keep the engines full with almost empty engine queues.
+    """Return gateway settings that keep the engines full and their own queues almost empty.
 
     Settings in ``given`` override the sizes that workers report.
     """

@@ -15,9 +15,9 @@ from http import HTTPStatus
 
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
-from fairbench.live import headers
-from fairbench.live.openai import whole_fault
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_load import headers
+from fairbench_load.openai import whole_fault
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve.breaker import Breakers
 from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.exchange import CONNECTION_ERRORS
@@ -49,7 +49,7 @@ class Health:
 
     ``on_return(worker)`` is called before a worker becomes available again. A stalled worker must
     first produce a token for the router's test request. A worker whose process reports a failure
-    needs no test, because a new process will answer the next successful check.
+    needs no test request, because only a new process can pass the next health check.
     """
 
     workers: Sequence[WorkerAddress]
@@ -92,7 +92,7 @@ class Health:
     def stalled(self, worker: int) -> None:
         """Make a worker that produces no tokens unavailable, and end its requests.
 
-        No request is retried at another worker, because any request may have caused the stall.
+        The ended requests are not retried, because any of them may have caused the stall.
         """
         self._stalled.add(worker)
         self.breakers.reset(worker)
@@ -129,7 +129,7 @@ class Health:
         return bool(healthy)
 
     async def is_this_router(self, address: WorkerAddress, patience_s: float) -> bool:
-        """Return whether an address under any host name belongs to this router itself."""
+        """Return whether an address belongs to this router itself, whatever its host name is."""
         try:
             async with (
                 asyncio.timeout(patience_s),
@@ -186,9 +186,9 @@ class WorkerWatch:
 
     Progress is an event with new output, a complete answer, or a change of the token metrics on the
     worker's page ``/metrics``. A worker counts as stalled after ``stall_s`` seconds without
-    progress. Time without requests, or with only slowly reading clients, does not count. Cancelled
-    requests are no progress. The limit is longer for a worker that neither reports token metrics
-    nor streams an answer, because its tokens are not visible.
+    progress. Time in which a worker has no requests, or only requests of slowly reading clients, is
+    not counted. A cancelled request is not progress. A worker that neither reports token metrics
+    nor streams an answer gets more time, because its tokens are not visible.
     """
 
     workers: Sequence[WorkerAddress]
@@ -249,7 +249,7 @@ class WorkerWatch:
         except ValueError:
             return
         before = self._told.pop(worker, None)
-        if told:  # before the first token, the page may lack token counts
+        if told:  # before the first token, /metrics may lack token counts
             self._told[worker] = [str(value) for name, value in told if name in MOVING]
             if before is not None and before != self._told[worker]:
                 self.heard(worker)

@@ -1,8 +1,8 @@
 """Identification of a request's client, and protection against pages of other web sites.
 
 A web page can make its own host name resolve to an address of this machine or network (DNS
-rebinding). A browser then treats this server as part of the page's site, but sends the page's host
-name in each request.
+rebinding). DNS rebinding makes a browser take this server for the page's site, but the browser
+sends the page's host name.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from fairbench.live import headers
-from fairbench.live.http_server import Problem, bad_request
-from fairbench.live.processes.addresses import LOOPBACK
+from fairbench_load import headers
+from fairbench_load.http_server import Problem, bad_request
+from fairbench_load.processes.addresses import LOOPBACK
 
 # maximum number of characters of a client's name
 MAX_LENGTH = 128
@@ -31,7 +31,7 @@ NO_SESSION, SESSION_BYTES = -1, 7
 # names of the router's own machine, which clients also use through a tunnel
 LOOPBACK_HOSTS = (LOOPBACK, "localhost", "::1")
 ANY_HOST = "*"
-# headers that a request may contain only once, because proxies disagree on which of two counts
+# headers that a request may contain only once, because proxies disagree on which value counts
 SINGLE = (
     *(
         "Authorization",
@@ -123,7 +123,7 @@ def is_name(client: str) -> bool:
 
 
 def _hashed_name(said: str) -> str:
-    """Return the client name in a body field, or its hash if it is too long or not ASCII.
+    """Return the client name in a body field, or the hash of a name that is too long or not ASCII.
 
     The hash of a name is the same in all routers. Raises Problem for more than ``MAX_BODY_LENGTH``
     characters.

@@ -14,10 +14,10 @@ from math import ceil
 from typing import NamedTuple, Protocol, TypeAlias
 
 from fairbench.core import Prompt, Request
-from fairbench.live.http_server import Problem, too_many, unavailable
 from fairbench.schedulers.gateway.queue import HoldsRequests, QueueHost
 from fairbench.schedulers.token_pages import segments_of
 from fairbench.schedulers.views import Read
+from fairbench_load.http_server import Problem, too_many, unavailable
 from fairbench_serve.answers import Charge
 
 
@@ -62,7 +62,7 @@ class RequestInFlight:
 
     - ``worker`` is the worker to which the request was sent; ``routed`` is the worker that the
       routing policy had chosen.
-    - ``first_token_s`` is the time in seconds at which the answer began to stream, and
+    - ``first_token_s`` is the time in seconds at which the answer began to stream.
       ``output_tokens`` is the number of tokens that have streamed so far.
     - ``on_lost`` is called once, with the reason, if the worker becomes unavailable before the
       request has ended.
@@ -92,11 +92,11 @@ OnSent: TypeAlias = Callable[[RequestInFlight | Problem], None]
 def pages_of(ids: array[int], page_tokens: int) -> Prompt:
     """Return a prompt for routing policies, without its incomplete last page.
 
-    KV events report whole pages only, and only an identical prompt could share an incomplete page.
+    KV events do not report incomplete pages, and only an identical prompt could reuse one.
     """
     whole = ids[: len(ids) - len(ids) % page_tokens]
     whole.append(0)
-    # The last segment contains the appended token, so the result omits this segment.
+    # Omit the last segment, because it contains the token that was appended above.
     return segments_of(whole)[:-1]
 
 
@@ -121,8 +121,8 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
     - ``send`` is called to send a request from the queue to a worker.
     - ``is_open`` returns whether any worker is available.
     - ``alarm`` starts timers for the queue; None means no timers.
-    - ``blocked`` returns the reason why no queued request can be sent at present, or None. With a
-      reason, all queued requests are refused.
+    - ``blocked`` returns the reason why no queued request can be sent at present, or None. If
+      ``blocked`` returns a reason, all queued requests are refused.
     """
 
     def __init__(

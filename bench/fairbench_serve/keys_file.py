@@ -12,9 +12,9 @@ from typing import Any
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.formats import read_toml
 from fairbench.files.reader import is_key, read_key
-from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.schedulers.base import checked_weights
 from fairbench.tenants import tenants_of, with_tenants
+from fairbench_load.processes.addresses import WorkerAddress, parse_worker
 from fairbench_serve.client_limits import REQUESTS, TOKENS, Quota, Quotas
 from fairbench_serve.identity import Keyring, is_name
 
@@ -105,7 +105,7 @@ class KeysFile:
 def read_keys(path: Path) -> KeysFile:
     """Read a TOML file of lines ``"KEY" = "CLIENT"`` and optional tables ``[clients.CLIENT]``.
 
-    Raises DataError; its message omits keys and all text that may be a key by mistake.
+    Raises DataError, whose message omits keys and all text that may be a key by mistake.
     """
     data = read_toml(path, str(path), secret=True)
     tables = data.pop(CLIENTS) if isinstance(data.get(CLIENTS), dict) else {}
@@ -189,10 +189,10 @@ class Access:
     """The API keys, weights and quotas that are in force at present.
 
     A changed key file is read as soon as two checks in a row find it unchanged, so that a
-    half-written file is never used. An invalid file has no effect. Weights in the configuration
-    override weights in the file.
+    half-written file is never used. A changed file that is invalid is ignored. Weights in the
+    configuration override weights in the file.
 
-    ``weights`` always remains the same dict. ``keys`` is None if requests name their clients
+    ``weights`` is a dict that is updated in place. ``keys`` is None if requests name their clients
     without API keys. ``on_weights`` is called each time ``weights`` may have changed. Raises
     DataError if the file is invalid when the router starts.
     """

@@ -1,6 +1,7 @@
 """KV events: a reader that follows a worker's cache and reconstructs evicted prompts.
 
-The reader requests missed events again. If this fails, it clears its index of cached blocks.
+The reader requests missed events again. If missed events are unavailable, the reader clears its
+index of cached blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import zmq
 import zmq.asyncio
 
 from fairbench.core import Prompt
-from fairbench.live.kv_event_wire import (
+from fairbench.schedulers.token_pages import segments_of
+from fairbench_load.kv_event_wire import (
     AllBlocksCleared,
     BlockHash,
     BlockRemoved,
@@ -29,16 +31,15 @@ from fairbench.live.kv_event_wire import (
     decode,
     replay_request,
 )
-from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.schedulers.token_pages import segments_of
+from fairbench_load.processes.addresses import WorkerAddress
 
 # storage media whose blocks count as cached; blocks in host memory or on disk do not count
 MEDIA = (None, "GPU")
 Key = tuple[int | None, BlockHash]  # a block's group of layers, and its hash
 
 
-# maximum number of tokens of a run; while any block of a run is cached, the whole run stays in
-# memory, including evicted blocks
+# maximum number of tokens in a run of blocks. The router keeps the token ids of a whole run in
+# memory while any of its blocks is cached.
 RUN_TOKENS = 256
 
 
@@ -46,7 +47,7 @@ RUN_TOKENS = 256
 class _Run:
     """A run of consecutive cache blocks that follows the first ``start`` tokens of ``parent``.
 
-    ``ids`` holds the token ids of the run's own blocks. Each entry of ``hashes`` is the hash of a
+    ``ids`` holds the token ids of the blocks in this run. Each entry of ``hashes`` is the hash of a
     block of ``block_size`` tokens.
     """
 
@@ -57,7 +58,7 @@ class _Run:
     hashes: list[BlockHash] = field(default_factory=list)
 
     def end_of(self, index: int) -> int:
-        """Return the number of prompt tokens up to the end of block ``index`` (-1: ``start``)."""
+        """Return the number of tokens up to the end of block ``index``, or ``start`` for -1."""
         return self.start + min((index + 1) * self.block_size, len(self.ids))
 
     def may_grow(self, parent: BlockHash | None, block_size: int) -> bool:
@@ -77,10 +78,10 @@ class _Run:
 
 
 class BlockIndex:
-    """The cache of a worker according to its KV events: runs of blocks by block hash.
+    """The cached blocks of a worker according to its KV events, indexed by block hash.
 
     ``on_evict(prefix, tokens)`` is called when the worker evicts the last ``tokens`` tokens of a
-    prefix, and ``on_clear()`` when the worker's cache becomes empty or unknown.
+    prefix, and ``on_clear()`` is called when the worker's cache becomes empty or unknown.
     """
 
     def __init__(
@@ -94,8 +95,7 @@ class BlockIndex:
         return len(self._runs)
 
     def apply(self, events: Sequence[Event]) -> None:
-        # Removed blocks of successive events are collected, because SGLang sends an event per
-        # block.
+        # Collect removed blocks of successive events, because SGLang sends an event per block.
         removed: list[Key] = []
         for event in events:
             if isinstance(event, AllBlocksCleared):
@@ -123,8 +123,7 @@ class BlockIndex:
         if parent is not None:
             run = self._runs.get((group, parent))
             if run is None:
-                # The prompt is unknown, because the worker stored the parent block before the
-                # subscription.
+                # The parent block was stored before the subscription, so the prompt is unknown.
                 return
             start = run.end_of(run.hashes.index(parent))
         for index, name in enumerate(event.block_hashes):
@@ -137,7 +136,7 @@ class BlockIndex:
             parent, start = name, start + len(ids)
 
     def _remove(self, keys: list[Key]) -> None:
-        """Remove blocks from the index and from ``keys``; report each chain of runs once."""
+        """Remove the blocks ``keys`` from the index; report each evicted chain of blocks once."""
         removed: dict[_Run, set[BlockHash]] = {}
         for key in keys:
             if (run := self._runs.pop(key, None)) is not None:
@@ -168,7 +167,7 @@ class BlockIndex:
 
 # seconds without a replayed message after which a replay has failed
 SILENCE_S = 5.0
-# number of replayed messages, which take a few milliseconds, after which other tasks may run
+# number of replayed messages (a few milliseconds of work) after which other tasks may run
 AT_A_TIME = 16
 
 
@@ -215,17 +214,17 @@ class Subscriber:
     """A reader that applies a worker's KV events to its ``BlockIndex``, in order and without gaps.
 
     A worker numbers its messages, and the reader requests missing messages from the worker's replay
-    socket. The index is cleared if the worker no longer stores the missing messages. The index is
-    also cleared if the numbers start again, because the worker has then restarted. ``gaps`` counts
-    gaps in the numbers, and ``losses`` counts how often a gap or an error cleared the index.
+    socket. The index is cleared if the worker no longer stores the missing messages, or if the
+    message numbers start again after a restart. ``gaps`` counts gaps in the message numbers, and
+    ``losses`` counts how often a gap or an error cleared the index.
 
-    A message that cannot be decoded also clears the index and increases ``unreadable``. After
+    A message that cannot be decoded clears the index and increases ``unreadable``. After
     ``MAX_UNREADABLE`` consecutive unreadable messages, the worker's events are ignored until the
     worker restarts. ``on_follow`` is called when the reader starts or stops ignoring events.
 
-    The reader cannot notice a lost last message, or messages from before the subscription, by a
-    gap. The reader therefore asks the replay socket at the start and after ``quiet_s`` seconds of
-    silence.
+    The loss of the last message, or of messages before the subscription, causes no gap. The reader
+    therefore requests missing messages at the start and after ``quiet_s`` seconds without a
+    message.
     """
 
     def __init__(
@@ -355,7 +354,7 @@ class Subscriber:
     async def _catch_up(self, context: zmq.asyncio.Context, replay: str) -> None:
         """Request the messages that have not arrived yet, and also the last applied message.
 
-        If the worker no longer has the last applied message, it must have restarted.
+        A worker that no longer has the last applied message must have restarted.
         """
         known, known_s, is_first = self._next - 1, self._last_s, True
 

@@ -12,7 +12,8 @@ from prometheus_client import Counter as CounterMetric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from fairbench.live.client_metrics import (
+from fairbench.schedulers.gateway.queue import Gateway
+from fairbench_load.client_metrics import (
     BALANCE,
     BOUNDS_S,
     MAX_CLIENTS,
@@ -25,8 +26,7 @@ from fairbench.live.client_metrics import (
     RecentShares,
     service_of,
 )
-from fairbench.live.headers import OTHERS
-from fairbench.schedulers.gateway.queue import Gateway
+from fairbench_load.headers import OTHERS
 from fairbench_serve.answers import Charge
 from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.ingress import OUTCOMES, RouterIngress
@@ -42,8 +42,8 @@ REQUESTS = (
 class TotalsByClient(Collector):
     """Sums of tokens and events by client.
 
-    Each recent client has its own sums, and all other clients share an entry. Fewer clients have
-    their own histograms, because a histogram has many values.
+    Each recent client has its own sums, and all other clients share an entry. Only some recent
+    clients have their own histograms, because a histogram has many values.
     """
 
     def __init__(self) -> None:

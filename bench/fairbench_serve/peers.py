@@ -1,8 +1,8 @@
 """Peers (other routers in front of the same workers), and the exchange of clients' totals.
 
 Simulations use the same classes in ``schedulers/peers.py``. A message contains only totals that
-have changed since the version that the peer last confirmed. The message after a lost message
-repeats its changes, so no message is stored, and an unreachable peer takes no memory.
+have changed since the version that the peer last confirmed. If a message is lost, the next message
+repeats its changes. No message is stored, so an unreachable peer takes no memory.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import msgspec
 from aiohttp import ClientSession, web
 
 from fairbench.errors import UsageError
-from fairbench.live.http_server import Problem, bad_request
 from fairbench.schedulers.gateway.queue import Gateway
 from fairbench.schedulers.gateway.registry import policy_class
 from fairbench.schedulers.params import own_settings
 from fairbench.schedulers.peers import NOTHING, Exchanges, Totals, shares_counters
 from fairbench.schedulers.registry import params_owner
+from fairbench_load.http_server import Problem, bad_request
 from fairbench_serve.background import Work
 from fairbench_serve.bodies import check_plain
 from fairbench_serve.config import RouterConfig
@@ -44,11 +44,11 @@ MOST_CLIENTS = 200_000  # maximum number of entries for clients in a message
 LONGEST_ORIGIN = 64  # maximum number of characters of a router's id
 
 Versions = dict[str, dict[str, int]]
-"""Versions of known totals, by router and by the part of the router that counts the totals."""
+"""Version numbers of known totals, by router and by part (``router`` or ``gateway``)."""
 PATH = "/peers/totals"
 # seconds within which another router must answer
 PATIENCE_S = 2.0
-# seconds after a change of peers for which the totals of stopped routers are also sent
+# totals of stopped routers are sent for this many seconds after a router starts or stops
 RELAYED_S = 30.0
 # the parts of `fairbench serve` that may share totals with other routers
 ROUTER, GATEWAY = "router", "gateway"
@@ -60,9 +60,9 @@ class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
 
     - ``origin`` identifies the process; each start of a router gives a new identifier.
     - ``fleet`` is a hash of the settings that all peers must share.
-    - ``parts`` holds the totals of the router process.
-    - ``gone`` holds the last totals of stopped routers. Without these totals, a restarted router
-      would treat the clients of a stopped router as clients without service.
+    - ``parts`` holds the totals that the process counted itself, by part.
+    - ``gone`` holds the last totals of stopped routers. Without ``gone``, a restarted router would
+      treat the clients of a stopped router as clients without service.
     """
 
     origin: str
@@ -133,7 +133,7 @@ class Peering:
     key: str = field(repr=False)
     dispatcher: Dispatcher
     forget_s: float
-    # workers of the router's totals, and priorities of the gateway's totals
+    # allowed keys of totals: worker numbers (router) or numbers of priority bands (gateway)
     places: Mapping[str, Collection[int]]
     origin: str = field(default_factory=lambda: token_hex(8))
     # times in seconds of the first and last message from each router, on the dispatcher's clock
@@ -142,8 +142,8 @@ class Peering:
     def message(self, known: PeerKnowledge | None = None) -> bytes:
         """Return the message for a peer: the totals that it lacks, and the waiting clients.
 
-        If no worker is available here, the message omits waiting clients, because they would delay
-        clients of other routers.
+        While this router has no available worker, the message omits its waiting clients, because
+        they would delay clients of other routers.
         """
         known = known or PeerKnowledge()
         versions = known.versions.get(self.origin, {})

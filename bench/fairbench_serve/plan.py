@@ -17,13 +17,13 @@ from fairbench.errors import UsageError, unknown_name, writing
 from fairbench.execute.tasks import interruptible
 from fairbench.files.formats import toml_value
 from fairbench.files.reader import read_key
-from fairbench.live.backends.base import LiveOptions
-from fairbench.live.backends.workers import check_live, running_workers
-from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
-from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.schedulers.base import checked_weights
 from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.registry import params_owner, router_class, split_pair
+from fairbench_load.backends.base import LiveOptions
+from fairbench_load.backends.workers import check_live, running_workers
+from fairbench_load.headers import BODY_CLIENT, BODY_CLIENTS
+from fairbench_load.processes.addresses import WorkerAddress, parse_worker
 from fairbench_serve.addresses import same_worker
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fairbench_serve.config import RouterConfig
     from fairbench_serve.keys_file import (
         KeysFile,
-        WorkerKeys,  # imported for types only, because ``fairbench.live`` needs the extra ``live``
+        WorkerKeys,  # imported for types only, because ``fairbench_load`` needs the extra ``live``
     )
 
 
@@ -41,7 +41,7 @@ AUTO = "auto"  # --max-inflight-per-worker: the limit that the worker reports
 class GatewayChoice(NamedTuple):
     """The gateway that the flags describe; ``policy`` is None without a gateway.
 
-    ``settings`` holds all settings, and ``parts`` the names of the parts that may have settings.
+    ``settings`` holds all settings, and ``parts`` names the components that may have settings.
     """
 
     policy: str | None
@@ -166,7 +166,7 @@ def plan_text(
 
 
 class PeersAsked(NamedTuple):
-    """The peers' URLs, their common key, and the names of parts that may have settings."""
+    """The peers' URLs, their common key, and the names of components that may have settings."""
 
     urls: tuple[str, ...]
     key: str | None
@@ -185,10 +185,10 @@ def peers_by(
     Raises UsageError or DataError if the flags cannot be combined. Peers cannot be combined with an
     admin port, because each router would number an added worker differently.
     """
-    from fairbench.live.processes.addresses import parse_worker
     from fairbench.schedulers.gateway.registry import admission_params
     from fairbench.schedulers.peers import ROUTERS
     from fairbench.schedulers.registry import router_class
+    from fairbench_load.processes.addresses import parse_worker
     from fairbench_serve.peers import check_peers
     from fairbench_serve.served_settings import served_routers
 
@@ -248,9 +248,9 @@ def named_workers(
 ) -> Routed:
     """Return running workers with their API ``keys``.
 
-    ``parts`` names the routers, schedulers and policies that may have settings. Raises UsageError
-    for an invalid name or address, a repeated worker, a key of an unknown worker, or a setting of a
-    part that is not used.
+    ``settings`` may contain parameters of the router and of the components in ``parts``. Raises
+    UsageError for an invalid name or address, a repeated worker, a key of an unknown worker, or a
+    setting of a part that is not used.
     """
     name = router or split_pair(scheduler)[0]
     _check_settings(settings, *dict.fromkeys((params_owner(name), *parts)))
@@ -326,7 +326,7 @@ def started_workers(
             interrupted=interrupted,
         ) as workers,
     ):
-        # ``interrupted`` covers only the start of the workers.
+        # A signal during the start of the workers ends the command here.
         if interrupted():
             raise KeyboardInterrupt
         yield planned._replace(workers=workers.addresses)

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from fairbench.live.http_server import Problem
 from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
+from fairbench_load.http_server import Problem
 
 TOKEN_BYTES = array("I").itemsize
 # assumed KV memory in tokens of a worker that does not report its size
 UNKNOWN_POOL_TOKENS = 2**21
 # maximum number of bytes per token, far above the mean of any language and vocabulary
 LONGEST_TOKEN_BYTES = 16
-# JSON signs, each with the most occurrences in a body per token of the longest prompt
+# JSON characters, each with its maximum number in a body per token of the longest prompt
 SIGNS = ((b",", 1.0), (b"\\", 4.0), (b":", 0.25))
-# number of further JSON signs of each kind that a body may contain
+# number of additional JSON characters of each kind that a body may contain
 OTHER_SIGNS = 100_000
 
 
@@ -72,9 +72,9 @@ class PromptLimits:
     - ``vocab_size`` is the number of token ids of the model, or None if unknown.
     - ``patterns`` is True if the operator allows regular expressions and grammars.
 
-    JSON decoding blocks the event loop. A megabyte of text takes milliseconds, but a megabyte of
-    small values takes a second. Counting structural characters quickly finds bodies with many small
-    values.
+    JSON decoding blocks the event loop. Decoding a megabyte of text takes milliseconds, but
+    decoding a megabyte of small values takes a second. A quick count of structural characters finds
+    bodies with many small values.
     """
 
     most_tokens: int = UNKNOWN_POOL_TOKENS

@@ -14,9 +14,9 @@ from uuid import uuid4
 import msgspec
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, web
 
-from fairbench.live import headers, http_server
-from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.gateway.registry import needs_sessions
+from fairbench_load import headers, http_server
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve.answers import HighestCost, is_object
 from fairbench_serve.bodies import BodyLease, BodyMemory, read_body, usual_bytes
 from fairbench_serve.calls import Api, Call
@@ -181,7 +181,7 @@ class Proxy:
             raise evicted() from None
 
     async def _parsed(self, raw: bytes, api: Api, limits: PromptLimits) -> Call:
-        """Parse a body into a call; long bodies are parsed one at a time to limit the memory."""
+        """Parse a body into a ``Call``; long bodies are parsed one at a time to limit memory."""
         if len(raw) < http_server.LONG_BODY_BYTES:
             return api.read(raw, self.text, limits)
         async with self._long_bodies:

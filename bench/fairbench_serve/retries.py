@@ -13,11 +13,11 @@ from typing import NamedTuple
 from aiohttp import ClientSession, web
 
 from fairbench.core import Request
-from fairbench.live import headers
-from fairbench.live.client_metrics import FIRST_TOKEN
-from fairbench.live.headers import tagged_client
-from fairbench.live.http_server import Problem
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_load import headers
+from fairbench_load.client_metrics import FIRST_TOKEN
+from fairbench_load.headers import tagged_client
+from fairbench_load.http_server import Problem
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve.answers import NOTHING, Bill, Charge, HighestCost, Pace, broken_off, reported
 from fairbench_serve.breaker import Breakers, Doubts, Refusals
 from fairbench_serve.calls import Api, Call
@@ -83,7 +83,7 @@ class Asking:
     """A client's request, with all data needed to send it to a worker.
 
     ``sent`` holds the headers that the worker receives. ``asked`` is the maximum cost of the
-    request, ``bill`` the charges so far, and ``trace`` the data of its OpenTelemetry span.
+    request, and ``bill`` holds the charges so far. ``trace`` holds the data of the request's span.
     """
 
     http: web.Request
@@ -98,7 +98,7 @@ class Asking:
 
     @property
     def kind(self) -> int:
-        """A hash of API path, model, fields and API key, which a worker may refuse."""
+        """A hash of API path, model, fields and API key, which identifies a kind of request."""
         fields = self.call.fields
         model = bytes(fields.get("model", b""))
         return hash((self.api.path, model, frozenset(fields), self.sent.get("Authorization")))
@@ -126,12 +126,12 @@ class Tries:
 
     @property
     def stale(self) -> int | None:
-        """The worker that closed a reused connection, and that the next attempt tries again."""
+        """The worker that closed a reused connection and gets the next attempt, or None."""
         last = self.failures[-1]
         return last.worker if last.reason is AttemptFailure.STALE else None
 
     def is_refusal(self, failure: WorkerFailed) -> bool:
-        """Return whether a failed worker has refused requests of this kind (HTTP status 4xx)."""
+        """Return whether a failure was a refusal of this kind of request (HTTP status 4xx)."""
         status = 0 if failure.answer is None else failure.answer.status
         of_worker = status in OF_WORKERS and not self.has_key
         return 400 <= status < 500 and not of_worker
@@ -174,11 +174,11 @@ class Attempts:
     async def answer_request(self, asking: Asking) -> web.StreamResponse:
         """Return the answer that a worker gives to a request.
 
-        The request is sent again if a worker cannot be reached (at most once per worker), or if a
-        reused connection turns out to be closed. After any other failure, the request is retried
-        once, at another worker or, if the connection broke, at any worker. Further retries require
-        that all failures were error answers, and that a worker is left that did not fail its last
-        request. If the worker's process has ended, the request is not retried.
+        The request is sent again if a worker cannot be reached (at most once per worker) or has
+        closed a reused connection. After any other failure, the request is retried once, at another
+        worker or, if the connection broke, at any worker. More retries require that all failures
+        were error answers, and that some other worker did not fail its last request. If the
+        worker's process has ended, the request is not retried.
 
         Raises Problem if no worker has answered.
         """
@@ -242,8 +242,8 @@ class Attempts:
         if len(seen) > 1:
             is_cheap = all(reason is AttemptFailure.ANSWERED for reason in seen)
             return is_cheap and bool(others - self._doubted(tries))
-        # After a broken connection, even the same worker may succeed; after an error answer, only
-        # another worker may.
+        # A retry at the same worker may succeed after a broken connection, but not after an error
+        # answer.
         return last.reason is AttemptFailure.BROKE or (
             last.reason is not AttemptFailure.DIED and bool(others)
         )
@@ -274,7 +274,7 @@ class Attempts:
         if not self.breakers.record_failure(worker, client):
             return
         if self.dispatcher.up <= {worker}:
-            # The only available worker stays in use.
+            # Keep using a worker that is the only available one.
             self.breakers.reset(worker)
             return
         log.warning(
@@ -288,7 +288,7 @@ class Attempts:
     ) -> web.StreamResponse:
         """Send the request to a worker and return its answer.
 
-        If the attempt fails, this raises WorkerFailed after a health check.
+        If the attempt fails, the method raises WorkerFailed after a health check.
         """
 
         def begun() -> None:

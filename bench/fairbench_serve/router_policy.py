@@ -1,9 +1,9 @@
 """A plugin for other projects' routers, which lets a router of fairbench choose the worker.
 
-vllm-router calls ``make_policy`` through the flag ``--external-policy-factory`` of a fork, which
-``integration/vllm_router`` of llm-d-incubation/py-inference-scheduler describes. The Python
-scheduler of llm-d uses the scorer ``examples/llmd_scorer.py``. Both projects report each worker's
-number of requests in flight, but neither the end of a request nor its tokens.
+A fork of vllm-router calls ``make_policy`` through its flag ``--external-policy-factory``. The fork
+is described in ``integration/vllm_router`` of llm-d-incubation/py-inference-scheduler. The Python
+scheduler of llm-d uses the scorer ``examples/llmd_scorer.py``. Both vllm-router and llm-d report
+each worker's number of requests in flight, but neither the end of a request nor its tokens.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from threading import Lock
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.live import headers
-from fairbench.live.plugin_config import SETTINGS, WEIGHTS, read_variable
 from fairbench.schedulers.base import Router, Setup, checked_weights
 from fairbench.schedulers.registry import build_router, router_class
+from fairbench_load import headers
+from fairbench_load.plugin_config import SETTINGS, WEIGHTS, read_variable
 from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.identity import is_name
 from fairbench_serve.ingress import RequestInFlight
@@ -56,7 +56,7 @@ class RouterPolicy:
         served = {f"{router}.{name}": value for name, value in cls.served_params.items()}
         given = served | dict(settings or {})
         self._make: Callable[[int], Router] = lambda workers: build_router(router, given, workers)
-        # An unused router is built to report invalid settings at the start.
+        # Build a router that is not used, so that invalid settings are reported at the start.
         if self._make(1).holds:
             raise UsageError(
                 f"router {router} queues requests, but the host router sends each request at once; "

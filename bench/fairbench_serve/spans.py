@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.live.http_server import Problem
+from fairbench_load.http_server import Problem
 from fairbench_serve.answers import NOTHING, Charge
 from fairbench_serve.ingress import LEFT, OK
 
@@ -40,7 +40,7 @@ class Traces:
 
     @contextmanager
     def request(self, path: str, sent: dict[str, str]) -> Iterator[RequestTrace]:
-        """Trace a request, whose headers for the worker are ``sent``, in the ``with`` block."""
+        """Trace a request in the ``with`` block; ``sent`` holds the headers for the worker."""
         yield RequestTrace()
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ NO_TRACES = Traces()
 
 
 def otel_traces() -> Traces:
-    """Return traces that OpenTelemetry exports as its environment variables configure.
+    """Return traces that OpenTelemetry exports; its environment variables configure the export.
 
     Raises UsageError if OpenTelemetry is not installed.
     """

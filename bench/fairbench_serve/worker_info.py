@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import msgspec
 from aiohttp import ClientSession, ClientTimeout
 
-from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.server_facts import MOST_RUNNING, info_in, vocab_size_of
 from fairbench.schedulers.views import WorkerLoad
+from fairbench_load.processes.addresses import WorkerAddress
+from fairbench_load.server_facts import MOST_RUNNING, info_in, vocab_size_of
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.exchange import CONNECTION_ERRORS
@@ -80,7 +80,7 @@ class PolledLoads:
         self.dispatcher.release()
 
     def blocked(self) -> str | None:
-        """Return why no request can be sent, or None if the load of any worker is known."""
+        """Return why no request can be sent, or None if the load of some worker is known."""
         up = self.workers()
         if not up or not all(map(self._is_blind, up)):
             return None
@@ -135,7 +135,7 @@ async def page_of(
 def told_by(body: bytes) -> Told | None:
     """Parse a worker's answer into a load report, or return None if the answer has no loads.
 
-    The request counts of a server's ranks are added, and their used fractions of KV memory are
+    The request counts of a server's ranks are added, and the ranks' used fractions of KV memory are
     averaged.
     """
     try:
@@ -223,7 +223,7 @@ class WorkerInfo(NamedTuple):
 
 @dataclass(eq=False)
 class WorkerFacts:
-    """The facts that the router knows about its workers, also about workers that start late."""
+    """Known sizes and settings of the workers, including workers that start late."""
 
     session: ClientSession
     workers: Sequence[WorkerAddress]
@@ -235,9 +235,9 @@ class WorkerFacts:
         self.limits = self.info.limits(self.config)
 
     async def learn(self, worker: int) -> None:
-        """Ask a worker that is about to become available for facts that are still unknown.
+        """Ask a worker that is about to become available for sizes that are still unknown.
 
-        An added worker may have a smaller vocabulary or a larger KV memory than all other workers.
+        The limits on prompts change if an added worker has a smaller vocabulary or more KV memory.
         """
         is_new = worker not in self._known
         if not (is_new or self.limits.vocab_size is None or self.config.local is not None):
@@ -303,7 +303,7 @@ def _vocab_size(info: dict[str, Any]) -> int | None:
 
 
 def _reports(info: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the information of a server and of each of its ranks, and the plugin's reports."""
+    """Yield the reports of a server and of each of its ranks, and the plugin's reports."""
     states = info.get("internal_states")
     for place in (info, *(states if isinstance(states, list) else ())):
         report = place.get("fairbench") if isinstance(place, dict) else None
@@ -346,11 +346,11 @@ async def most_running(session: ClientSession, workers: Sequence[WorkerAddress])
 
 
 def headroom_of(most: int) -> int:
-    """Return by how many requests (at least 1) the gateway exceeds an engine's limit ``most``.
+    """Return how many requests (at least 1) may wait in an engine that runs ``most`` requests.
 
-    These requests wait in the engine's queue and start as soon as a running request ends, before
-    the router can send another request. The number of these requests is small, because the gateway
-    cannot reorder requests in the engine.
+    A request in the engine's queue starts as soon as a running request ends, before the router can
+    send another request. Only a few requests may wait in an engine, because the gateway cannot
+    reorder them there.
     """
     return max(1, ceil(HEADROOM * most))
 

@@ -47,10 +47,10 @@ def ours(url: str, rate: float, requests: int) -> None:
     import numpy as np
 
     from fairbench.config.resolve import resolve
-    from fairbench.live.driver.drive import drive
-    from fairbench.live.driver.target import DriverTarget
-    from fairbench.live.records import read_records
-    from fairbench.live.summary import lateness_ms
+    from fairbench_load.driver.drive import drive
+    from fairbench_load.driver.target import DriverTarget
+    from fairbench_load.records import read_records
+    from fairbench_load.summary import lateness_ms
 
     one_call = {
         "turns_min": 1,

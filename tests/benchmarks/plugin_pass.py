@@ -53,8 +53,8 @@ class SGLang:
     """SGLang's scheduler, alone or with the plugin's hooks."""
 
     def __init__(self, local, tree="radix"):
-        from fairbench.live.plugin_config import plugin_config
         from fairbench_engines.sglang.hooks import Hooks
+        from fairbench_load.plugin_config import plugin_config
         from tests.sim.sglang_seam import VERSION, RealEngine, configured
 
         limits = {"chunk": BUDGET, "max_prefill": BUDGET, "slots": SLOTS}

@@ -29,7 +29,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from fairbench.hardware.engine_params import VLLMLimits
-from fairbench.live.plugin_config import OWN_ORDER, Evicting
+from fairbench_load.plugin_config import OWN_ORDER, Evicting
 from tests.benchmarks.plugin_pass import Timer
 from tests.sim.vllm_plugin_streams import fair_engine
 from tests.sim.vllm_seam import VERSION, RealEngine
@@ -136,8 +136,8 @@ class BusySGLang(Busy):
     """An SGLang scheduler without overlap scheduling, whose queue is kept full."""
 
     def __init__(self, local, timer, pool, *, asynchronous):
-        from fairbench.live.plugin_config import plugin_config
         from fairbench_engines.sglang.hooks import Hooks
+        from fairbench_load.plugin_config import plugin_config
         from tests.sim import sglang_seam
 
         limits = {"chunk": 8_192, "max_prefill": 8_192, "slots": RUNNING}

@@ -26,7 +26,7 @@ from fairbench.schedulers.base import Setup
 from fairbench_serve.peers import PeerMessage
 from tests.benchmarks.live_router import await_health, cpu_s, free_port, running
 from tests.benchmarks.router_scale import CLIENTS, Traffic
-from tests.live.live_null_server import Connection, NullServer
+from tests.load.live_null_server import Connection, NullServer
 
 TABLE = Path(__file__).resolve().parents[2] / "results/tables/router-process.csv"
 SENDERS, AT_ONCE, OUTPUT_TOKENS = 400, 32, 256

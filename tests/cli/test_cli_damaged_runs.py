@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
+from fairbench.execute.live_runs import NO_FLAGS
 from fairbench.execute.one_run import run_and_save
 from fairbench.execute.tasks import run_context
-from fairbench.live.backends.base import LiveOptions
 from fairbench.results.store import write_text
 
 
@@ -20,7 +20,7 @@ from fairbench.results.store import write_text
 def good(tmp_path_factory):
     spec = resolve({"workload": "chat", "scenario": "none", "num_programs": 1})
     with run_context() as context:
-        return run_and_save(spec, LiveOptions(), tmp_path_factory.mktemp("runs"), context)[1]
+        return run_and_save(spec, NO_FLAGS, tmp_path_factory.mktemp("runs"), context)[1]
 
 
 @pytest.fixture

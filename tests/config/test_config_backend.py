@@ -5,10 +5,11 @@ import tomllib
 import pytest
 
 from fairbench.config import identity, to_toml
-from fairbench.config.backend import AS_SERVED, KINDS, NO_PROFILE, Emulator, Endpoint, SGLang
+from fairbench.config.backend import AS_SERVED, NO_PROFILE, backend_kinds
 from fairbench.config.flag import STARTED
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
+from fairbench_load.kinds import Emulator, Endpoint, SGLang
 
 SGLANG = {"backend": {"kind": "sglang"}, "model": "models/tiny"}
 EMULATOR = {"backend": {"kind": "emulator", "time_scale": 4.0}}
@@ -196,4 +197,6 @@ def test_two_words_in_one_server_argument_are_refused():
 
 
 def test_the_help_names_the_backends_that_are_started():
-    assert sorted(STARTED) == sorted(kind for kind, one in KINDS.items() if one.is_managed)
+    assert sorted(STARTED) == sorted(
+        kind for kind, one in backend_kinds().items() if one.is_managed
+    )

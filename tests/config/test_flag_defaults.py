@@ -10,17 +10,17 @@ from typing import get_args
 import pytest
 
 from fairbench.cli.app import load
-from fairbench.config.backend import KINDS, Emulator, Endpoint, RealServers
 from fairbench.config.flags import COMPARE, PLAN, RUN, SWEEP
 from fairbench.config.resolve import resolve
 from fairbench.execute.comparison import NUM_RUNS as COMPARED_RUNS
-from fairbench.live.driver.target import DriverTarget
-from fairbench.live.headers import BODY_CLIENT
 from fairbench.planning.question import NUM_RUNS as PLANNED_RUNS
 from fairbench.schedulers.gateway.registry import DEFAULT_DETECTOR, NO_GATEWAY
 from fairbench_attacks.flags import ATTACK
 from fairbench_attacks.workload import Stakes
 from fairbench_emulator.worker import EmulatorConfig
+from fairbench_load.driver.target import DriverTarget
+from fairbench_load.headers import BODY_CLIENT
+from fairbench_load.kinds import Emulator, Endpoint, RealServers, SGLang
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.flags import SERVE
 from fairbench_serve.served_settings import SERVED_DETECTOR
@@ -37,7 +37,7 @@ from fairbench_serve.served_settings import SERVED_DETECTOR
         (RUN["time_scale"].default, Emulator.model_fields["time_scale"].default),
         (RUN["output_lengths"].default, Endpoint.model_fields["output_lengths"].default),
         (RUN["api"].default, "generate; completions with --base-url"),
-        (KINDS["sglang"].model_fields["api"].default, "generate"),
+        (SGLang.model_fields["api"].default, "generate"),
         (Endpoint.model_fields["api"].default, "completions"),
         (RUN["max_tokens_field"].default, DriverTarget("http://127.0.0.1:1").max_tokens_field),
         (RUN["rate_limited"].default, DriverTarget("http://127.0.0.1:1").rate_limited),
@@ -81,4 +81,4 @@ def test_every_table_shows_the_default_experiment(table):
 def test_the_limits_of_a_router_are_those_of_serve():
     fields = inspect.signature(RouterConfig).parameters
     assert (fields["max_queue"].default, fields["stall_s"].default) == (10_000, 120.0)
-    assert SERVE["backend"].default in get_args(KINDS["sglang"].model_fields["kind"].annotation)
+    assert SERVE["backend"].default in get_args(SGLang.model_fields["kind"].annotation)

@@ -2,13 +2,14 @@
 
 import pytest
 
-from fairbench.config.backend import check_given, is_secret, without_secrets
+from fairbench.config.backend import is_secret, without_secrets
 from fairbench.config.resolve import resolve
 from fairbench.config.spec import identity, to_toml
 from fairbench.config.sweep import make_sweep, sweep_toml
 from fairbench.errors import UsageError
-from fairbench.live.backends.base import LiveOptions
-from fairbench.live.backends.workers import check_live
+from fairbench_load.backends.base import LiveOptions
+from fairbench_load.backends.workers import check_live
+from fairbench_load.kinds import check_given
 
 SECRET = "sk-do-not-store"
 

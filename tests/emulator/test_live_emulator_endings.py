@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.live.headers import OUTPUT_TOKENS
 from fairbench_emulator.calls import LENGTH, STOP, Ending, Stops, ending_of
+from fairbench_load.headers import OUTPUT_TOKENS
 from tests.emulator.live_emulator import events, running
 
 WORDS = {1: " ab", 2: " bc", 3: " ca"}

@@ -8,10 +8,10 @@ import zmq.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.live.kv_event_wire import AllBlocksCleared, BlockStored, decode, replay_request
 from fairbench.schedulers.prefix_tree import path
 from fairbench_emulator.kv_events import BLOCK_TOKENS, PublishingCache
 from fairbench_emulator.tokens import TokenStreams
+from fairbench_load.kv_event_wire import AllBlocksCleared, BlockStored, decode, replay_request
 from tests.emulator.live_emulator import generate, running
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from fairbench.live.headers import CLIENT, OUTPUT_TOKENS, ROUTING_KEY, WORKER, tag, worker_in
+from fairbench_load.headers import CLIENT, OUTPUT_TOKENS, ROUTING_KEY, WORKER, tag, worker_in
 from tests.emulator.live_emulator import events, generate, running
 
 

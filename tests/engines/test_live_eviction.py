@@ -7,16 +7,16 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live.backends.base import LiveOptions
-from fairbench.live.backends.workers import live_backend
-from fairbench.live.plugin_config import EVICTION, Evicting, config_from, plugin_config
-from fairbench.live.server_facts import PluginReport, require_active
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.policies import QuotaEviction
 from fairbench_engines.sglang import release
 from fairbench_engines.sglang.eviction import check_tree
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.release import check_eviction
+from fairbench_load.backends.base import LiveOptions
+from fairbench_load.backends.workers import live_backend
+from fairbench_load.plugin_config import EVICTION, Evicting, config_from, plugin_config
+from fairbench_load.server_facts import PluginReport, require_active
 
 QUOTAS = {"quota.percent": {"client-0": 60.0}}
 EVICTING = Evicting("quota", ("client-0", "client-1"))
@@ -134,7 +134,7 @@ def test_settings_that_no_server_supports_are_refused(flags, message):
 
 
 def test_quotas_use_the_names_that_requests_contain(monkeypatch):
-    from fairbench.live.backends import base
+    from fairbench_load.backends import base
 
     spec = spec_of(eviction="quota", settings=QUOTAS, clients=2)
     monkeypatch.setattr(base, "sent_names", lambda _: {"client-0": "team/client-0"})
@@ -151,7 +151,7 @@ def test_a_release_without_hooks_for_a_policy_is_refused(found, refused, monkeyp
     if not refused:
         assert release.check_evicting() == found
         return
-    with pytest.raises(UsageError, match=r"needs 0\.5\.23; install that, or remove eviction"):
+    with pytest.raises(UsageError, match=r"install SGLang 0\.5\.23, or remove eviction"):
         release.check_evicting()
 
 

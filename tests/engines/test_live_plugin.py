@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live.plugin_config import config_from, plugin_config
-from fairbench.live.server_facts import PluginReport, fetch_report, require_active
 from fairbench.schedulers.registry import build_local
 from fairbench_engines import sglang as plugin
 from fairbench_engines.sglang import release
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.release import check_server
+from fairbench_load.plugin_config import config_from, plugin_config
+from fairbench_load.server_facts import PluginReport, fetch_report, require_active
 
 POLL_S = 0.01
 SETTINGS = {"dlpm.quantum": 500, "vtc.lift": "none", "engine.max_total_tokens": 9}

@@ -2,9 +2,9 @@
 
 from types import SimpleNamespace
 
-from fairbench.live.client_metrics import Ledger
-from fairbench.live.plugin_config import plugin_config
 from fairbench_engines.sglang.home import SGLangHome
+from fairbench_load.client_metrics import Ledger
+from fairbench_load.plugin_config import plugin_config
 
 
 class FakeReq:

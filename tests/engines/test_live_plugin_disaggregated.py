@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from fairbench.live.headers import tagged
-from fairbench.live.plugin_config import plugin_config
 from fairbench.targets import Due
 from fairbench_engines.sglang.hooks import Hooks
+from fairbench_load.headers import tagged
+from fairbench_load.plugin_config import plugin_config
 
 PROMPT, OUTPUT = 100, 20
 

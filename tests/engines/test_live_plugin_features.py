@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import OWN_ORDER, Classes, Evicting, plugin_config
 from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench.schedulers.program_states import IDLE_PROGRAMS
@@ -27,6 +26,7 @@ from fairbench_engines.vllm import release as vllm
 from fairbench_engines.vllm import start
 from fairbench_engines.vllm.home import session_of as vllm_session_of
 from fairbench_engines.vllm.views import apart_of
+from fairbench_load.plugin_config import OWN_ORDER, Classes, Evicting, plugin_config
 
 
 @pytest.mark.parametrize(

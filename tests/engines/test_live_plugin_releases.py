@@ -11,10 +11,11 @@ import fairbench
 from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
-from fairbench.live.backends.sglang import SERVER_PYTHON
-from fairbench.live.backends.workers import live_backend, try_untested
-from fairbench.live.plugin_config import UNTESTED, check_release, installed
+from fairbench.execute.live_runs import LiveFlags, live_runs
 from fairbench_engines.sglang.release import check_target
+from fairbench_load.backends.sglang import SERVER_PYTHON
+from fairbench_load.backends.workers import live_backend
+from fairbench_load.plugin_config import UNTESTED, check_release, installed
 
 WINDOW = ("0.5.17", "0.5.23")
 
@@ -51,7 +52,7 @@ def test_the_flag_reaches_the_servers_and_is_refused_without_a_real_engine(monke
     monkeypatch.setenv(UNTESTED, "0")
     spec = resolve({"backend": {"kind": "sglang"}, "model": "meta-llama/Llama-3.1-8B"})
     assert UNTESTED not in live_backend(spec)._plugin()
-    try_untested(spec)
+    live_runs(spec.backend, LiveFlags(allow_untested=True))
     assert not check_release("SGLang", "0.6.0", WINDOW)
     assert live_backend(spec)._plugin()[UNTESTED] == "1"
     for command in (["run"], ["sweep", "--schedulers", "vtc,fcfs"]):

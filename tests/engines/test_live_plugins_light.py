@@ -56,7 +56,7 @@ def test_each_plugin_module_is_imported_without_packages_that_an_image_may_lack(
 
 def test_each_local_scheduler_and_eviction_policy_is_built_without_them():
     program = """
-from fairbench.live.plugin_config import Evicting, plugin_config
+from fairbench_load.plugin_config import Evicting, plugin_config
 from fairbench.schedulers.eviction.registry import ALL_EVICTIONS
 from fairbench.schedulers.registry import locals_by_name
 for local, target in locals_by_name().items():

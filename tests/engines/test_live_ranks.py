@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from fairbench.errors import UsageError
-from fairbench.live.client_metrics import Exporter
 from fairbench_engines import rank_board, ranks
 from fairbench_engines.ranks import EVERY_S, FORGET_S, RankLink
-from tests.live.live_scrapes import OwnRegistry, asked, home
+from fairbench_load.client_metrics import Exporter
+from tests.load.live_scrapes import OwnRegistry, asked, home
 from tests.schedulers.rank_engines import Rank
 
 DLPM = {"dlpm.quantum": 100}

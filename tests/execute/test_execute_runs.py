@@ -8,11 +8,11 @@ import pytest
 from fairbench.config.resolve import experiment, resolve
 from fairbench.config.sweep import make_sweep, points, sweep_of
 from fairbench.errors import Interrupted, RunFailed, UsageError
+from fairbench.execute.live_runs import NO_FLAGS
 from fairbench.execute.one_run import recover_run, run_and_save
 from fairbench.execute.repeats import repeat, run_sweep
 from fairbench.execute.simulations import jobs_left
 from fairbench.execute.tasks import RunContext, Silent, attempt, run_context
-from fairbench.live.backends.base import LiveOptions
 from fairbench.results.store import SweepStore, is_run, runs_in
 
 TINY = {"workload": "chat", "scenario": "none", "num_programs": 1}
@@ -65,7 +65,7 @@ def sweep_in(parent, **axes):
 def test_repeats_take_any_executor(tmp_path):
     executor, progress = InOrder(), Counting()
     context = RunContext(progress=progress, executor=executor)
-    repeats = repeat(resolve(TINY), 2, tmp_path, LiveOptions(), context)
+    repeats = repeat(resolve(TINY), 2, tmp_path, NO_FLAGS, context)
     assert (executor.ended, progress.done) == (2, [0, 1])
     assert [(name.rpartition(", ")[2], *rest) for name, *rest in progress.over] == [
         ("seed 0", 1, 2),
@@ -78,11 +78,11 @@ def test_repeats_take_any_executor(tmp_path):
 
 def test_interrupted_repeats_keep_the_runs_that_have_begun(tmp_path):
     context = RunContext(executor=InOrder(most=1))
-    repeats = repeat(resolve(TINY), 3, tmp_path, LiveOptions(), context)
+    repeats = repeat(resolve(TINY), 3, tmp_path, NO_FLAGS, context)
     assert repeats.combined["seeds"] == [0]
     none = RunContext(executor=InOrder())
     none.interrupted.signum = signal.SIGINT
-    assert repeat(resolve(TINY), 3, tmp_path, LiveOptions(), none).combined is None
+    assert repeat(resolve(TINY), 3, tmp_path, NO_FLAGS, none).combined is None
 
 
 def test_a_sweep_takes_any_executor_and_outlives_its_points(tmp_path):
@@ -90,7 +90,7 @@ def test_a_sweep_takes_any_executor_and_outlives_its_points(tmp_path):
     store, specs = sweep_in(tmp_path, **{"engine.max_total_tokens": pools})
     executor = InOrder()
     context = RunContext(progress=(progress := Counting()), executor=executor)
-    outcome = run_sweep(store, specs, LiveOptions(), context)
+    outcome = run_sweep(store, specs, NO_FLAGS, context)
     assert executor.ended == 4  # both points, and the clients alone at each
     failed = [name for name, _, _ in progress.over if name.endswith(" failed")]
     assert len(failed) == 1
@@ -109,17 +109,17 @@ def test_an_interrupted_sweep_prints_how_to_resume(tmp_path):
     store, specs = sweep_in(tmp_path, scheduler=["vtc", "fcfs"])
     context = RunContext(progress=Counting(), executor=InOrder(most=1))
     with pytest.raises(Interrupted, match=f"sweep --resume {store.path}") as raised:
-        run_sweep(store, specs, LiveOptions(), context)
+        run_sweep(store, specs, NO_FLAGS, context)
     assert raised.value.exit_code == 130
     assert context.progress.over == [], "an interrupted point is not finished"
-    outcome = run_sweep(store, specs, LiveOptions(), RunContext(executor=InOrder()))
+    outcome = run_sweep(store, specs, NO_FLAGS, RunContext(executor=InOrder()))
     assert len(outcome.cells) == 2
 
 
 def test_progress_is_reported_only_to_listeners(tmp_path):
     progress = Counting()
     with run_context(progress) as context:
-        result, path = run_and_save(resolve(TINY), LiveOptions(), tmp_path, context)
+        result, path = run_and_save(resolve(TINY), NO_FLAGS, tmp_path, context)
     assert result.complete
     assert is_run(path)
     assert progress.states[-1].programs_done <= result.summary["num_programs"]
@@ -127,7 +127,7 @@ def test_progress_is_reported_only_to_listeners(tmp_path):
 
 
 def test_a_run_interrupted_before_its_servers_are_ready_leaves_no_files(tmp_path, monkeypatch):
-    live_run = pytest.importorskip("fairbench.execute.live_run", exc_type=ImportError)
+    live_run = pytest.importorskip("fairbench_load.stored_runs", exc_type=ImportError)
 
     def told_to_stop(*args, interrupted, **options):
         interrupted.signum = signal.SIGTERM
@@ -135,13 +135,13 @@ def test_a_run_interrupted_before_its_servers_are_ready_leaves_no_files(tmp_path
 
     monkeypatch.setattr(live_run, "run_live", told_to_stop)
     with run_context() as context, pytest.raises(Interrupted, match="before the servers") as raised:
-        run_and_save(resolve(EMULATED), LiveOptions(), tmp_path, context)
+        run_and_save(resolve(EMULATED), NO_FLAGS, tmp_path, context)
     assert raised.value.exit_code == 143
     assert list(tmp_path.iterdir()) == []
 
 
 def test_earlier_seeds_are_kept_if_a_later_one_never_starts(tmp_path, monkeypatch):
-    live_run = pytest.importorskip("fairbench.execute.live_run", exc_type=ImportError)
+    live_run = pytest.importorskip("fairbench_load.stored_runs", exc_type=ImportError)
 
     @contextmanager
     def cluster(parent, *_, **__):
@@ -157,17 +157,17 @@ def test_earlier_seeds_are_kept_if_a_later_one_never_starts(tmp_path, monkeypatc
     monkeypatch.setattr(live_run, "cluster_in", cluster)
     monkeypatch.setattr(live_run, "run_live", run_live)
     with run_context() as context, pytest.raises(Interrupted):
-        repeat(resolve(EMULATED), 3, tmp_path / "runs", LiveOptions(), context)
+        repeat(resolve(EMULATED), 3, tmp_path / "runs", NO_FLAGS, context)
     (parent,) = (tmp_path / "runs").iterdir()
     assert [run.summary["seed"] for run in runs_in(parent)] == [0]
 
 
 def _simulated(parent):
-    return run_and_save(resolve(TINY), LiveOptions(), parent, RunContext())[0]
+    return run_and_save(resolve(TINY), NO_FLAGS, parent, RunContext())[0]
 
 
 def test_only_killed_runs_are_recovered(tmp_path):
-    _, path = run_and_save(resolve(TINY), LiveOptions(), tmp_path, RunContext())
+    _, path = run_and_save(resolve(TINY), NO_FLAGS, tmp_path, RunContext())
     with pytest.raises(UsageError, match="this run is saved already; print it with `fairbench"):
         recover_run(path)
     with pytest.raises(UsageError, match="must be the directory of a run that was killed"):

@@ -22,9 +22,9 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
+from fairbench.execute.live_runs import NO_FLAGS
 from fairbench.execute.one_run import run_and_save
 from fairbench.execute.tasks import run_context
-from fairbench.live.backends.base import LiveOptions
 from fairbench.workloads.traffic import recorded
 
 LIMIT_S = 60  # an input may ask for a long simulation, which is no failure
@@ -246,7 +246,7 @@ def prepared():
         here = Path(folder)
         flags = {"workload": "tot", "scenario": "s1", "num_programs": 2}
         with run_context() as context:
-            run_and_save(resolve(flags), LiveOptions(), here / "runs", context)
+            run_and_save(resolve(flags), NO_FLAGS, here / "runs", context)
         (here / "traced.toml").write_text(TRACED)
         (here / "words.jsonl").write_bytes(INPUTS["tot.jsonl"][0])
         next((here / "runs").iterdir()).rename(here / "good")

@@ -14,8 +14,8 @@ from contextlib import AsyncExitStack
 
 from aiohttp import ClientError, ClientTimeout
 
-from fairbench.live.http_server import is_our_fault
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_load.http_server import is_our_fault
+from fairbench_load.processes.addresses import WorkerAddress
 from tests.emulator.live_emulator import running
 from tests.fuzz.fuzz_files import mutated
 from tests.serve.live_router import router_before, until

@@ -16,9 +16,9 @@ import pytest
 from fairbench.config.sweep import make_sweep, points
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute import sent_files
+from fairbench.execute.live_runs import NO_FLAGS
 from fairbench.execute.repeats import run_sweep
 from fairbench.execute.tasks import Failure, Interruption, LocalProcesses, RunContext, Saving
-from fairbench.live.backends.base import LiveOptions
 from fairbench.results.store import SweepStore
 from fairbench_ray.cluster import RayCluster
 from tests.execute import pool_tasks
@@ -45,7 +45,7 @@ def test_a_sweep_on_ray_equals_a_local_sweep_byte_for_byte(address, tmp_path):
     outcomes = []
     for name, executor in (("here", LocalProcesses()), ("there", RayCluster(address))):
         store = SweepStore.create(tmp_path / name, sweep, specs)
-        outcomes.append(run_sweep(store, specs, LiveOptions(), RunContext(executor=executor)))
+        outcomes.append(run_sweep(store, specs, NO_FLAGS, RunContext(executor=executor)))
     here, there = (outcome.store.path for outcome in outcomes)
     assert len(results(here)) == 2 * 5 + 1  # and the runs of the clients alone
     assert results(here) == results(there)

@@ -8,13 +8,14 @@ import time
 import pytest
 
 from fairbench.errors import RunFailed
-from fairbench.execute.executors import LauncherFlags, driver_launcher_named
-from fairbench.live.launchers import Wanted
-from fairbench.live.records import read_records
-from tests.live.live_cli import descendants, lines, only, running, wait_until
-from tests.live.live_recipes import places_of
-from tests.live.test_live_far_drivers import children_called
-from tests.live.test_live_launchers import rows
+from fairbench.execute.executors import LauncherFlags
+from fairbench_load.launchers import Wanted
+from fairbench_load.options import driver_launcher_named
+from fairbench_load.records import read_records
+from tests.load.live_cli import descendants, lines, only, running, wait_until
+from tests.load.live_recipes import places_of
+from tests.load.test_live_far_drivers import children_called
+from tests.load.test_live_launchers import rows
 from tests.on_ray.ray_cluster import EMULATED, SHORT, SMALL, cluster_of
 
 pytest.importorskip("ray")

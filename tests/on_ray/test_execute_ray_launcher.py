@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.executors import LauncherFlags, launcher_named
-from fairbench.live import launchers
-from fairbench.live.launchers import Wanted
-from fairbench.live.processes.environment import ServerPython
-from fairbench.live.records import read_records
-from tests.live.live_cli import descendants, lines, running, wait_until
-from tests.live.live_recipes import places_of
-from tests.live.test_live_launchers import only, rows
+from fairbench.execute.executors import LauncherFlags
+from fairbench_load import launchers
+from fairbench_load.launchers import Wanted
+from fairbench_load.options import launcher_named
+from fairbench_load.processes.environment import ServerPython
+from fairbench_load.records import read_records
+from tests.load.live_cli import descendants, lines, running, wait_until
+from tests.load.live_recipes import places_of
+from tests.load.test_live_launchers import only, rows
 from tests.on_ray.ray_cluster import EMULATED, SHORT, SMALL, cluster_of
 
 pytest.importorskip("ray")

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live.launchers import Wanted
+from fairbench_load.launchers import Wanted
 from fairbench_ray import launcher
 from fairbench_ray.replicas import ReplicasPlaced
-from tests.live.live_recipes import places_of
+from tests.load.live_recipes import places_of
 from tests.on_ray import fake_bridge
 
 

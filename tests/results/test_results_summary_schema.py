@@ -7,9 +7,9 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import DataError
+from fairbench.execute.live_runs import NO_FLAGS
 from fairbench.execute.one_run import run_and_save
 from fairbench.execute.tasks import run_context
-from fairbench.live.backends.base import LiveOptions
 from fairbench.report.run_table import summary_text
 from fairbench.results.store import read_run
 from fairbench.results.summary import check_summary
@@ -40,7 +40,7 @@ def summary(tmp_path_factory):
     config = resolve({"workload": "three-class", "num_programs": 2, "eviction": "lru"})
     runs = tmp_path_factory.mktemp("runs")
     with run_context() as context:
-        run_and_save(config, LiveOptions(), runs, context)
+        run_and_save(config, NO_FLAGS, runs, context)
     (folder,) = runs.iterdir()
     stored = dict(read_run(folder).summary)
     assert stored["goodput_classes"]

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import Evicting, config_from, plugin_config
 from fairbench.report.result_lines import memory_lines
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.registry import build_eviction
@@ -16,6 +15,7 @@ from fairbench.schedulers.memory_share import MemoryShare, PromptTokens
 from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.views import ListView
 from fairbench.sim.run import simulate
+from fairbench_load.plugin_config import Evicting, config_from, plugin_config
 from tests.invariants import run_checked
 from tests.sim.sim_helpers import small_spec
 from tests.strategies import examples

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import plugin_config
 from fairbench_engines.rank_accounts import ranks_of
+from fairbench_load.plugin_config import plugin_config
 from tests.schedulers.rank_engines import server_of
 
 QUANTUM = 200

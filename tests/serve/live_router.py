@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from aiohttp import ClientSession, web
 
-from fairbench.live import headers
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_load import headers
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve.app import SERVICE, router_app
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.spans import NO_TRACES

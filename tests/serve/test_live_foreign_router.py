@@ -14,13 +14,13 @@ from threading import Thread
 import pytest
 
 from fairbench.config.resolve import read_experiment, resolve
-from fairbench.live.headers import CLIENT, OUTPUT_TOKENS, answer_id, tag, with_tag, worker_in
-from fairbench.live.records import read_records
-from fairbench.live.run import router_recipe, takes_requests
-from fairbench.live.summary import NO_WORKER
 from fairbench.results.manifest import program_version
 from fairbench.sim.run import simulate
-from tests.live.live_cli import descendants, lines, only, running, wait_until
+from fairbench_load.headers import CLIENT, OUTPUT_TOKENS, answer_id, tag, with_tag, worker_in
+from fairbench_load.records import read_records
+from fairbench_load.run import router_recipe, takes_requests
+from fairbench_load.summary import NO_WORKER
+from tests.load.live_cli import descendants, lines, only, running, wait_until
 
 PROXY = f"{sys.executable} {Path(__file__).with_name('live_foreign_router.py')} {{port}} "
 PROXY += "{worker_url_list}"

@@ -8,9 +8,9 @@ from itertools import pairwise
 import zmq
 import zmq.asyncio
 
-from fairbench.live.kv_event_wire import BlockRemoved, EventBatch, encode, end_of_replay
-from fairbench.live.processes.addresses import WorkerAddress
 from fairbench_emulator.kv_events import Publisher
+from fairbench_load.kv_event_wire import BlockRemoved, EventBatch, encode, end_of_replay
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve.kv_events import MAX_UNREADABLE, Subscriber
 from tests.serve.live_router import until
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.errors import DataError
-from fairbench.live.http_server import Problem
 from fairbench.schedulers.routing.fair_finish import FairFinish
+from fairbench_load.http_server import Problem
 from fairbench_serve import keys_file as access_module
 from fairbench_serve.answers import Charge
 from fairbench_serve.client_limits import Quota, Quotas

@@ -11,10 +11,10 @@ from aiohttp import ClientSession
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.live import headers
-from fairbench.live.http_server import listening_beside
-from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.routing.bases import FleetRouter
+from fairbench_load import headers
+from fairbench_load.http_server import listening_beside
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve import breaker
 from fairbench_serve.addresses import same_worker
 from fairbench_serve.admin import admin_app

@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.live.http_server import Problem
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.build import with_admission
 from fairbench.schedulers.gateway.registry import AdmissionParams
 from fairbench.schedulers.gateway.rerouting import rerouting
 from fairbench.schedulers.registry import build_router
+from fairbench_load.http_server import Problem
 from fairbench_serve.dispatcher import Dispatcher
 from tests.serve.live_router import GENERATE, cluster, until
 

@@ -5,10 +5,10 @@ from array import array
 import pytest
 
 from fairbench.config.resolve import resolve
-from fairbench.live.driver.server_apis import token_ids
-from fairbench.live.kv_event_wire import BlockRemoved, BlockStored
 from fairbench.schedulers.base import Router
 from fairbench.sim import run as sim_run
+from fairbench_load.driver.server_apis import token_ids
+from fairbench_load.kv_event_wire import BlockRemoved, BlockStored
 from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.kv_events import BlockIndex
 

@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from aiohttp import web
 
-from fairbench.live import headers
-from fairbench.live.openai import Fault
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_load import headers
+from fairbench_load.openai import Fault
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve import answers as answers_module
 from fairbench_serve.answers import StreamReader
 from tests.serve.live_router import CHAT, PATHS, Worker, router_before

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairbench.live.http_server import LONG_BODY_BYTES, Problem
+from fairbench_load.http_server import LONG_BODY_BYTES, Problem
 from fairbench_serve.bodies import ARRIVING_BYTES, BodyMemory, usual_bytes
 from tests.serve.live_router import GENERATE, cluster, until
 

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from fairbench.core import Request, Segment
-from fairbench.live import client_metrics
-from fairbench.live.headers import HEALTH, OTHERS
-from fairbench.live.http_server import Problem, listening
-from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.parts import worker_credits
 from fairbench.schedulers.parts.worker_credits import WorkerCredit, to_forget
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.routing import client_round_robin
 from fairbench.schedulers.token_pages import segments_of
 from fairbench_engines.sglang.requests import client_of
+from fairbench_load import client_metrics
+from fairbench_load.headers import HEALTH, OTHERS
+from fairbench_load.http_server import Problem, listening
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve.answers import Charge
 from fairbench_serve.app import router_app
 from fairbench_serve.calls import GenerateApi

@@ -5,11 +5,11 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from fairbench.live import headers
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_load import headers
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve import breaker
 from fairbench_serve.breaker import Breakers
-from tests.live.live_null_server import Fault, null_server
+from tests.load.live_null_server import Fault, null_server
 from tests.serve.live_router import (
     COMPLETIONS,
     GENERATE,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.live import headers
 from fairbench.schedulers.registry import build_router
+from fairbench_load import headers
 from fairbench_serve.answers import Charge, HighestCost, Pace, Usage, broken_off, reported
 from fairbench_serve.dispatcher import Dispatcher
 from tests.serve.live_router import COMPLETIONS, GENERATE, PATHS, cluster, streamed, until

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from fairbench.core import Request, Segment
-from fairbench.live import headers
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.client_limits import ClientLimits
 from fairbench.schedulers.gateway.registry import GatewayParams
+from fairbench_load import headers
 from tests.serve.live_router import CHAT, COMPLETIONS, GENERATE, PATHS, cluster, streamed, until
 
 SIZE = {"max_total_num_tokens": 400_000, "max_running_requests": 8}

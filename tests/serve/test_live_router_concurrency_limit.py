@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.live import headers
-from fairbench.live.http_server import Problem
+from fairbench_load import headers
+from fairbench_load.http_server import Problem
 from fairbench_serve.client_limits import ConcurrencyLimit
 from tests.serve.live_router import GENERATE, PATHS, cluster, streamed, until
 

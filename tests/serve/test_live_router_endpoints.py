@@ -6,8 +6,8 @@ import json
 import pytest
 from aiohttp import web
 
-from fairbench.live import headers
-from fairbench.live.openai import MEDIA_TOKENS, StreamJudge, answered, judge, whole_fault
+from fairbench_load import headers
+from fairbench_load.openai import MEDIA_TOKENS, StreamJudge, answered, judge, whole_fault
 from fairbench_serve.answers import HighestCost, StreamReader, Usage, broken_off, usage_of
 from fairbench_serve.calls import APIS, MOST_ANSWERS
 from fairbench_serve.client_limits import Quota
@@ -350,7 +350,7 @@ def test_an_interrupted_stream_counts_its_output_and_ends_as_its_clients_expect(
 def problem():
     from http import HTTPStatus
 
-    from fairbench.live.http_server import Problem
+    from fairbench_load.http_server import Problem
 
     return Problem(HTTPStatus.BAD_GATEWAY, "gone")
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve import exchange
 from tests.serve.live_router import CHAT, PATHS, Worker, router_before, streamed
 

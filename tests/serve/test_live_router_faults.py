@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import ClientError, web
 
-from fairbench.live import headers
-from fairbench.live.http_server import LONG_BODY_BYTES
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_load import headers
+from fairbench_load.http_server import LONG_BODY_BYTES
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve import app as service
 from fairbench_serve import exchange
-from tests.live.live_null_server import Fault, null_server
+from tests.load.live_null_server import Fault, null_server
 from tests.serve.live_router import (
     BEFORE,
     CHAT,

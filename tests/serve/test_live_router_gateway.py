@@ -10,12 +10,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fairbench.live.http_server import Problem
-from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.build import build_gateway
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.views import WorkerLoad
+from fairbench_load.http_server import Problem
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve.answers import Charge
 from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.ingress import RequestInFlight

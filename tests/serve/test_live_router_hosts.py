@@ -6,7 +6,7 @@ import socket
 import pytest
 from multidict import CIMultiDict
 
-from fairbench.live import headers
+from fairbench_load import headers
 from tests.serve.live_router import GENERATE, PATHS, cluster
 from tests.serve.test_live_router_admin import administered
 

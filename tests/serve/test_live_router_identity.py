@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from fairbench.errors import DataError, UsageError
-from fairbench.live.headers import (
+from fairbench_load.headers import (
     BODY_CLIENTS,
     CLIENT_ALIASES,
     DEFAULT_CLIENT,
@@ -15,7 +15,7 @@ from fairbench.live.headers import (
     ROUTING_KEY,
     SESSION_ALIASES,
 )
-from fairbench.live.http_server import Problem
+from fairbench_load.http_server import Problem
 from fairbench_serve.identity import NO_SESSION, Keyring, client_of, is_name, session_of
 from fairbench_serve.keys_file import read_keys
 from fairbench_serve.plan import client_fields

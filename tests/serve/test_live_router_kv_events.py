@@ -6,10 +6,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from fairbench.live import headers
-from fairbench.live.kv_event_wire import AllBlocksCleared, BlockRemoved, BlockStored
-from fairbench.live.processes.addresses import WorkerAddress
 from fairbench_emulator.kv_events import Publisher
+from fairbench_load import headers
+from fairbench_load.kv_event_wire import AllBlocksCleared, BlockRemoved, BlockStored
+from fairbench_load.processes.addresses import WorkerAddress
 from tests.serve.live_router import GENERATE, PATHS, Worker, router_before, until
 
 IDS = list(range(1000, 1640))

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve import exchange
 from fairbench_serve.answers import HighestCost, reported, usage_of
 from tests.serve.live_router import GENERATE, PATHS, Worker, router_before, streamed

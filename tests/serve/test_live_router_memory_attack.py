@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from aiohttp import ClientSession, TCPConnector
 
-from fairbench.live import headers
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_load import headers
+from fairbench_load.processes.addresses import WorkerAddress
 from tests.emulator.live_emulator import running
 from tests.serve.live_router import CHAT, COMPLETIONS, GENERATE, router_before, streamed, until
 

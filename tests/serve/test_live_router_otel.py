@@ -10,7 +10,7 @@ from aiohttp import ClientSession, web
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.live import headers
+from fairbench_load import headers
 from fairbench_serve.spans import OtelTraces
 from tests.serve.live_router import CHAT, GENERATE, PATHS, Worker, router_before, streamed, until
 

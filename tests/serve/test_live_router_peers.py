@@ -16,9 +16,9 @@ from aiohttp import ClientSession, web
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.live import headers
-from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.peers import Totals
+from fairbench_load import headers
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve.addresses import reserved
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.peers import PATH, PeerMessage, PeerState, settings_hash

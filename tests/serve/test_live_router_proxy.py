@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from fairbench.live import headers
+from fairbench_load import headers
 from tests.serve.live_router import (
     CHAT,
     COMPLETIONS,

@@ -8,7 +8,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.live import headers
+from fairbench_load import headers
 from fairbench_serve import breaker
 from fairbench_serve.breaker import Refusals
 from tests.serve.live_router import CHAT, COMPLETIONS, GENERATE, PATHS, Worker, router_before, until

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from fairbench.live import client_metrics, headers
-from fairbench.live.processes.addresses import WorkerAddress, parse_worker
+from fairbench_load import client_metrics, headers
+from fairbench_load.processes.addresses import WorkerAddress, parse_worker
 from tests.serve.live_router import GENERATE, PATHS, cluster, until
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.live.openai import EventSplitter, data_lines
+from fairbench_load.openai import EventSplitter, data_lines
 from fairbench_serve.answers import StreamReader, Usage
 
 ENDS = [b"\n", b"\r\n", b"\r"]

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, suppress
 import pytest
 from aiohttp import web
 
-from fairbench.live import headers
+from fairbench_load import headers
 from fairbench_serve.health import LONGEST_STALLS, PROOF
 from tests.serve.live_router import (
     CHAT,

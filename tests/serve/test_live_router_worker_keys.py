@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import DataError, UsageError
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve.keys_file import WorkerKeys, worker_keys
-from tests.live.live_null_server import null_server
+from tests.load.live_null_server import null_server
 from tests.serve.live_router import CHAT, GENERATE, PATHS, Worker, cluster, router_before, streamed
 
 KEYS = ("secret-of-0", "secret-of-1")

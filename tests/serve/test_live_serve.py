@@ -14,13 +14,13 @@ from aiohttp import ClientError, ClientSession
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.live import headers
-from fairbench.live.backends.base import LiveOptions
-from fairbench.live.http_server import bound
+from fairbench_load import headers
+from fairbench_load.backends.base import LiveOptions
+from fairbench_load.http_server import bound
 from fairbench_serve import plan as routed_workers
 from fairbench_serve.addresses import reserved
 from fairbench_serve.plan import started_workers
-from tests.live import live_null_server
+from tests.load import live_null_server
 from tests.serve.live_router import (
     CHAT,
     GENERATE,

@@ -8,9 +8,9 @@ import signal
 
 import pytest
 
-from fairbench.live.server_facts import get_text
-from tests.live.live_cli import WAIT_S, running, tree, wait_until, wait_until_gone
-from tests.live.live_vllm import SERVERS, SMALL, WHY_ABSENT, engine_cores, samples
+from fairbench_load.server_facts import get_text
+from tests.load.live_cli import WAIT_S, running, tree, wait_until, wait_until_gone
+from tests.load.live_vllm import SERVERS, SMALL, WHY_ABSENT, engine_cores, samples
 
 openai = pytest.importorskip("openai")
 

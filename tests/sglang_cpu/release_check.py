@@ -2,9 +2,9 @@
 
 import sys
 
-from fairbench.live.plugin_config import plugin_config
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.release import check_target
+from fairbench_load.plugin_config import plugin_config
 from tests.release_record import checked, record, seen_in
 from tests.sim.sglang_seam import VERSION, sglang
 from tests.sim.sglang_streams import ask_ours, ask_sglang, assert_alike, random_stream

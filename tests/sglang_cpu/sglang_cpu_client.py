@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from fairbench.core import ServiceWeights
-from fairbench.live.headers import WORKER
+from fairbench_load.headers import WORKER
 
 WEIGHTS = ServiceWeights()
 ANSWERED_S = 900  # long, because the machine may be busy

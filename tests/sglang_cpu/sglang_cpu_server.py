@@ -12,7 +12,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairbench.live.processes.addresses import free_ports
+from fairbench_load.processes.addresses import free_ports
 from tests.sglang_cpu.tiny_model import write_model
 
 PYTHON = os.environ.get("FAIRBENCH_SGLANG_PYTHON", sys.executable)
@@ -30,7 +30,7 @@ CPU_FLAGS = (
 )
 ALWAYS = {
     "OMP_NUM_THREADS": "1",
-    "SGLANG_CPU_FORK": "1",  # tests/live starts servers without it, as users do
+    "SGLANG_CPU_FORK": "1",  # tests/load starts servers without it, as users do
     # otherwise, asking for /health makes a request that would count among a test's requests
     "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
 }

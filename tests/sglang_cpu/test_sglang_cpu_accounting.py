@@ -6,8 +6,8 @@ import urllib.request
 
 import pytest
 
-from fairbench.live.plugin_config import plugin_config
-from fairbench.live.server_facts import fetch_report
+from fairbench_load.plugin_config import plugin_config
+from fairbench_load.server_facts import fetch_report
 from tests.sglang_cpu.sglang_cpu_client import burst, run_bursts, run_once_under_way
 from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 

@@ -11,8 +11,8 @@ from collections import defaultdict
 import pytest
 
 from fairbench.core import Segment
-from fairbench.live.plugin_config import plugin_config
 from fairbench.schedulers.registry import build_local
+from fairbench_load.plugin_config import plugin_config
 from tests.sglang_cpu.sglang_cpu_client import Sent, run_behind
 from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 from tests.sim.sglang_streams import STEP_PS, StepProfile

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fairbench.live.plugin_config import plugin_config
-from fairbench.live.server_facts import fetch_report
+from fairbench_load.plugin_config import plugin_config
+from fairbench_load.server_facts import fetch_report
 from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 from tests.sglang_cpu.test_sglang_cpu_features import generate
 

@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 
 from fairbench_calibration.server_checks import FLOOD, LIGHT
-from tests.live.live_scrapes import samples
+from tests.load.live_scrapes import samples
 from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 
 pytestmark = [

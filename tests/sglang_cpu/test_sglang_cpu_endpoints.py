@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.live.live_endpoints import check_endpoints
+from tests.load.live_endpoints import check_endpoints
 from tests.serve.live_router import RESPONSES
 from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairbench.live.plugin_config import Evicting, plugin_config
-from fairbench.live.server_facts import fetch_report, require_active
+from fairbench_load.plugin_config import Evicting, plugin_config
+from fairbench_load.server_facts import fetch_report, require_active
 from tests.sglang_cpu.sglang_cpu_client import burst, run_bursts
 from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 

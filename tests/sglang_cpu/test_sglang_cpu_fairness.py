@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fairbench.live.plugin_config import plugin_config
-from fairbench.live.server_facts import fetch_report, require_active
+from fairbench_load.plugin_config import plugin_config
+from fairbench_load.server_facts import fetch_report, require_active
 from tests.sglang_cpu.sglang_cpu_client import Sent, burst, run_behind, services_while_all_wait
 from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 

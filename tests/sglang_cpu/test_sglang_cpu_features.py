@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fairbench.live.plugin_config import Evicting, plugin_config
-from fairbench.live.server_facts import fetch_report
-from tests.live.live_endpoints import OUTPUT, check_endpoints
+from fairbench_load.plugin_config import Evicting, plugin_config
+from fairbench_load.server_facts import fetch_report
+from tests.load.live_endpoints import OUTPUT, check_endpoints
 from tests.serve.live_router import RESPONSES
 from tests.sglang_cpu.sglang_cpu_server import ALWAYS, CPU_FLAGS, PYTHON, sglang_server, why_absent
 from tests.sglang_cpu.tiny_model import write_model

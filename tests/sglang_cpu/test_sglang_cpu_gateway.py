@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_load.processes.addresses import WorkerAddress
 from tests.serve.live_router import Flood, router_before
 from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 

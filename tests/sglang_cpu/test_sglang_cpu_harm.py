@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from fairbench.live.plugin_config import plugin_config
-from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.server_facts import fetch_report
+from fairbench_load.plugin_config import plugin_config
+from fairbench_load.processes.addresses import WorkerAddress
+from fairbench_load.server_facts import fetch_report
 from tests.serve.live_router import GENERATE, Worker, router_before, until
 from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 

@@ -8,8 +8,8 @@ from itertools import count
 import pytest
 from aiohttp import ClientSession, ClientTimeout
 
-from fairbench.live.plugin_config import plugin_config
-from fairbench.live.server_facts import fetch_report
+from fairbench_load.plugin_config import plugin_config
+from fairbench_load.server_facts import fetch_report
 from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 
 pytestmark = [

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fairbench.live.plugin_config import Evicting, plugin_config
 from fairbench_engines.sglang.hooks import ADDER, BATCH, Hooks
 from fairbench_engines.sglang.release import EVICTING, SUPPORTED
+from fairbench_load.plugin_config import Evicting, plugin_config
 from tests.sglang_cpu.sglang_cpu_server import PYTHON, why_absent
 
 pytestmark = [

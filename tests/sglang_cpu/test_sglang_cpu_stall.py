@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fairbench.live import headers
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_load import headers
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve.health import LONGEST_STALLS
 from tests.serve.live_router import GENERATE, Worker, router_before, until
 from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent

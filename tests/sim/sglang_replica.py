@@ -19,10 +19,10 @@ from fairbench.engine.batch import Prefill, shares_of
 from fairbench.engine.sequence import NEVER
 from fairbench.engine.sglang_variants import SGLangContract
 from fairbench.hardware.gpu_time import step_parts
-from fairbench.live.plugin_config import plugin_config
 from fairbench_engines.replica.base import RealReplica, prompt_of
 from fairbench_engines.replica.inside.token_ids import TokenIds
 from fairbench_engines.sglang import hooks as plugin
+from fairbench_load.plugin_config import plugin_config
 from tests.sim.sglang_seam import VERSION, RealEngine, configured, path, sglang
 
 STOCK = ("fcfs", "lpm")  # policies that SGLang has itself

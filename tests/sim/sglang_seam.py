@@ -13,7 +13,6 @@ from pkgutil import resolve_name
 from unittest import mock
 
 from fairbench.hardware.engine_params import RULES
-from fairbench.live.plugin_config import installed
 from fairbench_engines.replica.inside import sglang_seam
 from fairbench_engines.replica.inside.sglang_seam import (
     DRAFTS,
@@ -29,6 +28,7 @@ from fairbench_engines.replica.inside.sglang_seam import (
 from fairbench_engines.replica.inside.sglang_seam import SGLangScheduling as RealEngine
 from fairbench_engines.sglang.release import DISTRIBUTIONS, SUPPORTED
 from fairbench_engines.sglang.requests import prefix_len
+from fairbench_load.plugin_config import installed
 
 __all__ = ["DRAFTS", "HICACHE", "HOST_CACHE", "Absent", "sglang", "unified_cache"]  # for tests
 

@@ -11,13 +11,13 @@ import fairbench.engine.waiting_queue
 from fairbench.core import PS_PER_S, Segment, prompt_tokens
 from fairbench.hardware.engine_params import NEWEST, RULES
 from fairbench.hardware.timing import Frontend, ProfileCosts
-from fairbench.live.headers import tagged
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.load_cap import LoadCap
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import local_class
 from fairbench.targets import Due
 from fairbench_engines.sglang import hooks as plugin
+from fairbench_load.headers import tagged
 from tests.sim.sglang_seam import VERSION, Iteration, SteppedEngine, reserves_all
 from tests.sim.sim_helpers import PLAIN, Home
 

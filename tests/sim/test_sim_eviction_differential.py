@@ -15,12 +15,12 @@ import pytest
 from fairbench.engine.client_cache import ClientCache, memory_share
 from fairbench.engine.contract import ManagedMemory
 from fairbench.engine.logs import MemoryLog, WorkerMemoryLog
-from fairbench.live.plugin_config import Evicting, plugin_config
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench_engines.sglang.eviction import EvictableTree
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.release import EVICTING
+from fairbench_load.plugin_config import Evicting, plugin_config
 from tests.sim.sglang_seam import VERSION, why_absent
 from tests.sim.sglang_streams import ask_ours, ask_sglang, assert_alike, random_stream
 

@@ -12,12 +12,12 @@ from zlib import crc32
 import pytest
 
 import fairbench_engines.sglang.hooks as hooks_module
-from fairbench.live.plugin_config import plugin_config
 from fairbench.schedulers.base import Preempt, Setup
 from fairbench.schedulers.local.edf import EDF
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.views import KeptView
+from fairbench_load.plugin_config import plugin_config
 from tests.sim.sglang_seam import VERSION, why_absent
 from tests.sim.sglang_streams import (
     ask_ours,

@@ -11,8 +11,8 @@ from unittest import mock
 
 import pytest
 
-from fairbench.live.plugin_config import plugin_config
 from fairbench_engines.sglang.hooks import Hooks
+from fairbench_load.plugin_config import plugin_config
 from tests.sim.sglang_seam import BEFORE_0_5_22, VERSION, Absent, SteppedEngine, sglang, why_absent
 from tests.sim.sglang_streams import ask_ours, ask_sglang, assert_alike, random_stream
 

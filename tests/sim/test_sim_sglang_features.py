@@ -14,12 +14,12 @@ from zlib import crc32
 import pytest
 
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import plugin_config
 from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.registry import build_local, locals_by_name
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.release import check_server
+from fairbench_load.plugin_config import plugin_config
 from tests.sim.sglang_seam import (
     DRAFTS,
     HICACHE,

@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from fairbench.core import Segment
-from fairbench.live.plugin_config import plugin_config
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.release import SUPPORTED
+from fairbench_load.plugin_config import plugin_config
 from tests.sim.sglang_seam import VERSION, OverlapEngine, SteppedEngine, why_absent
 from tests.sim.sglang_streams import Arrival, Stream, ask_sglang, random_stream
 

@@ -8,9 +8,9 @@ from unittest import mock
 
 import pytest
 
-from fairbench.live.plugin_config import plugin_config
 from fairbench_engines.ranks import FOLDER
 from fairbench_engines.sglang.hooks import Hooks
+from fairbench_load.plugin_config import plugin_config
 from tests.sim.sglang_seam import VERSION, RealEngine, configured, why_absent
 
 pytestmark = [

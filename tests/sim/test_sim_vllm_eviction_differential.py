@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from fairbench.hardware.engine_params import VLLMLimits
-from fairbench.live.plugin_config import Evicting
 from fairbench_engines.mirrored_cache import OTHERS
+from fairbench_load.plugin_config import Evicting
 from tests.sim.vllm_eviction_streams import POLICIES, compare, evictions_in_vllm, stream_of, watched
 from tests.sim.vllm_plugin_streams import CLIENTS, ask_plugin, fair_engine
 from tests.sim.vllm_seam import why_absent

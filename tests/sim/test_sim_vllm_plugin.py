@@ -13,9 +13,9 @@ from dataclasses import replace
 import pytest
 
 from fairbench.hardware.engine_params import VLLMLimits
-from fairbench.live.plugin_config import plugin_config
 from fairbench_engines.ranks import FOLDER
 from fairbench_engines.vllm.views import BlockQueue
+from fairbench_load.plugin_config import plugin_config
 from tests.sim.vllm_plugin_streams import SCHEDULERS, SETTINGS, compare_plugin, fair_engine
 from tests.sim.vllm_seam import RealEngine, why_absent
 

@@ -6,9 +6,9 @@ from fairbench.engine.client_cache import memory_share
 from fairbench.engine.contract import ManagedMemory
 from fairbench.engine.logs import MemoryLog, WorkerMemoryLog
 from fairbench.engine.vllm import empty_block_cache
-from fairbench.live.plugin_config import Evicting
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.registry import build_eviction
+from fairbench_load.plugin_config import Evicting
 from tests.sim.block_pool import watch_blocks
 from tests.sim.sglang_streams import Tokens
 from tests.sim.vllm_plugin_streams import CLIENTS, SETTINGS, ask_ours, ask_plugin

@@ -11,8 +11,8 @@ from fairbench.engine.clock import ARRIVE, Clock
 from fairbench.engine.contract import WorkerParts
 from fairbench.engine.logs import ServiceLog
 from fairbench.engine.sequence import Sequence
-from fairbench.live.plugin_config import OWN_ORDER, plugin_config
 from fairbench.schedulers.base import Setup
+from fairbench_load.plugin_config import OWN_ORDER, plugin_config
 from tests.sim.sglang_streams import STEP_PS, Tokens
 from tests.sim.vllm_invariants import watch_vllm
 from tests.sim.vllm_seam import RealEngine, vllm

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fairbench.live.plugin_config import installed
 from fairbench_engines.replica.inside.vllm_seam import VLLMScheduling as RealEngine
 from fairbench_engines.replica.inside.vllm_seam import admitted, vllm
 from fairbench_engines.vllm.release import DISTRIBUTIONS, SUPPORTED
+from fairbench_load.plugin_config import installed
 
 __all__ = ["RealEngine", "admitted", "vllm"]
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from fairbench.results.store import SweepStore
-from tests.live.live_cli import MARK, lasting
+from tests.load.live_cli import MARK, lasting
 
 FAIRBENCH = [sys.executable, "-m", "fairbench"]
 SIGNALS = {signal.SIGKILL: -9, signal.SIGINT: 130, signal.SIGTERM: 143}

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from aiohttp import ClientSession, TCPConnector
 
-from fairbench.live import headers
-from tests.live.live_null_server import null_server
+from fairbench_load import headers
+from tests.load.live_null_server import null_server
 
 AT_ONCE, PARTS, PROMPTS = 32, 10, 50
 SLACK_MIB, SLACK_CPU = 4.0, 1.25

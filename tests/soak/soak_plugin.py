@@ -16,11 +16,11 @@ from pathlib import Path
 
 from aiohttp import web
 
-from fairbench.live import headers
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.fair_finish import FairFinish
 from fairbench.schedulers.routing.least_loaded import LeastLoaded
 from fairbench_emulator import app as emulated
+from fairbench_load import headers
 
 CREDITS_EVERY = 500  # number of requests between two records of credits
 JUNK_BYTES = 300

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 from aiohttp import ClientSession
 
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve.worker_info import most_running
 from tests.sglang_cpu.sglang_cpu_server import sglang_server
 from tests.vllm_cpu import gateway_cost

@@ -2,7 +2,7 @@
 # vLLM on a machine without a GPU, for tests: install.sh DIR makes a virtual environment with vLLM,
 # this project and its test tools, and a tiny model without weights in DIR/model; 163 s of CPU and
 # 3.6 GB. Needs Python 3.11. Then:
-#   FAIRBENCH_VLLM_PYTHON=DIR/bin/python pytest -m slow tests/live/test_live_run_vllm.py
+#   FAIRBENCH_VLLM_PYTHON=DIR/bin/python pytest -m slow tests/load/test_live_run_vllm.py
 # install.sh DIR classes leaves out what only a server needs: 69 s of CPU and 1.7 GB. For:
 #   DIR/bin/python -m pytest -m slow tests/sim/test_sim_vllm_*.py
 set -euo pipefail

@@ -17,7 +17,7 @@ from unittest.mock import Mock
 
 import zmq
 
-from fairbench.live.kv_event_wire import AllBlocksCleared, BlockRemoved, BlockStored, decode
+from fairbench_load.kv_event_wire import AllBlocksCleared, BlockRemoved, BlockStored, decode
 
 FILE = "vllm/distributed/kv_events.py"
 IMPORTED = {"init_logger": logging.getLogger, "ExternalBlockHash": bytes | int}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.live.live_endpoints import check_endpoints
+from tests.load.live_endpoints import check_endpoints
 from tests.vllm_cpu.vllm_cpu_server import WHY_ABSENT, stock_vllm
 
 pytestmark = [

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fairbench.live.plugin_config import OWN_ORDER, Evicting, plugin_config
+from fairbench_load.plugin_config import OWN_ORDER, Evicting, plugin_config
 from tests.vllm_cpu.vllm_cpu_server import READY_S, VLLM, WHY_ABSENT, stock_vllm
 
 pytestmark = [

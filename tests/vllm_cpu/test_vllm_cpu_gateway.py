@@ -8,7 +8,7 @@ import asyncio
 import pytest
 from aiohttp import ClientSession
 
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_load.processes.addresses import WorkerAddress
 from fairbench_serve.worker_info import most_running
 from tests.serve.live_router import COMPLETIONS, Flood, router_before
 from tests.vllm_cpu.vllm_cpu_server import WHY_ABSENT, stock_vllm

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import ClientSession, ClientTimeout
 from prometheus_client.parser import text_string_to_metric_families
 
-from fairbench.live.plugin_config import plugin_config
+from fairbench_load.plugin_config import plugin_config
 from tests.vllm_cpu.shares import ask
 from tests.vllm_cpu.vllm_cpu_server import WHY_ABSENT, stock_vllm
 

@@ -7,8 +7,8 @@ import time
 import urllib.request
 from pathlib import Path
 
-from fairbench.live.backends.vllm import PYTHON
-from fairbench.live.processes.addresses import free_ports
+from fairbench_load.backends.vllm import PYTHON
+from fairbench_load.processes.addresses import free_ports
 
 VLLM = os.environ.get(PYTHON)
 MODEL = Path(VLLM).parents[1] / "model" if VLLM else Path()

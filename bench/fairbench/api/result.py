@@ -20,7 +20,7 @@ from fairbench.config.flags import READY_S, RunFlags
 from fairbench.config.resolve import experiment as requested
 from fairbench.config.spec import experiment_tables
 from fairbench.errors import Interrupted, RunFailed, UsageError, unknown_name
-from fairbench.execute.live_options import NO_FLAGS, LiveFlags, live_options
+from fairbench.execute.live_runs import NO_FLAGS, LiveFlags, check_live
 from fairbench.execute.one_run import run_and_save, run_unsaved
 from fairbench.execute.tasks import run_context
 from fairbench.metrics.tables import RunResult, to_arrow
@@ -231,14 +231,14 @@ def run(
     file = None if experiment is None else Path(experiment)
     spec = requested(flags, settings or {}, file)
     live = LiveFlags(server_python, ready_check_timeout_sec, headers or {})
-    simple = spec.backend is None and live == NO_FLAGS
-    options = None if simple else live_options(spec, live)
+    if spec.backend is not None or live != NO_FLAGS:
+        check_live(spec, live)
     with run_context(shown_progress() if show_progress else None) as context:
         if result_dir is None:
-            ran = run_unsaved(spec, options, context)
+            ran = run_unsaved(spec, live, context)
             result = Result.unsaved(spec, ran)
         else:
-            ran, path = run_and_save(spec, options, Path(result_dir), context)
+            ran, path = run_and_save(spec, live, Path(result_dir), context)
             result = Result.stored(read_run(path))
         if ran.complete:
             return result

@@ -12,7 +12,7 @@ import pyarrow as pa
 from fairbench.api.result import frame, html_table, saved_in
 from fairbench.config.flags import READY_S, SWEEP, SweepFlags
 from fairbench.config.sweep import points, sweep_of
-from fairbench.execute.live_options import LiveFlags, options_of_points
+from fairbench.execute.live_runs import LiveFlags, check_live_points
 from fairbench.execute.repeats import run_sweep
 from fairbench.execute.tasks import run_context
 from fairbench.figures.comparison import drawn
@@ -139,12 +139,13 @@ def sweep(
         }
         swept = sweep_of(ref, listed, axes, num_runs=num_runs, name=name, quick=quick)
         specs = points(swept, file=ref)
-    options = options_of_points(specs, LiveFlags(server_python, ready_check_timeout_sec))
+    live = LiveFlags(server_python, ready_check_timeout_sec)
+    check_live_points(specs, live)
     with saved_in(result_dir, resume) as parent:
         if resume is None:
             store = SweepStore.create(parent, swept, specs)
         with run_context(shown_progress() if show_progress else None) as context:
-            run_sweep(store, specs, options, context)
+            run_sweep(store, specs, live, context)
         result = load_sweep(store.path)
     if result_dir is None and resume is None:
         result.path = None

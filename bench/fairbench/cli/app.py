@@ -169,8 +169,8 @@ class _Listed(TyperCommand):
 class _Commands(TyperGroup):
     """The group of all commands of fairbench.
 
-    Listing the commands imports no module of a command, and a call imports only the module of the
-    called command. Errors become one line on stderr and an exit code.
+    A command's module is imported only when the command is called. Errors become one line on stderr
+    and an exit code.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -195,7 +195,7 @@ class _Commands(TyperGroup):
         except MemoryError:
             exits.complain("there is not enough memory")
             code = exits.FAILED
-        # Input files are checked where they are opened, so the error concerns an output file.
+        # Input files are checked where they are opened, so an OSError here concerns an output file.
         except OSError as error:
             exits.complain(f"{exits.written_file(error)}: {error.strerror or error}")
             exits.discard_output()

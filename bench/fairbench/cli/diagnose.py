@@ -1,4 +1,4 @@
-"""``fairbench diagnose``: find heavy clients in an access log, who they delay, and a remedy."""
+"""``fairbench diagnose``: find an access log's heavy clients, the delayed clients, and a remedy."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def diagnose_log(
 ) -> None:
     """Find a log's heavy clients, the delayed clients, and a remedy.
 
-    The log is replayed in the simulator under several schedulers. If the log has more than 12,000
-    requests, only a part is replayed: the first flood (a period in which heavy clients delay
-    others), or the busiest period.
+    The log is replayed in the simulator under several schedulers. Only a part of a log with more
+    than 12,000 requests is replayed: the first period in which heavy clients delay other clients,
+    or the busiest period.
     """
     check_writable(report)
     if slo:

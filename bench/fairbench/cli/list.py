@@ -158,8 +158,8 @@ def _meanings() -> dict[str, str]:
 def meaning_of(key: str, params: type | None) -> str:
     """Return the meaning of the parameter ``PART.PARAM``, or "" for an unknown parameter.
 
-    For a user's own class, a meaning in the docstring of the class takes precedence over
-    ``meanings.toml``.
+    If the docstring of a user's own class describes the parameter, this description takes
+    precedence over ``meanings.toml``.
     """
     if params is None:
         return ""

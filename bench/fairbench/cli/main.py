@@ -22,8 +22,8 @@ def heed_sigterm() -> None:
 def main() -> None:
     """Run the command line of fairbench.
 
-    The exit codes are 0 (success), 1 (a run or a gate failed), 2 (wrong usage), 3 (a gate could not
-    judge), and 130 or 143 (ended by a signal).
+    The exit codes are 0 (success), 1 (a run or a check failed), 2 (wrong usage), 3 (a check reached
+    no verdict), and 130 or 143 (ended by a signal).
     """
     try:
         heed_sigterm()

@@ -38,8 +38,8 @@ def print_summary(
 ) -> None:
     """Print a run's summary as text on stdout, with colours on a terminal.
 
-    With ``explain``, sentences explain the numbers. With ``reference``, the first line compares
-    the clients' shares with their shares under another scheduler.
+    With ``explain``, sentences below the summary explain its numbers. With ``reference``, the first
+    line compares the clients' shares with their shares under another scheduler.
     """
     colour, width = terminal_look()
     text = report.summary_text(
@@ -51,7 +51,7 @@ def print_summary(
 
 
 def check_explain(explain: bool, *, single: bool, as_json: bool) -> None:
-    """Raise UsageError if ``--explain`` is used without printing a single run's summary."""
+    """Raise UsageError if ``--explain`` is given, but no summary of a single run is printed."""
     if explain and as_json:
         raise UsageError(
             "--explain cannot be combined with --json: the JSON output contains no explanations"
@@ -77,7 +77,7 @@ def chosen_width() -> int | None:
 
 
 def show(made: Callable[..., str], *args: Any) -> None:
-    """Print the text that ``made`` returns for the colours and the width of stdout."""
+    """Call ``made`` with the colours and the width of stdout, and print the returned text."""
     colour, width = terminal_look()
     typer.echo(made(*args, colour=colour, width=width), nl=False)
 

@@ -16,7 +16,7 @@ from fairbench.config.flags import PICTURE, RESUME, RUN, SEEDS, PlanFlags
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 
-# defaults of --dp for plans that seek replicas and for plans that seek users, and of --loads
+# default values of --dp without --max users, of --dp with --max users, and of --loads
 SIZES, ONE, LOADS = "1..32", "1", "1"
 RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")
 

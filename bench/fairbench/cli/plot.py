@@ -76,10 +76,10 @@ def plot(
 
     The command draws stored runs and makes no new runs.
 
-    For a directory, the command draws bars with 95% confidence intervals, P95 latency against
-    throughput, the distribution of latencies, and lines over each parameter, load or number of
-    replicas that varies. For a figure of the DLPM paper, the command also saves the drawn numbers
-    as CSV.
+    From a directory of runs, the command draws bars with 95% confidence intervals, P95 latency
+    against throughput, and the distribution of latencies. The command also draws lines over each
+    parameter, load or number of replicas that varies. For a figure of the DLPM paper, the command
+    also saves the drawn numbers as CSV.
     """
     suffixes = read_formats(formats)
     keys = split_commas("--columns", columns) if columns else ()
@@ -130,7 +130,7 @@ def _plot_own(
     if table is not None and table.suffix != ".tex":
         raise UsageError(f"--table {table}: must end in .tex")
     cells = results.sides_below(folder)
-    # The table comes before the figures, because only the figures need a drawing library.
+    # Write the table before the figures, because only the figures need a drawing library.
     if table is not None:
         text = figures.latex_table(cells, columns)
         with writing(table, "--table"):

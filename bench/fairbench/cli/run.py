@@ -17,8 +17,8 @@ from fairbench.execute.executors import DEFAULT, DRIVER_LAUNCHERS, LAUNCHERS, LO
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
+    from fairbench.execute.live_runs import LiveFlags
     from fairbench.execute.tasks import RunContext
-    from fairbench.live.backends.base import LiveOptions
     from fairbench.metrics.tables import RunResult
     from fairbench.results.references import Reference
 
@@ -127,8 +127,6 @@ def run(
     The run takes place on the simulated cluster, or on real servers. Every option has a default, so
     `fairbench run` works without options.
     """
-    from fairbench.execute.live_options import NO_FLAGS, LiveFlags, live_options
-
     output.check_explain(explain, single=num_runs == 1, as_json=as_json)
     spec = config.experiment(flags, parse_assignments(settings), experiment_file)
     compared = None
@@ -139,7 +137,7 @@ def run(
         )
     if experiment_file is not None:
         _say_old_defaults(spec, experiment_file)
-    live = LiveFlags(
+    live = execute.LiveFlags(
         server_python,
         ready_check_timeout_sec,
         options.with_key(options.parse_headers(header), api_key_file),
@@ -147,22 +145,17 @@ def run(
         LauncherFlags(ray_address, hosts, launch_command),
         drivers,
         driver_launcher,
+        allow_untested_release,
     )
-    if allow_untested_release:
-        from fairbench.live.backends.workers import try_untested
-
-        try_untested(spec)
-    simple = spec.backend is None and live == NO_FLAGS
-    server_options = None if simple else live_options(spec, live)
+    if spec.backend is not None or live != execute.NO_FLAGS:
+        execute.check_live(spec, live)
     lined = output_file or output_details
     on_saved = output.run_lines(output_file, details=output_details) if lined else None
     with execute.run_context(None if disable_tqdm else report.shown_progress()) as context:
         if num_runs > 1:
-            _repeatedly(
-                spec, num_runs, server_options, result_dir, on_saved, context, as_json=as_json
-            )
+            _repeatedly(spec, num_runs, live, result_dir, on_saved, context, as_json=as_json)
         else:
-            result, path = execute.run_and_save(spec, server_options, result_dir, context)
+            result, path = execute.run_and_save(spec, live, result_dir, context)
             if on_saved:
                 on_saved(path, result.summary)
             if as_json:
@@ -192,12 +185,12 @@ def _reference(
 ) -> Reference | None:
     """Return the clients' shares under the scheduler with which the run is compared.
 
-    The shares come from a simulation of ``compared`` or, if ``compared`` is None, from a stored run
-    of an equal experiment. The result is None if there is no such run.
+    The clients' shares come from a simulation of ``compared``, or from a stored run of an equal
+    experiment if ``compared`` is None. Without a complete run, the result is None.
     """
     if compared is None:
         return results.stored_reference(config.experiment_tables(spec))
-    result = execute.run_unsaved(compared, None, context)
+    result = execute.run_unsaved(compared, execute.NO_FLAGS, context)
     return results.reference_of(result.summary) if result.complete else None
 
 
@@ -213,7 +206,7 @@ def _require_whole(result: RunResult, context: RunContext) -> None:
 def _repeatedly(
     spec: ExperimentSpec,
     num_runs: int,
-    server_options: LiveOptions | None,
+    live: LiveFlags,
     result_dir: Path,
     on_saved: output.OnSaved | None,
     context: RunContext,
@@ -221,7 +214,7 @@ def _repeatedly(
     as_json: bool,
 ) -> None:
     """Run several seeds and print a combined summary; raise an error if a run is incomplete."""
-    repeats = execute.repeat(spec, num_runs, result_dir, server_options, context)
+    repeats = execute.repeat(spec, num_runs, result_dir, live, context)
     if repeats.combined is None:
         raise context.interrupted.ended("interrupted before a run began")
     if on_saved:

@@ -124,9 +124,9 @@ def score(
 ) -> None:
     """Compute every fairness metric from any system's records.
 
-    Times may be counted from any point in time. A request without an end time counts as failed.
-    Several files are read as one run; if the format names no clients (vllm, sglang), each file
-    counts as one client.
+    Times in the file may count from any starting point. A request without an end time counts as
+    failed. Several files are read as one run; if the format names no clients (vllm, sglang), each
+    file counts as one client.
     """
     if window_end is not None and window_end <= (window_start or 0.0):
         raise UsageError(f"--window-end {window_end:g}: must be above --window-start")

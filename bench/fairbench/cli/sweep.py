@@ -120,10 +120,10 @@ def sweep(
     others = [results.SweepStore(folder) for folder in reuse or ()]
     for other in others:
         other.sweep()  # This call raises DataError if the directory contains no sweep.
-    live = execute.LiveFlags(server_python, ready_check_timeout_sec)
-    if allow_untested_release:
-        execute.try_untested(specs)
-    server_options = execute.options_of_points(specs, live)
+    live = execute.LiveFlags(
+        server_python, ready_check_timeout_sec, allow_untested=allow_untested_release
+    )
+    execute.check_live_points(specs, live)
     if resume is None:
         store = results.SweepStore.create(result_dir, swept, specs)
         for other in others:
@@ -131,7 +131,7 @@ def sweep(
             _print_outdated(other, outdated)
             store.take_from(other, [one.identity for one in outdated])
     with execute.run_context(None if disable_tqdm else report.shown_progress(), runs_on) as context:
-        outcome = execute.run_sweep(store, specs, server_options, context)
+        outcome = execute.run_sweep(store, specs, live, context)
     _print(outcome, as_json=as_json)
     outcome.require_whole()
 

@@ -165,7 +165,7 @@ def combine(
     as_json: AsJson = False,
     **flags: Unpack[TraceFlags],
 ) -> None:
-    """Write a synthetic trace: arrival times and clients of one trace, requests of another."""
+    """Combine arrival times and clients of one trace with the requests of another."""
     made = workloads.combined(
         _trace_requests(file, flags, seed), _trace_requests(prompts, {}, seed)
     )

@@ -113,10 +113,7 @@ def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | No
 
 
 def cluster_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the names of cluster components whose parameters have an effect in the experiment.
-
-    The eviction policy is an example of a cluster component.
-    """
+    """Return the components, such as the eviction policy, whose parameters have an effect."""
     routers = () if draft.get(ROUTERS, 1) == 1 else (ROUTERS,)
     disaggregation = () if draft.get("prefill") is None else (DISAGGREGATION,)
     return routers + eviction_parts(draft) + disaggregation
@@ -138,7 +135,8 @@ def check_used(given: Iterable[str], specs: Collection[ExperimentSpec]) -> None:
     """Raise UsageError for a setting that has no effect in any of the experiments.
 
     ``given`` contains the keys of the settings that the user's flags set. Settings of schedulers
-    are not checked, because only one of a command's schedulers may have the setting.
+    are not checked, because a command may compare a scheduler that has the setting with schedulers
+    that lack the setting.
     """
     needs = {policy: f"{EVICTION} = {policy!r}" for policy in registry.ALL_EVICTIONS}
     needs |= {ROUTERS: "several routers", DISAGGREGATION: "prefill and decode"}
@@ -192,10 +190,10 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
 
 
 def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the name of an eviction policy that has parameters, or () for the default policy.
+    """Return a tuple with the name of the eviction policy that the user chose, or an empty tuple.
 
-    An eviction policy of an engine's own code has no parameters in fairbench. Raises UsageError if
-    the name of the eviction policy is unknown.
+    The tuple is also empty for an eviction policy of an engine's own code, because such a policy
+    has no parameters in fairbench. Raises UsageError if the name of the eviction policy is unknown.
     """
     policy, engine = draft.get(EVICTION), str(draft.get("engine") or DEFAULT_ENGINE)
     if not isinstance(policy, str):
@@ -209,7 +207,7 @@ def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
 def memory_parts(
     draft: Mapping[str, object], backend: BackendConfig | None, settings: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return the prefix of memory share settings, or () if memory shares are off.
+    """Return ``(MEMORY,)`` if memory shares are on, or an empty tuple if memory shares are off.
 
     Raises UsageError if the servers lack fairbench's eviction policies, or if the eviction policy
     does not support memory shares.
@@ -263,7 +261,7 @@ def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
 
 
 def admission_profile(params: AdmissionParams) -> TimingProfile:
-    """Return the timing profile of real workers, which ``params`` name by id or by GPU.
+    """Return the timing profile that ``params.profile`` names by its id or by a GPU.
 
     Raises UsageError if the timing profile is unknown or missing.
     """
@@ -321,7 +319,7 @@ WITH_SETTINGS = frozenset({"lpm"})
 
 # An engine's real code lacks the features ``MODELLED`` of the simulator, or differs in them.
 MODELLED = ("prefill", "decode", "memory_records")
-# An engine's real code lacks the settings ``OF_THE_MODEL`` of the simulator's engine model.
+# An engine's real code lacks the settings ``OF_THE_MODEL``, which the simulator's model has.
 OF_THE_MODEL = (
     "num_continuous_decode_steps",
     "in_batch_prefix_caching",
@@ -431,12 +429,11 @@ def _check_settings(engine: str, settings: Mapping[str, Any]) -> None:
 def own_policy(draft: Draft | Mapping[str, object], of_pair: str, known: Iterable[str]) -> str:
     """Return the scheduling policy that runs in the engine.
 
-    The policy is the local scheduler that the user gave, or else ``of_pair``, or else FCFS.
+    If the user names no policy and the engine does not implement ``of_pair``, the policy is FCFS.
 
     Args:
         draft: The experiment before its values are checked; it sets ``engine_code``.
-        of_pair: Local scheduler of the pair (router and local scheduler) that the experiment's
-            ``scheduler`` names.
+        of_pair: The local scheduler that the experiment's ``scheduler`` contains.
         known: Names of the scheduling policies that engines implement.
     """
     if "local" in draft:

@@ -52,7 +52,7 @@ class Fact(_Table):
 class Unserved(_Table):
     """A workload that a preset refuses, and the reason.
 
-    The preset accepts the workload if the user sets the key ``unless``.
+    The preset accepts the workload if the user sets the setting that ``unless`` names.
     """
 
     unless: str
@@ -166,8 +166,8 @@ WARMUP_SHARE = 0.1
 def workload_defaults(draft: Mapping[str, object], workload: WorkloadSpec) -> dict[str, Any]:
     """Return a workload's defaults: number of clients, warm-up, drain limit and duration.
 
-    An experiment with a number of programs has no default duration. If the user chose a duration,
-    the warm-up is at most ``WARMUP_SHARE`` of this duration.
+    The duration has no default if the number of programs is set. If the user chose a duration, the
+    warm-up is at most ``WARMUP_SHARE`` of this duration.
     """
     times = {
         "clients": workload.client_count(str(draft.get("scenario", usual_scenario(workload)))),
@@ -223,9 +223,9 @@ def pair_of(draft: Mapping[str, object]) -> tuple[str, str]:
 
 
 def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the components, such as the router, whose parameters have an effect.
+    """Return the names of the components, such as the router, whose parameters have an effect.
 
-    The result is () for an endpoint, because fairbench does not configure the endpoint's servers.
+    The tuple is empty for an endpoint, because fairbench does not configure an endpoint's servers.
     Another project's router has no parameters in fairbench.
     """
     if draft["scheduler"] == AS_SERVED:
@@ -271,15 +271,15 @@ def read_workload(value: Any) -> WorkloadSpec:
 
 
 def text_of(draft: Mapping[str, object], key: str) -> str:
-    """Return the text under a key of an experiment; raise UsageError for any other value."""
+    """Return the text under an experiment's key; raise UsageError if the value is not a text."""
     value = draft[key]
     if not isinstance(value, str):
         raise UsageError(f"{key} = {value!r}: must be a string").of(key)
     return value
 
 
-# Client weights belong to the experiment. Old experiment files have client weights as parameters of
-# local schedulers, so the weights are moved when a file is read.
+# Old experiment files have client weights as parameters of local schedulers, so the weights are
+# moved when a file is read.
 SPELLINGS = frozenset({"vtc.weights", "vtc-predict.weights", "lcf.weights"})
 
 
@@ -288,8 +288,8 @@ def moved_weights(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Move client weights out of the settings; return the settings and a table of weights.
 
-    Weights in settings that flags set (``assigned``) override the file's ``weights``. The file's
-    ``weights`` override weights in other settings.
+    Settings whose keys are in ``assigned`` come from flags and override ``weights``. Settings that
+    come from a file do not override ``weights``.
     """
     kept, found = dict(settings), dict(weights)
     for key in SPELLINGS.intersection(settings):
@@ -301,7 +301,7 @@ def moved_weights(
 def table_of(keys: Mapping[str, Any], key: str = "weights") -> dict[str, Any]:
     """Return the table under a key, or {} if the key is missing.
 
-    Raises UsageError if the value under the key is not a table.
+    Raises UsageError if the value of ``key`` is not a table.
     """
     value = keys.get(key) or {}
     if not isinstance(value, Mapping):
@@ -315,9 +315,9 @@ def resolve_weights(
 ) -> dict[str, Any] | None:
     """Return the client weights of a run: the weights of the workload, overridden by ``given``.
 
-    Clients without a weight in the result have weight 1. A given weight of 1 is omitted unless it
-    overrides the workload. The result is None if all weights are 1. ``ExperimentSpec`` checks
-    ``clients`` and ``given`` later.
+    A client without a weight in the returned table has weight 1. A weight of 1 is omitted unless it
+    overrides the workload's weight. The function returns None if every client has weight 1. This
+    function does not check ``clients`` and ``given``, because ``ExperimentSpec`` checks them.
     """
     own = workload.client_weights or {}
     if not (given or own):

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any, NamedTuple, get_type_hints
 
 from fairbench import records, workloads
+from fairbench.doors import BACKEND_GROUP, registered
 from fairbench.errors import TOO_DEEP, UsageError, is_too_deep, unknown_name
 
 COMMON, WORKLOAD, LOAD, SCHEDULER, CLUSTER, SERVERS, OUTPUT, OTHER = PANELS = (
@@ -25,9 +26,9 @@ class Flag:
 
     - ``help`` explains the flag, and ``panel`` is the heading above the flag in ``--help``.
     - ``default`` is the default value, or a text that describes the default value.
-    - ``key`` names the value that the flag sets: a key of an experiment file, a setting such as
-      ``engine.PARAM``, ``backend.KEY``, or ``trace.KEY`` of a replayed trace. An empty key stands
-      for the flag's name. A key that ends with a dot is completed by the flag's name.
+    - ``key`` names the value that the flag sets: a key of an experiment file, or a name such as
+      ``engine.PARAM``, ``backend.KEY`` or ``trace.KEY``. If ``key`` is empty, the flag's name is
+      the key. If ``key`` ends with a dot, the flag's name is appended to ``key``.
     """
 
     help: str
@@ -105,7 +106,8 @@ def place_flags(flags: Mapping[str, Any], table: Mapping[str, Flag]) -> PlacedFl
 
 
 SIM = "sim"
-STARTED = ("emulator", "sglang", "vllm")
+ENDPOINT = "endpoint"  # the backend for a server that runs already, at --base-url
+STARTED = tuple(sorted(name for name in registered(BACKEND_GROUP) if name != ENDPOINT))
 
 
 def split_commas(flag: str, text: str) -> list[str]:
@@ -135,8 +137,8 @@ def values_of(read: Callable[[str], Any]) -> Callable[[str, str], list[Any]]:
 def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
     """Parse ``--goodput`` words ``[NAME.]LATENCY:TIME`` into a table of times.
 
-    The keys of the result are ``[NAME.]LATENCY``. If ``texts`` is None or empty, the result is
-    None. Raises UsageError for an invalid or repeated target.
+    The keys of the table have the form ``[NAME.]LATENCY``. If ``texts`` is None or empty, the
+    function returns None. Raises UsageError for an invalid or repeated target.
     """
     given: dict[str, str] = {}
     words = [text.replace(",", " ").split() or [text] for text in texts or ()]
@@ -167,7 +169,7 @@ def parse_weights(text: str | None) -> dict[str, float] | None:
         return None
     pairs = [word.rpartition("=") for word in text.split(",")]
     try:
-        # ASCII is enforced, because ``float`` also accepts digits of other scripts.
+        # ASCII is enforced, because ``float`` also accepts digits of non-Latin scripts.
         weights = {name.strip(): float(weight.encode("ascii")) for name, _, weight in pairs}
     except ValueError:
         weights = {}
@@ -218,7 +220,7 @@ def columns_of(_: str, texts: list[str]) -> dict[str, str]:
 def names_of(flag: str, texts: list[str]) -> dict[str, str]:
     """Parse ``FIELD=NAME`` texts.
 
-    Raises UsageError for a text of another form, or for a repeated field.
+    Raises UsageError for a text that is not ``FIELD=NAME``, or for a repeated field.
     """
     names: dict[str, str] = {}
     for text in texts:

@@ -552,8 +552,8 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
 
 RUN = flags_of(RunFlags)
 
-# The following flags are parameters of commands, but not of the Python functions for the commands,
-# which have other names for these flags or lack them.
+# Only commands have the following flags. The Python functions of the commands lack these parameters
+# or name them differently.
 SETTINGS = Flag(
     "Parameter of a scheduler, the engine or the workload; may be repeated.",
     COMMON,

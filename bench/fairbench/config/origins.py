@@ -1,10 +1,11 @@
 """Origins of values: which values of an experiment the user chose, and which are defaults.
 
 A stored experiment contains every value, even defaults, so that a run can be repeated. The table
-``given`` of a stored experiment contains the values that flags, settings or a file set. All other
-values are defaults of the fairbench version that stored the file; ``fairbench baseline`` recomputes
-these defaults. If a flag replaces a value, every command recomputes the defaults that depend on
-this value. If a stored file lacks the table ``given``, the table is added when the file is read.
+``given`` of a stored experiment contains the values that flags, settings or a file set. Values that
+``given`` lacks are defaults of the fairbench version that stored the file; ``fairbench baseline``
+recomputes these values. If a flag replaces a value, every command recomputes the defaults that
+depend on this value. If a stored file lacks the table ``given``, the table is added when the file
+is read.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ IMPLIED = frozenset(
 NOT_RECORDED = frozenset({"settings", "tag", "backend", "workload", GIVEN})
 TABLES = frozenset({"weights", "goodput"})
 
-# The manifest's list of chosen values may contain ``PROFILE``, which no experiment file has as key.
-PROFILE = "timing profile"  # the parts of a timing profile's id other than GPU and model
-# A workload or an experiment file can set the keys ``OF_THE_WORKLOAD``.
+# A manifest may list ``PROFILE`` as a chosen value, although experiment files have no such key.
+PROFILE = "timing profile"  # the parts of a timing profile's id after the GPU and the model
+# The keys ``OF_THE_WORKLOAD`` may be set in a workload file or in an experiment file.
 OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")
 
 
 def with_given(file: Mapping[str, Any], chosen: Collection[str] | None = None) -> Mapping[str, Any]:
     """Return an experiment file with a table ``given`` of the values that the user chose.
 
-    If the table ``given`` is missing, it is reconstructed. For a file of an older version,
-    ``given`` contains the values whose keys the manifest lists as ``chosen``. Without the list
-    ``chosen``, or if a stored file was edited, ``given`` contains all values that differ from
-    defaults. In a file that the user wrote, every value counts as chosen.
+    If the file lacks ``given``, the function infers the values that the user chose. For a file of
+    an older version, ``given`` contains the values whose keys the manifest lists as ``chosen``.
+    Without ``chosen``, or if the user edited a stored file, ``given`` contains all values that
+    differ from defaults. If the user wrote the file, all its values count as chosen.
     """
     if _has_given(file) and not is_edited(file):
         return file
@@ -60,7 +61,7 @@ def with_given(file: Mapping[str, Any], chosen: Collection[str] | None = None) -
     if chosen is not None:
         given = _given_by_keys(rest, chosen)
     elif _has_given(file):
-        # The file was edited: ``given`` gets the stored entries and the changed values.
+        # The user edited the stored file, so ``given`` also gets the changed values.
         found, stored = _unexplained(rest), file[GIVEN]
         settings = flat_settings(table_of(rest, "settings"))
         said = flat_settings(stored["settings"]).items()
@@ -110,7 +111,7 @@ def _given_by_keys(experiment: Mapping[str, Any], chosen: Collection[str]) -> di
 
 
 def _unexplained(file: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a file that are not defaults, or all values of an invalid file."""
+    """Return a file's values that are not defaults, or all values if the file is invalid."""
     try:
         return _everything(_without_defaults(file))
     except UsageError:
@@ -162,8 +163,7 @@ def _is_usual_machine(draft: Mapping[str, object], workload: WorkloadSpec) -> bo
 def _without_usual_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]:
     """Remove a file's warm-up, duration, drain limit and number of clients if they are defaults.
 
-    The warm-up is checked before and after the duration, because the default warm-up may depend on
-    the duration.
+    The loop checks the warm-up twice, because the default warm-up may depend on the duration.
     """
     kept = dict(file)
     whole = {**workload_defaults(file, workload), **file}
@@ -177,9 +177,9 @@ def _without_usual_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dic
 def chosen_part(file: Mapping[str, Any], *, other_workload: bool = False) -> dict[str, Any]:
     """Return the values that the user chose in an experiment file that has the table ``given``.
 
-    A bundled workload is returned by name, any other workload as the stored table. If another
-    workload replaces the file's workload (``other_workload``), the parameters of the file's
-    workload are left out, and so is the scenario, unless the user chose the scenario.
+    A bundled workload is returned by name, and any other workload is returned as a table. If
+    ``other_workload`` is True, parameters of the file's workload are not returned, and the scenario
+    is returned only if the user chose it.
     """
     given, rest = file[GIVEN], without_given(file)
     implied = set(IMPLIED)

@@ -38,7 +38,7 @@ def evicts_inside(policy: object, engine: object) -> bool:
     return policy in EVICTIONS and policy not in own
 
 
-# An engine also has the parameters ``CARRIED``, under server flags of the same names.
+# The server of an engine has a flag for each parameter in ``CARRIED``, under the same name.
 CARRIED = {
     "sglang": (
         *("chunked_prefill_size", "max_prefill_tokens", "max_running_requests"),
@@ -56,8 +56,8 @@ NO = "no-"  # prefix of a server flag that turns a parameter off
 def settings_of_flags(words: Sequence[str], engine: str) -> dict[str, Any]:
     """Return the settings NAME.PARAM that correspond to flags of an engine's server.
 
-    The eviction policy has the key ``eviction``. Raises UsageError for a server flag that has no
-    effect on the engine's code in a simulation.
+    A flag for the eviction policy becomes the key ``eviction`` of the experiment. Raises UsageError
+    for a server flag that has no effect on the engine's code in a simulation.
 
     Args:
         words: The server's flags and their values, such as ``--max-num-seqs 64`` or

@@ -1,4 +1,4 @@
-"""Conversion of user input to an experiment; flags override a file, a file overrides defaults."""
+"""Conversion of user input to an experiment; flags override a file, which overrides defaults."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def read_spec(path: Path) -> ExperimentSpec:
 def with_new_defaults(file: Mapping[str, Any], path: Path) -> ExperimentSpec:
     """Return the spec of a stored experiment, with the defaults of this version of fairbench.
 
-    Values that the user chose are kept. Raises DataError, which names the file.
+    New defaults do not replace values that the user chose. Raises DataError, which names the file.
     """
     return resolve({}, {}, file, path=path, new_defaults=True)
 
@@ -126,7 +126,7 @@ def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> Ex
     given = None
     if file:
         file = serving.without_unsupported(with_given(file), backend)
-    with suppress(UsageError):  # Later checks report the error.
+    with suppress(UsageError):  # A later check reports the invalid value.
         given = given_values(draft.of_flags(), draft.settings.of_flags(), file)
     if file and (new_defaults or not RULING.isdisjoint(draft)):
         file = chosen_part(file, other_workload="workload" in draft)
@@ -209,7 +209,7 @@ def _checked_engine(
         local = defaults.pair_of(draft)[1]
         cluster.check_own_code(draft, backend, engine, local, {**settings, **resolved})
     if backend is None and engine is None and "engine" in defaults.machine_of_workload(workload):
-        # The default engine is stored, because readers would otherwise use the workload's engine.
+        # Without a stored engine, a later run of this experiment would use the workload's engine.
         return DEFAULT_ENGINE
     return engine
 
@@ -262,9 +262,9 @@ def experiment(
 ) -> ExperimentSpec:
     """Build an experiment from a file and from flags, which override the file.
 
-    A flag with the value None counts as not given. ``settings`` by ``NAME.PARAM`` override flags
-    that set engine parameters. Raises UsageError for a wrong value, and DataError for an invalid
-    file.
+    A flag with the value None counts as not given. ``settings``, whose keys are ``NAME.PARAM``,
+    override flags that set engine parameters. Raises UsageError for a wrong value, and DataError
+    for an invalid file.
     """
     check_names(flags, RUN)
     if not CLUSTER_KEYS.isdisjoint(flags):
@@ -324,7 +324,7 @@ def with_flags_of_code(
     )
 
 
-# At most ``MOST_SOUGHT`` floods are found in a trace; the earliest start limits the warm-up.
+# At most ``MOST_SOUGHT`` floods are found in a trace; the warm-up ends before the earliest flood.
 MOST_SOUGHT = 20
 
 
@@ -348,7 +348,7 @@ def _first_flood_s(params: TraceParams) -> float:
     return min(starts_s, default=inf) / params.time_scale
 
 
-# A trace determines the values of the flags ``SAID``, so they cannot be combined with a trace.
+# The flags ``SAID`` cannot be combined with a trace, because the trace sets their values.
 SAID = {
     **{"workload": "", "request_rate": ": give --time-scale", "dataset_path": ""},
     **{"dataset_map": "", "tokenizer": ""},
@@ -356,7 +356,7 @@ SAID = {
 
 
 def with_trace(given: PlacedFlags) -> PlacedFlags:
-    """Replace flags that describe a trace by the trace as a workload.
+    """Replace the flags that describe a trace by a workload that replays the trace.
 
     For a trace, ``clients`` is the number of made-up clients, and ``time_scale`` changes the speed
     of the trace. Raises UsageError for contradicting flags, and DataError for a file that is not a

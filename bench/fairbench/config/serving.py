@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fairbench.config.backend import AS_SERVED, EXTERNAL, KINDS, NO_PROFILE, BackendConfig
+from fairbench.config.backend import AS_SERVED, EXTERNAL, NO_PROFILE, BackendConfig, backend_kinds
 from fairbench.config.defaults import DEFAULTS, has_own_code, pair_of, text_of
-from fairbench.config.flag import SIM
+from fairbench.config.flag import ENDPOINT, SIM
 from fairbench.config.settings import ENGINE, MACHINE
 from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import UsageError, about, explain, keys_of, unknown_name
@@ -27,18 +27,19 @@ def resolve_backend(given: Any, stored: Any) -> BackendConfig | None:
     UsageError, which names the wrong key of the backend.
     """
     given, stored = _backend_table(given), _backend_table(stored)
-    kind = given.get("kind", "endpoint" if "base_url" in given else stored.get("kind", SIM))
-    if kind != SIM and kind not in KINDS:
-        raise unknown_name("backend", str(kind), (SIM, *KINDS)).of("backend.kind")
+    kind = given.get("kind", ENDPOINT if "base_url" in given else stored.get("kind", SIM))
+    kinds: Mapping[str, type[BackendConfig]] = {} if kind == SIM else backend_kinds()
+    if kind != SIM and kind not in kinds:
+        raise unknown_name("backend", str(kind), (SIM, *kinds)).of("backend.kind")
     merged = {**(stored if stored.get("kind") == kind else {}), **given, "kind": kind}
-    known = KINDS[kind].model_fields if kind in KINDS else {"kind"}
+    known = {"kind"} if kind == SIM else kinds[kind].model_fields
     for key, value in merged.items():
         if key not in known:
             raise _misplaced(key, value, kind).of(f"backend.{key}", "backend.kind")
     if kind == SIM:
         return None
     try:
-        return KINDS[kind].model_validate(merged)
+        return kinds[kind].model_validate(merged)
     except ValidationError as error:
         raise UsageError(explain(error, "backend")).of(*keys_of(error, "backend")) from None
 
@@ -52,12 +53,13 @@ def _backend_table(value: Any) -> Mapping[str, Any]:
 
 
 def _misplaced(key: str, value: Any, kind: str) -> UsageError:
-    owners = [name for name, cls in KINDS.items() if key in cls.model_fields]
+    kinds = backend_kinds()
+    owners = [name for name, cls in kinds.items() if key in cls.model_fields]
     if owners:
         other = "; or give --trace" if key == "time_scale" else ""
         where = f"only for backend {' or '.join(owners)}, not {kind}{other}"
         return UsageError(f"{key} = {value!r}: {where}")
-    return unknown_name(f"key of backend {kind}", key, KINDS[kind].model_fields)
+    return unknown_name(f"key of backend {kind}", key, kinds[kind].model_fields)
 
 
 def check_no_engine(backend: BackendConfig, engine: str | None) -> None:
@@ -72,7 +74,7 @@ def check_machine(
 ) -> None:
     """Raise UsageError if a changed machine setting is not supported by the backend.
 
-    A value counts as unchanged if it equals the workload's default in ``usual``.
+    ``usual`` contains the workload's defaults; a value that equals its default counts as unchanged.
     """
     for part, params in MACHINE.items():
         default = params()
@@ -141,7 +143,7 @@ def check_run_options(
 
 
 def obeys(backend: BackendConfig | None, option: str) -> bool:
-    """Return whether a backend supports an option of ``LiveOptions``; the simulator has none."""
+    """Return whether a backend supports an option of ``LiveFlags``; the simulator has none."""
     return backend is not None and option in backend.run_options
 
 
@@ -151,8 +153,8 @@ def python_misplaced() -> UsageError:
 
 
 def kinds_with(option: str) -> str:
-    """Return a text that lists the backends with support for an option of ``LiveOptions``."""
-    return " or ".join(kind for kind, cls in KINDS.items() if option in cls.run_options)
+    """Return a text that lists the backends with support for an option of ``LiveFlags``."""
+    return " or ".join(kind for kind, cls in backend_kinds().items() if option in cls.run_options)
 
 
 Chosen = BackendConfig | None
@@ -173,7 +175,7 @@ def defaults_of(backend: Chosen) -> dict[str, Any]:
 
 
 def without_unsupported(file: Mapping[str, Any], backend: Chosen) -> dict[str, Any]:
-    """Return a file without its backend, and without values that the new backend cannot use."""
+    """Return ``file`` without its own backend, and without values that ``backend`` cannot use."""
     was = resolve_backend(None, file.get("backend"))
     dropped = {"backend"}
     if type(was) is not type(backend) and not (_has_profile(was) and _has_profile(backend)):
@@ -288,7 +290,7 @@ def _hardware(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
 
 
 def _profile(gpu: str, model: str) -> dict[str, str]:
-    """Return a timing profile's id and model; a profile file's model overrides the default."""
+    """Return a timing profile's id and model; raise UsageError if a file has another model."""
     profile_id = resolve_profile(gpu, model).profile_id
     found = profile_id.split("/")[1]
     if not is_profile_file(gpu):

@@ -34,17 +34,17 @@ STORED_AS: Mapping[str, str] = {
     "cluster.eviction_delay_s": "engine.eviction_delay_s",
     "timing.error_pct": "engine.timing_error_pct",
 }
-"""Settings with an old key in stored files and a new key in ``--set``; both keys are accepted.
+"""Settings that were renamed, with the names that stored files use; ``--set`` accepts both names.
 
 In older versions of fairbench, the settings in ``STORED_AS`` were parameters of the engine. Stored
-files use the old key, so that the identity of an experiment does not change.
+files keep the names of the older versions, so that the identity of an experiment does not change.
 """
 
 _CURRENT = {stored: key for key, stored in STORED_AS.items()}
 
 
 def current_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with new keys for old keys; the last value of a repeated key counts."""
+    """Return settings under their new keys; if a key then occurs twice, the last value counts."""
     return {_CURRENT.get(key, key): value for key, value in settings.items()}
 
 
@@ -69,7 +69,7 @@ def flat_values(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
 
 
 def as_toml(tables: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values of nested tables as TOML texts, by dotted key."""
+    """Return the values of nested tables as TOML texts, under dotted keys such as ``a.b``."""
     return {key: toml_value(value) for key, value in flat_values(tables)}
 
 
@@ -85,7 +85,7 @@ def stored_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 ENGINE, CLUSTER, TIMING = "engine", "cluster", "timing"
 
 MACHINE: Mapping[str, type] = {ENGINE: EngineParams, CLUSTER: ClusterParams, TIMING: TimingParams}
-"""The parameter classes of the simulated machine by name, in the order of stored files."""
+"""The parameter classes of the simulated machine by name, in the order of stored experiments."""
 
 
 def machine_of(engine: str | None) -> tuple[str, ...]:
@@ -105,11 +105,11 @@ def params_by_part() -> params.PartParams:
 def resolve_settings(
     workload: WorkloadSpec, scenario: str, used: Iterable[str], given: Mapping[str, Any]
 ) -> tuple[WorkloadSpec, dict[str, Any]]:
-    """Return the workload with its parameters, and every setting of the components in ``used``.
+    """Return the workload with its parameters, and all settings of the components in ``used``.
 
-    Values in ``given`` override values of the workload. Values of the workload override the
-    defaults of ``Params`` classes. All values in ``given`` are checked, even for schedulers that
-    the experiment does not use. Raises UsageError with the wrong key and the allowed values.
+    Values in ``given`` override values of the workload, which override the defaults of ``Params``
+    classes. All values in ``given`` are checked, even for schedulers that the experiment does not
+    use. Raises UsageError with the wrong key and the allowed values.
     """
     known = params_by_part()
     if workload.name in known:

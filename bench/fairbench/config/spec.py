@@ -10,10 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    field_validator,
+    model_validator,
+)
 
 from fairbench import workloads
-from fairbench.config.backend import NO_PROFILE, Backend, storable
+from fairbench.config.backend import NO_PROFILE, BackendConfig, storable
 from fairbench.config.settings import current_keys, flat_settings, stored_tables
 from fairbench.errors import Conflict, UsageError, unknown_name
 from fairbench.files.formats import dumps
@@ -30,9 +37,9 @@ if TYPE_CHECKING:
 
 # The table ``GIVEN`` of a stored experiment holds the values that the user chose.
 GIVEN = "given"
-# fairbench completes the fields ``AS_GIVEN``; the table ``given`` keeps the text of the user.
+# fairbench completes the values of ``AS_GIVEN``; the table ``given`` keeps the user's text.
 AS_GIVEN = ("gpu", "weights", "workload")
-# ``DIGEST`` is the key, in the table ``given``, of a digest that reveals edits of a stored file.
+# Under the key ``DIGEST``, the table ``given`` stores a hash that reveals edits of a stored file.
 DIGEST = "digest"
 
 MAX_REPLICAS = 4096
@@ -50,7 +57,7 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class ExperimentSpec(BaseModel):
     """A complete experiment, which is saved with every result and determines the records.
 
-    The text in brackets after a field is the meaning of the value None.
+    Brackets at the end of an entry contain the meaning of the value None.
 
     - ``scheduler``: a scheduler's name, or ``router+local``.
     - ``dp``: the total number of replicas.
@@ -76,8 +83,8 @@ class ExperimentSpec(BaseModel):
     - ``saturation``: the rule by which the gateway recognises full workers.
     - ``routers``: number of routers that share the workers [1].
     - ``engine``: the engine whose behaviour the simulated workers follow [the default engine].
-    - ``engine_code``: path of the Python whose installed engine schedules the requests, with the
-      policy ``local`` [fairbench's model of the engine].
+    - ``engine_code``: path of a Python with an installed engine, whose own code schedules the
+      requests in the simulation [fairbench's model of the engine].
     - ``charge_pass``: whether the CPU time of the engine's scheduling passes delays its iterations.
     - ``eviction``: eviction policy of KV memory [the engine's LRU].
     - ``memory_records``: whether the run records which clients hold KV memory, even under LRU.
@@ -129,7 +136,7 @@ class ExperimentSpec(BaseModel):
     charge_pass: bool | None = None
     eviction: str | None = None
     memory_records: bool | None = None
-    backend: Backend | None = None
+    backend: SerializeAsAny[BackendConfig] | None = None
     given: dict[str, Any] | None = None
     workload: WorkloadSpec
 
@@ -244,7 +251,7 @@ class ExperimentSpec(BaseModel):
 
 
 class Origin(IntEnum):
-    """The places from which a value can come, ordered from weak to strong.
+    """The origins of values, ordered from weak to strong.
 
     A stronger origin, such as a flag, overrides a weaker origin, such as a default.
     """
@@ -255,7 +262,7 @@ class Origin(IntEnum):
 class Layered(UserDict[str, object]):
     """Values with their origins, filled in from the strongest origin to the weakest.
 
-    If code later replaces or removes the value of a key, the origin of the key does not change.
+    The origin of a key stays the same if code later replaces or removes the key's value.
     """
 
     def __init__(self) -> None:
@@ -263,11 +270,11 @@ class Layered(UserDict[str, object]):
         self.origins: dict[str, Origin] = {}
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate from the weakest to the strongest origin, so that errors name weak keys first."""
+        """Iterate over keys from weak to strong origins, because errors name the first key."""
         return iter(sorted(self.data, key=self.origin))
 
     def fill(self, values: Mapping[str, object], origin: Origin) -> None:
-        """Add each value of an origin, except for keys that a stronger origin has set."""
+        """Add the values of an origin, but skip keys that a stronger origin has already set."""
         for key, value in values.items():
             if self.origins.setdefault(key, origin) is origin:
                 self.data[key] = value
@@ -298,10 +305,10 @@ class Draft(Layered):
         self.origins |= {f"backend.{key}": Origin.FLAG for key in table}
 
     def fill(self, values: Mapping[str, object], origin: Origin) -> None:
-        """Add each value of an origin, except for keys that a stronger origin has set.
+        """Add the values of an origin, but skip keys that a stronger origin has already set.
 
         ``scheduler`` names a router and a local scheduler, so it overrides ``router`` and ``local``
-        of a weaker origin. Likewise, ``gateway`` overrides ``saturation`` of a weaker origin.
+        of a weaker origin. ``gateway`` also overrides ``saturation`` of a weaker origin.
         """
         if origin > Origin.DEFAULT:
             hidden = {"router", "local"} if "scheduler" in self else set()

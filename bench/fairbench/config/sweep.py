@@ -58,7 +58,7 @@ class Sweep(BaseModel):
 
     Each experiment runs with ``num_runs`` seeds. If ``quick`` is True, an experiment stops after a
     few programs (``QUICK_PROGRAMS``) instead of its duration. ``_flagged`` contains the keys and
-    settings whose values come from flags.
+    settings that the user set by flags.
     """
 
     model_config = ConfigDict(
@@ -113,7 +113,7 @@ def make_sweep(data: Mapping[str, Any]) -> Sweep:
 
 
 def grid_of(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return an experiment as the grid of a sweep with a single point (experiment).
+    """Return an experiment as the grid of a sweep that runs only this experiment.
 
     A list in the experiment counts as one value, not as several points.
     """
@@ -145,8 +145,8 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 def with_axes(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
     """Return a copy of the sweep with the values of ``axes`` in every grid.
 
-    If ``axes`` set a duration or a number of programs, the copy is no longer ``quick``. Raises the
-    errors of ``make_sweep``.
+    If ``axes`` contain a duration or a number of programs, the copy has ``quick`` set to False.
+    Raises the errors of ``make_sweep``.
     """
     flags = current_keys(axes)
     grid = [{**one, **flags} for one in sweep.grid]

@@ -18,9 +18,9 @@ from fairbench.schedulers.views import CLIP_MAX_NEW_TOKENS, ClientLoad, Running,
 class RunningBatch:
     """The sequences that decode together on a worker, one token each in a step.
 
-    ``steps`` counts the decode steps of the batch. To save time, a sequence's ``produced`` tokens
-    are stored only when it joins, and the batch's total context is stored only for step 0.
-    ``index`` maps clients to their numbers in the service log.
+    ``steps`` counts the decode steps of the batch. To save time, decode steps do not update
+    ``Sequence.produced``, and the batch stores its total context only for step 0. ``index`` maps
+    clients to their numbers in the service log.
     """
 
     def __init__(self, index: dict[str, int] | None = None) -> None:
@@ -53,17 +53,17 @@ class RunningBatch:
         return self._context_base + self.size * self.steps
 
     def by_client(self, steps_ago: int) -> InBatch:
-        """Return each client's requests and context in the batch as of ``steps_ago`` steps ago.
+        """Return each client's requests and context as they were ``steps_ago`` steps ago.
 
-        The returned object is valid until the next call.
+        The next call of ``by_client`` changes the returned object.
         """
         self._in_batch.step = self.steps - steps_ago
         return self._in_batch
 
     def decoding(self, steps_ago: int = 0) -> dict[str, Decoding]:
-        """Return each client's requests and context as of ``steps_ago`` steps ago.
+        """Return each client's requests and context as they were ``steps_ago`` steps ago.
 
-        Precondition: the batch has the same sequences as at that time.
+        Precondition: no sequence joined or left the batch in the last ``steps_ago`` steps.
         """
         return self.by_client(steps_ago).decoding()
 
@@ -170,7 +170,7 @@ class RunningBatch:
         done: list[Sequence] = []
         while due and due[0][0] <= steps:
             step, _, sequence = heappop(due)
-            # The heap may contain two equal entries for a retracted sequence.
+            # A sequence that was retracted may have two equal entries in the heap.
             if step == sequence.due and not (done and done[-1] is sequence):
                 done.append(sequence)
         if len(done) > 1:
@@ -184,7 +184,7 @@ class RunningBatch:
         )
 
     def rearrange(self, order: list[Sequence]) -> None:
-        """Change the order of the batch to ``order``, which contains the same sequences."""
+        """Put the sequences of the batch into the given order."""
         assert len(order) == len(self.sequences)
         self.sequences = {sequence: place for place, sequence in enumerate(order, start=1)}
         self._joined = len(order)
@@ -258,8 +258,8 @@ class DecodeRun:
         span, first, growth = time_ps - self.start_ps, self.first_ps, self.growth_ps
         if span <= first:
             return 0, self.start_ps
-        # Solve growth/2 n^2 + (first - growth/2) n = span for the number of steps n. The two loops
-        # below correct the rounding errors of the square root.
+        # The number n of steps in the span solves growth/2 n^2 + (first - growth/2) n = span. The
+        # two loops below correct the rounding errors of the guess for n.
         if growth:
             twice = float(2 * first - growth)
             guess = int((sqrt(twice * twice + 8.0 * growth * span) - twice) / (2 * growth))
@@ -298,7 +298,7 @@ class Prefill(NamedTuple):
 
     @property
     def chunk(self) -> Chunk:
-        """The numbers of cached and computed tokens, as timing profiles expect them."""
+        """The number of cached tokens and of computed tokens, which timing profiles expect."""
         return self.cached, self.tokens
 
 
@@ -340,9 +340,9 @@ def shares_of(
     Args:
         prefills: The chunks of prompts in the iteration.
         gpu_ps: GPU time of each chunk, in picoseconds.
-        fresh_of: Function of a retracted sequence, a number of cached tokens and a number of tokens
-            in the chunk. The function returns how many of these tokens are computed for the first
-            time.
+        fresh_of: Function that returns how many tokens of a chunk of a retracted sequence are
+            computed for the first time, given the sequence, the number of cached tokens and the
+            number of tokens in the chunk.
     """
     shares: dict[str, PrefillShare] = {}
     for (sequence, cached, tokens, first, last, _), took_ps in zip(prefills, gpu_ps, strict=True):

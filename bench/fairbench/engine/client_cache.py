@@ -2,8 +2,8 @@
 
 A client *claims* each path of the prefix tree that its requests have used. A claim on a node
 includes the node's ancestors, so a client's claims form a tree. A ``ClientEviction`` policy ends
-claims one at a time, and a node leaves the cache when no client claims it. Any other policy evicts
-a leaf together with all claims on it.
+claims one at a time, and a node leaves the cache when no client claims it. Policies that do not
+distinguish clients evict a leaf together with all claims on it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Residency:
         self._held[client][1] += tokens
 
     def add_copy(self, holders: Iterable[str], client: str, tokens: int) -> None:
-        """Turn tokens outside the tree into a used second copy of tokens of ``holders``."""
+        """Turn tokens outside the tree into a second, used copy of tokens of ``holders``."""
         self.add_private(client, -tokens)
         everyone = list(holders)
         for holder in everyone:
@@ -118,7 +118,7 @@ class Residency:
     def pin(self, holders: Mapping[str, None], tokens: int) -> None:
         """Record that running requests use ``tokens`` more tokens that ``holders`` claim.
 
-        A negative number means that running requests use fewer tokens.
+        A negative value of ``tokens`` means that running requests use fewer tokens.
         """
         for client in holders:
             self._unpinned[client][len(holders)] -= tokens
@@ -143,13 +143,13 @@ def _sum(by_holders: Counter[int]) -> float:
 
 @dataclass
 class PinAudit:
-    """Counts that check, during a run, the theorem on fair memory shares.
+    """Counts of allocations and lost tokens, to check the theorem on fair memory shares.
 
-    - ``allocations`` counts the allocations for which tokens were evicted by client.
+    - ``allocations`` counts the allocations for which a ``ClientEviction`` had to evict tokens.
     - ``beyond`` counts the allocations that break the theorem's assumption, because a client's
       tokens in use and requested tokens exceed its share.
     - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. If
-      ``beyond`` is 0, the theorem guarantees that ``lost_tokens`` is 0.
+      no allocation breaks the assumption, the theorem guarantees that ``lost_tokens`` is 0.
     """
 
     allocations: int = 0
@@ -166,7 +166,7 @@ class PinAudit:
 ROUNDING = 1e-6
 
 
-# the name of the only eviction queue under a policy that does not distinguish clients
+# the name of the eviction queue that all clients share if the policy does not distinguish clients
 EVERYONE = ""
 
 
@@ -175,9 +175,9 @@ class Claimed(Protocol):
 
     - ``claimed_below`` maps each client to the number of the node's children that it claims.
     - ``listed_for`` names the eviction queues that have an entry for the node.
-    - ``uses`` counts the finished requests that ended at the node or at an evicted node below it.
+    - ``uses`` counts the finished requests whose tokens ended at the node or an evicted node below.
     - ``keep_s`` is the time in seconds until which the policy wants to keep the node's tokens.
-    - ``number`` orders nodes of equal rank.
+    - ``number`` decides the order in which nodes of equal rank are evicted.
     """
 
     holders: dict[str, None]
@@ -205,7 +205,7 @@ class ClaimedMemory(Protocol[Kept]):
     """The interface of a cache whose nodes are claimed by clients."""
 
     def tokens_of(self, node: Kept) -> tuple[int, int]:
-        """Return a node's number of tokens that running requests use, and of unused tokens."""
+        """Return how many of a node's tokens running requests use, and how many are unused."""
 
     def is_pinned(self, node: Kept) -> bool:
         """Return True if none of the node's tokens may be evicted."""
@@ -232,8 +232,8 @@ class ClaimedMemory(Protocol[Kept]):
 class Claims(Generic[N]):
     """Clients' claims on the nodes of a cache; ``policy`` decides which claim ends next.
 
-    ``others`` may name a client that the policy does not know, whose cached tokens are evicted
-    first when memory is short.
+    ``others`` is the name of a client that the policy does not know, or None. When memory is short,
+    the cached tokens of the client ``others`` are evicted first.
     """
 
     def __init__(
@@ -300,8 +300,8 @@ class Claims(Generic[N]):
             short: Number of tokens that must still be freed.
 
         Returns:
-            The number of tokens whose claim ended or that were evicted, or 0 if running requests
-            use all tokens.
+            The number of tokens that lost a claim or were evicted; 0 if nothing can be evicted,
+            because running requests use all tokens.
         """
         queue = self._next_queue(wanted)
         leaf = None if queue is None else self._first(queue)
@@ -316,8 +316,8 @@ class Claims(Generic[N]):
             and self.residency.held(queue) + wanted.get(queue, 0) <= self.by_client.entitled(queue)
         )
         holders = len(leaf.holders)
-        # The policy may choose another client after each claim, so each step ends the smallest
-        # possible part of a leaf.
+        # After each claim, the policy may choose another client. Therefore, each call ends a claim
+        # on as few tokens of the leaf as possible.
         tokens = self._end(leaf, queue, by)
         if protected:
             self.audit.lost_tokens += tokens / holders
@@ -329,7 +329,7 @@ class Claims(Generic[N]):
         The assumption is P_i + n_i <= S_i for every client i: the tokens P_i in use and the
         requested tokens n_i (``wanted``) fit into the client's share S_i. Under this assumption, no
         client at or below its share loses a token to another client. The page
-        docs/appendix/theory.md has the proof.
+        docs/appendix/theory.md has the proof of this theorem.
         """
         if self.by_client is None:
             return
@@ -352,8 +352,8 @@ class Claims(Generic[N]):
     def _end(self, leaf: N, queue: str, by: str | None, short: int = 0) -> int:
         """Drop a leaf's spare copy, end a client's claim on the leaf, or evict the leaf.
 
-        A spare copy (a second, unused copy of the leaf) is dropped first. Otherwise, a claim ends
-        if the policy chooses clients, or the leaf is evicted. Return the number of dropped tokens.
+        A spare copy (a second, unused copy) is dropped first. A leaf without a spare copy loses a
+        claim (``ClientEviction``) or is evicted. Return the number of dropped tokens.
         """
         memory = self._memory
         memory.cut(leaf, short)
@@ -418,7 +418,7 @@ class Claims(Generic[N]):
             listed, number, node = entries[0]
             if not self.is_open_leaf(node, queue):
                 heappop(entries)
-                # A removed node returns to the queue once it is an evictable leaf.
+                # The removed node returns to the eviction queue once it is an evictable leaf.
                 node.listed_for.discard(queue)
                 continue
             rank = self._rank_at(node, memory.access_of(node), memory.is_awaited(node))
@@ -433,9 +433,9 @@ class Claims(Generic[N]):
         return self.policy.rank(Leaf(access, node.uses, node.keep_s, awaited))
 
     def is_open_leaf(self, node: N, queue: str) -> bool:
-        """Return whether a node may be evicted from an eviction queue.
+        """Return whether the policy may evict a node of the eviction queue ``queue``.
 
-        Such a node has unused tokens, and it has a spare copy or no claimed child.
+        A node may be evicted if it has unused tokens, and has a spare copy or no claimed child.
         """
         if not node.holders or self._memory.is_pinned(node):
             return False
@@ -484,8 +484,8 @@ class ClaimedNode(KVNode):
 class ClientCache(KVCache):
     """The KV memory of an SGLang replica, in which clients claim cached tokens.
 
-    ``capacity`` is the size of the memory in tokens. ``Claims`` describes ``policy`` and
-    ``others``.
+    ``capacity`` is the size of the KV memory in tokens. ``policy`` and ``others`` are passed to
+    ``Claims``, which describes them.
     """
 
     knows_clients = True
@@ -505,7 +505,7 @@ class ClientCache(KVCache):
     # Memory by client
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
-        """Return a prompt's number of cached tokens, and the number of these that are in use."""
+        """Return how many tokens of a prompt are cached, and how many are cached and in use."""
         node, _ = self.descend(self.root, prompt, (0, 0), limit, split=False)
         while node.parent is not None and not node.locks:
             node = node.parent
@@ -576,7 +576,7 @@ class ClientCache(KVCache):
             parent.last_access = max(parent.last_access, node.last_access)
 
     def cut(self, node: ClaimedNode, tokens: int) -> None:
-        """Do nothing, because SGLang evicts a leaf as a whole."""
+        """Leave the node whole, because SGLang always evicts whole leaves."""
 
     def drop(self, node: ClaimedNode) -> None:
         self._drop(node)
@@ -592,7 +592,7 @@ class ClientCache(KVCache):
         self.claims.abandon()
 
     def detach(self, waiter: KVWaiter) -> None:
-        """Detach a waiting request from its node, whose rank may then fall."""
+        """Detach a waiting request from its node, whose eviction rank may fall as a result."""
         node = cast(ClaimedNode, waiter.node)
         super().detach(waiter)
         self.claims.list_again(node)
@@ -617,7 +617,7 @@ class ClientPool(Protocol):
     def residency(self) -> Residency: ...
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
-        """Return a prompt's number of cached tokens, and the number of these that are in use."""
+        """Return how many tokens of a prompt are cached, and how many are cached and in use."""
 
 
 class WaitingSequences(Protocol):

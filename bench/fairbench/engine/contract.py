@@ -86,7 +86,7 @@ class Replica(Protocol):
 
 
 class ManagedMemory(NamedTuple):
-    """The eviction policy of a worker's KV memory, and the log of clients' tokens.
+    """The eviction policy of a worker's KV memory, and the log of each client's tokens in it.
 
     If ``shares`` is set, admissions respect fair memory shares (``MemoryShare``).
     """
@@ -120,7 +120,7 @@ class CodeRun(NamedTuple):
     """A simulated run in which an installed engine's code makes the decisions.
 
     ``python`` is the Python interpreter in which the engine is installed, and ``policy`` is its
-    scheduling policy. ``eviction`` is its eviction policy, or None for its default.
+    scheduling policy. ``eviction`` is the engine's own eviction policy, or None for the default.
     ``our_eviction`` is an eviction policy of fairbench that replaces the engine's policy, or None.
     With ``charges_pass``, the measured time of a scheduling pass delays the iteration that the pass
     decides on.
@@ -139,7 +139,7 @@ class EngineCode(Protocol):
     """An installed engine whose code makes the decisions of simulated replicas.
 
     An entry point of the group ``doors.CODE_GROUP`` registers the class under the engine's name.
-    The class is called with a ``CodeRun``.
+    The simulator creates an instance of the class with a ``CodeRun`` as its argument.
     """
 
     # ``about`` describes the engine: its version, digest, commit, changed files and policy.
@@ -147,7 +147,7 @@ class EngineCode(Protocol):
 
     @classmethod
     def installed(cls, python: str) -> dict[str, Any]:
-        """Return the version and changes of the engine that a Python interpreter has installed."""
+        """Return the version, digest and changed files of the engine in a Python installation."""
 
     def worker(self, parts: WorkerParts) -> Replica:
         """Return a replica with an empty cache."""
@@ -159,7 +159,7 @@ class EngineCode(Protocol):
 class EngineContract(Protocol):
     """The parameters of a simulated engine for a GPU and a model.
 
-    An experiment's settings and a timing profile determine these parameters.
+    An experiment's settings and a timing profile determine the parameters of an engine.
     """
 
     pool_tokens: int

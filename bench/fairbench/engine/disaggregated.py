@@ -57,7 +57,7 @@ class Transfers:
 
     A worker sends or receives one prompt at a time.
 
-    Transfers start in the order of their requests. However, a transfer between two free workers
+    Transfers start in the order of their requests, except that a transfer between two free workers
     overtakes transfers that wait for a busy worker. SGLang 0.5.23 has several queues per sender,
     each with its own thread, and chooses the queue by the receiver (``add_transfer_request`` in
     ``disaggregation/mooncake/conn.py``). In vLLM 0.32, every transfer starts at once without
@@ -257,8 +257,8 @@ def _take_over(sequence: Sequence, copy: Sequence) -> None:
 class DecodeRoom(NoCap):
     """A load cap that admits a request to prefill only if a decode worker has memory for it.
 
-    The engine's copy of a request has only one output token, so the original request determines the
-    memory. ``whole`` maps the ids of requests that are not admitted to the original requests.
+    The engine's copy of a request outputs one token, so the original request tells how much memory
+    is needed. ``whole`` maps ids of requests that are not admitted yet to their original sequences.
     """
 
     def __init__(self, decodes: list[DecodeWorker]) -> None:
@@ -401,11 +401,11 @@ class DecodeLimits:
 class DecodeWorker(EngineLoop[KVNode]):
     """A worker that decodes requests whose prompts prefill workers have computed.
 
-    Memory is reserved either by ``reserve_in_turn`` (first come, first served) or by ``reserve``
-    after ``may_take``. When a request's KV cache has arrived, ``receive`` adds the request, which
-    runs from the next step on. ``assigned`` counts the requests that run or will run on the worker,
-    and ``members`` counts the requests with memory. ``on_release`` is called each time a request
-    ends.
+    Prefill workers reserve memory with ``reserve_in_turn`` (first come, first served), or with
+    ``reserve`` if ``may_take`` returned True. When a request's KV cache has arrived, ``receive``
+    adds the request, which runs from the next step on. ``assigned`` counts the requests that run or
+    will run on the worker, and ``members`` counts the requests with memory. The worker calls
+    ``on_release`` each time one of its requests ends.
 
     Requests on decode workers share no prefixes. SGLang has no prefix cache on a decode worker, and
     the simulated vLLM has none either. Memory is counted in tokens.
@@ -438,7 +438,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         return not self.retracted and self._has_room(request, tokens)
 
     def reserve_in_turn(self, sequence: Sequence, granted: Callable[[], None]) -> None:
-        """Reserve memory for a prompt in the order of the calls, and then call ``granted``."""
+        """Reserve memory for a prompt, first come, first served, and then call ``granted``."""
         self._asking.append((sequence, granted))
         run, request = self._run, sequence.request
         first = run is not None and len(self._asking) == 1
@@ -449,8 +449,8 @@ class DecodeWorker(EngineLoop[KVNode]):
     def reserve(self, sequence: Sequence) -> None:
         """Reserve memory for a prompt. Precondition: ``may_take`` returned True.
 
-        The current series of decode steps is cut short, because it was planned with more free
-        memory.
+        The current series of decode steps is cut short, because its plan uses memory that is now
+        reserved.
         """
         sequence.reserved_ps = self._clock.now_ps
         self._hold(sequence, sequence.request.input_tokens)
@@ -526,7 +526,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         return 1 if returns or self.limits.step_by_step else 2**62
 
     def _extra_ps(self) -> int:
-        """Return the time (ps) of a decode step that the timing profile's formula omits."""
+        """Return the part (ps) of a decode step's time that the timing profile omits."""
         return 0
 
     def _recompute(self) -> bool:
@@ -607,7 +607,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         """Return a retracted sequence to the batch after memory was reserved for it."""
 
 
-# Up to this number of running requests, SGLang reserves twice as many slots in advance.
+# Up to this limit on running requests, SGLang lets three times as many requests have memory.
 FEW_RUNNING = 32
 
 

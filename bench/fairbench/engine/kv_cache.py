@@ -85,8 +85,8 @@ class KVNode(Node):
     latest use that ended at the node or at an evicted node below it. For a leaf of the tree,
     ``locks`` and ``last_access`` are exact.
 
-    A use consists of a time stamp and a position in the queue. A refresh counts as a use of all
-    waiting requests' prefixes, with equal stamps and in queue order.
+    A use of a node is recorded as a time stamp and a position in the queue. A refresh counts as a
+    use of the prefixes of all waiting requests, with one time stamp and their queue positions.
     """
 
     __slots__ = ("last_access", "listed", "locks", "number", "waiters")
@@ -133,8 +133,8 @@ class KVCache(PrefixTree[KVNode]):
     prefix.
     """
 
-    # If ``knows_clients`` is true, the cache counts memory by client. Otherwise, ``claim``,
-    # ``retain`` and ``pin`` do nothing.
+    # If ``knows_clients`` is true, the cache counts memory by client. If ``knows_clients`` is
+    # false, ``claim``, ``retain`` and ``pin`` do nothing.
     knows_clients = False
 
     def __init__(
@@ -156,7 +156,7 @@ class KVCache(PrefixTree[KVNode]):
         self.refresh_stamp = 0
         self._stamp = 0
         self._created = 0
-        # ``_leaves`` is a heap of leaves by rank and number; a stored rank may be too low.
+        # ``_leaves`` is a heap of leaves by eviction rank; a rank in the heap may be too low.
         self._leaves: list[tuple[Rank, int, KVNode]] = []
         self._latest: KVWaiter | None = None
         self._stored: tuple[Prompt, KVNode] | None = None
@@ -204,13 +204,13 @@ class KVCache(PrefixTree[KVNode]):
         """Record that the request uses the path to ``node``."""
 
     def retain(self, node: KVNode, request: Request) -> None:
-        """Record that the request has finished and ended at ``node``."""
+        """Record that a request has finished, and that its tokens end at ``node``."""
 
     def evict(self, tokens: int, requests: Mapping[str, int] | None = None) -> None:
         """Evict whole unlocked leaves until ``tokens`` tokens have been freed.
 
-        The eviction policy decides the order. ``requests`` maps clients to their numbers of
-        requests that need memory.
+        The eviction policy decides the order of the leaves. ``requests`` maps clients to their
+        numbers of requests that need memory.
         """
         freed = 0
         while freed < tokens and (leaf := self._next_leaf()) is not None:
@@ -222,7 +222,7 @@ class KVCache(PrefixTree[KVNode]):
             listed, _, node = heappop(self._leaves)
             node.listed = False
             if node.locks or node.children:
-                # A removed node returns to the heap once it is an unlocked leaf.
+                # The removed node returns to the heap of leaves once it is an unlocked leaf.
                 continue
             rank = self.policy.rank(new_tuple(Leaf, (self._access_of(node), 0, 0.0, False)))
             if listed == rank:
@@ -243,8 +243,8 @@ class KVCache(PrefixTree[KVNode]):
 
     def _list_if_leaf(self, node: KVNode) -> None:
         if not (node.listed or node.locks or node.children or node is self.root):
-            # A stored rank may be too low, because it ignores uses of the prefix by waiting
-            # requests.
+            # The eviction rank in the heap may be too low, because it ignores waiting requests that
+            # use the prefix.
             node.listed = True
             rank = self.policy.rank(new_tuple(Leaf, (node.last_access, 0, 0.0, False)))
             heappush(self._leaves, (rank, node.number, node))
@@ -310,7 +310,7 @@ class KVCache(PrefixTree[KVNode]):
     def pin(self, node: KVNode, tokens: int) -> None:
         """Record that running requests use ``tokens`` more tokens of ``node``.
 
-        A negative number means that running requests use fewer tokens.
+        A negative value of ``tokens`` means that running requests use fewer tokens.
         """
 
     # Prefix tree
@@ -375,8 +375,8 @@ class KVCache(PrefixTree[KVNode]):
     def refresh(self, waiters: Iterable[KVWaiter]) -> None:
         """Match the given waiting requests with the cache again.
 
-        A refresh also counts as a use of all other waiting requests' cached prefixes, which
-        ``_refreshed`` computes on demand.
+        A refresh counts as a use of the cached prefix of every waiting request, even of a request
+        that is not matched again. The method ``_refreshed`` computes when such a use happened.
         """
         self._stamp += 1
         self.refresh_stamp = self._stamp

@@ -3,14 +3,14 @@
 LightLLM has no prefix cache and no preemption. A request is admitted only if the KV pool can hold
 the whole batch until all outputs are complete. The engine knows output lengths, because the
 measured runs ignored the end-of-sequence token. The engine tries to start a minibatch (a prefill
-batch) when the server is idle. Otherwise, it tries ``max_wait_tokens`` decode steps after the last
-minibatch, and then after each further step. Source: [VTC-artifact],
-slora/server/router/{manager,req_queue}.py.
+batch) when the server is idle. A server that decodes tries to start a minibatch
+``max_wait_tokens`` decode steps after the last minibatch, and then after each further step.
+Source: [VTC-artifact], slora/server/router/{manager,req_queue}.py.
 
 A single event loop reads the socket and runs the model. After a step, the model's coroutine resumes
 before the socket's coroutine, so a request that arrived during the step is seen one decision late.
-When a request ends with the step, the engine sees arrivals at once, because removing the request
-lets the socket's coroutine run. An idle server looks for requests every 10 ms.
+If a request ends with the step, the engine sees arrivals at once, because the socket's coroutine
+runs while the engine removes the request. An idle server looks for requests every 10 ms.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class FitTest:
     """A test of whether the KV pool can hold a batch and a new request until they end.
 
     The pool must be large enough for the remaining batch whenever a request finishes. Requests are
-    sorted by remaining outputs, the longest first. Then remaining_k * k + (sum of the first k
-    current lengths) must be less than the pool size in tokens for every k. The last output token of
-    a request needs no memory. The test counts a new request as if its prefill had ended.
+    sorted by remaining outputs, the longest first. For every k, (remaining output of request k) * k
+    + (sum of the first k current lengths) must be less than the pool size in tokens. The last
+    output token of a request needs no memory. A new request is treated as if it were prefilled.
     """
 
     def __init__(self, batch: RunningBatch, limits: LightLLMLimits) -> None:
@@ -170,7 +170,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
     def _read_at_once(self) -> bool:
         """Return whether the next decision considers a request that arrives now.
 
-        A request that arrives in the last step before the decision is not considered.
+        A decision does not consider requests that arrive during the last step before it.
         """
         if self._run is None:
             return bool(self._prefilling)
@@ -185,7 +185,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
 
     @property
     def _may_admit(self) -> bool:
-        """Whether no request runs, because an arrival interrupts no decode step."""
+        """Whether no request is running; arrivals never interrupt a series of decode steps."""
         return self.running_count == 0
 
     def _running(self) -> list[Sequence]:

@@ -1,7 +1,7 @@
 """The logs of a simulation, which are tables of integers.
 
-The service log records the engines' work for each client. The request log records each request's
-arrival, run and end. The memory log records each client's KV tokens. All times are in picoseconds.
+The service log records the engines' work for each client. The request log records the times and the
+tokens of each request. The memory log records each client's KV tokens. Times are in picoseconds.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Stretch:
 
 
 Ints: TypeAlias = NDArray[np.int64]
-# limit of a total below which its shares can be computed exactly with 64-bit integers
+# below this total, 64-bit integers are wide enough to divide the total into shares exactly
 EXACT = 2**50
 HEAD_COLUMNS = 10
 HEAD = Struct(f"{HEAD_COLUMNS}q")
@@ -165,9 +165,9 @@ class InBatch:
 
     Three arrays, in the order in which clients joined, hold each client's number, number of
     requests, and total context in tokens. ``index`` maps each client to its number; a new client
-    gets the next number. ``base_tokens`` is the context at step 0 of the batch, which grows by one
-    token per request and step. ``step`` is the step at which the current series of decode steps
-    began.
+    gets the next number. ``base_tokens`` has each client's context at step 0 of the batch; a
+    context grows by one token per request and step. ``step`` is the step at which the current
+    series of decode steps began.
     """
 
     __slots__ = ("base_tokens", "clients", "index", "per_client", "requests", "step")
@@ -179,7 +179,7 @@ class InBatch:
         self.step = 0
 
     def copy(self) -> InBatch:
-        """Return a copy that does not change with the batch."""
+        """Return a copy of the numbers, which stays the same when the batch changes."""
         other = InBatch(self.index)
         other.per_client, other.step = self.per_client.copy(), self.step
         other.clients, other.requests = self.clients[:], self.requests[:]
@@ -224,7 +224,7 @@ class InBatch:
 class OpenStretches:
     """The stretches (series of decode steps of an unchanged batch) in a log's last block.
 
-    The rows of the log are created when the block is full.
+    The log's rows are made from the stretches only when the block is full.
     """
 
     def __init__(self) -> None:
@@ -233,7 +233,7 @@ class OpenStretches:
         self._clients, self._requests, self._base_tokens = array("q"), array("q"), array("q")
 
     def add(self, row: int, worker: int, stretch: Stretch, batch: InBatch) -> int:
-        """Add a stretch whose rows begin at ``row``; return the number of its rows."""
+        """Add a stretch, whose first log row is number ``row``; return how many rows it has."""
         count, steps = len(batch.clients), stretch.steps
         self._heads += HEAD.pack(
             row, count, worker, stretch.start_ps, stretch.end_ps, stretch.growth_ps, steps,
@@ -247,8 +247,8 @@ class OpenStretches:
     def among(self, others: Ints) -> Ints:
         """Return all rows of the log's last block, and remove the block's stretches.
 
-        The rows of a stretch begin at the position given to ``add``, and the rows ``others`` fill
-        the remaining positions.
+        The rows of a stretch begin at the row number that was given to ``add``. The rows ``others``
+        fill the gaps between the rows of stretches.
         """
         if not self._heads:
             return others
@@ -297,8 +297,8 @@ def shares_upto(total: Ints, upto: Ints, whole: Ints) -> Ints:
     if whole.max(initial=0) >= EXACT or np.abs(total).max(initial=0) >= EXACT * 2**10:
         wide: Ints = (total.astype(object) * upto // whole).astype(np.int64)
         return wide
-    # The difference of the floating-point guess from the exact result is small enough to be
-    # computed modulo 2**64.
+    # The floating-point guess is so close to the exact result that the difference can be computed
+    # modulo 2**64.
     guess = (total * (upto / whole)).astype(np.int64)
     guess += (total * upto - guess * whole) // whole
     return guess
@@ -315,8 +315,8 @@ REQUEST_COLUMNS = (
     "extend_tokens", "output_tokens", "max_new_tokens", "retractions", "recompute_tokens", "status",
     "compulsory_tokens",
 )  # fmt: skip
-# The columns about a decode worker: its number, and the times of reservation, of the end of the
-# prefill, and of sending and receiving the KV cache.
+# The columns about a decode worker: its number, and the times at which it reserved memory, the
+# prompt was computed, and the KV cache was sent and received.
 DECODE_COLUMNS = ("decode_worker", "reserved_ps", "computed_ps", "sent_ps", "received_ps")
 
 
@@ -386,12 +386,12 @@ class ServiceLog(IntegerTable):
 class RequestLog(IntegerTable):
     """A log with one row per request, written when the request or the run ends.
 
-    ``more`` names additional columns, which are attributes of ``Sequence``:
+    ``more`` are the names of additional columns, each of which is an attribute of ``Sequence``:
 
     - ``routed_ps`` is the time at which the router sent the request to a worker.
     - ``swapped_tokens`` is the number of tokens copied to CPU memory and back.
     - ``demoted`` is 1 if admission control put the request behind all other requests.
-    - ``DECODE_COLUMNS`` describe disaggregated clusters.
+    - ``DECODE_COLUMNS`` describe the transfer of a request's KV cache to a decode worker.
     """
 
     def __init__(self, clients: list[str], more: tuple[str, ...] = ()) -> None:

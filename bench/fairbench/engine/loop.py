@@ -35,7 +35,7 @@ class FrontendQueue:
 
     Requests are processed one at a time in order of arrival. While the process works on a request,
     the next request and first tokens of outputs wait. The delay of an output on its way to the
-    client is added to the request's delay, with the same effect on latencies.
+    client is modelled as a delay of the request, which has the same effect on latencies.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class EngineLoop(ABC, Generic[N]):
         self.batch, self.waiting = batch, waiting
         self.host = HostMemory(host_tokens, profile.pool.host_token_ps)
         self.cap = load_cap(cap, self._costs)
-        # If ``share`` is set, it hides waiting requests of clients above their memory share.
+        # ``share``, if set, hides the waiting requests of clients that exceed their memory share.
         self.share: MemoryShare | None = None
         # ``on_pass`` is called each time the replica has decided on its next step.
         self.on_pass: Callable[[], None] | None = None
@@ -160,8 +160,8 @@ class EngineLoop(ABC, Generic[N]):
         # ``_fixed_ps`` is the time of a step without context, and ``_context_tokens`` is the
         # batch's context at the start of the current series of decode steps.
         self._fixed_ps = self._context_tokens = 0
-        # ``_stretch`` is the series of decode steps since the batch last changed. The series is
-        # logged when the batch changes.
+        # ``_stretch`` is the series of decode steps since the batch last changed, which is logged
+        # when the batch changes again.
         self._stretch: Stretch | None = None
         self._idle = True
         self._computes_prompts = False
@@ -210,7 +210,7 @@ class EngineLoop(ABC, Generic[N]):
         try_admit: Callable[[Request], Tried],
         preempt: Callable[[Preempt], bool],
     ) -> None:
-        """Let the scheduler choose among the waiting requests within memory shares.
+        """Let the scheduler choose waiting requests of clients within their memory shares.
 
         ``prefilling`` contains the running requests with incomplete prompts.
         """
@@ -222,8 +222,8 @@ class EngineLoop(ABC, Generic[N]):
             view = self.share.begin(self.waiting, pending)
             if not view.clients():
                 return
-            # A scheduler may apply late charges only for the clients in its view. The call of
-            # ``balances`` also applies the late charges of all other clients.
+            # ``select`` may apply delayed charges only for the clients in the scheduler's view. The
+            # call of ``balances`` makes the scheduler apply the delayed charges of all clients.
             self.scheduler.balances()
         now_s = self._clock.now_ps / PS_PER_S
         drive(self.scheduler.select(view, now_s), try_admit, preempt)
@@ -279,7 +279,7 @@ class EngineLoop(ABC, Generic[N]):
         self._read_inbox()
 
     def _read_inbox_within(self, run: DecodeRun) -> None:
-        """Read the inbox after a decode step that is not the last step of ``run``."""
+        """Read the inbox after a decode step of ``run``, unless the step is its last one."""
         if run is self._run:
             self.sync()
             if run.steps:
@@ -397,7 +397,7 @@ class EngineLoop(ABC, Generic[N]):
                 charge_time(client, gpu_ps)
 
     def _delay_ps(self, *, prompts: bool = False) -> int:
-        """Return the delay (ps) by copies, cache matches and the scheduling pass.
+        """Return how long (ps) copies, cache matches and a scheduling pass delay the iteration.
 
         ``prompts`` is true if the next iteration computes prompts.
         """
@@ -421,7 +421,7 @@ class EngineLoop(ABC, Generic[N]):
         if delay_ps := self._delay_ps():
             self._end_stretch()
             start_ps += delay_ps
-        # Decode steps end at the next scheduling pass, which blocks the worker.
+        # The series of decode steps ends at the next scheduling pass, which blocks the worker.
         if self.scheduler.pass_s is not None:
             steps = min(steps, self._passed + self.scheduler.steps_per_pass - batch.steps)
         size, context = batch.size, batch.context_tokens
@@ -461,7 +461,7 @@ class EngineLoop(ABC, Generic[N]):
     def sync(self) -> None:
         """Record all decode steps that have ended.
 
-        A step that ends at the current time counts if its event precedes the current event.
+        A step that ends at the current time has ended if its event precedes the current event.
         """
         if (run := self._run) is not None:
             past_ps = self._clock.past(END, self.index)

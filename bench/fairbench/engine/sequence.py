@@ -11,7 +11,7 @@ from fairbench.engine.kv_cache import KVNode
 from fairbench.schedulers.prefix_tree import Place
 
 Sums: TypeAlias = tuple[float, float, float]
-"""The sums ``each``, ``read`` and ``numbered`` of a ``DecodeTime``, in this order."""
+"""The values ``each``, ``read`` and ``numbered`` of a ``DecodeTime`` (ps), in this order."""
 
 NO_TIME: Sums = (0.0, 0.0, 0.0)
 
@@ -19,10 +19,10 @@ NO_TIME: Sums = (0.0, 0.0, 0.0)
 class DecodeTime:
     """Cumulative times (ps) of a batch's decode steps, which determine each request's part.
 
-    ``each`` sums a request's part of the steps' fixed times. ``read`` sums the steps' times per
-    token of context, and ``numbered`` sums each such time multiplied by the number of its step. A
-    request with ``base + n`` tokens of context in step n costs ``each + base * read + numbered``,
-    where the sums begin when the request joins the batch.
+    ``each`` is the sum, over steps, of one request's part of the step's fixed time. ``read`` is the
+    sum of each step's time per token of context. ``numbered`` sums each step's time per token of
+    context, multiplied by the step's number. A request with ``base + n`` tokens of context in step
+    n takes ``each + base * read + numbered``, with sums over its steps in the batch.
     """
 
     __slots__ = ("each", "numbered", "read")
@@ -53,7 +53,7 @@ class DecodeTime:
         return self.each, self.read, self.numbered
 
     def request_ps(self, base: int, joined: Sums) -> float:
-        """Return a request's time (ps), given the sums ``joined`` when it joined the batch."""
+        """Return the time (ps) of a request that joined the batch when the sums were ``joined``."""
         each, read, numbered = joined
         return self.each - each + ((self.read - read) * base + self.numbered - numbered)
 
@@ -68,8 +68,8 @@ class Sequence:
     Times are in picoseconds; NEVER means that the event has not occurred.
 
     ``prompt`` has the ``total`` tokens to prefill: the request's prompt and, after a retraction,
-    its outputs so far. ``output`` is the segment that the request will produce, with the true
-    output length.
+    its outputs so far. ``output`` is the ``Segment`` of all tokens that the request will really
+    produce.
     """
 
     __slots__ = (
@@ -117,8 +117,8 @@ class Sequence:
         # ``joined_step`` is the number of the batch's decode steps when the request joined.
         self.joined_step = 0
         self.cached_tokens = self.extend_tokens = self.recompute_tokens = 0
-        # ``compulsory_tokens`` is the number of tokens that any cache would have to compute, known
-        # at the end of the request (``DistinctPrefixes``).
+        # ``compulsory_tokens`` is the number of prompt tokens that no cache could have saved, which
+        # ``DistinctPrefixes`` computes when the request ends.
         self.compulsory_tokens = 0
         self.retractions = 0
         # ``host_tokens`` is the length of the request's prefix that has a copy in CPU memory.
@@ -173,7 +173,7 @@ class HostMemory:
         self.copied += tokens
 
     def behind(self, sequence: Sequence, cached: int) -> int:
-        """Return how many tokens directly after the ``cached`` tokens CPU memory holds."""
+        """Return how many of a request's tokens after the first ``cached`` are in CPU memory."""
         behind = sequence.host_tokens - cached
         return behind if behind > 0 else 0
 

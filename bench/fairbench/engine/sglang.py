@@ -54,7 +54,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         self._has_tail = parts.profile.longest_ps > 0
         self._always_due = limits.num_continuous_decode_steps == 1
         # While ``_batch_is_full`` is true, SGLang admits no request until a running request leaves
-        # the batch. A scheduler that may preempt can still admit requests.
+        # the batch, unless the scheduler may preempt.
         self._batch_is_full = False
         self._admission: Admission | None = None
         # ``_chunked`` is the admitted request whose prompt needs further chunks.
@@ -169,8 +169,8 @@ class SGLangReplica(EngineLoop[KVNode]):
         self._computes_prompts = False
         if self._chunked is not None or not (self.batch.size or self._kept):
             # SGLang clears ``batch_is_full`` when it takes an unfinished prompt out of its batch or
-            # replaces an empty batch. After that, the next admission pass runs although the last
-            # pass lacked memory.
+            # replaces an empty batch. The next admission pass therefore runs even if the last pass
+            # lacked memory.
             self._batch_is_full = False
         start_ps = self._prefill_start_ps
         if self.scheduler.on_iteration is not None:
@@ -214,7 +214,7 @@ class SGLangReplica(EngineLoop[KVNode]):
             held = cache.capacity - cache.free - cache.evictable + size
             saved_ps = self._profile.saved_ps(max(0, batch.context_tokens - held))
         if self._has_tail:
-            # Long sequences add time, by their lengths when they joined the batch.
+            # Long sequences lengthen a step, by their lengths when they joined the batch.
             lengths = [one.request.input_tokens + one.produced for one in batch.sequences]
             saved_ps -= self._profile.tail_ps(lengths)
         self._start_run(steps, saved_ps)
@@ -223,7 +223,7 @@ class SGLangReplica(EngineLoop[KVNode]):
     def _stop_run(self, run: DecodeRun) -> None:
         """End a series of decode steps with the step in progress.
 
-        Memory was allocated at the start of the series, so no step is recorded here.
+        The function records no ended step, because memory was allocated at the series' start.
         """
         now_ps = self._clock.now_ps
         steps, end_ps = run.steps_before(now_ps + self._clock.past(END, self.index))
@@ -237,7 +237,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         self.cache.grow(steps, self.batch.per_client, self.batch.size)
 
     def _release(self, sequence: Sequence) -> None:
-        # SGLang removes finished requests before its next pass, which clears ``batch_is_full``.
+        # SGLang removes finished requests before its next pass, and so clears ``batch_is_full``.
         self._batch_is_full = False
         self.batch.remove_sequence(sequence)
         store_outputs(self.cache, sequence, self.limits.rules.splits)
@@ -339,9 +339,9 @@ class SGLangReplica(EngineLoop[KVNode]):
     def abort(self, sequence: Sequence) -> None:
         """Abort a request.
 
-        A waiting request leaves the queue and counts as refused. A running request ends with the
-        step in progress, and a prefilling request ends with its prompt. Aborted running and
-        prefilling requests count as FINISHED, and their outputs stay cached.
+        A waiting request leaves the queue and counts as refused. A running request ends after the
+        decode step in progress, and a prefilling request ends after its first output token. Aborted
+        running and prefilling requests count as FINISHED, and their outputs stay cached.
         """
         if sequence.status != UNFINISHED:
             return
@@ -372,8 +372,8 @@ class SGLangReplica(EngineLoop[KVNode]):
     def step_end_ps(self, steps: int) -> int | None:
         """Return the time (ps) at which the next ``steps`` decode steps will end.
 
-        The result is at most the end of the planned steps, or None if the worker does not decode.
-        Precondition: ``sync`` was called.
+        The time is at most the end of the planned series of steps. The function returns None if the
+        worker does not decode. Precondition: ``sync`` was called.
         """
         return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
 
@@ -420,8 +420,8 @@ class Admission:
     def try_admit(self, request: Request) -> Tried:
         """Admit a candidate if the budgets, slots, load cap and memory allow it.
 
-        The pass ends when a budget is used up. Releases without ``tries_within_budget`` try one
-        more candidate, without the load cap.
+        The admission pass ends when a budget is used up. Releases whose rules lack
+        ``tries_within_budget`` try one more candidate first, without checking the load cap.
         """
         replica, cache, batch = self._replica, self._cache, self._replica.batch
         spent = self._used_up and self.spent
@@ -467,7 +467,7 @@ class Admission:
             limit = min(self._chunk_left, memory)
         if limit <= 0:
             # With mixed chunks, decoding may leave no budget or memory for the prompt, which makes
-            # SGLang's server fail. In the simulator, the prompt waits until fewer requests run.
+            # SGLang's server fail. In the simulator, a prompt without budget or memory waits.
             self.chunked = sequence
             return
         left = sequence.total - sequence.filled
@@ -476,7 +476,7 @@ class Admission:
             limit = limit if most is None else min(limit, most)
         tokens = min(left, limit)
         self._commit(sequence, tokens, 0, first=False, last=tokens == left)
-        # A chunk does not end the pass; the memory test of the next candidate may end it.
+        # The admission pass goes on after a chunk; the next candidate's memory test may end it.
         self.out_of_memory = False
 
     def _commit(
@@ -517,8 +517,7 @@ class Admission:
     def spent(self) -> bool:
         """Whether the admission pass must end, because a token budget is used up.
 
-        The result is False if memory is used up as well, because SGLang then tries one more
-        candidate.
+        If memory is used up, too, the pass goes on, because SGLang then tries one more candidate.
         """
         return self._used_up and not self._reserved_all()
 
@@ -528,8 +527,8 @@ class Admission:
         """Preempt a running request for the scheduler.
 
         As in SGLang, cached tokens are evicted until every other running request has memory for 20
-        more steps. Return False if the request does not run, or if its copy does not fit into CPU
-        memory.
+        more steps. The function returns False if the request is not running, or if the scheduler
+        wants to swap it and its KV cache does not fit into CPU memory.
         """
         replica, request = self._replica, wish.request
         batch, cache = replica.batch, self._cache
@@ -551,10 +550,10 @@ class Admission:
         return True
 
     def would_fit(self, request: Request, without: Collection[Sequence]) -> bool:
-        """Return whether a request would fit in this pass if ``without`` were preempted.
+        """Return whether a request would fit if the sequences in ``without`` were preempted.
 
-        Reserved tokens are subtracted one request at a time, which gives the same rounding as
-        ``preempt``.
+        Reserved tokens are subtracted one request at a time, so that rounding errors are the same
+        as in ``preempt``.
         """
         replica, cache = self._replica, self._cache
         if not replica.cap.has_room(request, [sequence.request for sequence in without]):
@@ -576,8 +575,8 @@ def store_prompt(
 ) -> None:
     """Store and lock ``tokens`` computed prompt tokens of a sequence in the prefix tree.
 
-    Tokens that another sequence has stored in the meantime are freed. If ``splits`` is "prefilled",
-    outputs that are prefilled again after a retraction get a separate node.
+    Tokens that another sequence has meanwhile stored in the tree are freed. If ``splits`` is
+    "prefilled", outputs that are prefilled again after a retraction get a tree node of their own.
     """
     node, request = sequence.node, sequence.request
     assert node is not None
@@ -600,7 +599,8 @@ def store_prompt(
 def store_outputs(cache: KVCache, sequence: Sequence, splits: Splits = "prefilled") -> None:
     """Store a finished sequence's outputs without the last token, and unlock its path.
 
-    If ``splits`` is "finished", the outputs of a sequence that was retracted get a separate node.
+    If ``splits`` is "finished", the outputs of a sequence that was retracted get a tree node of
+    their own.
     """
     node, request = sequence.node, sequence.request
     assert node is not None
@@ -648,7 +648,7 @@ class NewTokenRatio:
     """SGLang's ``new_token_ratio``: the reserved fraction of running requests' future outputs.
 
     In 600 decode steps, the ratio falls from min(0.7 * conservativeness, 1) to 14% of this start
-    value. Only the ratio at one step is stored, so that decode steps need no update.
+    value. ``ratio_after`` computes the ratio on demand, so that decode steps need no update.
     """
 
     def __init__(self, conservativeness: float, full_reservation: bool) -> None:
@@ -659,7 +659,7 @@ class NewTokenRatio:
         self._base, self._since = self._init, 0
 
     def ratio_after(self, step: int) -> float:
-        """Return the ratio after ``step`` decode steps of the worker."""
+        """Return ``new_token_ratio`` after ``step`` decode steps of the worker."""
         if self._full:
             return 1.0
         since = step - self._since
@@ -670,11 +670,11 @@ class NewTokenRatio:
         self._base, self._since = self._init, step
 
     def skip_step(self) -> None:
-        """Keep the ratio unchanged in a decode step that also computes prompts."""
+        """Keep ``new_token_ratio`` unchanged in a decode step that also computes prompts."""
         self._since += 1
 
     def after_retraction(self, batch: RunningBatch) -> None:
-        """Set the ratio after a retraction, which is constant in the next decode step."""
+        """Set ``new_token_ratio`` after a retraction; it stays constant in the next step."""
         decoded = sum(batch.produced(s) for s in batch.sequences)
         allowed = sum(s.request.max_new_tokens for s in batch.sequences)
         ratio = (decoded + RETRACT_DECODE_STEPS * len(batch)) / (allowed + 1)
@@ -684,9 +684,9 @@ class NewTokenRatio:
 class PassInterval:
     """The decode steps between two passes: SGLang's ``num_continuous_decode_steps``.
 
-    A pass is due after ``every`` decode steps, and whenever no request decodes. A prefill is not a
-    decode step, so another pass follows each prefill. Steps are counted even if no request waits,
-    so a request that arrives between two passes waits for the next pass.
+    A pass is due after ``every`` decode steps, and whenever no request decodes. After a prefill
+    iteration, which has no decode step, a pass is due again. Steps are counted even if no request
+    waits, so a request that arrives between two passes waits for the next pass.
     """
 
     def __init__(self, every: int) -> None:
@@ -694,14 +694,14 @@ class PassInterval:
         self._last = 0
 
     def is_due(self, steps: int, *, decoding: bool) -> bool:
-        """Return whether a pass is due after ``steps`` steps in total; if so, record the pass."""
+        """Return whether an admission pass is due after ``steps`` steps; record a due pass."""
         due = not decoding or (steps - self._last) % self._every == 0
         if due:
             self._last = steps
         return due
 
     def skip_step(self) -> None:
-        """Do not count a decode step that also computes prompts."""
+        """Leave a decode step that also computes prompts out of the count of decode steps."""
         self._last += 1
 
     def steps_to_pass(self, steps: int) -> int:

@@ -1,6 +1,6 @@
 """Variants of SGLang's replica, and the contract that selects a variant.
 
-The variants simulate releases before 0.5.23, mixed chunks, and replicas that only compute prompts.
+The variants simulate SGLang before 0.5.23, mixed chunks, and replicas that only compute prompts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fairbench.schedulers.views import CLIP_MAX_NEW_TOKENS
 
 
 class OlderSGLangReplica(SGLangReplica):
-    """A replica before 0.5.23, whose finished requests leave at the next decode step.
+    """A replica of SGLang before 0.5.23, whose finished requests leave at the next decode step.
 
     Until the next decode step, finished requests take slots and reserve tokens, and
     ``batch_is_full`` stays set. A request that finishes with its first token leaves immediately.
@@ -59,10 +59,10 @@ class OlderSGLangReplica(SGLangReplica):
 class MixedSGLangReplica(SGLangReplica):
     """A replica with mixed chunks, which decodes in iterations that compute prompts.
 
-    Each running request takes one token of the pass's budgets and memory. If the chunks leave no
-    memory for decoding, the running requests wait until the iteration ends. A mixed iteration takes
-    the time ``TimingProfile.step_ps``, like a step of vLLM. The additional time of SGLang's decode
-    kernel for the longest context is not modelled.
+    Each running request takes one token of an admission pass's budgets and memory. If the chunks
+    leave no memory for decoding, the running requests wait until the iteration ends. A mixed
+    iteration takes the time ``TimingProfile.step_ps``, like a step of vLLM. The additional time of
+    SGLang's decode kernel for the longest context is not modelled.
     """
 
     __slots__ = ("_context_tokens_mixed", "_mixes", "_saved_mixed_ps")
@@ -82,7 +82,7 @@ class MixedSGLangReplica(SGLangReplica):
             return super()._chunks_ps()
         context = self._context_tokens_mixed = batch.context_tokens
         saved_ps = self._saved_mixed_ps = self._saved_beside_prompts_ps()
-        self.waiting.computed_tokens += size  # SGLang also counts decoded tokens here
+        self.waiting.computed_tokens += size  # SGLang counts decoded tokens as computed, too
         return self._profile.step_ps(self._computed, size, context) - saved_ps
 
     def _saved_beside_prompts_ps(self) -> int:
@@ -123,7 +123,7 @@ class MixedSGLangReplica(SGLangReplica):
             if prefill.last:
                 self._produce_first(prefill.sequence)
                 joined.append(prefill.sequence)
-        # SGLang puts the running requests after the requests whose prompts were computed.
+        # SGLang puts requests whose prompts were just computed before the running requests.
         batch.rearrange([*joined, *decoding])
         self._end_iteration()
 
@@ -132,7 +132,7 @@ class MixedSGLangReplica(SGLangReplica):
 
 
 class SGLangPrefillOnly(SGLangReplica):
-    """A replica that only computes prompts, whose requests produce a single token.
+    """A replica that only computes prompts; each of its requests produces a single token.
 
     A finished request keeps its memory until ``free_sent`` is called.
     """

@@ -1,9 +1,9 @@
 """A simulated vLLM replica (V1 engine, 0.32.0), with token budgets, blocks and preemption.
 
-``_fill`` decides on a step. Running requests get tokens and blocks (part 1), and waiting requests
-are admitted with the rest of the budget (part 2). Requests are preempted if memory is short or the
-scheduler demands it (part 3). A step may compute chunks of prompts while it decodes (part 4), or
-only decode (part 5).
+The method ``_fill`` decides on each step. Running requests get tokens and blocks (part 1), and
+waiting requests are admitted with the rest of the budget (part 2). Requests are preempted if memory
+is short or the scheduler demands it (part 3). A step may compute chunks of prompts while it decodes
+(part 4), or only decode (part 5).
 
 ``VLLMReplica`` decides on a step when the previous step has ended. ``AsyncVLLMReplica``, the
 default on GPUs, decides while the previous step runs.
@@ -84,7 +84,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _fill(self) -> Step:
         tokens = prompt_tokens = self.limits.max_num_batched_tokens
         if (step_tokens := self.scheduler.step_tokens) is not None:
-            # The scheduler's limit leaves at least one token for a prompt.
+            # Whatever limit the scheduler sets, at least one token is left for a prompt.
             wanted = step_tokens(self.waiting.running, self._clock.now_ps / PS_PER_S)
             tokens = min(tokens, max(wanted, len(self.batch) + 1))
         threshold = self.limits.long_prefill_token_threshold
@@ -153,7 +153,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
             scheduled[sequence] = tokens
             step.budget -= tokens
             index = running.sequences.index(sequence) + 1
-        # vLLM allocates the blocks of an empty step later, when it decides on the step again.
+        # If the step is empty, vLLM allocates its blocks later, when it decides on the step again.
         if scheduled:
             running.provided_steps = batch.steps + 1
         for sequence, tokens in scheduled.items():
@@ -176,8 +176,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _admit_waiting(self, step: Step) -> None:
         """Try to admit the scheduler's candidates.
 
-        In vLLM and under ``fcfs``, the first request that does not fit ends the pass. Other
-        schedulers may name further candidates.
+        In vLLM and under ``fcfs``, the first request that does not fit ends the pass. Schedulers
+        other than ``fcfs`` may name further candidates.
         """
         scheduler, running, waiting = self.scheduler, self.running, self.waiting
 
@@ -227,7 +227,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
         return victim
 
     def _preempt_wished(self, step: Step, wish: Preempt) -> bool:
-        """Preempt a running request for the scheduler; return whether it was possible.
+        """Preempt a running request for the scheduler; return whether it was preempted.
 
         A request that this pass has admitted cannot be preempted.
         """
@@ -272,7 +272,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
         self._end_stretch()
         for sequence in step.stalled:
             self.running.pause(sequence)
-            # ``on_tokens`` with 0 tokens reports that fewer requests of the client run.
+            # ``on_tokens`` with 0 tokens tells the scheduler that the client runs fewer requests.
             self.scheduler.on_tokens(sequence.request.client, 0)
         self._stalled, self._chunks = step.stalled, step.chunks
         self._computes_prompts = True
@@ -317,7 +317,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
 
         The series ends when a sequence ends, when blocks run out, or when a waiting request may be
         admitted. If evictions are reported, the series also ends before the first eviction, so that
-        the report has the right time.
+        the eviction is reported when it happens.
         """
         batch, cache = self.batch, self.cache
         steps = batch.steps_to_finish()
@@ -338,7 +338,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _next_boundary(self, run: DecodeRun) -> int:
         """Return the number of steps (0 or 1) until the step in progress ends.
 
-        If a decision has just preempted requests, the next step counts as begun.
+        If a decision at the current time has preempted requests, its step counts as begun.
         """
         return 1 if self._clock.now_ps == self._taken_ps else super()._next_boundary(run)
 
@@ -353,7 +353,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
 
     @property
     def saturated(self) -> bool:
-        """Whether requests wait, and either no slot is free or the last step lacked blocks."""
+        """Whether requests wait because no slot is free or because the last step lacked blocks."""
         return super().saturated or (self._short and len(self.waiting) > 0)
 
     @property
@@ -398,7 +398,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
 def longest_ps(profile: TimingProfile, batch: RunningBatch) -> int:
     """Return the time (ps) that the longest sequence adds to a decode step.
 
-    The length of a sequence is its length when it joined the batch.
+    Sequences are compared by their lengths when they joined the batch.
     """
     if profile.vllm_attention is None or not batch.size:
         return 0
@@ -425,7 +425,7 @@ class PromptsOnly(Booking):
 
 
 class VLLMPrefillOnly(VLLMReplica):
-    """A replica that only computes prompts, whose requests produce a single token.
+    """A replica that only computes prompts; each of its requests produces a single token.
 
     A finished request keeps its memory until ``free_sent`` is called.
     """
@@ -475,14 +475,14 @@ class StepInFlight:
 class AsyncVLLMReplica(VLLMReplica):
     """A vLLM replica that decides on each step when the previous step begins.
 
-    While a step runs, vLLM already counts a token for each of the step's requests. Therefore, four
-    rules differ from synchronous scheduling:
+    While a step runs, vLLM already counts a token for each of the step's requests. As a result,
+    asynchronous scheduling differs from synchronous scheduling in four rules:
 
     - A request that arrives during a step must wait for the step after the next step.
     - A request keeps its slot and blocks while the step with its last token runs. A request that
       ends before ``max_new_tokens`` runs for one more step, whose token is discarded.
-    - The scheduler learns of output tokens and of finished requests one decision later.
-    - A block of decoded tokens is cached one step later.
+    - The scheduler learns of output tokens and finished requests one decision later than usual.
+    - A block of decoded tokens is cached one step later than with synchronous scheduling.
 
     The batch, the block tables and the running list are in the state after the last decided step.
     """
@@ -511,7 +511,7 @@ class AsyncVLLMReplica(VLLMReplica):
     def _plan(self) -> StepInFlight | None:
         """Decide on the next step, or return None if the step would be empty.
 
-        After preemptions that leave the step empty, vLLM decides again when the running step ends.
+        If preemptions leave the step empty, vLLM decides again when the running step ends.
         """
         step = self._schedule() if self._now is None else self._fill()
         if not step.chunks and not step.decodes:
@@ -544,7 +544,7 @@ class AsyncVLLMReplica(VLLMReplica):
         )
 
     def _count(self, flight: StepInFlight) -> None:
-        """Count the tokens of a decided step before they are known, as vLLM does."""
+        """Count the tokens of a step as soon as the step is decided on, as vLLM does."""
         self.batch.step(1, flight.parts.decode_ps, flight.parts.decode_fixed_ps)
         for chunk in flight.step.chunks:
             chunk.sequence.filled += chunk.tokens

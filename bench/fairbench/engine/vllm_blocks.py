@@ -59,7 +59,7 @@ def advance(prompt: Prompt, place: Place, tokens: int) -> Place:
 
 
 def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int) -> int:
-    """Return the length of the common part of two prompts after ``at`` and ``place``.
+    """Return how many tokens are equal in two prompts after the positions ``at`` and ``place``.
 
     At most ``most`` tokens are compared. Precondition: the first prompt has at least ``most``
     tokens after position ``at``.
@@ -84,8 +84,8 @@ class RunCopy:
     """A copy of a tree node's blocks in memory.
 
     ``users`` contains the owners of the requests that use the copy. Unused copies are linked in the
-    order of eviction; within a copy, the last block is evicted first. ``stamp`` is the number of
-    the return of blocks to the pool that left the copy unused, if the cache counts returns.
+    order of eviction; within a copy, the last block is evicted first. If the cache counts the
+    returns of blocks to the pool, ``stamp`` is the count when the copy became unused.
     """
 
     __slots__ = ("after", "before", "node", "stamp", "users")
@@ -109,7 +109,7 @@ class RunCopy:
         self.before = self.after = None
 
     def split(self, upper: BlockNode) -> RunCopy:
-        """Return a copy for node ``upper`` with equal users, which is evicted after this copy."""
+        """Return the copy's upper part, for node ``upper``; the lower part is evicted first."""
         copy = RunCopy(upper, set(self.users), self.stamp)
         if self.after is not None:
             copy.link(self, self.after)
@@ -119,9 +119,9 @@ class RunCopy:
 class BlockNode:
     """A node of the block tree, at which a prefix of ``depth`` tokens ends.
 
-    The prefix is the beginning of ``prompt``, and its last ``blocks`` blocks, from position
-    ``start`` on, belong to the node. ``key`` identifies the node's first block among the parent's
-    ``children``.
+    The prefix is the beginning of ``prompt``. The last ``blocks`` blocks of the prefix, from
+    position ``start`` on, belong to the node. ``key`` identifies the node's first block among the
+    parent's ``children``.
     """
 
     __slots__ = (
@@ -145,8 +145,8 @@ class BlockNode:
         # Requests use the first copy of a node's blocks, which is usually the only copy.
         self.copies: list[RunCopy] = []
         # ``waiters`` holds the requests whose cached prefix ends at the node, and ``awaited``
-        # groups them by the block that would extend the prefix. Both attributes are None for most
-        # nodes.
+        # groups them by the block that would extend the prefix. For most nodes, ``waiters`` and
+        # ``awaited`` are None.
         self.waiters: dict[BlockWaiter, None] | None = None
         self.awaited: dict[Key, dict[BlockWaiter, None]] | None = None
 
@@ -196,8 +196,8 @@ class BlockTree:
     ) -> tuple[BlockNode, Place]:
         """Add the next ``blocks`` full blocks of ``owner`` to the tree after ``node``.
 
-        ``place`` is the position in the prompt at which ``node`` ends. Return the node and the
-        position at the end of the added blocks.
+        ``place`` is the position in the prompt at which ``node`` ends. Return the node at which the
+        added blocks end, and the position of this end in the prompt.
         """
         while blocks:
             key = next_block(prompt, place, self.block_size)
@@ -217,7 +217,7 @@ class BlockTree:
         """Split a node after its first ``blocks`` blocks; return the new upper node.
 
         The object ``node`` becomes the lower node, so references to it keep their meaning. Every
-        copy is split as well, and its lower part is evicted first.
+        copy of the node is split, too, and the lower part of a copy is evicted first.
         """
         parent, tokens = node.parent, blocks * self.block_size
         assert parent is not None
@@ -273,7 +273,7 @@ class BlockTree:
     def _append(
         self, owner: object, node: BlockNode, key: Key, prompt: Prompt, place: Place, blocks: int
     ) -> tuple[BlockNode, Place]:
-        """Add new blocks to ``node`` itself if ``may_grow`` allows it, or else as a child."""
+        """Append new blocks to ``node`` if ``may_grow`` allows this, or add them as a child."""
         if not self.may_grow(node, owner):
             parent, node = node, self.node_type(node, key, prompt, place, node.depth)
             parent.children[key] = node
@@ -347,12 +347,12 @@ class BlockCache(BlockTree):
     prefix. One call reports all blocks of a prefix that are evicted in succession.
 
     vLLM's free list begins with the blank blocks, followed by the unused cached blocks, the least
-    recently used first. Freed full blocks go to the tail of the list, and other freed blocks go to
-    the head. If ``prefix_caching`` is off, all free blocks are blank.
+    recently used first. Freed full blocks go to the tail of the free list, and other freed blocks
+    go to its head. If ``prefix_caching`` is off, all free blocks are blank.
     """
 
-    # If ``knows_clients`` is true, the cache counts memory by client. Otherwise, ``claim`` and
-    # ``retain`` do nothing.
+    # If ``knows_clients`` is true, the cache counts memory by client. If ``knows_clients`` is
+    # false, ``claim`` and ``retain`` do nothing.
     knows_clients = False
 
     def __init__(
@@ -376,10 +376,10 @@ class BlockCache(BlockTree):
         self._end = RunCopy(self.root, set())
         self._end.before = self._end.after = self._end
         # ``_row`` describes adjacent evicted blocks that are not reported yet: their prompt, and
-        # the position in tokens at which they end. The blocks hold ``_row_tokens`` tokens.
+        # the position at which they end. ``_row_tokens`` counts the tokens of unreported blocks.
         self._row: tuple[Prompt, int] = ((), 0)
         self._row_tokens = 0
-        # ``_above`` is the parent of the evicted blocks; its eviction would extend the report.
+        # If ``_above``, the parent of the evicted blocks, is evicted next, it joins their report.
         self._above: BlockNode | None = None
 
     # Memory in tokens
@@ -432,7 +432,7 @@ class BlockCache(BlockTree):
         """Record that the request uses the path to ``node``."""
 
     def retain(self, node: BlockNode, request: Request) -> None:
-        """Record that the request has finished and ended at ``node``."""
+        """Record that a request has finished, and that its tokens end at ``node``."""
 
     def take_blocks(self, count: int, owner: object = None) -> None:
         """Take ``count`` free blocks for ``owner``, blank blocks first.
@@ -460,7 +460,7 @@ class BlockCache(BlockTree):
         copy.users.add(owner)
 
     def give_back(self, owner: object, node: BlockNode, blank: int) -> None:
-        """Free a request's ``blank`` uncached blocks, and end its use of the path to ``node``."""
+        """Free the ``blank`` uncached blocks of ``owner``, and release its path to ``node``."""
         self.blank += blank
         for copy in held_by(owner, node):
             copy.users.remove(owner)
@@ -536,7 +536,7 @@ class ClaimedRun(BlockNode):
 
     @property
     def last_access(self) -> Access:
-        """The last use of the oldest unused copy; for equal times, deeper nodes come first."""
+        """The last use of the unused copy that is evicted first, and minus the node's depth."""
         copy = self.oldest()
         return (0 if copy is None else copy.stamp), -self.depth, 0
 
@@ -546,8 +546,8 @@ class ClientBlockCache(BlockCache):
 
     The policy chooses among nodes with an unused copy and without a cached continuation, and the
     last block of the chosen node is evicted. Copies of the same tokens have separate times of last
-    use. A look-up finds only the first copy, so further copies can be evicted even if a
-    continuation is cached. The ``owner`` of a block is the sequence of a running request.
+    use. Look-ups use only a node's first copy, so its other copies can be evicted even if the
+    node has cached children. The ``owner`` of a block is the sequence of a running request.
     """
 
     knows_clients = True
@@ -572,7 +572,7 @@ class ClientBlockCache(BlockCache):
     # Memory by client
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
-        """Return a prompt's number of cached tokens, and the number of these that are in use."""
+        """Return how many tokens of a prompt are cached, and how many are cached and in use."""
         node = self.match(prompt, limit)[0]
         used = (one for one in node.path() if self.tokens_of(cast(ClaimedRun, one))[0])
         return node.depth, next((one.depth for one in used), 0)
@@ -611,7 +611,7 @@ class ClientBlockCache(BlockCache):
 
     def _list_anew(self, node: ClaimedRun) -> None:
         if len(node.copies) > 1:
-            # Another copy of a block may lower the eviction rank of its node.
+            # The eviction rank of a node may fall when another copy of the node is unused.
             self.claims.list_again(node)
         self.claims.list_if_leaf(node)
 
@@ -666,7 +666,7 @@ class ClientBlockCache(BlockCache):
         node.number = self._created
 
     def _unfile(self, waiter: BlockWaiter) -> None:
-        """Detach a waiting request from its node, whose rank may then fall."""
+        """Detach a waiting request from its node, whose eviction rank may fall as a result."""
         node = cast(ClaimedRun, waiter.node)
         super()._unfile(waiter)
         self.claims.list_again(node)
@@ -695,7 +695,7 @@ class ClientBlockCache(BlockCache):
         return bool(node.waiters)
 
     def end_use(self, node: ClaimedRun) -> None:
-        """Do nothing, because a request returns a block before the blocks of its prefix."""
+        """Do nothing, because a request returns its last blocks first, and parents afterwards."""
 
     def cut(self, node: ClaimedRun, tokens: int) -> None:
         """Split a node so that ``node`` keeps about its last ``tokens`` tokens."""

@@ -23,8 +23,8 @@ from fairbench.schedulers.views import ClientLoad, Running, client_load
 class BlockTable:
     """The KV blocks that a sequence uses, of which the cached blocks end at ``node``.
 
-    ``prompt`` includes all future outputs, and ``place`` is the position in it at which ``node``
-    ends. ``blocks`` is the number of blocks that the sequence uses.
+    ``prompt`` is the request's prompt with all future outputs, and ``place`` is the position in
+    ``prompt`` at which ``node`` ends. ``blocks`` is the number of blocks that the sequence uses.
     """
 
     prompt: Prompt
@@ -72,7 +72,7 @@ class BlockTables:
     def would_fit(
         self, sequence: Sequence, node: BlockNode, without: Iterable[Sequence], *, alone: bool
     ) -> bool:
-        """Return whether a sequence's whole prompt would fit if ``without`` did not run.
+        """Return whether a prompt would fit if the sequences in ``without`` were preempted.
 
         The prompt is cached up to ``node``. ``alone`` is true if no other request would run.
         """
@@ -114,7 +114,7 @@ class BlockTables:
             self._store(sequence, self._tables[sequence], 1)
 
     def store_full(self, sequence: Sequence, tokens: int | None = None) -> None:
-        """Cache the full blocks of the first ``tokens`` tokens; None means all but the last."""
+        """Cache the full blocks of the first ``tokens`` tokens, or all but the last if None."""
         table = self._tables[sequence]
         full = table.blocks - 1 if tokens is None else tokens // self._size
         more = full - table.node.depth // self._size
@@ -134,7 +134,7 @@ class BlockTables:
     def shared_tokens(self, apart: Iterable[Sequence]) -> int:
         """Return the tokens saved by sharing: a block's tokens for each user after the first.
 
-        The sequences in ``apart`` do not count as users.
+        The sequences in ``apart`` do not count as users of blocks.
         """
         shared = self._cache.shared
         others = Counter(copy for sequence in apart for copy in self.copies(sequence))
@@ -208,7 +208,7 @@ class BlockPhases:
         return len(self._groups[step % self._size])
 
     def steps_within(self, step: int, blocks: int, most: int) -> int:
-        """Return the number of steps after ``step``, up to ``most``, that ``blocks`` allow."""
+        """Return the number of steps, at most ``most``, for which ``blocks`` blocks suffice."""
         each_round = len(self._phase)
         if not each_round:
             return most
@@ -227,9 +227,9 @@ class Step:
     ``budget`` is the number of tokens that the step may still compute, and ``most`` is the maximum
     number of tokens of a prompt. ``decodes`` is the number of sequences that decode. ``preempted``
     is true if a sequence was preempted because blocks ran out. ``wished`` holds the sequences that
-    the scheduler preempted. ``stalled`` holds the decoding sequences that get no token, because an
-    earlier sequence lacked blocks and was itself preempted, or because earlier prompts used up the
-    budget.
+    were preempted on demand of the scheduler. ``stalled`` holds the decoding sequences that get no
+    token. Sequences are stalled if an earlier sequence lacked blocks and was itself preempted, or
+    if earlier prompts used up the budget.
     """
 
     budget: int
@@ -249,11 +249,11 @@ class RunningList:
     """vLLM's list of running and prefilling requests, in order of admission.
 
     Normally, only the last sequence may be prefilling, because its incomplete prompt takes the rest
-    of every budget. With ``long_prefill_token_threshold``, any sequence may be prefilling. The
-    decoding sequences are members of ``batch``.
+    of every budget. With ``long_prefill_token_threshold``, any sequence may be prefilling.
+    ``batch`` contains the decoding sequences.
 
-    With asynchronous scheduling, ``batch`` is in the state after the running step. This step gives
-    each sequence in ``pending`` a token, and each sequence in ``ending`` its last token.
+    With asynchronous scheduling, ``batch`` is in the state after the running step. The running step
+    gives each sequence in ``pending`` a token, and each sequence in ``ending`` its last token.
     """
 
     def __init__(self, cache: BlockCache, limits: VLLMLimits, index: dict[str, int]) -> None:
@@ -361,7 +361,7 @@ class RunningList:
         return blocks
 
     def provide(self, steps: int) -> None:
-        """Give the decoding sequences the blocks of all steps before step number ``steps``."""
+        """Allocate the blocks that decoding sequences need before step number ``steps``."""
         for step in range(self.provided_steps, steps):
             for sequence, begins, fills in self._phases.at_blocks(step):
                 if begins:
@@ -374,7 +374,7 @@ class RunningList:
         self.provided_steps = max(self.provided_steps, steps)
 
     def steps_ahead(self, blocks: int, most: int) -> int:
-        """Return the number of additional steps, up to ``most``, for which ``blocks`` suffice."""
+        """Return the number of further steps, at most ``most``, for which ``blocks`` suffice."""
         return self._phases.steps_within(self.provided_steps, blocks, most)
 
     def computed_tokens(self, sequence: Sequence) -> int:
@@ -391,14 +391,14 @@ class RunningList:
 
 
 class Booking:
-    """A record of the prompt tokens that are computed for the first time or again.
+    """A record of which prompt tokens are computed for the first time, and which again.
 
     A request may be preempted before its prompt is complete. When the prompt is recomputed, tokens
-    that were never reached before count as first computations.
+    that were not computed before the preemption count as computed for the first time.
     """
 
     def __init__(self) -> None:
-        # ``_reached`` maps each preempted request to the prompt tokens computed before.
+        # ``_reached`` maps each preempted request to the number of prompt tokens it had computed.
         self._reached: dict[Sequence, int] = {}
 
     def admit(self, sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:
@@ -416,7 +416,7 @@ class Booking:
         sequence.recompute_tokens -= extend - self._fresh(sequence, cached_tokens, extend)
 
     def preempt(self, sequence: Sequence, decoding: bool) -> None:
-        """Record a preemption, after which the rest of the prompt is not computed yet."""
+        """Record a preemption, and no longer count the rest of the prompt as recomputed."""
         left = 0 if decoding else sequence.total - sequence.filled
         sequence.recompute_tokens -= left - self._fresh(sequence, sequence.filled, left)
         reached = sequence.request.input_tokens if decoding else sequence.filled

@@ -1,8 +1,8 @@
 """The waiting queue of a replica, which is kept sorted by cached prefixes.
 
-The cost is proportional to the number of changes, because SGLang's stable sort moves only requests
-whose match has changed in length. Tests compare the queue's order with the order of the slower
-``ListView``.
+The cost of sorting is proportional to the number of changes, because SGLang's stable sort moves
+only requests whose cached prefix has changed in length. Tests compare the queue's order with the
+order of the slower ``ListView``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Entry(Generic[N]):
 
     @property
     def order(self) -> Order:
-        """The position in the sorted list; storing it would create a reference cycle."""
+        """The position in the sorted list, created anew to avoid a reference cycle."""
         return self.key, self.rank, self
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
@@ -84,10 +84,10 @@ class Entry(Generic[N]):
 
 
 class MatchOrder:
-    """Sorted lists of each client's waiting requests, and of the clients' first requests.
+    """Sorted lists: one of each client's waiting requests, and one of all clients' first requests.
 
-    The list of first requests gives the head of the queue without a scan of all clients. An
-    insertion into a plain list is fast: it takes 2 us with ten thousand waiting requests.
+    The list of first requests makes it unnecessary to scan all clients for the head of the queue.
+    An insertion into a plain list is fast: it takes 2 us with ten thousand waiting requests.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class MatchOrder:
     def beyond(self, client: str, at: Order | None) -> Iterator[Order]:
         """Return a client's waiting requests in order, after position ``at``.
 
-        If ``at`` is None, return all waiting requests of the client.
+        If ``at`` is None, the iterator begins with the client's first waiting request.
         """
         mine = self._lists[client]
         first = 0 if at is None else bisect_right(mine, at)
@@ -155,10 +155,10 @@ class MatchScan(ListScan):
         super().__init__([], ())
         self._ordered = ordered
         self._heads = ordered.heads()
-        # ``_head`` is the position of the first request of the client that enters the merge next.
+        # ``_head`` is the first request (with its position) of the next client in ``_heads``.
         self._head = next(self._heads, None)
-        # ``_merge`` is a heap with an entry per client: the position of the client's next request,
-        # and an iterator over its later requests.
+        # ``_merge`` is a heap that merges the requests of clients. Each entry has the position of a
+        # client's next request, the client, and an iterator over the client's later requests.
         self._merge: list[tuple[Order, str, Iterator[Order]]] = []
         self._held: dict[str, None] = {}
         self._at: Order | None = None
@@ -176,13 +176,13 @@ class MatchScan(ListScan):
         self._held.clear()
 
     def _following(self) -> Order | None:
-        """Return the position of the next request of a client that is not skipped."""
+        """Return the position of the next request whose client is not skipped, or None."""
         merge, skipped, credit = self._merge, self._skipped, self._credit
         while True:
             head = self._head
             if merge and (head is None or merge[0][0] < head):
                 order, client, rest = merge[0]
-                # Admitted requests are skipped.
+                # The scan skips admitted requests.
                 has_left = order[2].admitted
                 if not has_left and (
                     client in skipped or (credit is not None and credit[client] <= 0)
@@ -204,8 +204,8 @@ class MatchScan(ListScan):
             has_left = head[2].admitted
             if has_left or (client not in skipped and (credit is None or credit[client] > 0)):
                 rest = self._ordered.orders_of(client)
-                # The iterator skips the client's first request, which is returned now or has left
-                # the queue.
+                # The iterator drops the client's first request, which this call returns or which
+                # has been admitted.
                 next(rest)
                 self._join(client, rest)
                 if has_left:
@@ -259,8 +259,8 @@ class MatchedQueue(ABC, Generic[N]):
         self._dirty: list[Entry[N]] = []
         self._fresh: list[Entry[N]] = []
         # Cold requests with equal first tokens form a group, whose leader is sorted by its cached
-        # prefix. The mappings hold the requests and the leader of each group, and the new requests
-        # of groups that need a leader.
+        # prefix. ``_cold`` has the requests of each group, ``_leader`` has the leader of each
+        # group, and ``_joined`` has the new requests of each group that needs a leader.
         self._cold: dict[Prompt, dict[Entry[N], None]] = {}
         self._leader: dict[Prompt, Entry[N]] = {}
         self._joined: dict[Prompt, list[Entry[N]]] = {}
@@ -347,7 +347,7 @@ class MatchedQueue(ABC, Generic[N]):
     def sequence_of(self, request: Request) -> Sequence:
         """Return the engine's sequence of a waiting request.
 
-        Raises KeyError if the request does not wait.
+        Raises KeyError if the request is not waiting.
         """
         return self.entries[request].sequence
 
@@ -365,7 +365,7 @@ class MatchedQueue(ABC, Generic[N]):
     def admit(self, request: Request) -> None:
         """Remove an admitted request from the queue.
 
-        The scans of this pass skip the request.
+        Scans of the current admission pass skip an admitted request.
         """
         entry = self.entries.pop(request)
         entry.admitted = True
@@ -406,7 +406,7 @@ class MatchedQueue(ABC, Generic[N]):
             self._dirty.append(waiter)
 
     def _refresh(self) -> None:
-        """Match the requests whose match may have changed, and sort the list as SGLang does."""
+        """Match requests whose cached prefix may have changed, and sort them as SGLang does."""
         changed = {entry: None for entry in self._dirty if not entry.admitted}
         for entry in self._dirty:
             entry.dirty = False
@@ -416,7 +416,7 @@ class MatchedQueue(ABC, Generic[N]):
             self._regroup(entry)
         self._elect_leaders(changed)
         self._move(changed, self._cache.refresh_stamp)
-        # The call of ``_move`` has added all new requests to the sorted list.
+        # The sorted list contains all new requests, because ``_move`` has added them.
         self._fresh.clear()
 
     def _regroup(self, entry: Entry[N]) -> None:
@@ -446,7 +446,7 @@ class MatchedQueue(ABC, Generic[N]):
             self._joined.setdefault(head, [])
 
     def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
-        """Make the first request of each group its leader; add new and old leaders to ``changed``.
+        """Make each group's first request its leader; note new and former leaders in ``changed``.
 
         A group's leader is sorted by its cached prefix, and the other requests of the group come
         last.
@@ -549,7 +549,7 @@ class WaitingQueue(MatchedQueue[N]):
         return [self._waiting(entry, heads) for entry in self._queue.values()]
 
     def _waiting(self, entry: Entry[N], heads: set[Prompt]) -> Waiting:
-        """Match a request; ``heads`` holds the first tokens of earlier cold requests."""
+        """Match a request with the cache; ``heads`` has the first tokens of earlier requests."""
         node: Any = self._tree.match(entry.prompt, entry.total)[0]
         self._tree.touch(node)
         cold = self._in_batch and node.depth <= IN_BATCH_TOKENS
@@ -561,7 +561,7 @@ class WaitingQueue(MatchedQueue[N]):
         return Waiting(entry.request, entry.total, cached, duplicate, waited, entry.number, node)
 
     def sort(self, scheduler: LocalScheduler) -> None:
-        """Let the scheduler sort the queue; count the pass if it matched no request."""
+        """Let the scheduler sort the queue; if it matched no request, count an unmatched pass."""
         assert scheduler.sort_queue is not None, "precondition: the scheduler sorts the queue"
         order = scheduler.sort_queue(self)
         if order is not None:

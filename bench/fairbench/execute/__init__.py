@@ -6,9 +6,10 @@ from fairbench.named import lazy_names
 
 if TYPE_CHECKING:
     from fairbench.execute.comparison import compare_experiments as compare_experiments
-    from fairbench.execute.live_options import LiveFlags as LiveFlags
-    from fairbench.execute.live_options import options_of_points as options_of_points
-    from fairbench.execute.live_options import try_untested as try_untested
+    from fairbench.execute.live_runs import NO_FLAGS as NO_FLAGS
+    from fairbench.execute.live_runs import LiveFlags as LiveFlags
+    from fairbench.execute.live_runs import check_live as check_live
+    from fairbench.execute.live_runs import check_live_points as check_live_points
     from fairbench.execute.one_run import recover_run as recover_run
     from fairbench.execute.one_run import run_and_save as run_and_save
     from fairbench.execute.one_run import run_unsaved as run_unsaved
@@ -31,7 +32,7 @@ __getattr__ = lazy_names(
     {
         "comparison": "compare_experiments",
         "workload_check": "check_facts",
-        "live_options": "LiveFlags options_of_points try_untested",
+        "live_runs": "LiveFlags NO_FLAGS check_live check_live_points",
         "one_run": "recover_run run_and_save run_unsaved",
         "repeats": "cell_json remarks_on repeat run_sweep simulate_each",
         "simulations": "estimate expected_requests outdated_runs OutdatedRun",

@@ -15,7 +15,7 @@ from fairbench.config.resolve import experiment
 from fairbench.config.spec import experiment_tables
 from fairbench.config.sweep import Sweep, grid_of, make_sweep, points, with_axes
 from fairbench.errors import DataError, RunFailed, UsageError, choose_from, unknown_name
-from fairbench.execute.live_options import LiveFlags, options_of_points
+from fairbench.execute.live_runs import NO_FLAGS, check_live_points
 from fairbench.execute.repeats import SweepOutcome, run_sweep
 from fairbench.execute.tasks import ProgressReceiver, RunContext, run_context
 from fairbench.metrics.catalogue import key_of as key_of_metric
@@ -298,9 +298,9 @@ def carry_out(plan: ComparisonPlan, parent: Path, context: RunContext) -> Compar
     if plan.to_run:
         sweep = plan.sweep()
         specs = points(sweep)
-        options = options_of_points(specs, LiveFlags())
+        check_live_points(specs, NO_FLAGS)
         store = SweepStore.create(parent, sweep, specs)
-        outcome = run_sweep(store, specs, options, context, "compare")
+        outcome = run_sweep(store, specs, NO_FLAGS, context, "compare")
         ran = {experiment_key(side.first.experiment): side for side in _sides(outcome)}
         for one in plan.to_run:
             if one.key not in ran:
@@ -328,7 +328,8 @@ def go_on(
         store.extend(sweep, points(sweep))
     specs = points(sweep, file=str(store.file))
     check_metrics_of(metrics, specs, METRIC)
-    outcome = run_sweep(store, specs, options_of_points(specs, LiveFlags()), context, "compare")
+    check_live_points(specs, NO_FLAGS)
+    outcome = run_sweep(store, specs, NO_FLAGS, context, "compare")
     if not (sides := _sides(outcome)):
         outcome.require_whole()
     return ComparedExperiments(grouped(folder, sides), outcome)

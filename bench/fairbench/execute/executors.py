@@ -1,17 +1,15 @@
-"""Choice of an executor, which runs simulations, and a launcher, which starts servers."""
+"""Choice of an executor, which runs simulations, and checks of launchers, which start servers."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairbench import doors, live
+from fairbench import doors
 from fairbench.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
     from fairbench.execute.tasks import Executor
-    from fairbench.live.launchers import Launcher
 
 
 LOCAL = "local"
@@ -51,59 +49,18 @@ class LauncherFlags(NamedTuple):
     launch_command: str | None = None
 
 
-class Way(NamedTuple):
-    """A launcher: its constructor, and the names of the flags that the constructor uses."""
-
-    make: Callable[[LauncherFlags], Launcher]
-    obeys: frozenset[str] = frozenset()
-
-
-def _by_command(flags: LauncherFlags) -> Launcher:
-    try:
-        words = shlex.split(flags.launch_command or DEFAULT)
-    except ValueError as error:
-        raise UsageError(f"--launch-command {flags.launch_command}: {error}") from None
-    hosts = [] if flags.hosts is None else [host.strip() for host in flags.hosts.split(",")]
-    return live.CommandLauncher(hosts, words)
-
-
-def _by_door(name: str) -> Callable[[LauncherFlags], Launcher]:
-    def made(flags: LauncherFlags) -> Launcher:
-        launcher: Launcher = doors.through(doors.LAUNCHER_GROUP, name)(flags.ray_address)
-        return launcher
-
-    return made
-
-
 _FROM_DOORS = tuple(doors.registered(doors.LAUNCHER_GROUP))
-LAUNCHERS: Mapping[str, Way] = {
-    LOCAL: Way(lambda _: live.LocalLauncher()),
-    **{name: Way(_by_door(name), frozenset({"ray_address"})) for name in _FROM_DOORS},
-    "command": Way(_by_command, frozenset({"hosts", "launch_command"})),
+COMMAND = "command"
+# the flags that each launcher uses
+LAUNCHERS: Mapping[str, frozenset[str]] = {
+    LOCAL: frozenset(),
+    **dict.fromkeys(_FROM_DOORS, frozenset({"ray_address"})),
+    COMMAND: frozenset({"hosts", "launch_command"}),
 }
 
 # The launcher ``command`` cannot start drivers, because it would show a driver's secret key in a
 # command line, which every user of a host can see.
 DRIVER_LAUNCHERS = (LOCAL, *_FROM_DOORS)
-
-
-def launcher_named(name: str, flags: LauncherFlags, *, drivers: str = LOCAL) -> Launcher:
-    """Return a launcher of servers by name.
-
-    ``drivers`` is the name of the launcher that starts load drivers. Raises UsageError for an
-    unknown name, or for a flag that neither of the two launchers supports.
-    """
-    check_launchers(name, flags, drivers=drivers)
-    return LAUNCHERS[name].make(flags)
-
-
-def driver_launcher_named(name: str, flags: LauncherFlags) -> Launcher | None:
-    """Return the launcher of load drivers, or None if drivers start on this machine.
-
-    Raises UsageError for an unknown launcher of drivers.
-    """
-    check_launchers(LOCAL, LauncherFlags(), drivers=name)
-    return None if name == LOCAL else LAUNCHERS[name].make(flags)
 
 
 def check_launchers(name: str, flags: LauncherFlags, *, drivers: str) -> None:
@@ -113,6 +70,6 @@ def check_launchers(name: str, flags: LauncherFlags, *, drivers: str) -> None:
     if name not in LAUNCHERS:
         raise unknown_name("launcher", name, LAUNCHERS)
     for flag, value in flags._asdict().items():
-        if value is not None and flag not in LAUNCHERS[name].obeys | LAUNCHERS[drivers].obeys:
-            owner = next(other for other, way in LAUNCHERS.items() if flag in way.obeys)
+        if value is not None and flag not in LAUNCHERS[name] | LAUNCHERS[drivers]:
+            owner = next(other for other, used in LAUNCHERS.items() if flag in used)
             raise UsageError(f"--{flag.replace('_', '-')} {value}: needs --launcher {owner}")

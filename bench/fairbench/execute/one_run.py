@@ -5,12 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
-from fairbench import live
 from fairbench.config import ExperimentSpec
 from fairbench.config.resolve import read_spec
 from fairbench.errors import UsageError
+from fairbench.execute.live_runs import LiveFlags, live_runs
 from fairbench.execute.tasks import RunContext
 from fairbench.metrics.tables import RunResult
 from fairbench.results.manifest import Stopwatch, build_manifest
@@ -20,16 +19,13 @@ from fairbench.sim.records import FOLDER as SIMULATED
 from fairbench.sim.run import recover as recover_simulated
 from fairbench.sim.run import simulate
 
-if TYPE_CHECKING:
-    from fairbench.live.backends.base import LiveOptions
-
 
 def run_and_save(
-    spec: ExperimentSpec, options: LiveOptions | None, parent: Path, context: RunContext
+    spec: ExperimentSpec, live: LiveFlags, parent: Path, context: RunContext
 ) -> tuple[RunResult, Path]:
     """Run an experiment in a new directory in ``parent``; return result and directory.
 
-    ``options`` is None for a simulation. A run that is interrupted ends early and is saved. Raises
+    A run that is interrupted ends early and is saved. Raises
     Interrupted, and leaves no files, if a signal comes before the servers are ready. Raises
     UsageError if the run is impossible, and RunFailed if the run cannot continue.
     """
@@ -37,20 +33,14 @@ def run_and_save(
     with context.progress.watching():
         if spec.backend is None:
             return run_simulated(parent, spec, context)
-        # Runs on real servers need the packages of the extra `live`.
-        from fairbench.execute.live_run import run_live_in
-
-        assert options is not None, "real servers have options"
-        return run_live_in(parent, spec, options, context)
+        return live_runs(spec.backend, live).run(parent, spec, context)
 
 
-def run_unsaved(
-    spec: ExperimentSpec, options: LiveOptions | None, context: RunContext
-) -> RunResult:
+def run_unsaved(spec: ExperimentSpec, live: LiveFlags, context: RunContext) -> RunResult:
     """Run ``spec`` as ``run_and_save`` does, without leaving files on disk."""
     if spec.backend is not None:
         with TemporaryDirectory(prefix="fairbench-") as temporary:
-            return run_and_save(spec, options, Path(temporary), context)[0]
+            return run_and_save(spec, live, Path(temporary), context)[0]
     with context.progress.watching():
         return simulate(spec, on_progress=context.on_progress, interrupted=context.interrupted)
 
@@ -90,8 +80,7 @@ def recover_run(path: Path) -> RunResult:
         if spec.backend is None:
             result = recover_simulated(spec, folder)
         else:
-            live.require_live_extra()
-            result = live.recover(spec, folder)
+            result = live_runs(spec.backend).recover(spec, folder)
         manifest = build_manifest(spec, complete=False, watch=watch) | result.about
         manifest |= {"recovered": True}
         write_run(path, spec, result.tables(), result.summary, manifest)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed
-from fairbench.execute.live_options import live_points_left
+from fairbench.execute.live_runs import LiveFlags, live_points_left, live_runs, runs_of_points
 from fairbench.execute.simulations import FailedPoint, jobs_left, run_jobs, simulation, tell_ended
 from fairbench.execute.tasks import Failure, RunContext
 from fairbench.results.comparison import SchedulerResults, compare_sweep
@@ -23,9 +23,6 @@ from fairbench.results.new_directories import (
 )
 from fairbench.results.store import StoredRun, Summary, SweepStore, run_name, runs_in, write_json
 from fairbench.results.sweeps import write_metrics
-
-if TYPE_CHECKING:
-    from fairbench.live.backends.base import LiveOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ def repeat(
     spec: ExperimentSpec,
     num_runs: int,
     parent: Path,
-    options: LiveOptions | None,
+    live: LiveFlags,
     context: RunContext,
 ) -> Repeats:
     """Run an experiment with ``num_runs`` seeds, beginning with ``spec.seed``.
@@ -61,8 +58,7 @@ def repeat(
         if spec.backend is None:
             summaries = simulate_all(specs, path, context)
         else:
-            assert options is not None, "real servers have options"
-            summaries = _one_after_another(specs, path, options, context)
+            summaries = live_runs(spec.backend, live).run_seeds(path, specs, context)
     if not summaries:
         return Repeats(path, (), None)
     combined = combine_summaries(summaries)
@@ -98,23 +94,6 @@ def simulate_each(
         error = str(result.error) if isinstance(result, Failure) else ""
         tell_ended(context, names[index], error, number, len(specs))
     return results
-
-
-def _one_after_another(
-    specs: Sequence[ExperimentSpec], parent: Path, options: LiveOptions, context: RunContext
-) -> list[dict[str, Any]]:
-    # Runs on real servers need the packages of the extra `live`.
-    from fairbench.execute.live_run import cluster_in, run_live_in
-
-    summaries = []
-    starting = cluster_in(parent, specs[0], options, context, fresh=True)
-    with context.progress.watching(), starting as cluster:
-        for spec in specs:
-            if context.interrupted():
-                break
-            result, _ = run_live_in(parent, spec, options, context, cluster)
-            summaries.append(result.summary)
-    return summaries
 
 
 REMARKS = ("workers", "errors", "cache", "lateness", "estimated", "lengths")
@@ -155,7 +134,7 @@ class SweepOutcome:
 def run_sweep(
     store: SweepStore,
     specs: Sequence[ExperimentSpec],
-    options: LiveOptions | None,
+    live: LiveFlags,
     context: RunContext,
     command: str = "sweep",
 ) -> SweepOutcome:
@@ -169,12 +148,8 @@ def run_sweep(
     with run_folder(store.path, "alone"):
         store.discard_partial()
         failures = run_jobs(store, jobs_left(store, specs), context)
-        if left := live_points_left(store, specs):
-            # Runs on real servers need the packages of the extra `live`.
-            from fairbench.execute.live_run import run_live_points
-
-            assert options is not None, "real servers have options"
-            failures += run_live_points(store, left, options, context)
+        for runs, points in runs_of_points(live_points_left(store, specs), live):
+            failures += runs.run_points(store, points, context)
         if context.interrupted():
             raise context.interrupted.ended(
                 f"interrupted; {len(store.finished())} of {len(specs)} points are "

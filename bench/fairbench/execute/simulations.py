@@ -105,7 +105,7 @@ def _jobs(
     finished, alone = store.finished(), set(store.alone())
     for spec, name in zip(specs, point_names(specs), strict=True):
         if spec.backend is not None:
-            # Runs on real servers are executed by ``live_run``, one after another.
+            # Runs on real servers are executed by ``live_runs``, one after another.
             continue
         key = identity(spec)
         if key not in finished:

@@ -287,6 +287,27 @@ def _stop_without_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+class ServersProgress(NamedTuple):
+    """The progress of starting servers: how many of them are ready."""
+
+    ready: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class DriveProgress:
+    """The progress of a run on real servers. Times are in seconds since the start of the run.
+
+    ``service`` holds each client's weighted tokens (input + 2 x output) in finished requests.
+    """
+
+    now_s: float
+    end_s: float | None
+    programs_done: int
+    programs_started: int
+    service: dict[str, int]
+
+
 class ProgressReceiver(Protocol):
     """The interface for objects that receive progress reports of tasks and runs."""
 
@@ -297,8 +318,8 @@ class ProgressReceiver(Protocol):
     def update(self, state: Any) -> None:
         """Report the progress of a task or a run.
 
-        ``state`` is a text, a ``sim.run.SimulationProgress``, or a progress report of
-        ``live.run.run_live``.
+        ``state`` is a text, a ``sim.run.SimulationProgress``, or a progress report of a run on
+        servers: ``ServersProgress``, then ``DriveProgress``.
         """
         ...
 

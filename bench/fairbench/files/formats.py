@@ -77,8 +77,8 @@ def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> It
 def _whole_objects(first: TextLine, rest: Iterator[TextLine], shown: str) -> list[FilePlace]:
     """Return the JSON objects of a file in which an object spans several lines.
 
-    If there are several objects, each must end on a line that contains only a closing brace. If the
-    file contains anything but objects, the result is [].
+    Several objects are accepted only if each object ends on a line that contains only a closing
+    brace. The function returns [] if the file contains anything other than objects.
     """
     if not first.data.lstrip().startswith(b"{"):
         return []
@@ -190,7 +190,7 @@ def objects_in(value: Any) -> list[dict[str, Any]]:
 
 MAX_CELLS = 100_000  # maximum number of cells in a line whose separator is not a comma
 _SEPARATOR_LINE = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
-"""The first line in which some spreadsheet programs state the separator, and which is skipped."""
+"""The line, such as ``sep=;``, in which some spreadsheet programs state the separator."""
 
 
 class CsvRow(NamedTuple):
@@ -203,14 +203,14 @@ class CsvRow(NamedTuple):
 def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.DictReader[str]:
     """Return a reader of CSV rows, which raises ``csv.Error`` or DataError.
 
-    The function ``lines`` explains the argument ``streamed``.
+    If ``streamed`` is True, the size of the file is not limited.
     """
     # A single cell may be as long as the longest allowed line.
     csv.field_size_limit(limit_bytes() // LARGEST_PART)
     # Blank lines are kept, because a quoted text may contain line ends.
     found = lines(file, shown, blank=True, streamed=streamed)
     texts = (decoded(data, f"{shown}, line {number}") for number, data in found)
-    # ``above`` holds the blank lines at the beginning of the file, and the line of column names.
+    # ``above`` collects blank lines at the beginning of the file, and the line of column names.
     above: list[str] = []
     while not above or not above[-1].strip():
         if (text := next(texts, None)) is None:
@@ -247,9 +247,8 @@ def _with_few_cells(text: str, separator: str, shown: str) -> str:
 def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[CsvRow]:
     """Yield the rows below the line of column names, with "" for missing values.
 
-    The function ``lines`` explains the argument ``streamed``. Raises DataError, which names the
-    line, if the file is unreadable, too large or not CSV, or if a row is longer than the line of
-    column names.
+    If ``streamed`` is True, the size of the file is not limited. Raises DataError if the file is
+    unreadable, too large or not CSV, or if a row has too many cells; the message names the line.
     """
     reader = csv_reader(file, shown, streamed=streamed)
     rows = reader.reader
@@ -279,8 +278,8 @@ BATCH_ROWS = 16_384
 def read_parquet(path: Path, *, any_type: bool = False) -> pa.Table:
     """Return the table in a Parquet file, with dictionary-encoded text columns.
 
-    If ``any_type`` is True, lists, objects and dates are allowed, too. Raises DataError if the file
-    is unreadable or too large, or has a column of a type that is not allowed.
+    If ``any_type`` is True, columns may also hold lists, objects and dates. Raises DataError if the
+    file is unreadable or too large, or has a column of a type that is not allowed.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -370,7 +369,7 @@ def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[st
         data = tomllib.loads(text)
     except RecursionError:
         raise DataError(f"{shown}: {TOO_DEEP}") from None
-    # The text is not valid TOML, or an integer has thousands of digits.
+    # ValueError means that the text is not valid TOML, or that an integer has thousands of digits.
     except ValueError as error:
         if text.lstrip().startswith("{"):
             raise DataError(f"{shown}: is JSON, and must be TOML: lines KEY = VALUE") from None
@@ -412,7 +411,7 @@ def _unusable(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _error_place(message: str, text: str, *, secret: bool) -> str:
-    """Return tomllib's message with line and text, such as ``line 3: Invalid value: dp = = 4``."""
+    """Return tomllib's error with the invalid line, such as ``line 3: Invalid value: dp = = 4``."""
     lines = text.rstrip("\n").split("\n")
     found = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", message)
     if found is None:
@@ -425,7 +424,7 @@ def _error_place(message: str, text: str, *, secret: bool) -> str:
 def dumps(data: Mapping[str, Any]) -> str:
     """Return nested mappings, strings, numbers, booleans and arrays as TOML text.
 
-    The data must not contain None. Parsing the returned text yields equal data.
+    ``data`` must not contain None. Parsing the TOML text returns equal data.
     """
     return "\n".join(_toml_lines(data, ())).lstrip("\n") + "\n"
 

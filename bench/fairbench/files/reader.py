@@ -37,8 +37,8 @@ GZIP = 31  # argument that tells zlib to expect a gzip header
 # A pipe without a writer is checked ``PIPE_TRIES`` times within ``PIPE_WAIT_S`` seconds.
 PIPE_WAIT_S, PIPE_TRIES = 0.5, 10
 
-# CPython 3.11 needs ``_LINE`` bytes of memory for each line, and ``_MARKS`` bytes for each mark. A
-# mark stands for an object, a list, an entry with a number, a key, or half of a quoted text.
+# In CPython 3.11, a parsed line takes ``_LINE`` bytes of memory, plus the bytes in ``_MARKS`` for
+# each character that marks an object, a list, an entry, a key or a text.
 _LINE, _TEXT = 200, 32
 _MARKS = {b"{": 200, b"[": 96, b",": 48, b":": 40, b'"': _TEXT}
 MOST_PER_BYTE = 500  # maximum number of bytes of memory for one byte of a line
@@ -46,7 +46,7 @@ _BEYOND_BMP = re.compile(rb"[\xf0-\xff]|\\u[dD]")
 
 
 class MissingFile(DataError):
-    """A file does not exist."""
+    """An error for a file that does not exist."""
 
 
 class TextLine(NamedTuple):
@@ -86,7 +86,7 @@ class ReadMemory:
 def limit_bytes() -> int:
     """Return the limit on the memory for reading a file, in bytes.
 
-    Raises UsageError if the environment variable of the limit is invalid.
+    Raises UsageError if the environment variable ``VARIABLE`` holds an invalid limit.
     """
     text = os.environ.get(VARIABLE, "") or str(DEFAULT_MIB)
     if not re.fullmatch(r"[1-9][0-9]{0,6}", text):
@@ -109,8 +109,8 @@ def lines(
     """Yield the lines of a file without a byte order mark.
 
     Blank lines are left out unless ``blank`` is True. If ``streamed`` is True, only the size of a
-    line is limited, not the size of the file. Only callers that read fairbench's stored runs or do
-    not keep the content set ``streamed``. Raises DataError if the file is unreadable or too large.
+    line is limited, not the size of the file. A caller may set ``streamed`` for fairbench's stored
+    runs, or if it keeps no lines. Raises DataError if the file is unreadable or too large.
     """
     memory = ReadMemory(shown)
     most, least = memory.largest_line, memory.limit // MOST_PER_BYTE
@@ -248,7 +248,7 @@ def _open_file(file: Traversable, shown: str) -> IO[bytes]:
     pipe = io.FileIO(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")
     for _ in range(PIPE_TRIES):
         start = pipe.read(1)
-        # None means that a process has opened the pipe but has not written yet.
+        # ``start`` is None if a process has opened the pipe but has not written yet.
         if start != b"":
             os.set_blocking(pipe.fileno(), True)
             return io.BufferedReader(_Pipe(pipe, start or b""))
@@ -298,7 +298,7 @@ def opened(file: Traversable, shown: str) -> Iterator[IO[bytes]]:
         raise MissingFile(f"{shown}: cannot be read: {error.strerror}") from None
     except OSError as error:
         raise DataError(f"{shown}: cannot be read: {error.strerror or error}") from None
-    # ValueError means that the file's name contains a zero byte.
+    # Opening a file raises ValueError if the file's name contains a zero byte.
     except ValueError as error:
         raise DataError(f"{shown}: cannot be read: {error}") from None
     except MemoryError:
@@ -356,9 +356,9 @@ def module_of(path: Path, named_by: str) -> ModuleType:
 def classes_in(path: Path, named_by: str, base: type, key: str) -> Iterator[tuple[str, Any]]:
     """Yield the subclasses of ``base`` in a user's file, each with its name in the file.
 
-    The class attribute ``key`` holds the name of a class in fairbench. A class that lacks both
-    ``key`` and a required method is a base class of other classes, and is skipped. Raises
-    UsageError if the file cannot be run, or if a class is incomplete.
+    ``key`` is the class attribute with a class's name in fairbench, such as ``kind``. An abstract
+    class that lacks the attribute ``key`` is skipped as a mere base class. Raises UsageError if the
+    file cannot be run, or if a class is incomplete.
     """
     module = module_of(path, named_by)
     for name, value in vars(module).items():
@@ -373,7 +373,7 @@ def classes_in(path: Path, named_by: str, base: type, key: str) -> Iterator[tupl
 
 
 def _missing_part(found: Any, key: str) -> str:
-    """Return the missing part of a user's class, for an error message, or "" if none is missing."""
+    """Return a description of what a user's class lacks, or "" if the class is complete."""
     if not re.fullmatch(r"[\w-]+", str(getattr(found, key, ""))):
         return f'a {key} of letters, digits and -, such as {key} = "mine"'
     if isabstract(found):
@@ -384,10 +384,10 @@ def _missing_part(found: Any, key: str) -> str:
 
 
 def failure_in_own_file(error: Exception) -> RunFailed | None:
-    """Return a RunFailed with file and line if a user's file raised ``error``.
+    """Return a RunFailed error with the line of a user's file that raised ``error``, or None.
 
-    The note of the RunFailed is the traceback from the user's file on. Python turns a StopIteration
-    in a generator into a RuntimeError; the location is then the location of the StopIteration.
+    A note of the RunFailed error is the traceback from the user's file on. If Python turned a
+    StopIteration into a RuntimeError, the message names the line of the StopIteration.
     """
     if isinstance(error, FairbenchError | MemoryError):
         return None

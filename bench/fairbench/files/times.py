@@ -20,7 +20,7 @@ NOTHING = NIL | {"none", "nan", "na", "n/a", "#n/a", "<na>"}
 
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 _SPACED = re.compile(r"[+-]?\d{1,3}(?:([ '’\u00a0\u202f])\d{3})(?:\1\d{3})*")
-"""Whole numbers with spaces or apostrophes between the thousands."""
+"""A pattern for whole numbers with spaces or apostrophes between the thousands, as in ``1 234``."""
 _POINTED = re.compile(r"\d{1,3}(\.\d{3})+")
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d{1,20}),\d+")
 _PART = re.compile(
@@ -38,7 +38,7 @@ MAX_TIME_S = 1e12  # longest duration in seconds (30,000 years); a longer durati
 def is_missing(value: Any) -> bool:
     """Return whether a value of a file is missing: null, NaN, blanks, or a text such as ``n/a``.
 
-    For names of clients, use ``nameless`` instead, because a client may be called None or NaN.
+    Use ``nameless`` for names of clients, because a client may be called None or NaN.
     """
     return is_blank(value) or (isinstance(value, str) and value.strip().lower() in NOTHING)
 
@@ -91,8 +91,8 @@ def with_point(value: Any) -> Any:
 def without_points(values: list[Any]) -> list[Any]:
     """Remove the points that separate thousands, as in ``1.234``, from texts of whole numbers.
 
-    The points are kept unless three digits follow each point. The points are also kept if every
-    value has one point and ends in ``.000``, because the values may then be decimal numbers.
+    No text is changed unless three digits follow each point. If every value has one point and ends
+    in ``.000``, no text is changed, because the values may be decimal numbers.
     """
     pointed = [one for one in values if isinstance(one, str) and "." in one]
     if not pointed or not all(_POINTED.fullmatch(one) for one in pointed):
@@ -120,7 +120,7 @@ def duration_s(value: Any) -> float | None:
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "min": 60 * 10**9, "h": 3600 * 10**9}
 """The number of nanoseconds in each unit of time."""
 
-# A Unix time below the number of a unit in ``_SINCE_1970`` is in a coarser unit.
+# Each entry of ``_SINCE_1970`` is a unit with its smallest number that counts as a Unix time.
 _SINCE_1970 = (("ns", 10**17), ("us", 10**14), ("ms", 10**11))
 _LARGEST = 2**62  # limit on times in ns, so that the difference of two times fits 64 bits
 
@@ -141,9 +141,9 @@ def unit_of(value: Any) -> str:
 def nanoseconds(value: Any, unit: str) -> int:
     """Return a time or duration in nanoseconds.
 
-    ``unit`` is the unit of numbers. An ISO 8601 text without a time zone is in UTC. Raises
-    ValueError for a value that is neither a number nor a time, and for a time at least 146 years
-    before or after 1970.
+    A number is converted from the unit ``unit``. An ISO 8601 text without a time zone is in UTC.
+    Raises ValueError for a value that is neither a number nor a time, and for a time at least 146
+    years before or after 1970.
     """
     number = number_of(value)
     if number is None:
@@ -182,7 +182,7 @@ def is_number(value: Any) -> bool:
 
 
 def moment_of(value: Any) -> datetime:
-    """Parse an ISO 8601 time (default zone: UTC) and convert the time to UTC; raise ValueError."""
+    """Parse an ISO 8601 time and return it in UTC; raise ValueError if ``value`` is not a time."""
     moment = zoned_moment_of(value)
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
@@ -261,7 +261,7 @@ def clock_of(start_s: float, zone: str, span_s: float) -> ClockTime | None:
 
 
 def read_clock(text: str | None, span_s: float) -> ClockTime | None:
-    """Restore a clock from the text of its ``iso``; None stands for a log without a clock."""
+    """Restore a clock from the text ``ClockTime.iso``, or return None for a log without a clock."""
     if text is None:
         return None
     return clock_of(moment_of(text).timestamp(), zone_of(text), span_s)

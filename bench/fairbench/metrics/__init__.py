@@ -1,7 +1,7 @@
 """Metrics: service, fairness, latency and theorem bounds, computed from a run's records.
 
-Metrics never read a scheduler's own counters. Otherwise, a scheduler that charges clients wrongly
-would look fair.
+Metrics never read a scheduler's own counters, because a scheduler that charges clients wrongly
+looks fair by its own counters.
 """
 
 from typing import TYPE_CHECKING

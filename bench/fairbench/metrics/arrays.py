@@ -44,8 +44,8 @@ def part_bounds(start_s: Floats) -> list[int]:
 def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
     """Return ``count`` consecutive whole numbers for each row, beginning with ``first``.
 
-    ``first`` and ``count`` have the shape (n_rows,). The function returns two arrays of equal
-    length: the row index of each number, and the numbers.
+    ``first`` and ``count`` have the shape (n_rows,). The function returns two arrays with an
+    element for each number: the index of the number's row, and the number itself.
     """
     row = np.repeat(np.arange(len(first)), count)
     number: Ints = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]
@@ -55,7 +55,7 @@ def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
 def portions(length: Ints, most: int) -> Iterator[slice]:
     """Yield slices of consecutive rows whose ``length`` sums to at most ``most``.
 
-    A row that is longer than ``most`` is a slice of its own.
+    A row whose ``length`` exceeds ``most`` gets a slice that contains only this row.
     """
     upto = np.cumsum(length)
     bounds = [0]
@@ -69,7 +69,7 @@ def portions(length: Ints, most: int) -> Iterator[slice]:
 def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
     """Return row numbers sorted by client, and the position of each client's first row.
 
-    Rows of one client keep their order. The positions end with an extra element: the row count.
+    Rows of one client keep their order. The array of positions ends with the number of all rows.
     """
     # numpy sorts two-byte integers by radix sort, which is ten times as fast as its other sorts.
     order = np.argsort(client.astype(np.uint16) if clients <= 2**16 else client, kind="stable")
@@ -80,8 +80,8 @@ def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
 class Piecewise:
     """A sum of linear functions of time for each client, evaluated at given times in seconds.
 
-    Each function (a "piece") adds to the sum at the times in ``(start, end]``. Adding n pieces
-    costs O(n log times), however long the pieces are.
+    A linear function (a "piece") adds to its client's sum at the times in ``(start, end]``. Adding
+    n pieces costs O(n log times), however long the pieces are.
     """
 
     def __init__(self, clients: int, times: Floats) -> None:
@@ -92,7 +92,7 @@ class Piecewise:
     def add_pieces(
         self, client: Ints, start_s: Floats, end_s: Floats, first: Floats, last: Floats
     ) -> None:
-        """Add a piece for each element of ``client``; its value goes from ``first`` to ``last``."""
+        """Add lines to clients' sums, from ``first`` at ``start_s`` to ``last`` at ``end_s``."""
         begin = np.searchsorted(self._times, start_s, "right")
         after = np.searchsorted(self._times, end_s, "right")
         kept = np.flatnonzero((after > begin) & ((first != 0) | (last != 0)))
@@ -106,17 +106,17 @@ class Piecewise:
                 total += cells.reshape(self._shape)
 
     def values_at_times(self) -> Floats:
-        """Return the sum of each client's pieces at each time, shape (n_clients, n_times)."""
+        """Return the sum of each client's lines at each time, shape (n_clients, n_times)."""
         level, slope = (np.cumsum(one, axis=1)[:, :-1] for one in (self._level, self._slope))
         found: Floats = level + slope * (self._times - self._times[0])
         return found
 
 
 def lengths_by(client: Ints, start_s: Floats, end_s: Floats, clients: int, times: Floats) -> Floats:
-    """Return how many seconds of each client's intervals lie before each of the ascending times.
+    """Return, for each client and time, the total length of the client's intervals before the time.
 
-    ``client``, ``start_s`` and ``end_s`` have the shape (n_intervals,). An interval that ends
-    before its start counts as empty. The result has the shape (n_clients, n_times).
+    ``client``, ``start_s`` and ``end_s`` have the shape (n_intervals,); ``times`` is sorted. If an
+    interval ends before its start, its length is 0. The result has the shape (n_clients, n_times).
     """
     sums = Piecewise(clients, times)
     over_s = np.maximum(start_s, end_s)

@@ -1,7 +1,7 @@
 """Belady's rule: the fewest tokens that a cache of limited size must compute for given prompts.
 
 When memory is short, Belady's rule evicts the token whose next use is furthest in the future. For
-prompts in a given order, no eviction policy computes fewer tokens [Belady 1966].
+prompts in a given order, no eviction policy computes fewer tokens than this rule [Belady 1966].
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class PrefixUses(NamedTuple):
 
     Nodes are numbered from 1, and row 0 of the arrays stands for the root.
 
-    - ``parent`` and ``offset``: a node continues the first ``offset`` tokens of its parent.
+    - Each node begins after the first ``offset`` tokens of its parent node ``parent``.
     - ``maker`` is the prompt whose answer begins the node, or -1 if no answer does.
-    - ``made_tokens`` is the length of that answer in tokens.
-    - ``end`` and ``used``: a prompt ends after the first ``used`` tokens of node ``end``.
+    - ``made_tokens`` is the length, in tokens, of the answer that begins the node.
+    - Each prompt ends after the first ``used`` tokens of the node ``end``.
     - ``used_ps`` is the time at which a prompt is looked up in the cache.
     - ``finished_ps`` is the time at which the answer to a prompt is complete.
     """
@@ -57,7 +57,7 @@ def least_computed(uses: PrefixUses, capacity: int) -> int:
 
 
 def _stays(uses: PrefixUses) -> tuple[int, _Stays]:
-    """Return how many tokens are new in all prompts, and the stays of the repeated tokens."""
+    """Return how many prompt tokens no cache can save, and the stays of all other tokens."""
     node, used, prompt = _paths(uses)
     made = np.flatnonzero(uses.maker >= 0)
     width = 1 + int(max(used.max(initial=0), uses.made_tokens.max(initial=0)))
@@ -109,7 +109,7 @@ def _together(stays: _Stays) -> _Stays:
 
 
 def _evicted_one_by_one(stays: _Stays, ends: Ints, capacity: int) -> int:
-    """Return how many tokens Belady's rule evicts; ``ends`` are the stays' indices by end time."""
+    """Return how many tokens Belady's rule evicts; ``ends`` is the order of stays by end time."""
     kept = stays.tokens.tolist()
     ending = list(zip(stays.end_ps[ends].tolist(), ends.tolist(), strict=True))
     held = ended = evicted = 0

@@ -20,15 +20,15 @@ Side: TypeAlias = Literal["left", "right"]
 class Instants:
     """The distinct times of events at each queue, in seconds; integers identify the queues.
 
-    ``queue`` and ``at_s`` have one element for each event. Many rows of a log have equal times, so
-    the methods take the distinct times, and ``stretch`` maps each row to its time. The methods are
-    fastest if the rows are sorted by queue.
+    ``queue`` and ``at_s`` have one element for each event. Because many rows of a log have equal
+    times, the methods take only the distinct times, and ``stretch`` has the index of each row's
+    time. Rows are looked up fastest if they are sorted by queue.
     """
 
     def __init__(self, queue: Ints, at_s: Floats) -> None:
         self._times = np.unique(at_s)
         self._stride = len(self._times) + 2
-        # The extra slot of each queue counts the events after the queue's last instant.
+        # Each queue has one more slot, which counts the events after the queue's last instant.
         late = np.unique(queue) * self._stride + len(self._times)
         every = np.arange(len(queue))
         self._keys = np.unique(np.concatenate([self._key(queue, at_s, every, "left"), late]))
@@ -65,7 +65,7 @@ class Instants:
         return np.bincount(place, weights=amount, minlength=count).astype(np.float64)
 
     def running(self, landed: Floats) -> Floats:
-        """Return the total amount at each queue up to each of its event times."""
+        """Return, for each queue, the cumulative sum of the amounts ``landed`` at its events."""
         total = np.cumsum(landed)
         begin = np.flatnonzero(np.diff(self._queues, prepend=-1))
         before = np.repeat((total - landed)[begin], np.diff(begin, append=len(self._queues)))
@@ -77,7 +77,7 @@ def sorted_positions(keys: Ints, values: Ints) -> Ints:
     """Return ``np.searchsorted(keys, values)``, but faster than numpy for many sorted values."""
     if len(values) <= len(keys) or np.any(values[1:] < values[:-1]):
         return np.searchsorted(keys, values)
-    # ``behind`` is the index of the first value above each key.
+    # ``behind`` is, for each key, the index of the first of the ``values`` that exceeds the key.
     behind = np.searchsorted(values, keys, "right")
     found: Ints = np.cumsum(np.bincount(behind, minlength=len(values)))[: len(values)]
     return found
@@ -98,14 +98,14 @@ def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: 
 
     U_v is in weighted tokens; w_p and w_q are the prices of input and output, and the KV pool has M
     tokens. If admission reserves memory for the prompt and all outputs, U_v is max(w_p * L_input,
-    w_q * M) ([VTC] Lemma 4.3). If admission reserves less memory, U_v is at least
+    w_q * M) ([VTC] Lemma 4.3). If admission reserves no memory for some outputs, U_v is at least
     w_p * L_input + w_q * ``remaining`` (docs/appendix/theory.md).
 
     Args:
         largest_input: L_input, the most input tokens of any request.
         pool: KV pool of a worker in tokens (M in the paper).
         weights: The prices w_p of an input token and w_q of an output token.
-        remaining: Tokens that ``largest_remaining_output`` returned.
+        remaining: Most output tokens still to be produced (``largest_remaining_output``).
     """
     weighted = weights.extend * largest_input
     reserved = max(weighted, weights.output * pool)
@@ -126,9 +126,9 @@ def theorem_bound(
     whose quantum is 0, the bound is 2 * |W| * U_v ([VTC] Theorem 4.4), with ``vtc_unit`` U_v. The
     proofs are in docs/appendix/theory.md.
 
-    With ``client_weights``, each client's service is divided by its weight. The bound is then
-    |W| * (2 Q^u + U/w_f + U/w_g), where w_f and w_g are the two lowest weights. The proofs in the
-    papers also hold with weights. Under DLPM, two clients that both wait are refilled equally
+    With ``client_weights``, each client's service is divided by its weight. The bound with weights
+    is |W| * (2 Q^u + U/w_f + U/w_g), where w_f and w_g are the two lowest weights. The proofs in
+    the papers also hold with weights. Under DLPM, two clients that both wait are refilled equally
     often. A client of weight w gets w Q^u per refill, and its credit stays within (-U, w Q^u].
     Under VTC, the counter of a client of weight w is at most U_v/w above the lowest counter of a
     waiting client.
@@ -139,7 +139,7 @@ def theorem_bound(
         largest_input: L_input, the most input tokens of any request.
         pool: M, the KV pool of a worker in tokens.
         client_weights: The weights of the clients, shape (n_clients,).
-        remaining: Tokens that ``largest_remaining_output`` returned.
+        remaining: Most output tokens still to be produced (``largest_remaining_output``).
     """
     if bound.quantum_tokens:
         overdraft = dlpm_unit(largest_input, max(pool, remaining), bound.weights)
@@ -159,9 +159,9 @@ def largest_input(requests: Requests) -> int:
 def largest_remaining_output(requests: Requests, log: ServiceRows, facts: Facts) -> int:
     """Return the most output tokens that a client's requests on one worker still had to produce.
 
-    The maximum is taken over the instants just after each admission. A request's remaining output
-    contains only tokens that it really produced later, even if it was retracted. The result can
-    exceed the KV pool if memory is over-committed.
+    The remaining output is measured just after each admission. The remaining output of a request,
+    even of a retracted one, is the number of tokens that it really produced later. The sum of
+    remaining outputs can exceed the KV pool's size if memory is over-committed.
     """
     clients = len(facts.clients)
     here = requests.take(~np.isnan(requests.admitted_s))
@@ -175,7 +175,7 @@ def largest_remaining_output(requests: Requests, log: ServiceRows, facts: Facts)
 
 
 def _produced(part: Service, workers: int, clients: int, instants: Instants) -> Floats:
-    """Return the output tokens of each queue since its previous event, for each event time."""
+    """Return, for each event, the output tokens produced since the queue's previous event."""
     own = Stretches.of_log(part)
     order, _ = in_order(part.worker * clients + part.client, workers * clients)
     queue, stretch = (part.worker * clients + part.client)[order], own.of_row[order]

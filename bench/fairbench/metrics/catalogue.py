@@ -39,7 +39,7 @@ CHOOSABLE = frozenset(
     {Display.CLIENTS, Display.COMPARED_CLIENTS, Display.REPEATED_CLIENTS}
     | {Display.COMPARISON, Display.CONTRAST, Display.REPEATS}
 )
-# Notes refer to a client's metric as clients.NAME.KEY.
+# The notes of a summary refer to a client's metric as clients.NAME.KEY.
 CLIENTS = "clients."
 
 CATALOGUE: dict[str, Metric] = {metric.key: metric for metric in METRICS}
@@ -79,7 +79,7 @@ def chosen_metrics(percentiles: Iterable[int]) -> list[Metric]:
 
 
 def metric_name(key: str) -> str:
-    """Return a metric's key without the name of a client."""
+    """Return a metric's key without the prefix ``clients.NAME.`` of a client's metric."""
     return key.rpartition(".")[2] if key.startswith(CLIENTS) else key
 
 
@@ -97,7 +97,7 @@ def columns_of(
         display: The table or page to which the columns belong.
         tail: The high percentile of latency that is shown.
         percentiles: The percentiles that the user chose; () means the default percentiles.
-        beside: A second high percentile that is also shown; 0 means that only ``tail`` is shown.
+        beside: Another high percentile that is shown beside ``tail``, or 0 for none.
     """
     metrics = [metric for metric in CATALOGUE.values() if metric.tail in (0, tail, beside)]
     if percentiles and display in CHOOSABLE:
@@ -140,7 +140,7 @@ def _column(shown: Shown, metric: Metric) -> Column:
 
 
 def fitting(columns: list[Column]) -> Iterator[list[Column]]:
-    """Yield all columns, then ever fewer, so that the caller can pick a list that fits."""
+    """Yield lists of ever fewer columns, of which the caller can use the first that fits."""
     order = sorted(one.dropped for one in columns if one.dropped is not None)
     yield columns
     for last in order:

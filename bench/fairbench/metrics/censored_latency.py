@@ -33,7 +33,7 @@ PERCENTS = (50, 95, 99)
 
 
 class Percentile(NamedTuple):
-    """A percentile in seconds, which is a lower bound and prints as "> x s" if it is ``censored``.
+    """A percentile in seconds; ``censored`` marks a lower bound, which prints as "> x s".
 
     ``value_s`` is NaN for an empty sample, and infinite if the percentile falls among refused
     requests.
@@ -45,7 +45,7 @@ class Percentile(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """Known latencies and lower bounds, in seconds, and the number of refused requests."""
+    """A sample of latencies in seconds: known values, lower bounds, and a number of refusals."""
 
     known_s: Floats
     more_than_s: Floats
@@ -81,7 +81,7 @@ class Ranked:
         owner = np.concatenate([np.repeat(every, count) for count in counts])
         values = np.concatenate([np.empty(0), *known, *bounds, np.full(sum(refused), np.inf)])
         unknown = np.repeat([False, True, False], [sum(count) for count in counts])
-        # A lower bound is sorted behind an equal known latency, because the real latency is larger.
+        # Lower bounds come after an equal known latency, because they stand for longer latencies.
         order = np.lexsort((unknown, values, owner))
         self._least, self._unknown = values[order], unknown[order]
         self._most = self._least
@@ -99,8 +99,8 @@ class Ranked:
         least = _interpolate(self._least, low, high, part)
         open_ended = least != _interpolate(self._most, low, high, part)
         unsure = self._unknown[low] | self._unknown[high]
-        # A censored percentile prints as "more than x". If both neighbouring latencies are known,
-        # the percentile may equal x, so x is reduced to the next smaller number.
+        # A censored percentile prints as "more than x". Between two known latencies, the percentile
+        # may equal x, so the code reduces x to the next smaller number.
         below = np.where(open_ended & ~unsure, np.nextafter(least, -np.inf), least)
         value_s[some], censored[some] = below, open_ended
         return list(map(Percentile, value_s.tolist(), censored.tolist()))
@@ -109,14 +109,14 @@ class Ranked:
 def percentile(sample: Sample, percent: float) -> Percentile:
     """Return the percentile by linear interpolation between order statistics, as numpy does.
 
-    The percentile is exact if the censored latencies cannot change it. Otherwise, the result is
-    the largest lower bound of the percentile.
+    The percentile is exact if the censored latencies cannot change it. If censored latencies can
+    change the percentile, the function returns its largest lower bound.
     """
     return Ranked([sample]).percentiles(percent)[0]
 
 
 def mean_percentile(percentiles: list[Percentile]) -> Percentile:
-    """Return the mean of percentiles, which is NaN or censored if any of the percentiles is."""
+    """Return the mean of percentiles, which is a lower bound if any percentile is censored."""
     if not percentiles:
         return Percentile(NAN, False)
     mean = sum(p.value_s for p in percentiles) / len(percentiles)
@@ -159,8 +159,8 @@ def _first_tokens(
 ) -> list[Sample]:
     """Return each client's times to first token in seconds, for requests of ``arrived`` programs.
 
-    Requests that an unfinished program has not sent yet count with a lower bound of 0 s. A starved
-    client, which sends fewer requests, would otherwise be judged only by its served requests.
+    A request that an unfinished program has not sent yet has the lower bound 0 s. Without unsent
+    requests, a starved client would be judged only by the few requests that were served.
     """
     clients = len(facts.clients)
     row, owner = _arrived_requests(requests, programs, arrived, clients)
@@ -215,7 +215,7 @@ def _split_by_client(client: Ints, values: Floats, clients: int) -> Iterator[Flo
 def why_undefined(sample: Sample, lost: str) -> str:
     """Return why a percentile of a sample is not finite.
 
-    ``lost`` is the word for unanswered requests in the reason, such as "refused".
+    The reason calls unanswered requests by the word ``lost``, such as "refused".
     """
     if sample.n == 0:
         return NO_COHORT
@@ -254,9 +254,9 @@ def mean_of_clients(
 class WellBehaved:
     """The latencies of the well-behaved clients that had work in progress in the window.
 
-    A well-behaved client without such work is left out, because nothing could delay it. A client
-    counts even if its only work is a program from before the window, because a waiting client may
-    send nothing more. If no client had work in progress, all well-behaved clients count.
+    A well-behaved client without work in the window is left out, because nothing could delay it. A
+    client is included even if its only work is a program from before the window, because a waiting
+    client may send nothing more. If no client had work, all well-behaved clients are included.
     """
 
     def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts, lost: str) -> None:
@@ -273,11 +273,11 @@ class WellBehaved:
 
     @property
     def least_n(self) -> int:
-        """The number of latencies of the counted client with the fewest latencies."""
+        """The number of latencies of the included client that has the fewest latencies."""
         return min((self._cohorts.samples[one].n for one in self._counted), default=0)
 
     def percentile(self, percent: int) -> Noted:
-        """Return the mean of the counted clients' percentiles in seconds ([DLPM] §6.1)."""
+        """Return the mean of the included clients' percentiles in seconds ([DLPM] §6.1)."""
         remark = ""
         if self._absent:
             absent = "one client" if self._absent == 1 else f"{self._absent} clients"

@@ -1,4 +1,4 @@
-"""Contention in a run: clients that waited, and backlogs that no queue shows.
+"""Contention in a run: clients that waited or lacked service, and overload without a queue.
 
 Calls are compared with the fastest calls of the same run, so that simulated, live and external runs
 are judged by one rule.
@@ -38,7 +38,7 @@ class Unhindered:
     """The times that each call would have taken without delays, in seconds.
 
     - ``first_token_s`` is the time from arrival to the first token.
-    - ``per_token_s`` is the time for each further token.
+    - ``per_token_s`` is the time for each token after the first token.
     - ``latency_s`` is the time from arrival to the last token.
     - ``lost_s`` is the delay of the call: its real latency minus ``latency_s``. For an unfinished
       call, the real latency is counted up to the end of the run.
@@ -74,9 +74,9 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
 def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
     """Estimate the times that each call would have taken without waiting for admission.
 
-    The first token is assumed to take as long after arrival as it really took after admission.
-    Later tokens are assumed to come at the median pace. The delay of a call is its wait for
-    admission, or the whole time of a refused call. ``unhindered`` explains the arguments.
+    The estimated time to first token is the real time from admission to the first token. Later
+    tokens are assumed to come at the run's median pace. The delay of a call is its wait for
+    admission, or the whole time of a refused call. The arguments are described at ``unhindered``.
     """
     first_s = first_token_alone_s(requests)
     admitted = ~np.isnan(requests.admitted_s)
@@ -135,8 +135,8 @@ def pace_alone_s(requests: Requests) -> float:
 
 # Tokens are slow if each takes more than ``SLOW`` times as long as for a request that runs alone.
 # On an A100 with an 8B model, a token takes 2.6 times as long in a batch of 128 requests of 1,000
-# tokens. Operators rarely allow larger batches. The factor is 16 to 25 if an engine admits all
-# tree-of-thoughts requests at 1.5 times its capacity.
+# tokens as alone, and operators rarely allow larger batches. A token takes 16 to 25 times as long
+# as alone if an engine admits all tree-of-thoughts requests at 1.5 times its capacity.
 SLOW = 4.0
 MOSTLY = 0.5  # Queues are mostly empty if they are empty for more than this fraction of the window.
 
@@ -144,9 +144,9 @@ MOSTLY = 0.5  # Queues are mostly empty if they are empty for more than this fra
 def lone_tpot_ratio(all_of: Requests, facts: Facts) -> float:
     """Return the median slowdown per output token, compared with a request that runs alone.
 
-    The timing profile gives the time per token of a lone request with the same mean context. The
-    ratio is NaN without a profile. The ratio is also NaN if no request that arrived in the window
-    has finished with at least two output tokens.
+    The time per token of a request that runs alone, with the same mean context, comes from the
+    timing profile. The slowdown is NaN without a timing profile, or if no request that arrived in
+    the window has finished with at least two output tokens.
     """
     if facts.lone is None:
         return float("nan")
@@ -164,7 +164,7 @@ def hides_backlog(summary: Mapping[str, Any]) -> bool:
     """Return whether queues were mostly empty in the window although tokens came slowly.
 
     If an engine admits every request, demand above its capacity forms no queue but makes batches
-    larger and steps longer. A scheduler then has no requests to reorder.
+    larger and steps longer. Without a queue, a scheduler has no requests to reorder.
     """
     slow, empty = summary.get("lone_tpot_ratio"), summary.get("queue_empty_share")
     return slow is not None and empty is not None and bool(slow > SLOW and empty > MOSTLY)
@@ -185,7 +185,7 @@ def contended(
 
     Contention means that a call was refused, or that a client's calls were queued for more than 5%
     of their time. Contention also means that over 5% of a client's due service was missing at the
-    window's end. Missing service does not count if a larger batch only made answers slightly slower
+    window's end. Missing service is ignored if every call was answered at a usual pace
     (``served_at_once``).
 
     Args:
@@ -202,10 +202,10 @@ def contended(
 
 
 def served_at_once(requests: Requests) -> bool:
-    """Return whether tokens came at a usual pace, so that missing service is not a shortage.
+    """Return whether every call was answered, and answers came at a usual pace.
 
     Answers may take up to ``SLOW`` times as long per token as the run's fastest answers, because a
-    larger batch slows every answer. The result is False if some call was never answered.
+    larger batch slows every answer.
     """
     paces_s = _paces_s(requests, MANY_TOKENS)
     if not len(paces_s) or np.isnan(requests.first_token_s).any():
@@ -214,9 +214,9 @@ def served_at_once(requests: Requests) -> bool:
 
 
 def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
-    """Return the fraction of its calls' time that each client waited in the queue; 0 without calls.
+    """Return the fraction of each client's total call time that was spent in the queue.
 
-    The result has the shape (n_clients,).
+    The fraction is 0 for a client without calls. The result has the shape (n_clients,).
     """
     clients = len(facts.clients)
     sums = []
@@ -247,7 +247,7 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
 def admission_unknown(requests: Requests) -> Flags:
     """Return a mask of the answered calls whose admission time was not reported.
 
-    For a call without a reported admission, the tables repeat the time of the first token. A
+    If a call's admission time was not reported, the tables contain the time of its first token. A
     reported admission is always earlier than the first token, because a prefill takes time.
     """
     unknown: Flags = requests.admitted_s == requests.first_token_s
@@ -257,9 +257,9 @@ def admission_unknown(requests: Requests) -> Flags:
 def with_admissions(requests: Requests) -> Requests:
     """Return the calls, with unknown admission times estimated from the times to first token.
 
-    A call counts as admitted without a wait if its time to first token is at most twice the
-    shortest time to first token. Times are compared between calls with equally many tokens to
-    compute. The excess of a longer time to first token counts as queued.
+    A call is assumed not to have waited if its time to first token is at most twice the shortest
+    time to first token of a call with at least as many tokens to compute. If the call's time to
+    first token is longer, the part beyond twice the shortest time is assumed to be a wait.
     """
     unknown = admission_unknown(requests)
     if not unknown.any():

@@ -1,8 +1,8 @@
 """The due service of each client: the service that the client would have had without delays.
 
 A call is due when its program would have sent it if every earlier call of the program had run alone
-on the cluster (``unhindered``). Think times are kept; only the delays of earlier calls are removed.
-For a client that is served late, due service includes calls that the client could not send yet.
+on the cluster (``unhindered``). Think times between calls stay the same. If a client is served
+late, its due service includes calls that the client could not send yet.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class CallDelays:
 def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float) -> Floats:
     """Return each client's shortfall: the weighted tokens due before ``end_s`` but not received.
 
-    The result is exact for calls that were sent. Calls that a program never sent before the end of
-    the run are estimated. Programs are assumed to request their demand at the same ages as the
-    client's finished programs. For a client without a finished program, the finished programs of
-    all clients are used.
+    The shortfall is exact for calls that were sent, and estimated for calls that a program did not
+    send before the end of the run. A program is assumed to send its calls at the same ages (times
+    since its arrival) as the client's finished programs. If the client has no finished program, the
+    estimate uses the finished programs of all clients.
     """
     calls, unmade = calls_of(requests, programs, facts)
     clients = len(facts.clients)
@@ -76,9 +76,9 @@ def calls_of(
 ) -> tuple[CallDelays, list[tuple[Ints, Unmade]]]:
     """Return the calls that were sent, and the due service of calls that were never sent.
 
-    For each client with unsent calls, the list has the rows of the programs with unsent calls, and
-    the due service of the unsent calls. ``served`` estimates the times that calls take without
-    delays.
+    The list has an element for each client with unsent calls: the rows of the programs with unsent
+    calls, and the ``Unmade`` demand of these programs. The function ``served`` estimates how long
+    calls take without delays.
     """
     owner = _program_rows(requests, programs)
     output, unsent = _lengths(requests, programs, owner, facts.weights)
@@ -142,7 +142,7 @@ def _late(requests: Requests, lost_s: Floats) -> Floats:
 def _predecessors(requests: Requests) -> Ints:
     """Return the row of the call that each call had to wait for, or -1 if there is none.
 
-    A call waits for the last call of the next smaller depth that finishes before the call.
+    A call waits for the call at the next smaller depth that finishes last before its arrival.
     """
     ended = np.flatnonzero(requests.status == FINISHED)
     count = len(requests)
@@ -162,7 +162,7 @@ def _predecessors(requests: Requests) -> Ints:
 
 
 def _missing_service(calls: CallDelays, end_s: float, facts: Facts) -> Floats:
-    """Return the weighted tokens due to each call before ``end_s`` but not received by then."""
+    """Return, for each call, the weighted tokens that were due but not received by ``end_s``."""
     requests, output, alone = calls.requests, calls.output_tokens, calls.alone
     first_due_s = calls.first_due_s
     begun = first_due_s < end_s
@@ -189,7 +189,7 @@ def ratio_or_inf(amount: Floats, of: Floats | float) -> Floats:
 def _never_made(
     calls: CallDelays, programs: Programs, owner: Ints, unsent: Floats, facts: Facts
 ) -> Iterator[tuple[Ints, Unmade]]:
-    """Yield, by client, the rows of programs with unsent calls, and these calls' due service."""
+    """Yield, for each client, the programs (rows) with unsent calls, and their unsent demand."""
     known = owner < len(programs)
     owner = owner[known]
     held_s = np.zeros(len(programs))
@@ -222,7 +222,7 @@ class Unmade:
     - ``reached_s`` is the program's age in seconds up to which its calls were sent.
     - ``unsent`` is the weighted tokens of the calls that the program never sent.
     - ``whole`` is the weighted tokens of all calls of the program.
-    - ``usual`` is the fraction of their demand that programs have usually requested by an age.
+    - ``usual`` gives the fraction of its demand that a usual program has requested by an age.
     """
 
     arrival_s: Floats
@@ -232,7 +232,7 @@ class Unmade:
     usual: _RequestedPart
 
     def due_by(self, row: Ints, end_s: Floats | float) -> Floats:
-        """Return the weighted tokens due to the programs ``row`` (indices) before ``end_s``."""
+        """Return the weighted tokens of the programs ``row`` that were due before ``end_s``."""
         asked = self.usual.part_by(end_s - self.arrival_s[row])
         asked = asked - self.usual.part_by(self.reached_s[row])
         due: Floats = np.minimum(self.unsent[row], self.whole[row] * asked)
@@ -240,7 +240,7 @@ class Unmade:
 
 
 class _RequestedPart:
-    """The fraction of their demand that programs have requested by a given age.
+    """The fraction of its demand that a usual program has requested by a given age.
 
     ``ages_s`` are the ages in seconds at which calls were due, and ``amounts`` are the calls' sizes
     in weighted tokens.
@@ -253,7 +253,7 @@ class _RequestedPart:
         self._something = bool(amounts.sum())
 
     def part_by(self, at_s: Floats) -> Floats:
-        """Return the fraction of demand requested before each age ``at_s``; 0 without demand."""
+        """Return the fraction of a program's demand that is requested before each age ``at_s``."""
         if not self._something:
             return np.zeros(len(at_s))
         place = np.searchsorted(self._ages_s, at_s, "left")
@@ -267,7 +267,7 @@ AT_ONCE = 1_000_000  # largest number of (program, time) pairs that are computed
 class Shortfalls(NamedTuple):
     """Weighted tokens that were due before each time but not received, shape (clients, times).
 
-    ``refused`` is the part of ``all`` that belongs to refused calls and programs, which will never
+    ``refused`` contains only the weighted tokens of refused calls and programs, which will never
     be served.
     """
 
@@ -284,9 +284,9 @@ def shortfalls(
 ) -> Shortfalls:
     """Return the shortfall of each client before each of the ascending ``times`` (seconds).
 
-    The result equals calls of ``shortfall`` for each time. The cost is O(calls log times), plus
-    O(times) for each program that the end of the run cut off. ``served`` estimates the times that
-    calls take without delays.
+    The function returns the results of ``shortfall`` for each time, but its cost is only O(calls
+    log times), plus O(times) for each program that the end of the run cut off. The function
+    ``served`` estimates how long calls take without delays.
     """
     calls, unmade = calls_of(requests, programs, facts, served)
     refused = requests.status == REFUSED
@@ -300,7 +300,7 @@ def shortfalls(
 
 
 def _calls_missing(calls: CallDelays, chosen: Flags, facts: Facts, times: Floats) -> Floats:
-    """Return the service of ``chosen`` calls that was due but missing at each time."""
+    """Return, for each client and time, the due but missing service of the ``chosen`` calls."""
     sums = Piecewise(len(facts.clients), times)
     rows = np.flatnonzero(chosen)
     requests = calls.requests
@@ -322,13 +322,13 @@ def _calls_missing(calls: CallDelays, chosen: Flags, facts: Facts, times: Floats
 def _lacking_output(
     calls: CallDelays, rows: Ints, horizon_s: float, never_s: float
 ) -> list[tuple[Floats, Floats, Floats, Floats]]:
-    """Return the due but missing output tokens of each call as linear pieces over time.
+    """Return the output tokens of each call that were due but not received, as linear pieces.
 
-    The slope changes when a call's first and last tokens were due, and when they came.
+    A linear piece ends when a call's first or last token was due or was received.
 
     Returns:
-        For each linear piece of all calls: start and end in seconds, and missing output tokens at
-        the start and at the end, each of shape (calls,).
+        For each linear piece: the start and the end in seconds, and the missing output tokens at
+        the start and at the end. Each array has the shape (calls,).
     """
     requests, pace = calls.requests, calls.alone.per_token_s
     whole, made = calls.output_tokens[rows], requests.output_tokens[rows]
@@ -360,7 +360,7 @@ def _lacking_output(
 def _positive(
     start: Floats, end: Floats, first: Floats, last: Floats
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Cut lines to their parts above 0; return each part's start and end times and values."""
+    """Cut linear pieces to the parts above 0; return the start, end and values of each part."""
     crosses = (first < 0) != (last < 0)
     change = np.where(crosses, first - last, 1.0)
     zero = start + (end - start) * np.where(crosses, first / change, 0.0)

@@ -1,8 +1,8 @@
 """The entries of the catalogue: each metric with its unit, direction, columns and function.
 
 ``METRICS`` has the metrics of every run, and ``optional_entries`` has metrics that some runs lack.
-To add a metric, add an entry. An entry's functions get the ``RunData`` of a run; quantities that
-several metrics share are properties of ``RunData``.
+To add a metric, add a ``Metric`` to a tuple in ``METRICS``. The functions of a metric get the
+``RunData`` of a run; quantities that several metrics share are properties of ``RunData``.
 """
 
 from __future__ import annotations

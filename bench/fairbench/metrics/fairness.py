@@ -71,8 +71,8 @@ def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
     before = np.cumsum(wanted, axis=0) - wanted
     claims = np.cumsum(own[::-1], axis=0)[::-1]
     level = np.maximum(0.0, capacity - before) / claims
-    # In ascending order of demand over weight, clients get their whole demand until the demand of
-    # one client reaches the fair level. From that client on, all clients get the fair level.
+    # Clients are sorted by demand over weight. All clients before the first client whose demand
+    # reaches the fair level get their whole demand; all other clients get the fair level.
     unmet = wanted >= level * own
     first = np.where(unmet.any(axis=0), unmet.argmax(axis=0), len(wanted) - 1)
     fixed = np.where(
@@ -142,7 +142,7 @@ class Shares:
 
     @property
     def not_judged(self) -> str:
-        """The reason why ratios are not reported, or "" if ratios are reported."""
+        """The reason why the clients' fair-share ratios are not reported, or "" if they are."""
         return NOT_CONTENDED if not self.contended and np.any(self.entitlement > 0) else ""
 
 
@@ -164,9 +164,9 @@ def fair_shares(
 def all_active_window(programs: Programs, facts: Facts) -> Window | None:
     """Return the DLPM paper's window "during which all clients are active" ([DLPM] §6.1).
 
-    The window runs from the latest first arrival of a client to the earliest last completion of a
-    client. A client with unfinished work counts as active until the end of the run. The result is
-    None if a client has no program, or if the window would be empty.
+    The window begins when the last client sends its first program, and ends when the first client
+    finishes its last program. A client with unfinished work is active until the end of the run. The
+    result is None if a client has no program, or if the window would be empty.
     """
     clients, own = len(facts.clients), programs.client
     done, pending = programs.status == FINISHED, programs.status == UNFINISHED
@@ -201,7 +201,7 @@ def tenant_shares(got: Shares, facts: Facts) -> TenantShares | None:
     """Return the shares of tenants and clients, or None for a run without tenants.
 
     From the top of the tree down, each tenant's entitlement is divided max-min fairly, by weight,
-    among the tenant's members. An owner that is not named in a client's name is also a tenant.
+    among the tenant's members. An owner that a client's name does not contain is also a tenant.
     """
     places = named_below({one.name: one.owner for one in facts.clients})
     if not tenants_of(places.values()):

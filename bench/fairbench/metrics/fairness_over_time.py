@@ -1,10 +1,10 @@
 """Fairness over time: max-min fair shares in sliding windows, and while clients wait.
 
 A client's share of a whole run misses a flood whose backlog drains before the end, because all
-service has been received by then. In a sliding window, a client that waits while others are served
-loses share, even if it is served later. Service counts as due when the client would have received
-it without waiting for admission. A batch that slows all clients equally therefore costs no client
-any share.
+service has been received by then. In a sliding window, a client that waits while other clients are
+served loses share, even if it is served later. Service counts as due when the client would have
+received it without waiting for admission. A batch that slows all clients equally therefore costs no
+client any share.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class WorstWindow(NamedTuple):
 class Timeline(NamedTuple):
     """A window of a run in short intervals ("cells"), with each client's service and waits.
 
-    Each array has a row for each client. ``service`` has a column per cell; the arrays below have a
-    column for each of ``times``, the bounds of the cells in seconds.
+    Each array has a row for each client. ``times`` are the bounds of the cells in seconds.
+    ``service`` has a column per cell, and the arrays in this list have a column per time:
 
     - ``short`` is the client's weighted tokens that were due but not received before each time.
     - ``waited_s`` is the seconds for which the client's calls had waited before each time.
-    - ``lasted_s`` is the seconds for which its calls had been in progress before each time.
+    - ``lasted_s`` is the seconds for which the client's calls had been in progress by each time.
     - ``refused`` is the number of refused calls before each time.
 
     ``request_cost`` is the mean size of each client's requests in weighted tokens.
@@ -91,13 +91,13 @@ class Timeline(NamedTuple):
         return min(self.cells, max(1, round(length_s / cell_s)))
 
     def window_shares(self, cells: int) -> tuple[Floats, Floats, Flags]:
-        """Return service, entitlements and delayed clients in all windows of ``cells`` cells.
+        """Return service, entitlements and delayed clients (a mask) for windows of ``cells`` cells.
 
         Each array has the shape (n_clients, n_windows). The demand in a window is the service in
         the window plus the shortfall at the window's end. Calls that were refused before the window
         do not count as shortfall. A client counts as delayed if its calls waited in half of the
-        window's cells and for more than 5% of their time. A client with a refused call in the
-        window also counts as delayed.
+        window's cells and for more than 5% of their time. A client also counts as delayed if one of
+        its calls was refused in the window.
         """
         total = np.cumsum(np.pad(self.service, ((0, 0), (1, 0))), axis=1)
         service = np.maximum(0.0, _increase_over(total, cells))
@@ -157,7 +157,7 @@ def worst_window(
     """Return the window with the lowest share of any client, or None if no client is judged.
 
     A client is judged in a window in which it was delayed and its fair share was at least
-    ``least_requests`` requests of its mean size.
+    ``least_requests`` times the mean size of its requests.
     """
     cells = line.window_cells(length_s)
     service, entitlement, held_up = line.window_shares(cells)
@@ -195,10 +195,10 @@ def judged_shares(
 def least_by_client(
     line: Timeline, length_s: float, least_requests: float = LEAST_REQUESTS
 ) -> Floats:
-    """Return the share of each client in its worst window of ``length_s`` seconds.
+    """Return each client's lowest share of its entitlement in any window of ``length_s`` seconds.
 
-    A client is judged only in windows in which its fair share was at least ``least_requests``
-    requests of its mean size. The share is NaN for a client that is judged in no window.
+    A client is judged only in windows in which its fair share was at least ``least_requests`` times
+    the mean size of its requests. The share is NaN for a client that is judged in no window.
     """
     ratio = judged_shares(line, *line.window_shares(line.window_cells(length_s)), least_requests)
     none: Flags = np.asarray(np.isnan(ratio).all(axis=1))
@@ -210,7 +210,7 @@ def backlogged_shares(line: Timeline) -> Floats:
 
     In each cell, the service of all clients is divided into fair shares anew, with the shortfalls
     at that time as demands. Generalised processor sharing would guarantee every backlogged client
-    its fair share. The result is NaN for a client that never waited.
+    its fair share. The share is NaN for a client that never waited.
     """
     service, entitlement, held_up = line.window_shares(1)
     waiting = held_up & (entitlement > 0)
@@ -223,7 +223,7 @@ def backlogged_shares(line: Timeline) -> Floats:
 
 
 def _increase_over(values: Floats, cells: int) -> Floats:
-    """Return by how much each row of values grows over every window of ``cells`` cells."""
+    """Return, for each window of ``cells`` cells, by how much each row's values increase."""
     grown: Floats = values[:, cells:] - values[:, :-cells]
     return grown
 

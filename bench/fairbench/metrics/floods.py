@@ -18,7 +18,7 @@ PEAK = 2.5  # In a flood, a client demands at least this multiple of other clien
 # The usual peak is the third quartile of the clients' peaks, because the highest peaks may
 # themselves be floods.
 USUAL = 75
-EDGE = 0.2  # Requests at a flood's edges are ordinary below this fraction of the flood's rate.
+EDGE = 0.2  # The edges of a flood with less than this fraction of its mean rate are cut off.
 MOST_FLOODS = 3
 WHOLE = 0.9  # A flood that covers at least this fraction of the time counts as continuous.
 
@@ -29,11 +29,11 @@ class Flood(NamedTuple):
     - ``client`` is the index of the client; its first and last requests of the flood arrive at
       ``start_s`` and ``end_s``.
     - ``share`` is the client's share of all demand during the flood, in weighted tokens.
-    - ``multiple`` is the client's demand divided by the mean demand of the other clients during the
-      flood. Requests that belong to larger floods are left out.
+    - ``multiple`` is the client's demand during the flood divided by the mean demand of the other
+      clients, without requests that belong to larger floods.
     - ``requests`` is the number of the client's requests in the flood.
     - ``throughout`` is true if the flood lasts nearly as long as the traffic.
-    - ``rest`` is the client's share of demand when requests of larger floods are left out.
+    - ``rest`` is the client's share of all demand that does not belong to larger floods.
     """
 
     client: int
@@ -49,8 +49,8 @@ class Flood(NamedTuple):
 def floods(traffic: Traffic, most: int = MOST_FLOODS) -> list[Flood]:
     """Return at most ``most`` floods, the largest first.
 
-    A flood is the period in which the client's demand exceeds ``HEAVY`` times the mean rate of the
-    other clients by the largest amount. Because sessions come in bursts, a flood must also be
+    A client's flood is the period in which its demand exceeds ``HEAVY`` times the mean demand of
+    the other clients by the most tokens. Because sessions come in bursts, a flood must also be
     ``PEAK`` times as large as the busiest time of an ordinary client. Each search leaves out the
     requests of floods found before.
     """
@@ -88,10 +88,10 @@ def _largest(traffic: Traffic, left: Flags) -> Flood | None:
 def _window(
     traffic: Traffic, left: Flags, rows: Ints, client: int, limit: float, others: int
 ) -> list[tuple[float, Flood]]:
-    """Return a list with one client's excess demand and flood, or an empty list without a flood.
+    """Return a client's excess demand and its flood, or an empty list if it has no flood.
 
-    ``rows`` are the client's requests, ``limit`` is the demand per second above which demand is
-    excess, and ``others`` is the number of other clients.
+    Demand above ``limit`` tokens per second is excess. ``rows`` are the client's requests, and
+    ``others`` is the number of other clients.
     """
     stretch = best_stretch(traffic.tokens[rows], limit * traffic.arrival_s[rows])
     rows = rows[stretch.first : stretch.last + 1]
@@ -137,14 +137,14 @@ DELAYED, DELAYED_S = 3.0, 1.0
 OFTEN = 0.25  # A client counts as delayed if at least this fraction of its requests was delayed.
 # A client with at least five requests before the flood is compared with its own usual wait.
 ENOUGH = 5
-FEW = 5  # A flood that delayed fewer requests did no harm.
+FEW = 5  # A flood that delayed fewer than this number of requests did no harm.
 
 
 class Victim(NamedTuple):
     """A client (by index) whose requests were delayed by a flood.
 
-    In the period of the delays, the client sent ``requests`` requests, whose median wait was
-    ``median_s`` seconds. ``usual_s`` is the client's usual wait in seconds.
+    During the delays, the client sent ``requests`` requests, whose median wait was ``median_s``
+    seconds. ``usual_s`` is the client's usual wait in seconds.
     """
 
     client: int
@@ -156,10 +156,10 @@ class Victim(NamedTuple):
 class Harm(NamedTuple):
     """The period in which a flood delayed the requests of other clients.
 
-    ``victims`` are the delayed clients; the client with the longest median wait is first. Over the
-    delayed clients' requests in the period, ``median_s`` is the median wait, and ``usual_s`` is the
-    median usual wait, in seconds. If several floods did harm one after another, ``parts`` has the
-    harm of each flood.
+    ``victims`` are the delayed clients; the client with the longest median wait is first.
+    ``median_s`` is the median wait, in seconds, of the delayed clients' requests in the period, and
+    ``usual_s`` is the median of these clients' usual waits. If several floods did harm one after
+    another, ``parts`` has the ``Harm`` of each flood.
     """
 
     start_s: float
@@ -258,7 +258,7 @@ def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> l
 
 
 def _usual_peak(traffic: Traffic, left: Flags, client: int, long_s: float) -> float:
-    """Return the third quartile of other clients' demand in their busiest ``long_s`` seconds."""
+    """Return the third quartile of the other clients' peak demands in ``long_s`` seconds."""
     peaks = []
     for other in np.unique(traffic.client[left]).tolist():
         rows = left & (traffic.client == other)

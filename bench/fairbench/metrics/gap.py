@@ -5,10 +5,10 @@ waiting clients. Input counts as service at admission, and recomputed tokens do 
 wait is an interval in which two clients both wait. A booking is a number of tokens that counts as a
 client's service from one instant on.
 
-The search for the largest gap has three levels. Time is divided into cells (intervals), and each
-client's service is computed at the edges of the cells (``Cells``). The service at the edges gives
-bounds on the difference of each pair of clients (``Pairs``). Only cells that may contain the
-largest difference are examined exactly, booking by booking (``Inside``).
+The search for the largest gap divides time into cells (intervals), and computes each client's
+service at the edges of the cells (``Cells``). The service at the edges of cells bounds the service
+difference of each pair of clients (``Pairs``). Only cells that may contain the largest difference
+are examined exactly, booking by booking (``Inside``).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Cells:
     - ``tokens`` is each client's service at each edge, shape (n_clients, n_edges).
     - ``service`` is the tokens divided by the client's weight, shape (n_clients, n_edges).
     - ``waits`` marks the cells in which a client was backlogged at some instant. ``begins`` marks
-      the cells in which a client's backlog began. The shape is (n_cells, n_clients).
+      the cells in which a backlog began. ``waits`` and ``begins`` have shape (n_cells, n_clients).
     """
 
     edge_s: Floats
@@ -102,7 +102,7 @@ class Cells:
         return service[:-1] - average[:, np.newaxis], service[1:] - before[:, np.newaxis]
 
     def _risen(self, low: Floats, high: Floats) -> Floats:
-        """Return bounds on the increase of a value (``low`` to ``high``) since a wait began."""
+        """Return upper bounds on how much a value has increased in each cell since a wait began."""
         low = np.where(self.waits, low, np.inf)
         begins_anew = self.begins | ~self.waits
         least = np.full(low.shape[1], np.inf)
@@ -118,8 +118,8 @@ def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cel
     """Divide the run into cells, each with about the same number of log rows that end in it.
 
     There are at most as many cells as an average client has log rows, so that a table of cells and
-    clients is no larger than the log. With many clients, the number of cells is also at most four
-    times the square root of all rows, because a cell takes as much work as a row.
+    clients is no larger than the log. With more than ``FEW`` clients, the number of cells is also
+    limited to four times the square root of the number of rows.
     """
     clients, rows = len(facts.clients), len(log)
     most = MANY_CELLS if clients <= FEW else 4 * isqrt(rows)
@@ -151,7 +151,7 @@ def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
     return np.unique(np.concatenate([[before], shared, [backlog.end.max()]]))
 
 
-# A booking belongs to the end or the start of an iteration; at one instant, ends come first.
+# A booking is made at the start or the end of an iteration; at one instant, ends precede starts.
 END, START = 0, 1
 BOOKINGS_AT_ONCE = 2**20
 
@@ -177,11 +177,11 @@ class Bookings(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Rows of a part of the log that lie in cells in which several clients wait, sorted by client.
+    """A part of the log: the rows in cells in which several clients wait, sorted by client.
 
     ``rows`` are the indices of the selected rows among the rows ``begin`` to ``after - 1``. Pairs
-    of a client and a cell are numbered by client and then by cell. ``first`` is the first pair that
-    a row touches, and ``reach`` is the last pair that the row or an earlier row touches.
+    of a client and a cell are numbered by client and then by cell. Each row may book tokens in the
+    pairs from ``first`` on; ``reach`` is the last pair that the row or an earlier row may book in.
     """
 
     begin: int
@@ -196,7 +196,7 @@ class _Part(NamedTuple):
         final = len(cells) - 1
         first = np.clip(cells.cells_of_starts(own.start_s), 0, final)
         last = np.clip(cells.cells_of_ends(own.end_s), first, final)
-        # ``shared`` counts, before each cell, the cells in which several clients wait.
+        # ``shared`` is, for each cell, the number of earlier cells in which several clients wait.
         shared = np.append(0, np.cumsum(cells.waits.sum(axis=1) > 1))
         touching = np.flatnonzero((shared[last + 1] > shared[first])[own.of_row])
         if np.any(own.start_s[1:] < own.start_s[:-1]):
@@ -213,7 +213,7 @@ class _Part(NamedTuple):
         )
 
     def touching(self, places: Places, cells: Cells) -> tuple[Ints, Ints]:
-        """Return pairs of a place and a log row that may book tokens there, as two index arrays."""
+        """Return index arrays of places and of the log rows that may book tokens in the places."""
         wanted = (places.client * len(cells) + places.cell).astype(self.first.dtype)
         low = np.searchsorted(self.reach, wanted, "left")
         high = np.searchsorted(self.first, wanted, "right")
@@ -231,7 +231,7 @@ class BookingsByCell:
             self._parts.append(_Part.of_part(part, begin, cells, len(facts.clients)))
 
     def portions(self, *places: Places) -> Iterator[slice]:
-        """Yield slices of the places (client, cell) whose bookings fit into memory together."""
+        """Yield slices of ``places`` such that all bookings of a slice fit into memory."""
         booked = np.zeros(len(places[0].cell), dtype=np.int64)
         for part in self._parts:
             steps = self._log.between(part.begin, part.after).steps
@@ -242,7 +242,7 @@ class BookingsByCell:
         return portions(booked, BOOKINGS_AT_ONCE)
 
     def in_places(self, places: Places) -> Bookings:
-        """Return the bookings in the given places (pairs of a client and a cell)."""
+        """Return all bookings of the given pairs of a client and a cell."""
         nothing = np.empty(0, dtype=np.int64)
         found = [Bookings(nothing, np.empty(0), nothing, np.empty(0))]
         for part in self._parts:
@@ -278,8 +278,8 @@ CELLS_AT_ONCE = 2**18  # At most this number of cells of joint waits is in memor
 class Joint(NamedTuple):
     """A table of joint waits; each row is an interval in which two clients both wait.
 
-    ``first`` and ``second`` are the clients. ``start`` and ``end`` are the bounds of the interval
-    in seconds, and ``low`` and ``high`` are the interval's first and last cells.
+    ``first`` and ``second`` are the indices of the two clients. ``start`` and ``end`` are the
+    bounds of the interval in seconds, and ``low`` and ``high`` are its first and last cells.
     """
 
     first: Ints
@@ -297,8 +297,8 @@ class Joint(NamedTuple):
 class Pairs:
     """The pairs of clients that wait at the same time, with bounds on each client's lead.
 
-    ``promise`` has, for each backlog of a client, an upper bound on the client's lead over any
-    other client in the backlog.
+    ``promise`` is, for each backlog of a client, an upper bound on how far the client can get ahead
+    of any other client during the backlog.
     """
 
     def __init__(self, cells: Cells, backlog: Backlog) -> None:
@@ -321,7 +321,7 @@ class Pairs:
             self.promise = np.minimum(self.promise, reached)
 
     def rivals(self, row: int, above: float) -> Ints:
-        """Return the clients that the client of backlog ``row`` may lead by more than ``above``."""
+        """Return the clients that the client of ``row`` may get ahead of by more than ``above``."""
         client, cells = self._backlog.client[row], slice(self._low[row], self._high[row] + 1)
         if len(self._clients) <= FEW:
             return np.flatnonzero(self._clients != client)
@@ -368,10 +368,10 @@ def gap_bounds(cells: Cells, joint: Joint) -> tuple[Floats, Floats]:
 class Differences(NamedTuple):
     """Bounds on the service difference of two clients in each cell in which both wait.
 
-    Arrays have one element per cell of a joint wait, except ``begin``, the position of the first
-    cell of each joint wait. ``row`` is the index of the joint wait, and ``cell`` is the index of
-    the cell. The difference lies between ``least`` and ``most`` in the cell. ``edge`` is the
-    difference at the cell's first edge, or NaN if this edge lies before the joint wait.
+    ``begin`` has the position of each joint wait's first cell in the other arrays, which have one
+    element per cell. ``row`` is the index of the joint wait, and ``cell`` is the index of the cell.
+    The service difference in a cell lies between ``least`` and ``most``. ``edge`` is the service
+    difference at the cell's start, or NaN if the cell starts before the joint wait.
     """
 
     row: Ints
@@ -418,7 +418,7 @@ class Differences(NamedTuple):
         return found
 
 
-ROUNDING = 1e-9  # When sums of tokens are compared, a relative difference below this is rounding.
+ROUNDING = 1e-9  # Sums of tokens that differ by less than this fraction count as equal.
 
 
 class Inside:
@@ -431,7 +431,7 @@ class Inside:
     def ranges(self, joint: Joint, above: float) -> Floats:
         """Return the range of the clients' service difference over each joint wait.
 
-        Ranges above ``above`` and the largest range are exact. All other ranges are upper bounds.
+        The largest range is exact if it exceeds ``above``; any other range may be too small.
         """
         parts = portions(joint.high + 1 - joint.low, CELLS_AT_ONCE)
         return np.concatenate([self._ranges(joint.take(some), above) for some in parts])
@@ -450,8 +450,8 @@ class Inside:
     def _wanted(self, joint: Joint, above: float) -> tuple[Ints, Ints]:
         """Return the cells that must be examined to know whether a range exceeds ``above``.
 
-        A cell is left out if it cannot widen a range beyond ``above``, or beyond the range that the
-        edges of cells prove.
+        A cell is left out if it cannot widen a range beyond ``above``, or beyond the largest lower
+        bound on the ranges (``at_least``).
         """
         states = Differences.of_joint(self._cells, joint)
         above = max(above, float(states.at_least.max(initial=0.0)) * (1 - ROUNDING))
@@ -462,7 +462,7 @@ class Inside:
         return row[wanted], cell[wanted]
 
     def _differences(self, joint: Joint, row: Ints, cell: Ints) -> tuple[Ints, Floats]:
-        """Return the service differences at a joint wait's ends and after each booking between."""
+        """Return service differences at the ends of joint waits and after each booking in them."""
         one = self._bookings.in_places(Places(joint.first[row], cell))
         two = self._bookings.in_places(Places(joint.second[row], cell))
         starts = np.flatnonzero(cell == joint.low[row])
@@ -502,7 +502,7 @@ EXAMINED_FIRST, EXAMINED_AT_ONCE = 8, 2**12
 
 
 class Gap(NamedTuple):
-    """The largest difference in service over weight between two clients, and the two clients.
+    """The largest service gap of a run, with its two clients and the time for which both waited.
 
     ``first`` and ``second`` are client indices, and ``tokens`` is the difference in weighted tokens
     divided by weight. The clients ``first`` and ``second`` both waited from ``start_s`` to
@@ -524,9 +524,9 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
     between two times t1 and t2 in the interval. An interval [a, e) in which a client waits includes
     the tokens of iterations that end in (a, e] and of iterations that start in [a, e). The events
     of one instant have an order: an iteration ends, then requests arrive, and then an iteration
-    admits requests. Service is measured in the ``View`` of the theorem's bound;
-    without a bound, input counts as charged at admission. Precondition: in some interval, two
-    clients always had a request waiting on every worker (``backlog.shared``).
+    admits requests. Service is measured in the ``View`` of the theorem's bound, or in
+    ``View.CHARGED`` if no theorem applies. Precondition: in some interval, two clients always had
+    a request waiting on every worker (``backlog.shared``).
     """
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     return _Search(backlog, log, view, facts).largest()
@@ -535,16 +535,16 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
 class _Search:
     """A branch-and-bound search that starts with the clients that may be furthest ahead.
 
-    A bound on the gap of two clients is one client's lead over the mean service plus the other
-    client's lag behind the mean. A second bound is the leading client's service while both clients
-    wait. A third bound is the service at the edges of cells.
+    The gap of two clients is at most one client's lead over the mean service plus the other
+    client's lag behind the mean. The gap is also at most the leading client's service while both
+    clients wait. The service at the edges of cells gives a third upper bound on the gap.
     """
 
     def __init__(self, backlog: Backlog, log: ServiceRows, view: View, facts: Facts) -> None:
         self._cells = divided(log, view, backlog, facts)
         self._pairs = Pairs(self._cells, backlog)
         self._inside = Inside(log, view, self._cells, facts)
-        self._known = -1.0  # The service gap is at least this number of tokens.
+        self._known = -1.0  # proved lower bound on the largest service gap, in tokens
         # ``_best`` is the largest service gap found so far.
         self._best = Gap(-1.0, 0, 0, 0.0, 0.0)
 
@@ -553,7 +553,7 @@ class _Search:
 
     @property
     def _above(self) -> float:
-        """The number of tokens that a joint wait must exceed to have the largest gap."""
+        """The largest gap known so far, in tokens; only larger gaps are searched for."""
         return max(self._known, self._best.tokens)
 
     def largest(self) -> Gap:

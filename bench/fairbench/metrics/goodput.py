@@ -1,9 +1,9 @@
-"""Goodput, the service of requests within their latency targets, and useful service.
+"""Goodput (the service of requests that meet their latency targets) and useful service.
 
-Rates of goodput count the requests that finished in the window. All other metrics of goodput count
-all requests of the programs that arrived in the window, up to the end of the run. Unfinished
-requests count as late. Requests that an ended program never sent also count as late, because a
-starved client sends fewer requests.
+Goodput per second counts the requests that finished in the window. All other metrics of goodput
+count all requests of the programs that arrived in the window, up to the end of the run. Unfinished
+requests count as late. Requests that a program never sent also count as late, because a starved
+client sends fewer requests.
 
 Useful service is service without padding, the tokens that a heavy client requests but does not
 need.
@@ -40,11 +40,11 @@ TICK_S = 1e-9  # Lateness below this many seconds is a rounding error and does n
 
 
 def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -> Floats:
-    """Return the slack in seconds of each request of a client to its tightest target.
+    """Return each request's slack in seconds: the lowest slack of any of the client's targets.
 
     The slack is the time from an event, such as the first token, to the deadline of the event. The
-    slack is negative if the target was missed, and NaN for unfinished requests. The slack to a
-    ``tpot`` target covers all tokens of the request, and is infinite for a single token. ``costs``
+    slack is negative if the target was missed, and NaN for unfinished requests. A ``tpot`` target
+    sets a deadline for the last token, and no deadline for a request with a single token. ``costs``
     gives the latencies of a request on an idle replica.
     """
     ttft_s = requests.first_token_s - requests.arrival_s
@@ -140,8 +140,8 @@ def _counted(programs: Programs, own: Requests, targets: Targets, facts: Facts) 
 class Goodput:
     """The goodput of a run: ``counts`` holds the goodput of each client with latency targets.
 
-    ``promised`` and ``weights`` hold the indices and the weights of these clients. ``length_s`` is
-    the length of the window in seconds.
+    ``promised`` and ``weights`` hold the indices and the weights of the clients with targets.
+    ``length_s`` is the length of the window in seconds.
     """
 
     counts: list[ClientGoodput]
@@ -180,7 +180,7 @@ class Goodput:
         return np.concatenate([one.slack_s for one in self.counts])
 
     def classes(self, facts: Facts) -> list[dict[str, Any]]:
-        """Return a row of rates for each class of clients."""
+        """Return one row for each service class, with the goodput of the clients of the class."""
         members: dict[str, list[ClientGoodput]] = {}
         for index, one in zip(self.promised, self.counts, strict=True):
             if name := facts.clients[index].service_class:
@@ -223,8 +223,8 @@ class GroupService(NamedTuple):
     """The useful service that a group of clients received before a given time, in weighted tokens.
 
     ``served`` is the useful service, and ``due`` is the useful demand of the programs that arrived
-    before the given time. ``programs`` is the number of these programs, and ``finished`` is the
-    number of programs that ended before that time.
+    before the given time. ``programs`` is the number of programs that arrived before the given
+    time, and ``finished`` is the number of programs that also ended before it.
     """
 
     served: float
@@ -244,10 +244,10 @@ class GroupService(NamedTuple):
 
 
 def group_service(tables: Tables, padding: Mapping[int, Padding], end_s: float) -> GroupService:
-    """Return the useful service before ``end_s`` of the clients (indices) in ``padding``.
+    """Return the useful service before ``end_s`` of the clients whose indices are in ``padding``.
 
-    Each token of a lengthened answer counts as an equal fraction of a useful token. A program can
-    use an answer only when the answer is complete.
+    Each token of an answer that padding makes k times as long counts as 1/k useful token, because a
+    program can use only complete answers.
     """
     weights, clients = ServiceWeights(), np.array(sorted(padding), dtype=np.int64)
     waste, output = _prices(padding, len(tables.clients), weights)
@@ -280,7 +280,7 @@ def useful(
 def _served(
     tables: Tables, padding: Mapping[int, Padding], window: Window, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """Return each client's service with useful outputs, and its padding of inputs (weighted)."""
+    """Return each client's service without padding of outputs, and its padding of inputs."""
     count = len(tables.clients)
     waste, output = _prices(padding, count, weights)
     booked = booked_in(tables.service, window, count)
@@ -292,7 +292,7 @@ def _served(
 def _prices(
     padding: Mapping[int, Padding], count: int, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """Return, in weighted tokens, each client's padding per request and price per output token."""
+    """Return each client's padding of one input, and its price of an output token (weighted)."""
     waste, output = np.zeros(count), np.full(count, float(weights.output))
     for client, one in padding.items():
         waste[client] = weights.extend * one.input_tokens

@@ -82,7 +82,7 @@ class LeastWork(NamedTuple):
 
 
 def least_work(requests: Requests, prices: WorkPrices) -> LeastWork:
-    """Return the least GPU time of each request: in full batches, and without avoidable work.
+    """Return each request's least GPU time, which it needs in full batches with an ideal cache.
 
     Raises ValueError if the compulsory tokens, which no cache can save, are unknown.
     """
@@ -104,10 +104,10 @@ class Makespan(NamedTuple):
 def least_makespan(tables: Tables, facts: Facts, work: LeastWork, alone_s: Floats) -> Makespan:
     """Return the time before which no scheduler could have finished the run's requests.
 
-    The result is the largest of three bounds: all work divided by the replicas, the work that
-    arrives after some time, and the longest program alone. A program that waits for an earlier
-    program of its client counts as if it had arrived at the start. ``alone_s`` holds the
-    ``alone_times`` of the programs.
+    The time is the largest of three bounds: the time for all work on all replicas, any time plus
+    the time for the work that arrives later, and the longest program alone. A program that waits
+    for an earlier program of its client is assumed to have arrived at the start. ``alone_s`` holds
+    the ``alone_times`` of the programs.
     """
     arrival_s = program_arrivals(tables.programs, facts)
     ends_s = arrival_s + alone_s
@@ -131,10 +131,10 @@ class InMemory(NamedTuple):
 def with_memory(requests: Requests, facts: Facts, work: LeastWork) -> InMemory:
     """Return the highest hit rate of any eviction policy, and the least run time at this rate.
 
-    The prompts are taken in the run's order. Computed tokens beyond the compulsory tokens are
-    priced at the lowest price of a prompt token, without attention. The hit rate and the time are
-    NaN if all prefixes fit in memory. Precondition: the facts contain prices, and the compulsory
-    tokens are known.
+    The hit rate holds for the run's order of prompts. The least time of a computed token that is
+    not compulsory is the lowest time of a prompt token, without attention. The hit rate and the
+    time are NaN if all prefixes fit in memory. Precondition: the facts contain prices, and the
+    compulsory tokens are known.
     """
     if facts.least_computed is None:
         return InMemory(nan, nan)
@@ -152,11 +152,11 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
     """Return the least time of each program alone on an idle cluster, in seconds.
 
     The bound assumes that all of a prompt but its last token is cached, and that parallel calls do
-    not delay each other. A call waits for the calls at smaller depths, and the bound counts the
-    shortest call of each depth.
+    not delay each other. A call is assumed to wait only for the shortest call at each smaller depth
+    of its program.
 
     Returns:
-        Shape (n_programs,); only calls that finished count.
+        The least times in seconds, shape (n_programs,). Unfinished calls take no time.
     """
     program = program_rows(requests, programs)
     served = np.flatnonzero((requests.status == FINISHED) & (program >= 0))
@@ -178,12 +178,12 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
 
 
 def most_service(tables: Tables, facts: Facts, got: Shares, work: LeastWork, share: float) -> float:
-    """Return the largest service rate in the window, in tok/s, given a minimum fair share.
+    """Return the highest service rate (tok/s) if every client gets ``share`` of its fair share.
 
-    Every client receives at least ``share`` of its max-min fair share, and at most its demand. The
-    remaining GPU time goes to the clients whose service costs least. A client's service is assumed
-    to be a uniform mix of all its requests. The result is NaN for a disaggregated cluster, and for
-    an empty window.
+    Every client receives at least ``share`` of its max-min fair share, and at most its demand. GPU
+    time that is left goes to the clients whose service costs least. A client's service is
+    assumed to be a uniform mix of all its requests. The rate is NaN for a disaggregated cluster,
+    and for an empty window.
     """
     clients, requests = len(facts.clients), tables.requests
     if facts.prefill_workers is not None or not got.window.length_s:
@@ -213,7 +213,7 @@ def most_at(price: Floats, demand: Floats, weight: Floats, share: float, time_s:
 
 
 def cheapest(price: Floats, most: Floats, least: Floats, total: float) -> float:
-    """Return the least cost of ``total`` units, with ``least`` to ``most`` units of each kind."""
+    """Return the least cost of ``total`` tokens if clients get ``least`` to ``most`` tokens."""
     order = np.argsort(price, kind="stable")
     room = np.cumsum((most - least)[order])
     more = np.diff(np.minimum(room, max(0.0, total - float(least.sum()))), prepend=0.0)
@@ -246,7 +246,7 @@ class TimeSpent(NamedTuple):
     unfinished_s: float  # time for requests that did not finish
     small_prefill_s: float  # fixed costs of prefill passes that were not full
     small_decode_s: float  # fixed costs of decode batches that were not full
-    idle_waiting_s: float  # idle time while a request waited somewhere
+    idle_waiting_s: float  # GPU time in which nothing ran although a request waited
     idle_s: float  # GPU time in which no request waited and nothing ran
 
     @property
@@ -263,8 +263,8 @@ def time_spent(tables: Tables, facts: Facts, work: LeastWork) -> TimeSpent:
     served = requests.status == FINISHED
     assert requests.compulsory_tokens is not None
     computed_s = prices.prompt_s(requests.input_tokens, requests.extend_tokens)
-    # Only the sum over all requests is correct, because requests that share a prefix may finish in
-    # another order than they were computed.
+    # The time is correct only as a sum over all requests, because requests that share a prefix may
+    # finish in another order than their prompts were computed.
     recomputed_s = float(computed_s[served].sum() - work.prefill_s.sum())
     begun = ~served & ~np.isnan(requests.admitted_s)
     answers_s = prices.answer_s(requests.input_tokens, requests.output_tokens)
@@ -326,7 +326,7 @@ def program_arrivals(programs: Programs, facts: Facts) -> Floats:
 
 
 def _with_arrivals(tables: Tables, facts: Facts, work: LeastWork, arrival_s: Floats) -> float:
-    """Return the maximum, over all times a, of a plus the least time for the work from a on.
+    """Return the maximum of (a + the least time for the work from a on) over all times a.
 
     The work "from a on" is the work of all programs that arrive at or after time a.
     """
@@ -350,13 +350,13 @@ class WorkFrom(NamedTuple):
 def work_from(
     requests: Requests, facts: Facts, work: LeastWork, start_s: Floats, rows: Ints
 ) -> WorkFrom:
-    """Return the work that no scheduler can do before each time, in descending order of time.
+    """Return, for each time, the work that no scheduler can do before it, latest time first.
 
-    The records charge a shared prefix to the request that finished first, but another scheduler may
-    compute the prefix for any request that contains it. Before a time ``a``, only requests that
-    begin earlier can compute a prefix. The tokens charged to a request are work after ``a`` if all
-    requests that begin before ``a`` finished earlier, because then none of their prompts contains
-    the tokens. Any other request counts with a single prompt token.
+    The records charge a shared prefix to the request R that finished first, but another scheduler
+    may compute the prefix for any request that contains it. If all requests that begin before a
+    time ``a`` finished before R, none of them contains the prefix, so the tokens charged to R are
+    work after ``a``. If a request that begins before ``a`` finished after R, only one prompt token
+    of R is counted as work after ``a``.
 
     Args:
         requests: All requests of the run.
@@ -377,7 +377,7 @@ def work_from(
 
 
 def _charged_until(requests: Requests, start_s: Floats) -> Floats:
-    """Return the earliest start among each request and the requests that ended no earlier."""
+    """Return, for each request, the earliest start of all requests that did not end before it."""
     ended_s = np.where(requests.status == FINISHED, requests.finish_s, np.inf)
     order = np.argsort(ended_s, kind="stable")
     earliest_s = np.minimum.accumulate(start_s[order][::-1])[::-1]
@@ -386,7 +386,7 @@ def _charged_until(requests: Requests, start_s: Floats) -> Floats:
 
 
 def on_all_replicas_s(facts: Facts, prefill_s: Floats, decode_s: Floats) -> Floats:
-    """Return the least times in which all replicas together can do the given work."""
+    """Return the least time (s) that all replicas together need for each given amount of work."""
     if facts.prefill_workers is None:
         return (prefill_s + decode_s) / facts.workers
     others = facts.workers - facts.prefill_workers

@@ -106,8 +106,8 @@ class Shown(NamedTuple):
 
     - ``position`` sorts the metrics of the display; the lowest position comes first.
     - ``heading`` and ``form`` replace the metric's own heading and form.
-    - If a table is too wide, the columns with the lowest ``dropped`` are left out first, and
-      columns with None never.
+    - If a table is too wide, the columns with the lowest ``dropped`` are left out first; a column
+      is never left out if ``dropped`` is None.
     - ``note`` explains a headline; ``{latency}`` in a note is replaced by the name of the latency.
     """
 
@@ -122,7 +122,7 @@ class Shown(NamedTuple):
 class Column(NamedTuple):
     """The column of a metric in one display; ``heading`` has one or two lines.
 
-    ``Metric`` and ``Shown`` explain the other attributes.
+    The other attributes of a column are described at ``Metric`` and ``Shown``.
     """
 
     key: str
@@ -139,7 +139,7 @@ class Column(NamedTuple):
         return self.heading.replace("\n", " ")
 
 
-# The table of metrics uses short names for members of the enums.
+# short names for members of the enums, for the entries of the catalogue
 MORE, LESS = Better.MORE, Better.LESS
 CLIENT, BOTH = Of.CLIENT, Of.BOTH
 COUNT = Kind.COUNT
@@ -171,11 +171,11 @@ class Metric:
     - ``when`` says whether a run has the metric.
     - ``compute`` returns the value for a run, and ``by_client`` returns a value for each client
       (None if the client does not have the metric). NaN means undefined.
-    - ``beside`` and ``clients_beside`` compute the values of a metric that compares runs.
+    - ``beside`` (for the run) and ``clients_beside`` (for each client) compute a metric that
+      compares the run with other runs.
     - ``tail`` is the percentile, such as 99, of a tail latency, and 0 for any other metric; tables
       show only one tail percentile (``shown_percentiles``).
-    - ``verdict`` is true if a difference between schedulers is called better or worse, and false if
-      the difference is only called more or less.
+    - ``verdict`` is false if comparisons call a difference "more" or "less", never "better".
     """
 
     key: str
@@ -197,7 +197,7 @@ class Metric:
     verdict: bool = True
     meaning: str = ""
     page: str = ""
-    # Two metrics compare equal without their functions, because the functions follow from the key.
+    # The functions are not compared, because metrics with equal keys have equal functions.
     when: Callable[[RunData], object] = field(default=every_run, compare=False)
     compute: Callable[[RunData], Value] | None = field(default=None, compare=False)
     by_client: Callable[[RunData], Values] | None = field(default=None, compare=False)
@@ -211,7 +211,7 @@ class Metric:
 
     @property
     def of_comparison(self) -> bool:
-        """Return whether a run has the metric only as part of a comparison."""
+        """Return whether only a comparison of a run with other runs computes the metric."""
         return bool(self.beside or self.clients_beside)
 
     @property

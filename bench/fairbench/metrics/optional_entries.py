@@ -120,7 +120,7 @@ GOODPUT = tuple(map(_goodput, (
 
 
 def _in_windows(length_s: float, key: str, when: str) -> tuple[Metric, Metric]:
-    """Return two metrics of shares in windows: the lowest share of the run, and each client's."""
+    """Return metrics for the lowest share in a window: of all clients, and of each client."""
     shown = (Shown(Display.CONTRAST, 2), Shown(Display.REPEATS, 14)) if length_s == 60 else ()
     common = Metric(
         key, f"of fair share {when}", better=MORE, of=CLIENT, form=Form.PERCENT, most=1.0,
@@ -298,7 +298,7 @@ def _of_sessions(metric: Metric) -> Metric:
 
 
 def _slowdown(percent: int) -> tuple[Metric, Metric]:
-    """Return two metrics of a slowdown percentile: of well-behaved clients, and of each client."""
+    """Return metrics for a slowdown percentile: of well-behaved clients, and of each client."""
     key, heading = f"session_slowdown_p{percent}", f"P{percent} of the slowdown of sessions"
     common = Metric(key, heading, better=LESS, undefined=NO_COHORT, of=CLIENT, digits=2,
         meaning="time in which a call of the session was in progress, divided by this time if each "
@@ -316,7 +316,7 @@ def _slowdown(percent: int) -> tuple[Metric, Metric]:
 
 
 def _session_share(length_s: float, key: str, when: str, *shown: Shown) -> tuple[Metric, Metric]:
-    """Return two metrics of the lowest share of a session: in the run, and of each client."""
+    """Return metrics for a session's lowest share: in the whole run, and for each client."""
     common = Metric(
         key, f"lowest share of a session {when}", better=MORE, of=CLIENT, form=Form.PERCENT,
         most=1.0, undefined=TOO_FEW_CALLS,
@@ -531,7 +531,7 @@ def _incentive(rank: int) -> Metric:
 
 
 def _beside(metric: Metric) -> Metric:
-    """Limit a metric to comparisons, which add its value to the summary of a run."""
+    """Return a metric that only comparisons compute and add to the summary of a run."""
     page = "[comparisons](../guide/sweep.md#columns-of-a-comparison)"
     return replace(metric, page=page, when=lambda run: False)
 

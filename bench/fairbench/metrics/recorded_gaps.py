@@ -1,8 +1,8 @@
 """Stalls from recorded gaps between tokens, and the prompts that caused the longest gaps.
 
-A recorded log does not say when the server computed a prompt. The computation is assumed to last
-from the admission to the first token. If the admission is unknown, the computation is assumed to
-take at most ``SLOWER`` times as long as the log's fastest prompts of equal length.
+A recorded log does not say when the server computed a prompt. A prompt is assumed to be computed
+from the admission of its request to the first token. If the admission is unknown, the prompt is
+assumed to take at most ``SLOWER`` times as long as the log's fastest prompts of equal length.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from fairbench.metrics.stalls import (
     growth,
 )
 
-# If a prompt's admission is unknown, its time per token is assumed to be at most ``SLOWER`` times
-# the least time per prompt token in the log.
+# If the admission time of a request is unknown, its prompt is assumed to take at most ``SLOWER``
+# times the log's least time per prompt token.
 SLOWER = 2.0
 # Percentile 5 of the times per prompt token counts as the least time, and percentile 10 of the gaps
 # counts as the shortest gap.
@@ -35,13 +35,13 @@ FASTEST, SHORTEST = 5, 10
 TOGETHER_S = 1e-3
 # A stall has a known cause only if prompts are computed for at least half of the stall.
 EXPLAINED = 0.5
-LEAST_TOKENS = 1e-3  # Fewer prompt tokens in a gap than this are a rounding error.
+LEAST_TOKENS = 1e-3  # If a gap has fewer prompt tokens than this, they are a rounding error.
 MOST_STALLS = 2_000  # Causes are sought only for the longest stalls.
 MOST_CAUSES = 5
 
 
 class Prompts(NamedTuple):
-    """The computed prompts: rows of their requests, begin and end (s), and computed tokens."""
+    """The computed prompts: each prompt's request (row), begin and end (s), and computed tokens."""
 
     request: Ints
     begin_s: Floats
@@ -99,7 +99,7 @@ def prompts_of(requests: Requests) -> Prompts:
     is_known = admitted_s < first_s
     begin_s = np.where(is_known, admitted_s, requests.arrival_s[rows])
     if len(rows):
-        # Long prompts give the pace, because a request's fixed time affects them least.
+        # The least time per token is taken from long prompts, in which fixed times matter least.
         longer = tokens >= np.median(tokens)
         each_s = ((first_s - begin_s) / tokens)[longer]
         token_s = float(np.percentile(each_s, FASTEST, method="lower"))
@@ -111,7 +111,7 @@ def prompts_of(requests: Requests) -> Prompts:
 def recorded_limit_s(gaps: TokenGaps, facts: Facts) -> float:
     """Return the shortest gap that counts as a stall, in seconds.
 
-    Without a timing profile, the shortest gaps stand for the decode step of a lone request.
+    Without a timing profile, the time of a lone request's decode step is taken from short gaps.
     """
     apart_s = gaps.gap_s[gaps.gap_s > TOGETHER_S]
     step_s = float(np.percentile(apart_s, SHORTEST, method="lower")) if len(apart_s) else 0.0
@@ -122,8 +122,8 @@ def recorded_stalls(requests: Requests, gaps: TokenGaps, facts: Facts) -> Stalls
     """Return the stalls of a run or a log whose gaps between tokens were recorded.
 
     If prompts were computed in a gap, the time beyond the client's usual gap is stall time, but at
-    most the time of the prompts. The stall time is attributed to the clients of these prompts, in
-    proportion to the tokens computed in the gap.
+    most the time of the prompts. The stall time of a gap is attributed to the clients of the
+    prompts computed in the gap, in proportion to the computed tokens.
     """
     clients = len(facts.clients)
     prompts, worker = prompts_of(requests), requests.worker[gaps.request]
@@ -164,9 +164,9 @@ def recorded_stalls(requests: Requests, gaps: TokenGaps, facts: Facts) -> Stalls
 def _held_up_s(
     prompts: Prompts, owner: Ints, begin_s: Floats, end_s: Floats, clients: int
 ) -> Floats:
-    """Return how much longer (s) than usual each gap was, at most the time to compute its prompts.
+    """Return, for each gap, the time (s) beyond the usual gap, at most the time of its prompts.
 
-    The usual gap is the median of the client's gaps without prompts, or else of all such gaps.
+    The usual gap is a client's median gap without prompts, or all clients' median if it has none.
     """
     gap_s, beside_s = end_s - begin_s, prompts.seconds_in(begin_s, end_s)
     alone = beside_s <= 0
@@ -220,7 +220,7 @@ def _cause_of(prompts: Prompts, requests: Requests, gaps: TokenGaps, gap: int) -
 
 
 def cause_rows(causes: Sequence[Cause], requests: Requests, names: RequestNames) -> list[Any]:
-    """Return causes as JSON types, with the names of clients and requests."""
+    """Return causes of stalls as values for JSON, with the names of clients and requests."""
     return [_cause_row(cause, requests, names) for cause in causes]
 
 

@@ -90,7 +90,7 @@ class Requests(Table):
     - ``admitted_s`` is the first admission, ``retracted_s`` is the last retraction, and
       ``readmitted_s`` is the admission after the last retraction.
     - ``input_tokens`` is ``cached_tokens + extend_tokens`` at the first admission.
-    - ``output_tokens`` is the number of output tokens so far.
+    - ``output_tokens`` is the number of output tokens produced by the end of the run.
     - ``recompute_tokens`` is the number of tokens computed again after retractions.
     - ``routed_s`` is the time at which a gateway released the request to its worker; None if the
       run has no gateway.
@@ -102,12 +102,12 @@ class Requests(Table):
       ``worker`` then only computes the prompt. ``reserved_s`` is the time at which the decode
       worker reserves memory, and ``computed_s`` is the end of the prompt's computation. ``sent_s``
       and ``received_s`` are the start and the end of the transfer of the KV cache to the decode
-      worker. The columns are None if one worker computes the prompt and generates the answer.
+      worker. All columns about decode workers are None if the run is not disaggregated.
     - ``estimated`` is 1 if a server did not report the request's tokens; None if all tokens are
       known.
     - ``compulsory_tokens`` is the number of prompt tokens, at least 1, that no earlier prompt or
-      answer of the run contains. The number is 0 for an unfinished request. The column is None if
-      the content of prompts is unknown.
+      answer of the run contains. The column is 0 for an unfinished request, and None if the content
+      of prompts is unknown.
     """
 
     request_id: Ints
@@ -145,8 +145,8 @@ class Requests(Table):
 class Programs(Table):
     """The programs of a run, one row per program.
 
-    ``requests`` is the number of requests made so far. The columns ``demand_*`` are the total
-    demand of the program, including requests that were never sent.
+    ``requests`` is the number of requests that the program sent. The columns ``demand_*`` are the
+    total demand of the program, including requests that were never sent.
     """
 
     program_id: Ints
@@ -165,13 +165,13 @@ class Service(Table):
     """A service log: one row for each client in each stretch of an unchanged batch.
 
     A stretch consists of ``steps`` iterations of one worker with an unchanged batch. Each step
-    lasts ``step_growth_s`` seconds longer than the step before, because contexts grow. A prefill
-    iteration is a stretch of one step. Rows of one worker overlap in time only if they belong to
-    one stretch.
+    lasts ``step_growth_s`` seconds longer than the step before, because contexts grow. The log
+    represents a prefill iteration by a stretch of one step. Rows of one worker overlap in time only
+    if they belong to one stretch.
 
-    - ``input_tokens`` and ``extend_charged_tokens`` count from ``start_s`` on, when the requests
-      are admitted.
-    - ``extend_tokens`` are the uncached input tokens, which count from ``end_s`` on.
+    - ``input_tokens`` and ``extend_charged_tokens`` count as service from ``start_s`` on, when the
+      requests are admitted.
+    - ``extend_tokens`` are the uncached input tokens, which count as service from ``end_s`` on.
     - ``output_tokens / steps`` tokens are added at the end of every step.
     - ``recompute_tokens`` are tokens computed again after retractions, which no other column
       counts.
@@ -195,7 +195,7 @@ class Service(Table):
     gpu_s: Floats | None = None
 
     def parts(self) -> Iterator[Service]:
-        """Yield a long log in order of time in several parts, and any other log in one part."""
+        """Yield the log, which is split into parts in order of time if it is long and sorted."""
         if not is_long(len(self)) or np.any(self.start_s[1:] < self.start_s[:-1]):
             yield self
             return
@@ -211,8 +211,8 @@ class Service(Table):
 class Padding(NamedTuple):
     """The useless part (padding) of each request of a client.
 
-    The client does not need ``input_tokens`` tokens of each input, and needs only one of every
-    ``output_multiple`` output tokens.
+    Each input has ``input_tokens`` tokens that the client does not need, and only one of every
+    ``output_multiple`` output tokens is needed.
     """
 
     input_tokens: int = 0
@@ -223,7 +223,7 @@ PLAIN = Padding()
 
 
 class Client(NamedTuple):
-    """A registered client of a run, even if the client sent no request.
+    """A client of a run, which may not have sent any request.
 
     - ``weight`` is the client's entitlement relative to other clients.
     - ``targets`` are the latency targets of the client's requests, and ``service_class`` is the
@@ -261,8 +261,8 @@ class Window(NamedTuple):
 class FitLimits(NamedTuple):
     """The largest decode iterations to which a timing profile was fitted.
 
-    ``decode_batch`` is a number of requests. ``context_tokens`` is the total context of the batch
-    in tokens, or None if unknown.
+    ``decode_batch`` is the largest number of requests in an iteration. ``context_tokens`` is the
+    largest total context of an iteration in tokens, or None if unknown.
     """
 
     decode_batch: int
@@ -286,8 +286,8 @@ class WorkPrices(NamedTuple):
     - ``decode_token_s``: the time of an output token in the largest batch, without attention.
     - ``context_s``: the time to read a token of context in a decode step.
     - ``lone_first_s``: the time of the last prompt token of a lone request, without attention.
-    - ``lone_token_s``: the time of an output token of a lone request, without its context.
-    - ``lone_context_s``: the time per context token of that output token.
+    - ``lone_token_s``: the time of an output token of a lone request, without reading its context.
+    - ``lone_context_s``: the time in which a lone request reads a context token in a decode step.
     """
 
     token_s: float
@@ -316,7 +316,7 @@ class WorkPrices(NamedTuple):
     def decoded_s(self, tokens: Ints, context_tokens: Ints) -> Floats:
         """Return a lower bound, in seconds, on the time to decode ``tokens`` output tokens.
 
-        ``context_tokens`` is the total number of tokens to which these decode steps attend.
+        ``context_tokens`` is the total number of tokens to which the decode steps attend.
         """
         time_s: Floats = self.decode_token_s * tokens + self.context_s * context_tokens
         return time_s
@@ -324,7 +324,7 @@ class WorkPrices(NamedTuple):
     def alone_s(self, input_tokens: Ints, output_tokens: Ints) -> Floats:
         """Return the least time in seconds that each request takes on an idle replica.
 
-        The bound assumes that all prompt tokens but the last are in the cache.
+        The least time assumes that the cache contains all prompt tokens but the last one.
         """
         attention_s = np.maximum(self.attention_s * input_tokens, self.read_s * (input_tokens - 1))
         steps = np.maximum(output_tokens - 1, 0)
@@ -418,7 +418,7 @@ class TokenGaps(NamedTuple):
 
 
 class Measurements(NamedTuple):
-    """Measurements of a live run's driver or of a log that the tables do not contain.
+    """Measurements by the driver of a live run, or from a log, that the tables do not contain.
 
     - ``gaps_s`` are the seconds between consecutive tokens of completed requests; None if unknown.
     - ``late_ms`` is the delay of each request between its planned and its real sending time.

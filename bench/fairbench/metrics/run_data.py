@@ -88,9 +88,9 @@ from fairbench.metrics.waiting import Backlog, unqueued_share
 class RunData:
     """A run's tables and facts, and the quantities from which its metrics are computed.
 
-    ``window`` is the window of the facts, cut at the end of the run; ``cut`` are the facts with
-    this window. ``measured`` holds measurements that the tables do not contain, from a live run's
-    driver or from a log.
+    ``window`` is the window in ``facts``, cut off at the end of the run, and ``cut`` is a copy of
+    ``facts`` with this shorter window. ``measured`` holds measurements that the tables do not
+    contain, from a live run's driver or from a log.
     """
 
     def __init__(self, tables: Tables, facts: Facts, measured: Measurements = NO_MORE) -> None:
@@ -114,7 +114,7 @@ class RunData:
 
     @property
     def refused_requests(self) -> int:
-        """The number of refused requests, without the requests that broke off."""
+        """The number of refused requests; failed requests, which broke off, are not included."""
         return self.count_status(REFUSED) - self.facts.failed
 
     @property
@@ -137,7 +137,7 @@ class RunData:
         return amounts / (self.window.length_s or NAN)
 
     def rows_by_client(self, client: Ints, weights: Ints | None = None) -> Ints:
-        """Return, for each client, the number of its rows, or the sum of the rows' ``weights``."""
+        """Return each client's number of elements in ``client``, or the sum of their weights."""
         return np.bincount(client, weights=weights, minlength=self.clients).astype(np.int64)
 
     @property
@@ -187,7 +187,7 @@ class RunData:
 
     @cached_property
     def well_behaved(self) -> WellBehaved:
-        """The well-behaved clients, with their latencies."""
+        """The latencies of the well-behaved clients that had work in the window."""
         return WellBehaved(self.programs, self.cohorts, self.facts, self.lost_word)
 
     def client_latency(self, percent: int) -> list[Noted]:
@@ -252,7 +252,7 @@ class RunData:
 
     @cached_property
     def all_active(self) -> Window | None:
-        """The period in which all clients were active together; None if they never were."""
+        """The period in which all clients were active, or None if there is no such period."""
         return all_active_window(self.programs, self.facts)
 
     @cached_property
@@ -265,7 +265,7 @@ class RunData:
 
     @cached_property
     def timeline(self) -> Timeline | None:
-        """The window in short intervals; None if no client was short of service."""
+        """The window, divided into short cells; None if no client was short of service."""
         if not (self.clients and self.window.length_s and self.fair_shares.contended):
             return None
         return timeline(self.seen, self.programs, self.log, self.facts, self.window)
@@ -274,7 +274,7 @@ class RunData:
     def worst_shares(self) -> dict[float, Floats]:
         """Each client's share in its worst window, by the length of the windows in seconds.
 
-        The key 0 stands for all periods in which the client was backlogged.
+        The key 0 has each client's share in all periods in which it was backlogged.
         """
         line = self.timeline
         if line is None:
@@ -303,7 +303,7 @@ class RunData:
 
     @cached_property
     def goodput(self) -> Goodput:
-        """The goodput of the clients that have targets."""
+        """The goodput of the clients that have latency targets."""
         return goodput_of(self.tables, self.cut)
 
     @cached_property
@@ -348,7 +348,7 @@ class RunData:
 
     @property
     def victims_stalled(self) -> float:
-        """The highest time stalled per minute of answer, in seconds, of a well-behaved client."""
+        """The most seconds per minute of answer for which a well-behaved client was stalled."""
         each = zip(self.facts.clients, self.known_stalls.per_minute(), strict=True)
         found = [value for client, value in each if not client.misbehaving and value == value]
         return max(found, default=NAN)
@@ -406,9 +406,9 @@ class RunData:
     def session_shares(self) -> dict[float, Floats]:
         """The fraction of its fair share that each session received, by window length in seconds.
 
-        The key 0 stands for the whole window. A session is judged in the window if its fair share
-        is at least four calls of mean size. Every other key is the length of sliding windows, and
-        its value is the share in the session's worst window.
+        The key 0 has the shares in the whole window; a session has such a share if its fair share
+        is at least four calls of mean size. Every other key is a length of sliding windows, for
+        which the dict has each session's lowest share in such a window.
         """
         run = self.of_sessions
         line = None if run is None else run.timeline

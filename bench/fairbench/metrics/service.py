@@ -41,7 +41,7 @@ class Timed(Protocol):
 class Stretches(NamedTuple):
     """The stretches (periods of an unchanged batch) of a log, in the order of the log.
 
-    ``of_row`` is the index of each row's stretch, and ``rows`` is the number of its rows.
+    ``of_row`` has, for each log row, the index of its stretch; ``rows`` counts a stretch's rows.
     """
 
     start_s: Floats
@@ -53,9 +53,9 @@ class Stretches(NamedTuple):
 
     @classmethod
     def of_log(cls, log: Service) -> Stretches:
-        """Return the stretches; neighbouring rows with equal times belong to one stretch.
+        """Return the stretches of a log, each of which has consecutive rows with equal times.
 
-        The stretches of a log are cached while the log exists.
+        The stretches stay in a cache until Python deletes the log.
         """
         known: Stretches | None = _KNOWN.get(log)
         if known is None:
@@ -83,7 +83,7 @@ _KNOWN: WeakKeyDictionary[Service, Stretches] = WeakKeyDictionary()
 
 
 def step_times(log: Timed, row: Ints, number: Ints) -> Floats:
-    """Return the time in seconds at which step ``number`` (from 1) of each row in ``row`` ended.
+    """Return the end (s) of step ``number``, counted from 1, in each of the rows ``row``.
 
     The first step of a row lasts d seconds, where ``steps * d + growth * steps * (steps - 1) / 2 =
     end - start``.
@@ -103,9 +103,9 @@ def steps_before(log: Timed, at_s: float) -> Ints:
 
 
 def steps_by(log: Timed, row: Ints, at_s: Floats, inclusive: bool) -> Ints:
-    """Return how many steps of each row in ``row`` had ended before the row's instant in ``at_s``.
+    """Return, for each row number in ``row``, how many of its steps had ended before ``at_s``.
 
-    With ``inclusive``, a step that ends exactly at the instant counts as well.
+    With ``inclusive``, the function also counts a step that ends exactly at ``at_s``.
     """
     steps, growth = log.steps[row], log.step_growth_s[row]
     start, end = log.start_s[row], log.end_s[row]
@@ -120,7 +120,7 @@ def steps_by(log: Timed, row: Ints, at_s: Floats, inclusive: bool) -> Ints:
 
 
 def _step_end(start_s: Floats, first_s: Floats, growth_s: Floats, number: Ints) -> Floats:
-    """Return the end of step ``number`` of a row whose first step takes ``first_s``."""
+    """Return the end (s) of step ``number`` of a series whose first step takes ``first_s``."""
     end_s: Floats = start_s + number * first_s + growth_s * number * (number - 1) / 2
     return end_s
 
@@ -131,7 +131,7 @@ MOST_UNDER_WAY = 0.1
 
 
 class View(Enum):
-    """Ways to measure service: the first three in weighted tokens, the last two in plain tokens.
+    """Ways to measure service; OUTPUT and EXTEND count plain tokens, the others weighted tokens.
 
     In the formulas, w_e is the price of an input token, and w_q is the price of an output token.
     """
@@ -140,8 +140,8 @@ class View(Enum):
     CLIENT = "client"
     # Computed service, the work of the cluster, is w_e * computed input + w_q * output ([DLPM] §3).
     ACTUAL = "actual"
-    # Charged service is w_e * uncached input, booked at admission, + w_q * output. The theorems
-    # bound charged service.
+    # Charged service is w_e * uncached input, booked at admission, + w_q * output. The fairness
+    # theorems bound the difference in charged service between clients.
     CHARGED = "charged"
     OUTPUT = "output"
     EXTEND = "extend"
@@ -175,12 +175,12 @@ class Booked(NamedTuple):
                 return self.extend
 
     def on_one_clock(self) -> Booked:
-        """Book computed tokens at admission if prompts at the window's edges distort the numbers.
+        """Count computed tokens at admission if many belong to prompts at the window's edges.
 
         If an edge of the window divides a prompt, its input is booked before the edge and its
-        computed tokens after the edge. If such prompts are more than ``MOST_UNDER_WAY`` of a
-        client's tokens, the uncached tokens admitted in the window replace the client's computed
-        tokens. No client then has more computed tokens than input tokens.
+        computed tokens after the edge. If more than ``MOST_UNDER_WAY`` of a client's tokens belong
+        to divided prompts, the uncached tokens admitted in the window replace its computed tokens.
+        After the replacement, no client has more computed tokens than input tokens.
         """
         apart = np.abs(self.extend - self.charged) > MOST_UNDER_WAY * self.charged
         apart |= self.extend > self.input
@@ -231,11 +231,11 @@ def cumulative(
 ) -> Floats:
     """Return the service of each client booked before each time, shape (clients, times).
 
-    At one instant, steps end before iterations start. With ``with_ends``, steps that end exactly at
-    a time count as before this time. With ``with_starts``, an iteration that starts exactly at a
-    time also counts as before this time.
+    At one instant, steps end before iterations start. With ``with_ends``, the service before a time
+    includes steps that end exactly at the time. With ``with_starts``, the service before a time
+    includes iterations that start exactly at the time.
     """
-    width = len(times) + 1  # The last column holds the bookings after the last time.
+    width = len(times) + 1  # one column per time, and one for bookings after the last time
     cells = np.zeros(clients * width)
     for part in log.parts():
         at_start, at_end, stepwise = booked_tokens(part, view, weights)
@@ -258,7 +258,7 @@ def booked_tokens(
 ) -> tuple[Floats, Floats, Floats]:
     """Return the tokens that each row books at its start, at its end, and over its steps.
 
-    In weighted views, tokens are multiplied by their weights. Each array has the shape (n_rows,).
+    Weighted views multiply tokens by their prices. Each array has the shape (n_rows,).
     """
     nothing = np.zeros(len(log))
     output = weights.output * log.output_tokens.astype(np.float64)
@@ -281,12 +281,12 @@ def _step_bookings(
 ) -> tuple[Ints, Floats, Ints]:
     """Return the bookings of decode steps; steps between two elements of ``times`` are merged.
 
-    Each row has one booking, and one more for each element of ``times`` inside the row. The
-    additional bookings are appended at the end.
+    Each row has a booking at its end, and an additional booking for each element of ``times``
+    inside the row. The additional bookings are at the end of the returned arrays.
 
     Returns:
-        For each booking, the index of the first time after the booking (or, if ``inclusive``, at
-        the same instant); the booking's tokens; and the row of each additional booking.
+        The index in ``times`` of the first time after each booking (or, if ``inclusive``, at its
+        instant), the tokens of each booking, and the row of each additional booking.
     """
     side: Literal["left", "right"] = "left" if inclusive else "right"
     last = np.searchsorted(times, log.end_s, side)
@@ -295,14 +295,14 @@ def _step_bookings(
     count = np.where(log.steps > 1, np.maximum(0, high - low), 0)
     stretch, place = spread(low, count)
     done = steps_by(log, stretch, times[place], inclusive)
-    # ``since`` counts a stretch's steps between two times; ``left`` counts those after the last.
+    # ``since`` counts a stretch's steps between two times; ``left`` counts steps after all times.
     since = np.diff(done, prepend=0)
     begin = np.cumsum(count) - count
     cut = count > 0
     since[begin[cut]] = done[begin[cut]]
     left = log.steps.copy()
     left[cut] -= done[(begin + count - 1)[cut]]
-    # A row whose stretch contains no time books all its tokens at the end of the stretch.
+    # If a stretch contains none of ``times``, its rows book all tokens at the end of the stretch.
     rows = np.flatnonzero(cut[log.of_row])
     own = log.of_row[rows]
     each = stepwise[rows] / log.steps[own]
@@ -349,14 +349,14 @@ def gpu_time_of_clients(log: ServiceRows, clients: int) -> Floats:
     return total
 
 
-WARN_ABOVE = 0.1  # A run with more busy time outside the profile's fit than this gets a warning.
+WARN_ABOVE = 0.1  # Commands warn if more busy time than this fraction is outside a profile's fit.
 
 
 def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:
     """Return the fraction of busy time in decode steps beyond the timing profile's fitted range.
 
     The fraction is NaN if no worker was busy, or if the fitted range is unknown. If the context
-    grows beyond the fitted range during a stretch, only the later steps of the stretch count.
+    grows beyond the fitted range during a stretch, only the steps beyond the range are included.
     """
     if fit is None:
         return float("nan")
@@ -381,15 +381,15 @@ DECODE_STEPS = 16
 def service_of(requests: Requests, last_token_s: Floats) -> Service:
     """Return the service log of a live run, estimated from what the clients of the server see.
 
-    Each request with output gets two rows. The prefill row lasts from admission to the first token.
-    The input counts at the row's start. The computed input and the first token count at the row's
-    end. The decode row lasts from the first token to the last. The tokens of a decode row are
-    divided evenly among at most ``DECODE_STEPS`` steps. One step per token would take gigabytes,
-    because metrics expand each step. The rows are sorted by start time and worker.
+    Each answered request gets a prefill row from admission to the first token. A request's input is
+    booked at the start of its prefill row, and its computed input and first token at the end. Each
+    request with at least two tokens also gets a decode row from the first to the last token. A
+    decode row divides its tokens evenly among at most ``DECODE_STEPS`` steps, because one step per
+    token would take gigabytes of memory. The rows are sorted by start time and worker.
 
     Unlike in a simulated log, rows of one worker overlap, ``context_tokens`` is 0, and
-    ``batch_size`` is always 1. The difference in service between two clients at an instant is exact
-    to one step of each request in progress.
+    ``batch_size`` is always 1. The error of the service difference between two clients at an
+    instant is at most one step of each request in progress.
 
     ``last_token_s`` has the time of each request's last received token in seconds; NaN for requests
     that received no token.

@@ -1,7 +1,7 @@
 """Sessions: waits, durations and turns of each session, and fair shares among sessions.
 
-A session is a program with several calls (turns) and think time between calls. A session counts if
-it arrived in the window.
+A session is a program with several calls (turns) and think time between calls. Metrics include the
+sessions that arrived in the window.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from fairbench.metrics.records import (
 from fairbench.metrics.service import service_of
 from fairbench.metrics.tables import Tables
 
-MOST_SESSIONS = 1_000  # Shares of sessions are not computed for a run with more sessions.
+MOST_SESSIONS = 1_000  # Shares of sessions are computed for runs with at most this many sessions.
 SESSION_WINDOW_S = 60.0  # Sessions are judged in windows of this length in seconds.
 # A session is judged in a window if its fair share is at least one call of mean size.
 LEAST_CALLS = 1.0
-WORST_SESSIONS = 10  # The summary of a run lists this number of sessions.
+WORST_SESSIONS = 10  # The summary of a run lists this many sessions, the longest waits first.
 
 
 class Calls(NamedTuple):
@@ -155,7 +155,7 @@ class RecordedSessions:
     def _samples(
         self, client: Ints, values: Floats, known: Flags, more: Flags, chosen: Flags
     ) -> list[Sample]:
-        """Return each client's sample: known values, lower bounds (``more``), refused calls."""
+        """Return a ``Sample`` for each client: known values, lower bounds (``more``), refusals."""
         by_client = (
             self._split(client[rows], values[rows]) for rows in (chosen & known, chosen & more)
         )
@@ -222,14 +222,14 @@ def _calls_of(requests: Requests, programs: Programs, horizon_s: float) -> Calls
 def _alone_s(calls: Requests, session: Ints) -> Floats:
     """Return the seconds that each call takes alone, with only the session's own prefix cached.
 
-    A call alone computes the tokens beyond the longest earlier prompt and answer of its session,
-    but no more tokens than in the run. The first token takes as long as the fastest call that
-    computed as many tokens. Later tokens come at the pace of one of the run's fastest answers.
+    Alone, a call would compute the tokens beyond the longest earlier prompt and answer of its
+    session, but no more tokens than in the run. A call's first token takes the shortest time of any
+    call with at least as much work. Later tokens come at the pace of one of the fastest answers.
     """
     context = calls.input_tokens + calls.output_tokens
     before = np.zeros(len(context), np.int64)
-    # ``offsets`` raise each session above all earlier sessions, so the accumulated maximum begins
-    # anew with each session.
+    # ``offsets`` make each session's values larger than the values of all earlier sessions, so that
+    # the accumulated maximum begins anew with each session.
     offsets = session * (int(context.max(initial=0)) + 1)
     before[1:] = (np.maximum.accumulate(context + offsets) - offsets)[:-1]
     before[np.flatnonzero(np.diff(session, prepend=-1))] = 0
@@ -259,8 +259,8 @@ def _union_s(calls: Calls, end_s: Floats, sessions: int) -> Floats:
 def as_clients(sessions: RecordedSessions, tables: Tables, facts: Facts) -> tuple[Tables, Facts]:
     """Return the tables and facts of a run in which every session is a client of its own.
 
-    The input of a call counts at its admission. One output token counts at the first token, and the
-    rest of the output counts evenly up to the end of the call.
+    A call's input counts as service at the call's admission. A call's first output token counts as
+    service when it arrives, and the other output tokens count evenly until the end of the call.
     """
     calls, owners = sessions.calls, tables.programs.client.tolist()
     requests = replace(calls.requests, client=calls.session)

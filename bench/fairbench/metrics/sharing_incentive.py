@@ -43,7 +43,7 @@ class RunBeside:
 
     @cached_property
     def entitlement_tok_s(self) -> list[float]:
-        """Each client's max-min fair share of the best total, in weighted tokens/s."""
+        """Each client's max-min fair share of ``best_tok_s``, in weighted tokens/s."""
         demands = [client["demand_tok_s"] or 0.0 for client in self._clients]
         weights = [client.get("weight", 1.0) for client in self._clients]
         shares: list[float] = max_min(self.best_tok_s, demands, weights).tolist()
@@ -51,7 +51,7 @@ class RunBeside:
 
     @cached_property
     def best_shares(self) -> list[Noted]:
-        """Each client's service divided by its fair share of the best total."""
+        """Each client's service rate divided by its fair share of ``best_tok_s``."""
         if not self._contended:
             return [Noted(NAN, NOT_CONTENDED)] * len(self._clients)
         rates = [client["service_rate_tok_s"] or 0.0 for client in self._clients]
@@ -60,7 +60,7 @@ class RunBeside:
 
     @property
     def least_share(self) -> Noted:
-        """The lowest of all clients' ``best_shares``."""
+        """The lowest share of any client in ``best_shares``."""
         found = least(np.array([share.value for share in self.best_shares]))
         return Noted(found, "" if self._contended else NOT_CONTENDED)
 
@@ -84,9 +84,9 @@ class RunBeside:
 
 
 def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censored: bool) -> Noted:
-    """Return a client's latency on the shared cluster, divided by its latency alone on a part.
+    """Return a client's latency on the shared cluster over its latency alone on part of it.
 
-    If the value is at most 1, the client has no reason to leave the shared cluster. If one of the
+    If this ratio is at most 1, the client has no reason to leave the shared cluster. If one of the
     latencies is only a bound, the ratio is also a bound.
 
     Args:
@@ -110,7 +110,7 @@ def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censo
 
 
 def worst(ratios: Sequence[Noted]) -> Noted:
-    """Return the largest ratio, which may be a bound; undefined if any ratio is undefined."""
+    """Return the largest of the sharing incentives, or an undefined one if there is any."""
     undefined = next((one for one in ratios if not isfinite(one.value)), None)
     if undefined or not ratios:
         return undefined or Noted(NAN, NO_VICTIM)

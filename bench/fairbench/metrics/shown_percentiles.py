@@ -2,8 +2,8 @@
 
 A high percentile is mostly chance unless at least three latencies lie above it. A P99 needs 300
 latencies, and a P95 needs 60. The summary of a single run always shows the P99; if there are too
-few latencies, the P99 is marked and the P95 follows. All other tables show either the P99 or the
-P95.
+few latencies, the P99 is marked and the P95 follows. Tables of clients and of several runs show
+either the P99 or the P95.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def common_percentiles(summaries: Iterable[Mapping[str, Any]]) -> tuple[int, ...
 
 
 P95, P99 = 95, 99
-TAILS = (P95, P99)  # These percentiles count as high.
+TAILS = (P95, P99)  # the high percentiles, which need many latencies
 # A table shows a P95 only with at least 60 latencies, and a P99 only with at least 300.
 ENOUGH = {P95: 60, P99: 300}
 
@@ -68,17 +68,17 @@ def shown_client_tail(summaries: Iterable[Mapping[str, Any]]) -> int:
 
 
 def is_carried(n: int | None, tail: int) -> bool:
-    """Return whether ``n`` latencies suffice for a high percentile; an unknown ``n`` suffices."""
+    """Return whether ``n`` latencies suffice for the percentile ``tail``; True if ``n`` is None."""
     return n is None or n >= ENOUGH[tail]
 
 
 def is_few(n: int | None, rank: int) -> bool:
-    """Return whether ``n`` latencies are too few for a high percentile ``rank``."""
+    """Return whether ``rank`` is a high percentile for which ``n`` latencies are too few."""
     return rank in TAILS and not is_carried(n, rank)
 
 
 def _tail(known: Iterable[tuple[int | None, bool]]) -> int:
-    """Return P99 if every sample has enough latencies for a P99, or if some sample has no P95.
+    """Return P95 if some sample is too small for a P99 and all have a P95, otherwise P99.
 
     ``known`` has, for each sample, its number of latencies, and whether the summary has a P95.
     """

@@ -1,7 +1,7 @@
 """Stalls: how long answers in progress are held up, and by whose prompts.
 
-A batch that computes prompts delays every sequence that decodes on the same replica. The delay is
-attributed to the clients of the prompts, in proportion to the computed tokens.
+A batch that computes prompts delays every sequence that decodes on the same replica. Clients are
+held responsible for the delay in proportion to the prompt tokens that were computed for them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairbench.metrics.records import Facts, Flags, Floats, Ints, Requests, Serv
 from fairbench.metrics.tables import ServiceRows
 from fairbench.targets import RequestCosts
 
-MOST_CLIENTS = 30  # ``Stalls.matrix_s`` is not computed for a run with more clients.
+MOST_CLIENTS = 30  # ``Stalls.matrix_s`` is computed for runs with at most this many clients.
 STALL_S = 0.5  # A gap of at least this many seconds between two tokens of an answer is a stall.
 STALL_STEPS = 4.0  # A stall lasts at least this multiple of a decode step of a lone request.
 _MARGIN_S = 1e-6  # Times that differ by less than this many seconds count as equal.
@@ -39,7 +39,7 @@ class Answers(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows of one worker's log, each of one client and one stretch, in order of time.
+    """The rows of one worker's log, one row per client and stretch (see ``Steps``).
 
     - ``stretch`` is the index in ``Steps`` of the row's stretch.
     - ``prompt_s`` is the time by which the client's prompts delay sequences that decode.
@@ -59,8 +59,8 @@ class Rows(NamedTuple):
 class Steps(NamedTuple):
     """The stretches (periods of an unchanged batch) of one worker's log, shape (stretches,).
 
-    - ``first_s`` is the end of the stretch's first step.
-    - ``later`` is the number of later steps, and ``rest_s`` is the mean duration of these steps.
+    - ``first_s`` is the end of the first step of a stretch.
+    - ``later`` counts the steps after a stretch's first step; ``rest_s`` is their mean duration.
     - ``last_s`` is the end of the last decode step before the stretch.
     - ``decodes`` tells whether sequences decode in the stretch.
     """
@@ -75,14 +75,14 @@ class Steps(NamedTuple):
 
 
 class Gaps:
-    """The gaps between tokens, by client: a histogram with bins of 1%, and the largest gaps."""
+    """The gaps between tokens of each client: a histogram, and the largest gaps."""
 
     def __init__(self, clients: int, limit_s: float) -> None:
         self._limit_s = limit_s
         self._bins = np.zeros((clients, _BINS))
         self.largest_s = np.full(clients, nan)
         self.above = np.zeros(clients)
-        # Index 1 is for gaps in which prompts of other clients were computed, 0 for other gaps.
+        # Row 0 is for gaps without prompts of other clients, and row 1 for gaps with such prompts.
         self._tokens, self._time_s = np.zeros((2, clients)), np.zeros((2, clients))
 
     def add(
@@ -90,7 +90,7 @@ class Gaps:
     ) -> None:
         """Add tokens that came after gaps; ``gap`` is the index of each token's gap in ``gap_s``.
 
-        ``beside`` tells for each token whether prompts of other clients were computed in its gap.
+        ``beside`` marks the tokens in whose gaps prompts of other clients were computed.
         """
         some = tokens > 0
         kind = np.zeros(len(some), np.int64) if beside is None else beside.astype(np.int64)
@@ -108,7 +108,7 @@ class Gaps:
         self._time_s += np.bincount(cells, time_s, 2 * clients).reshape(2, clients)
 
     def pace_ratios(self) -> list[float]:
-        """Return each client's token rate during others' prompts, divided by its usual rate."""
+        """Return each client's token rate during other clients' prompts, over its usual rate."""
         pairs = zip(self._tokens.T.tolist(), self._time_s.T.tolist(), strict=True)
         return [
             ratio(ratio(tokens[1], time_s[1]), ratio(tokens[0], time_s[0]))
@@ -132,10 +132,10 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """The time for which prompts held up answers in a run.
+    """The seconds for which prompts held up the answers of each client in a run.
 
-    - ``by_others_s`` and ``by_own_s`` are the seconds for which each client's answers were held up
-      by prompts of other clients, and by its own prompts.
+    - ``by_others_s`` is the time for which prompts of other clients held up a client's answers.
+    - ``by_own_s`` is the time for which the client's own prompts held up its answers.
     - ``matrix_s`` has the seconds by waiting client (row) and by client whose prompts caused the
       wait (column); None for more than ``MOST_CLIENTS`` clients.
     - ``answer_s`` is the sum of the durations of a client's answers.
@@ -228,14 +228,14 @@ def _decode_worker(requests: Requests) -> Ints:
 
 
 def by_client(answers: Answers, values: Floats, clients: int) -> Floats:
-    """Return the sum of each client's values over its answers, shape (clients,)."""
+    """Return, for each client, the sum of the values of its answers, shape (clients,)."""
     return np.bincount(answers.client, values, clients).astype(np.float64)
 
 
 def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps, Rows]:
     """Return the stretches and the rows of a part of one worker's service log.
 
-    ``ended_s`` is the end of the last decode step before the part.
+    ``ended_s`` is the end of the last decode step before this part of the log.
     """
     start_s, first, stretch = np.unique(log.start_s, return_index=True, return_inverse=True)
     end_s, count = log.end_s[first], log.steps[first]
@@ -300,7 +300,7 @@ def _held_up_by_own_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
 
 
 def growth(times_s: Floats, sums: Floats, begin_s: Floats, end_s: Floats) -> Floats:
-    """Return the growth of a sum, which is linear between ``times_s``, from each begin to end."""
+    """Return how much sums, which are linear between ``times_s``, grow from begin to end."""
     grown: Floats = np.interp(end_s, times_s, sums) - np.interp(begin_s, times_s, sums)
     return grown
 
@@ -308,8 +308,8 @@ def growth(times_s: Floats, sums: Floats, begin_s: Floats, end_s: Floats) -> Flo
 def _add_gaps(gaps: Gaps, requests: Requests, steps: Steps, rows: Rows) -> None:
     """Add the gaps between tokens that one worker generated in a part of the log.
 
-    The gap of a request's second token is the time since the first token. The gap of any later
-    token is the time since the last decode step.
+    The gap before a request's second token is the time since its first token. The gap before each
+    further token is the time since the worker's last decode step.
     """
     made = _first_tokens(requests, steps, rows)
     here = made >= 0
@@ -338,7 +338,7 @@ def _add_gaps(gaps: Gaps, requests: Requests, steps: Steps, rows: Rows) -> None:
 
 
 class OtherPrompts:
-    """The prompt tokens of other clients in each stretch of one worker's log."""
+    """A search structure for prompt tokens that other clients computed in a stretch of a log."""
 
     def __init__(self, rows: Rows, stretches: int) -> None:
         self._stretches = stretches
@@ -351,7 +351,7 @@ class OtherPrompts:
         self._own = np.append(0.0, np.cumsum(rows.computed_tokens[prompts][order]))
 
     def between(self, client: Ints, after: Ints, upto: Ints) -> Flags:
-        """Return whether prompts of other clients were computed from ``after`` up to ``upto``."""
+        """Return whether other clients computed prompts in stretches ``after + 1`` to ``upto``."""
         every = self._upto[upto + 1] - self._upto[after + 1]
         first = client * self._stretches
         own = self._own[np.searchsorted(self._keys, first + upto, "right")]
@@ -361,10 +361,10 @@ class OtherPrompts:
 
 
 def _first_tokens(requests: Requests, steps: Steps, rows: Rows) -> Ints:
-    """Return the stretch that ended with each request's first token, or -1 if unknown.
+    """Return, for each request, the stretch that produced its first token, or -1 if unknown.
 
-    A request's first token comes from the last earlier stretch that computed a prompt of its
-    client.
+    The function takes the last stretch that computed a prompt of the request's client and ended by
+    the time of the first token.
     """
     prompts = np.flatnonzero(rows.computed_tokens > 0)
     first_s = np.where(np.isfinite(requests.first_token_s), requests.first_token_s, -1.0)
@@ -385,7 +385,7 @@ def _keys(client: Ints, stretch: Ints) -> Ints:
 
 
 def _counts(rows: Rows, client: Ints, stretch: Ints) -> Floats:
-    """Return how often each row's pair of client and stretch occurs in the given pairs."""
+    """Return how often the client and stretch of each row occur in ``client`` and ``stretch``."""
     keys, asked = _keys(rows.client, rows.stretch), _keys(client, stretch)
     found = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
     same = keys[found] == asked

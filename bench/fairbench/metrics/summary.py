@@ -26,8 +26,8 @@ from fairbench.metrics.tables import Tables
 def summarize(tables: Tables, facts: Facts, measured: Measurements = NO_MORE) -> dict[str, Any]:
     """Return every metric of a run by JSON key; undefined numbers are null.
 
-    If a run stopped early, the window ends when the run stopped. ``clients`` has a row for each
-    client. ``notes`` gives the reason for each null, by key; the key of a client's metric is
+    If a run stopped early, the window ends when the run stopped. ``clients`` has the metrics of all
+    clients. ``notes`` gives the reason for each null, by key; the key of a client's metric is
     ``clients.NAME.key``. ``censored`` lists the keys of latencies that are lower bounds, which are
     printed as "> x s".
     """
@@ -49,7 +49,7 @@ def summarize(tables: Tables, facts: Facts, measured: Measurements = NO_MORE) ->
 
 
 def stall_summary(tables: Tables, facts: Facts, measured: Measurements) -> dict[str, Any]:
-    """Return only the metrics of stalls, with the keys that ``summarize`` uses."""
+    """Return a summary with only the metrics of stalls, under the same keys as ``summarize``."""
     run = RunData(tables, facts, measured)
     values = _Values(run)
     for metric in STALLS:
@@ -90,7 +90,7 @@ class _Values:
     def _noted_value(
         self, key: str, metric: Metric, value: Value, *, inside: bool = False
     ) -> float:
-        """Return a value; note why the value is missing, or that it is a bound or an estimate."""
+        """Return a metric's value; note if and why it is missing, a bound or an estimate."""
         found = value if isinstance(value, Noted) else Noted(value)
         if inside and (found.bound or found.remark or not isfinite(found.value)):
             key += metric.key
@@ -143,7 +143,7 @@ def _worst_sessions(run: RunData) -> list[dict[str, Any]]:
     ]
 
 
-# The length of the windows of each kind of share, in seconds; 0 stands for the whole window.
+# ``SHARES`` maps the key of a session's share to the window's length (s); 0 is the whole window.
 SHARES = {"share": 0.0, "share_60s": SESSION_WINDOW_S}
 
 

@@ -58,7 +58,7 @@ class FiledService:
         return self.rows
 
     def parts(self) -> Iterator[Service]:
-        """Yield all rows in order, in the parts that a log in memory would have."""
+        """Yield all rows in order, in the same parts as a log that is in memory."""
         for first, after in pairwise(part_bounds(self._column("start_s", 0, self.rows))):
             yield self.between(first, after)
 
@@ -95,7 +95,7 @@ class FiledService:
 def to_arrow(values: NDArray[Any]) -> pa.Array:
     """Return numbers as an Arrow array without nulls; a contiguous array is not copied.
 
-    pyarrow's own conversions would import pandas, if installed, and take 45 MiB.
+    pyarrow's own conversions would import pandas, if installed, and take 45 MiB of memory.
     """
     import pyarrow as pa
 
@@ -128,7 +128,7 @@ NOBODY = -1  # ``Memory.by`` has this value if no client's requests caused the c
 class Memory(Table):
     """A table of KV memory, with a row for each change in the number of tokens a client holds.
 
-    - ``at_s`` is the time of the change in seconds, and ``worker`` is the worker.
+    - ``at_s`` is the time of the change in seconds, and ``worker`` is the number of the worker.
     - ``client`` holds ``change`` more tokens, or fewer tokens if ``change`` is negative.
     - ``holders`` is the number of clients that hold these tokens; a token counts as 1 / ``holders``
       for each of these clients.
@@ -220,7 +220,7 @@ class RunResult:
 
     - ``complete`` is false if the run was interrupted.
     - ``memory`` is the table of the clients that hold KV memory; None if the run did not record it.
-    - ``about`` holds further facts that the manifest stores.
+    - ``about`` holds further facts about the run, which its manifest stores.
     """
 
     requests: dict[str, Any]

@@ -33,7 +33,7 @@ def hit_rates(requests: Requests, clients: int) -> list[float]:
     """Return each client's cache hit rate, or NaN for a client without an admitted request."""
     admitted = ~np.isnan(requests.admitted_s)
     client = requests.client[admitted]
-    cached, extended = (  # Sums of whole numbers are exact.
+    cached, extended = (  # exact, because all summands are whole numbers
         np.bincount(client, weights=tokens[admitted], minlength=clients).tolist()
         for tokens in (requests.cached_tokens, requests.extend_tokens)
     )
@@ -43,8 +43,8 @@ def hit_rates(requests: Requests, clients: int) -> list[float]:
 def time_to_finish(programs: Programs, window: Window, percent: int) -> float:
     """Return the time in seconds at which ``percent`` of the programs had finished.
 
-    Only programs that arrived before the end of the window count, because these programs arrive
-    under every scheduler. The result is NaN if too few programs finished, or if there are none.
+    Only programs that arrived before the end of the window are included, because they arrive under
+    every scheduler. The time is NaN if too few programs finished, or if no program arrived.
     """
     fixed = programs.take(programs.arrival_s < window.end_s)
     finishes = np.sort(fixed.finish_s[fixed.status == FINISHED])
@@ -92,9 +92,9 @@ def statistic_of(name: str, values: Floats | None) -> float:
 
 
 def held_token_s(memory: Memory, clients: int, window: Window) -> Floats:
-    """Return the token-seconds of KV memory that each client held in the window.
+    """Return the KV token-seconds that each client held in the window, shape (n_clients,).
 
-    A token that k clients hold counts 1/k for each client. The result has the shape (n_clients,).
+    A token that k clients hold counts as 1/k token for each client.
     """
     left_s = np.clip(window.end_s - np.maximum(memory.at_s, window.start_s), 0, None)
     weights = memory.change / memory.holders * left_s
@@ -106,7 +106,7 @@ def evicted_tokens(memory: Memory, clients: int, window: Window) -> Floats:
     """Return the tokens that clients lost to evictions in the window, shape (clients, clients).
 
     Row i and column j hold the tokens that client i lost to requests of client j. A token that k
-    clients held counts 1/k for each client.
+    clients held counts as 1/k token for each client.
     """
     rows = window.holds(memory.at_s) & (memory.by != NOBODY) & (memory.change < 0)
     cells = memory.client[rows] * clients + memory.by[rows]
@@ -118,7 +118,7 @@ def evicted_tokens(memory: Memory, clients: int, window: Window) -> Floats:
 class TwoSides(NamedTuple):
     """Busy time and workers of the prefill side and the decode side, and the KV transfers.
 
-    ``busy_s`` and ``workers`` have two elements, prefill first. Busy time covers the whole run.
+    ``busy_s`` (of the whole run) and ``workers`` have an element each for prefill and decode.
     ``transfer_s`` has the seconds of each KV transfer, from the first byte until the last arrives.
     """
 

@@ -63,7 +63,7 @@ class EventStretch(NamedTuple):
 
 
 def traffic_of(clients: Sequence[str], requests: Requests, horizon_s: float) -> Traffic:
-    """Return the requests of a run as traffic.
+    """Return the requests of a run as a ``Traffic`` table.
 
     A request that was never answered counts as waiting until the end of the run, ``horizon_s``.
     """
@@ -84,9 +84,9 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
     """Return the consecutive events that have the largest total gain minus cost.
 
     Args:
-        gains: The gain of each event, shape (n_events,), with at least one event.
-        cost: The cumulative cost at each event, which never falls, shape (n_events,). Consecutive
-            events cost the element of the last event minus the element of the first event.
+        gains: The gain of each event, shape (n_events,); at least one event is needed.
+        cost: The cumulative cost up to each event, which never falls, shape (n_events,). A series
+            of events costs the difference between the elements of its last and first events.
     """
     after = np.cumsum(gains) - cost
     before = np.concatenate([[0.0], np.cumsum(gains)[:-1]]) - cost
@@ -97,10 +97,10 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
 
 
 # A wait is long if it exceeds ``LONG_S`` seconds and ``LONGER`` times percentile ``SHORTEST`` of
-# all waits. The percentile allows for long prompts, which take long even without a queue.
+# all waits. The percentile raises the limit if prompts are long and take long without a queue.
 LONG_S, LONGER, SHORTEST = 2.0, 3.0, 5
-# In an overload, at least ``LEAST_LATE`` requests wait long. At least the fraction ``MOSTLY`` of
-# the clients has at least the fraction ``MOSTLY`` of its requests waiting long.
+# In an overload, at least ``LEAST_LATE`` requests have a long wait. For at least the fraction
+# ``MOSTLY`` of the clients, at least the fraction ``MOSTLY`` of their requests have a long wait.
 LEAST_LATE, MOSTLY = 20, 0.5
 
 
@@ -118,7 +118,7 @@ class Overload(NamedTuple):
 
 
 def overload_of(traffic: Traffic) -> Overload | None:
-    """Return the longest time in which most requests of most clients wait long, or None if none.
+    """Return the longest period in which most requests of most clients wait long, if any.
 
     Precondition: the waits of ``traffic`` are times to first token.
     """

@@ -33,7 +33,7 @@ class Waits(NamedTuple):
 
 
 def waits(requests: Requests, horizon_s: float) -> Waits:
-    """Return every wait: from arrival to admission, and from last retraction to readmission.
+    """Return requests' waits: from arrival to admission, and from retraction to readmission.
 
     With disaggregated workers, a computed prompt also waits until the decode worker's memory is
     reserved. A request that was not admitted or readmitted waits until the end of the run; a
@@ -66,23 +66,23 @@ def waits(requests: Requests, horizon_s: float) -> Waits:
 def merged(start: Floats, end: Floats) -> Intervals:
     """Return the union of intervals; intervals that only touch are not joined.
 
-    If one wait ends at the instant at which the next begins, the queue was empty for an instant.
-    The theorems require a backlog at every instant.
+    If one wait ends when the next wait begins, the queue is empty for an instant, and the fairness
+    theorems require a queue that is never empty.
     """
     return merged_each(np.zeros(len(start), dtype=np.int64), start, end)[1]
 
 
 def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Intervals]:
-    """Merge the intervals of each queue; return the queues and the merged intervals.
+    """Merge each queue's overlapping intervals; return the merged intervals and their queues.
 
-    Queues are given by numbers from 0. Arguments have the shape (n_intervals,). Results have the
-    shape (n_unions,), and are ordered by queue and start.
+    Queues are given by numbers from 0. Arguments have the shape (n_intervals,). The merged
+    intervals are sorted by queue and start.
     """
     if len(start) == 0:
         return queue, Intervals(start, end)
     order = np.lexsort((start, queue))
     queue, start, end = queue[order], start[order], end[order]
-    # ``latest`` is the rank, among all ends, of the latest end so far in the queue.
+    # ``latest`` is, for each interval, the rank of the latest end of its queue up to the interval.
     ends = np.sort(end)
     before = queue * len(ends)
     latest = np.maximum.accumulate(before + np.searchsorted(ends, end)) - before
@@ -149,13 +149,13 @@ class Backlog(NamedTuple):
         return bool(np.any(self.start[order][1:] < reach[:-1]))
 
     def depth(self, at_s: Floats) -> Ints:
-        """Return how many clients were backlogged at each time, including ends of intervals."""
+        """Return how many clients were backlogged at each time; a backlog here includes its end."""
         begun = np.searchsorted(np.sort(self.start), at_s, "right")
         over = np.searchsorted(np.sort(self.end), at_s, "left")
         return begun - over
 
     def together(self, others: Backlog) -> Backlog:
-        """Return the intervals in which each client was backlogged in this and another table."""
+        """Return the intervals in which a client is backlogged in this table and in ``others``."""
         every = np.arange(len(others.client))
         other, own = Overlaps(self).found(others, every, others.client)
         return Backlog(
@@ -177,14 +177,14 @@ class Overlaps:
     def found(self, others: Backlog, row: Ints, client: Ints) -> tuple[Ints, Ints]:
         """Return the rows of this table that overlap with rows of another table.
 
-        For each element of ``row``, a row of ``others``, the intervals of the client in ``client``
-        are searched. The two results are the pairs found, in ascending order: indices into ``row``,
-        and rows of this table.
+        ``row`` contains row numbers of ``others``, and ``client`` contains the client whose
+        intervals in this table are searched for overlaps with the row. The function returns one
+        element per overlap, in ascending order: indices into ``row``, and rows of this table.
         """
         begun = np.searchsorted(self._times, others.start, "right")
         over = np.searchsorted(self._times, others.end, "left")
-        # The overlapping rows are consecutive: they end after the interval's start, and start
-        # before the interval's end.
+        # The rows that overlap with an interval are consecutive, from the first row that ends after
+        # its start to the last row that starts before its end.
         low = np.searchsorted(self._ends, self._keys(client, begun[row]))
         high = np.searchsorted(self._starts, self._keys(client, over[row]))
         return spread(low, np.maximum(0, high - low))

@@ -8,9 +8,8 @@ All layouts convert times to seconds. The known files, and the documents that de
   aiperf's "Working with Profile Export Files" and "Metrics Reference".
 - genai-perf and Perf Analyzer: ``profile_export.json``, in nanoseconds. Each entry of the list
   ``experiments`` is a run. Each request has the times of its responses and, if stored, the texts of
-  prompt and answer. The token counts are taken from the server's answers. If the server reports no
-  counts, each response with text counts as one token, and a prompt's tokens are estimated from its
-  text.
+  prompt and answer. Token counts come from the server's answers. If the server reports no counts,
+  each response with text counts as one token, and a prompt's tokens are estimated from its text.
 - GuideLLM: ``benchmarks.json``, runs with their requests grouped by outcome. The fields follow
   ``GenerativeRequestStats`` (schemas/request_stats.py of vllm-project/guidellm at 06cef29); files
   from before 0.4 have ``start_time``, ``end_time`` and ``first_token_time``. Requests that were cut
@@ -55,7 +54,7 @@ OPTIONAL = ("cached_tokens", "status", "error", "gaps", "request_id")
 def layout(
     name: str, fits: Callable[[Record], bool], runs: Callable[[list[Object], str], list[Run]]
 ) -> Layout:
-    """Return the layout of an export; ``runs`` must create requests with ``request``."""
+    """Return the layout of a tool's export; ``runs`` must build requests by ``request``."""
     own = {field: field for field in (*FIELDS, *OPTIONAL)}
     units = dict.fromkeys(("start", "ttft", "latency", "gaps"), "s")
     return Layout(name, fits, own, units, runs=runs, own_units=True, exact=True)
@@ -65,7 +64,7 @@ def request(more: Mapping[str, Any], **fields: Any) -> Object:
     """Return a request with fairbench's field names, and with times in seconds.
 
     An answer without a time to the first token arrives all at once, at its end. Lists and objects
-    in ``more`` are dropped; missing fields are None.
+    in ``more``, the record of the tool, are dropped. Fields that are not given are None.
     """
     kept = {key: value for key, value in more.items() if not isinstance(value, list | dict)}
     made = kept | dict.fromkeys((*FIELDS, *OPTIONAL)) | fields
@@ -73,7 +72,7 @@ def request(more: Mapping[str, Any], **fields: Any) -> Object:
 
 
 def first_of(value: Any, *keys: str) -> Any:
-    """Return the first value of ``keys`` that is not None, or None if there is no such value."""
+    """Return the first value under ``keys`` that is not None, or None if every value is None."""
     return next((value[key] for key in keys if inner(value, key) is not None), None)
 
 
@@ -92,7 +91,7 @@ def time_difference(later: Any, earlier: Any) -> Any:
 def scaled(value: Any, factor: float) -> Any:
     """Return ``value`` times ``factor`` if ``value`` is a number.
 
-    Any other value is returned unchanged, so that a later check reports it as wrong.
+    A value that is not a number is returned unchanged, so that a later check reports it as wrong.
     """
     number = number_of(value)
     return value if number is None else number * factor
@@ -219,7 +218,7 @@ def _genai_perf_request(row: Object) -> Object:
     moments = numbers_in(row.get("response_timestamps"))
     outputs = row.get("response_outputs")
     answers = [_answer_object(one) for one in outputs] if isinstance(outputs, list) else []
-    if len(answers) == len(moments):  # The last response of a stream may have no text.
+    if len(answers) == len(moments):  # Responses without text contain no token.
         kept = [moment for moment, one in zip(moments, answers, strict=True) if _has_text(one)]
         moments = kept or moments
     usage = next((one for answer in answers if (one := inner(answer, "usage"))), None)
@@ -363,7 +362,7 @@ MOST_USERS = 100_000
 
 
 def _untimed_request(row: Object, ttft: str, latency: str, count: str) -> Object:
-    """Return a request of LLMPerf or genai-bench, with its values in the named fields."""
+    """Return a request of LLMPerf or genai-bench from the fields that the arguments name."""
     return request(
         row,
         start=first_of(row, "start_time", "request_start_time", "sample_time"),
@@ -392,12 +391,12 @@ def _genai_bench(item: Object) -> Run:
 
 
 def _with_closed_loop_starts(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
-    """Guess missing start times, in place: users send requests in closed loops.
+    """Set missing start times as if ``users`` users had sent the requests in closed loops.
 
-    Each of the ``users`` sends a request as soon as its previous request has been answered. The
-    user who is free first sends the file's next request. A request of unknown duration takes no
-    time. The function returns a remark for the user, or () if nothing is guessed because some
-    request has a start.
+    Each user sends a request as soon as the user's previous request has been answered. The requests
+    are sent in the order of the file, each by the first user who is free. A request of unknown
+    duration takes no time. The function returns a remark for the user. If some request has a start
+    time, the function changes nothing and returns ().
     """
     if any(one["start"] is not None for one in requests):
         return ()

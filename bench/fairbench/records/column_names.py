@@ -14,7 +14,7 @@ from fairbench.files.formats import parsed
 from fairbench.records.layout import MAPPED
 
 OWN = "="
-"""The first character of the names of fields that fairbench itself adds to records."""
+"""The names of fields that fairbench itself adds to records begin with this character."""
 
 MOMENTS = ("start", "first_token", "end", "admitted")
 """The fields of a request record that are points in time."""
@@ -126,7 +126,7 @@ FLAT = (
     *("delay", "gaps", "admitted", "worker", "status", "error", "hash_ids", "text", "block_size"),
     *("branch", "synthetic"),
 )
-"""Fields that are not sought in nested objects, because their usual names are too common there."""
+"""Fields that are not sought in nested objects, where their usual names often mean other things."""
 
 SYNONYMS = {"time": "start", "program": "session", "id": "request_id"}
 """Further field names that ``--map`` accepts."""
@@ -195,8 +195,8 @@ def recognised(
     Args:
         field: The field to look for, a key of ``NAMES``.
         names: The names of the file's columns.
-        values: Some values of each column. Columns whose values do not fit the field are left out,
-            unless no column would remain.
+        values: Some values of each column. Columns whose values do not fit ``field`` are left out,
+            unless all columns would be left out.
     """
     rank = {name: place for place, name in enumerate(NAMES[field])}
     found: list[tuple[int, FieldColumn]] = []
@@ -215,7 +215,7 @@ def recognised(
 def _without_durations(
     columns: list[FieldColumn], names: Iterable[str], values: Mapping[str, list[Any]]
 ) -> list[FieldColumn]:
-    """Drop columns of durations, such as ``request_time`` beside a column of dates."""
+    """Drop columns of durations, such as ``request_time``, if another column has dates."""
     seen = (value for name in names for value in values.get(name, [])[:1])
     texts = any(
         isinstance(one, str) and cells.is_calendar(one) and cells.is_moment(one) for one in seen
@@ -236,7 +236,7 @@ def _is_dated(column: FieldColumn, values: Mapping[str, list[Any]]) -> bool:
 
 
 def _mostly_fit(field: str, values: list[Any], *, empty: bool = False) -> bool:
-    """Return whether at least half of the values fit a field; ``empty`` without values."""
+    """Return whether at least half of the values fit a field; without values, return ``empty``."""
     right = sum(can_hold(field, value) for value in values)
     return 2 * right >= len(values) if values else empty
 
@@ -246,8 +246,8 @@ def nearest(field: str, values: Mapping[str, list[Any]], taken: Iterable[str]) -
 
     Args:
         field: The field to look for, a key of ``NAMES``.
-        values: Some values of each column, by dotted name. Columns whose values do not fit the
-            field are skipped.
+        values: Some values of each column, by dotted name. Columns whose values do not fit
+            ``field`` are skipped.
         taken: Columns that already hold other fields.
     """
     timed = field in TIMES
@@ -269,8 +269,8 @@ def nearest(field: str, values: Mapping[str, list[Any]], taken: Iterable[str]) -
 def parse_map(texts: Iterable[str], needed: Iterable[str] = ()) -> dict[str, str]:
     """Parse the texts ``FIELD=COLUMN`` of ``--map``.
 
-    Raises UsageError for a text of another form or for an unknown field. ``FIELD=`` without a
-    column states that the file lacks the field, which is an error for ``needed`` fields.
+    Raises UsageError for an unknown field, or for a text that is not ``FIELD=COLUMN``. ``FIELD=``
+    without a column states that the file lacks the field, which is an error for ``needed`` fields.
     """
     names = {}
     for text in texts:
@@ -314,7 +314,7 @@ def no_column(
 
 
 def no_client(values: Mapping[str, list[Any]], taken: Iterable[str]) -> str:
-    """Return the remark that no column of clients is recognised in a file."""
+    """Return the remark for the user that no column was recognised as the client."""
     near = nearest("client", values, taken) or "COLUMN"
     return f"no column for client (has {first_columns(values)}): name it with --clients-from {near}"
 
@@ -328,8 +328,8 @@ def first_columns(names: Iterable[str]) -> str:
 def no_such_column(name: str, record: Mapping[str, Any], where: str) -> DataError:
     """Return the error that the file lacks a column that the user named.
 
-    The message lists existing columns. If ``name`` has a dot and leads into an object of
-    ``record``, the message lists the keys of this object instead.
+    The error message lists the columns of the file. If ``name`` is ``a.b`` and ``a`` is an object
+    in ``record``, the error message lists the keys of ``a`` instead of the columns.
     """
     outer = name.partition(".")[0]
     inside = outer != name and isinstance(record.get(outer), Mapping)
@@ -357,8 +357,8 @@ def _leaves(value: Mapping[str, Any], before: str) -> Iterator[str]:
 def cell_of(record: Mapping[str, Any], name: str) -> Any:
     """Return the value under ``name`` in a record.
 
-    The name ``a.b`` stands for ``b`` in a nested object ``a``. At every level, a key itself may
-    contain dots.
+    The name ``a.b`` stands for ``b`` in a nested object ``a``. The keys ``a`` and ``b`` may
+    themselves contain dots.
     """
     if name in record or "." not in name:
         return record.get(name)
@@ -374,7 +374,7 @@ def cell_of(record: Mapping[str, Any], name: str) -> Any:
 def object_of(value: Any) -> Any:
     """Parse a text that contains a JSON object or list, and return other values unchanged.
 
-    CSV files store nested objects as texts. Text that is not valid JSON gives None.
+    CSV files store nested objects as texts. Invalid JSON is returned as None.
     """
     if isinstance(value, str) and value.startswith(("{", "[{")):
         try:
@@ -385,5 +385,5 @@ def object_of(value: Any) -> Any:
 
 
 def given(value: Any) -> Any:
-    """Return a value of a file, or None if the value is empty."""
+    """Return ``value`` unchanged, or None if ``value`` is missing, such as null or ``n/a``."""
     return None if cells.is_missing(value) else value

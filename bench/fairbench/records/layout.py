@@ -34,21 +34,21 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """A format of request records, with the columns that the format has.
+    """A description of a format of request records, such as the names of its columns.
 
     Attributes:
         name: The name of the format, which commands show and accept.
         fits: A function that tests whether a record, usually the first of a file, has this format.
         fields: The names of columns by field, best first; a dot in a name leads into a nested
-            object. Fields without an entry are found by the usual names of columns, unless
+            object. A field that ``fields`` lacks is found by the usual names of columns, unless
             ``exact`` is True.
         units: The units of times by field, for columns whose names contain no unit.
-        unit: The unit of times that ``units`` and the column's name leave open.
-        spread: A function that returns a ``Spread`` for a file with nested records.
+        unit: The unit of times if neither ``units`` nor the name of the column states a unit.
+        spread: A function that returns a ``Spread``, which yields the requests in a nested record.
         runs: A function that returns the runs of a file whose records are runs or parts of runs.
-            The list may contain functions that make a run, instead of runs.
+            Instead of a run, the returned list may contain a function that builds the run.
         keep: A function that returns whether a record is a request that reached a server.
-        exact: Whether the file has only the fields in ``fields``.
+        exact: Whether only the columns in ``fields`` are read.
         events: Whether records without token counts are skipped, because they are events and not
             requests.
         block_size: The number of tokens in a block of ``hash_ids``.
@@ -56,7 +56,7 @@ class Layout:
         at_once: Whether all requests start at time 0, because the file has no start times.
         uncached: Whether the server has no prefix cache.
         keeps_clock: Whether times already count from the start of the run and are not shifted.
-        refuses: Whether a request without an end was refused by the server; if False, it failed.
+        refuses: Whether the server refused the requests that have no end; if False, they failed.
         nothing: The message for a file that contains no requests.
     """
 
@@ -80,11 +80,11 @@ class Layout:
 
 
 def columns(*texts: str) -> dict[str, tuple[str, ...]]:
-    """Return a table of columns by field.
+    """Parse texts into the names of columns for each field.
 
-    The texts have the form ``"start=startTime client={user,team}_id|org"``. A bar separates the
-    possible columns of a field, best first. Braces contain alternatives: ``{user,team}_id``, for
-    example, stands for ``user_id|team_id``.
+    A text such as ``"start=startTime client={user,team}_id|org"`` lists fields with their columns.
+    A bar ``|`` separates the possible columns of a field, the best first. Braces contain
+    alternatives: ``{user,team}_id``, for example, stands for ``user_id|team_id``.
     """
     pairs = (word.split("=", 1) for word in " ".join(texts).replace(" |", "|").split())
     return {

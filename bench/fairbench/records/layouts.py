@@ -1,7 +1,7 @@
 """The known formats of request records, in the order in which files are compared with them.
 
-This module also defines the formats with one record per request, and the formats of runs with one
-list per field.
+This module also defines the formats in which each record is a request, and the formats in which a
+run has one list for each field.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VTC = {"client": "client", "start": "req_time", "ttft": "first_token_latency"}
 VTC |= {"latency": "request_latency", "input_tokens": "prompt_len", "output_tokens": "output_len"}
 VLLM = {"start": "start_times", "input_tokens": "input_lens", "output_tokens": "output_lens"}
 VLLM |= {"ttft": "ttfts", "itls": "itls", "cached_tokens": "cached_tokens", "error": "errors"}
-# Answers that were not streamed have no gaps between tokens, but a latency.
+# Files of answers that were not streamed have latencies instead of gaps between tokens.
 WHOLE = {"latency": "latencies"}
 SERVING = {"start": "submit_s", "client": "client", "input_tokens": "prompt_tokens"}
 SERVING |= {"output_tokens": "output_tokens", "ttft": "ttft_s", "latency": "latency_s"}
@@ -66,7 +66,7 @@ def _run_of_lists(item: Object, where: str, columns: Mapping[str, str], *, at_on
 def _columnwise(
     name: str, columns: Mapping[str, str], inside: str = "", *, at_once: bool = False, **more: Any
 ) -> Layout:
-    """Return the format of files with one run per object, with lists of values under ``inside``."""
+    """Return the format of files whose objects are runs, with lists of values under ``inside``."""
 
     def lists_of(item: Record) -> Object:
         found = item.get(inside) if inside else item
@@ -101,7 +101,7 @@ def _with_session(first: dict[str, str], record: Record, where: str) -> Iterator
 
 # Traces of Alibaba Cloud's Bailian (alibaba-edu/qwen-bailian-usagetraces-anon) have times in
 # seconds, blocks of 16 tokens, and a ``chat_id`` for each turn of a chat. A turn without a parent
-# (-1) and all turns that continue it form a program. The traces name no clients; with
+# (-1) and all turns that continue it form a program. Bailian's traces name no clients; with
 # ``--clients-from type``, the types of requests count as clients.
 BAILIAN = Layout(
     "bailian",
@@ -129,13 +129,13 @@ def _is_mooncake(first: Record) -> bool:
 
 # Mooncake's traces (FAST25-release/traces of kvcache-ai/Mooncake at 3b5a594) have blocks of 512
 # tokens; each number in ``hash_ids`` identifies a block and all blocks before it. Many requests
-# have equal times, which ``--trace-spread`` spreads out. The traces name no clients.
+# have equal times, which ``--trace-spread`` spreads out. Mooncake's traces name no clients.
 MOONCAKE = Layout("mooncake", _is_mooncake, unit="ms", block_size=512)
 
 # Format ``agent`` has sessions of agents in the form of LMCache/lmcache-agent-trace (at 16a14ad)
-# and of Exgentic (inference-sim/inference-sim at c358946). Block ids have one meaning in all
-# sessions of a file. ``src`` names a session's collection, which counts as the client. Sessions
-# of a collection were recorded on different days and are replayed one after another.
+# and of Exgentic (inference-sim/inference-sim at c358946). Equal block ids mean equal blocks, even
+# in different sessions of a file. ``src`` names a session's collection, which counts as the client.
+# Sessions of a collection were recorded on different days and are replayed one after another.
 AGENT = Layout(
     "agent",
     has_all("t", "session", "step", "input_length", "output_length", "hash_ids"),
@@ -143,7 +143,7 @@ AGENT = Layout(
     block_size=16,
 )
 # Format ``arena`` has the trace of Chatbot Arena that VTC-artifact samples ([VTC] §5.3), in which
-# each model is a client. Arrivals of kind ``trace`` also use this trace of Chatbot Arena.
+# each model is a client. Arrivals of kind ``trace`` read files of the format ``arena``, too.
 ARENA = Layout("arena", has_all("t", "client", "prompt_len", "output_len"), unit="s")
 
 
@@ -153,10 +153,10 @@ def _is_message(value: Any) -> bool:
 
 
 def _answers(record: Record, where: str) -> Iterator[Object]:
-    """Yield a request for each answer in the one or two conversations of a row.
+    """Yield a request for each answer in a record, which holds one or two conversations.
 
-    All requests of a row have the time of the row, and the requests of a conversation form a
-    session. Each prompt begins with the model's name, because different models share no KV cache.
+    Each request gets the time of the record, and the requests of a conversation form a session.
+    Each prompt begins with the model's name, because different models share no KV cache.
     """
     facts = {key: one for key, one in record.items() if not isinstance(one, list | Mapping)}
     name = first_given(record.get("question_id"), record.get("conversation_id"), where)
@@ -167,7 +167,7 @@ def _answers(record: Record, where: str) -> Iterator[Object]:
         texts = [one.get("content") or "" for one in messages]
         answers = [n for n, one in enumerate(messages) if one["role"] == "assistant"]
         if not messages or answers[-1:] != [len(messages) - 1]:
-            answers.append(len(messages))  # The last message has no answer.
+            answers.append(len(messages))  # The last user message has no answer.
         for at in answers:
             yield {
                 **facts,
@@ -210,16 +210,16 @@ def _has_text_columns(needs: tuple[str, ...]) -> Callable[[Record], bool]:
 # AzureLLMInferenceDataset2023.md) name no clients.
 AZURE = Layout("azure", _has_text_columns(("TIMESTAMP", "ContextTokens", "GeneratedTokens")))
 # Release 2.0 of the traces of HPMLL/BurstGPT has conversations and durations; release 1.1 lacks
-# them. Failed requests have no response tokens. With ``--clients-from Model``, the two models count
-# as clients.
+# them. Failed requests have no response tokens. With ``--clients-from Model``, BurstGPT's two
+# models are clients.
 BURSTGPT = Layout(
     "burstgpt",
     _has_text_columns(("Timestamp", "Request tokens", "Response tokens", "Log Type")),
     {"latency": "Elapsed time"},
     unit="s",
 )
-# VTC-artifact writes measured runs to files ``all_results*.jsonl``; requests without an answer were
-# refused.
+# Files ``all_results*.jsonl`` of VTC-artifact contain measured runs. A request without an answer
+# was refused by the server.
 VTC_COLUMNS = _columnwise("vtc-columns", VTC, uncached=True, refuses=True)
 
 
@@ -290,8 +290,8 @@ def layout_of(
 ) -> Layout:
     """Return the named format or, without a name, the first format that fits one of the records.
 
-    ``calls`` maps format names that a command accepts to names in this module. Raises UsageError if
-    the name of the format is unknown.
+    ``calls`` maps the names of formats in a command to the names of layouts in this module. Raises
+    UsageError if the name of the format is unknown.
     """
     seen = list(records)
     if name is not None:

@@ -31,17 +31,17 @@ MAX_COLUMNS = 2_000
 SHOWN_ROWS = 100  # The keys of this number of rows are kept for error messages.
 NUMERIC = frozenset({*naming.COUNTS, *naming.MOMENTS, *naming.LENGTHS})
 WRAPPERS = ("data", "items", "result", "results", "observations", "runs", "logs", "records", "rows")
-"""Keys under which a file that is a single object, such as an API's answer, has its records."""
+"""Keys of the list of records in a file that is a single object, such as an API's answer."""
 CONTAINER = {"log", "stream", "time"}
 """The keys of a line that Docker writes to the log of a container."""
 
 
 class ColumnValues(NamedTuple):
-    """The values of the column that holds a field.
+    """A column of a file that holds a field of the requests.
 
-    The values are an array of numbers, or a list as in the file. ``name`` is the column's name in
-    the file, and ``unit`` is the unit of its times, or None if unknown. ``first`` is the column's
-    first value that is not missing.
+    ``values`` is an array of numbers, or a list of the values as in the file. ``name`` is the
+    column's name in the file, and ``unit`` is the unit of its times, or None if unknown. ``first``
+    is the column's first value that is not missing.
     """
 
     field: str
@@ -60,12 +60,12 @@ class ReadOptions:
         names: The columns that the user named, by field; an empty name means that the file lacks
             the field.
         layout: The name of the file's format (layout), or None to detect the format.
-        calls: The names of layouts, by the format names that the command accepts.
+        calls: A mapping from the format names that the command accepts to the names of layouts.
         line: The number, from 1, of the run in a file with several runs; 0 for the only run.
-        line_flag: The flag that sets ``line``, which error messages name.
+        line_flag: The name of the flag that sets ``line``, for error messages.
         signs: The names of columns that state how a request ended, in the form that
             ``column_names.plain`` returns.
-        convert: By field, functions that convert a value, given the value and its location.
+        convert: Functions, by field, that take a value and its location and convert the value.
     """
 
     fields: Collection[str]
@@ -92,13 +92,13 @@ class FileColumns:
         samples: Some values of every column in the file.
         record: A record of the file, which error messages quote.
         first_where: The location of the first record in the file.
-        odd: By row, the keys of records that have no column for the time of the last token.
-        unseen: The columns that the user named, but no record has.
+        odd: The keys of each record that lacks the time of its last token, by row number.
+        unseen: The columns that the user named but that occur in no record.
         answered: The number of requests that a gateway answered from its cache.
         chosen: The columns that the user named, by field.
         completed: The number of successful requests that the file states, or None.
         remarks: Remarks about information that the file lacks.
-        run: The record of the run, if the file has one record per run.
+        run: The record of the chosen run, if the file has one record per run.
         text: Whether all values of the file are texts, as in CSV.
         semicolons: Whether semicolons separate the columns of a CSV file.
     """
@@ -139,9 +139,9 @@ class FileColumns:
         return [column for name in fields for column in self.fields.get(name, ())]
 
     def field_values(self, name: str) -> list[Any] | None:
-        """Return the values of a field, or None if no request has a value.
+        """Return the values of the field ``name``, or None if no request has such a value.
 
-        A value that the best column lacks is taken from the next column.
+        If a value is missing in the best column, the next column of the field supplies the value.
         """
         found: list[Any] | None = None
         for column in self.of_fields(name):
@@ -181,7 +181,7 @@ class FileColumns:
 
 
 class RecordError(DataError):
-    """A record has an impossible value; this error is raised once the columns are known."""
+    """An error for a record with an impossible value, raised once the columns are known."""
 
 
 def _column_of_rows(
@@ -248,7 +248,7 @@ def beginning(path: Path) -> Beginning:
 
 
 def _records_inside(place: FilePlace) -> list[FilePlace]:
-    """Return the list of records inside a file's only object, or [] if it contains no list."""
+    """Return the list of records inside a file's only object, or [] if the object has no list."""
     if layout_of(None, [place.value]) is not PLAIN:
         return []
     found = next((place.value[name] for name in WRAPPERS if place.value.get(name)), None)
@@ -262,7 +262,7 @@ def _with_objects(place: FilePlace, names: tuple[str, ...]) -> FilePlace:
         return place
     record = {**place.value, **{n: naming.object_of(place.value[n]) for n in names}}
     if record.keys() == CONTAINER and isinstance(record["log"], dict):
-        # Docker's own time beside ``log`` is ignored, because it is later than the request.
+        # The time that Docker adds is ignored, because it is later than the request.
         record = record["log"]
     return FilePlace(place.where, record)
 
@@ -446,7 +446,7 @@ class _Reader:
         nested: Mapping[str, list[Any]],
         rows: Sequence[Record],
     ) -> list[naming.FieldColumn]:
-        """Return the columns of a field: the user's, the format's, or columns with usual names."""
+        """Return the columns of a field, as the user, the format or the usual names determine."""
         named, layout = self._asked.names, self._layout
         if name in named:
             return [named[name]] if named[name].name else []
@@ -470,7 +470,7 @@ class _Reader:
             if not any(samples[one.name] for one in found):
                 found = _only_nested_column(name, nested) or found
             elif any(row.keys().isdisjoint(one.name for one in found) for row in rows):
-                # Records that lack the recognised columns may have the field in an object.
+                # A record that lacks the recognised columns may hold the field in a nested object.
                 found = [*found, *_only_nested_column(name, nested)]
         return [one._replace(unit=self._unit_of_column(name, one.name, one.unit)) for one in found]
 
@@ -536,7 +536,7 @@ def _sample_values(rows: Sequence[Record], name: str) -> list[Any]:
 
 
 def _only_nested_column(name: str, nested: Mapping[str, list[Any]]) -> list[naming.FieldColumn]:
-    """Return the nested column with a field's usual name; [] if several objects have such one."""
+    """Return a list with a field's nested column; [] if several columns have its usual name."""
     ends: dict[str, str] = {}
     # A name such as ``user.id`` is recognised in any nested object of a record.
     for parts in (2, 1):

@@ -1,9 +1,9 @@
-"""Reading a file of records as a list in which each request occurs exactly once.
+"""Reading a file of records, so that each request is counted exactly once.
 
-This module evens out three differences between logs. Tracing tools also record spans that are not
-requests. The span of an agent or a chain repeats the sum of the calls inside the span. Several
-lines of a log may describe one request. Some services count cached tokens as part of the input, and
-some services count cached tokens separately.
+This module removes three differences between the logs of different tools. Tracing tools also record
+spans that are not requests. The span of an agent or a chain repeats the token counts of the calls
+inside the span. Several lines of a log may describe one request. Some services count cached tokens
+as part of the input, and some services count cached tokens separately.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ NO_CALLS = frozenset(
 """Kinds of spans (in lower case) that are not calls of a model."""
 CALLS = frozenset({"llm", "chat", "generation", "completion", "text_completion", "chat_model"})
 NOBODY = frozenset({"default_user_id"})
-"""Texts in the column of clients that mean a missing client."""
-SAME_S = 1e-3  # Lines with equal ids and closer starts describe one request.
+"""Names in the column of clients that stand for an unknown client."""
+SAME_S = 1e-3  # Lines with equal ids and starts at most 1 ms apart describe one request.
 BESIDE = ("cacheread", "cachecreation", "cachewrite")
 WHOLE_INPUT = ("inputtokens", "inputtokencount", "inputtokenscount", "input")
 
@@ -73,7 +73,7 @@ def lacks_counts(requests: FileRequests) -> bool:
 
 
 def counted_alike(requests: FileRequests) -> FileRequests:
-    """Return the requests with one token for each prompt and each answer."""
+    """Return the requests as if each prompt and each answer had one token."""
     one = np.ones(len(requests))
     return replace(requests, input_tokens=one, output_tokens=one)
 
@@ -103,7 +103,7 @@ def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> Fi
     columns.keep_rows(kept)
     counts = {name: values[kept] for name, values in counts.items()}
     read, cached = _whole_prompts(columns, counts)
-    # Some logs count reasoning tokens only in the total.
+    # Some logs count reasoning tokens only in the total tokens.
     output, thought = counts["output_tokens"], np.nan_to_num(counts["reasoning_tokens"])
     missing = counts["total_tokens"] - read - output
     counts["output_tokens"] = np.where(
@@ -122,7 +122,7 @@ def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> Fi
 
 
 SUMS = ("nummodelrequests", "numrequests", "requestcount", "totalrequests", "requestscount")
-"""Names of columns with the number of requests in a row, in the form that ``plain`` returns."""
+"""Names, as ``plain`` returns them, of columns that count the requests in a row."""
 
 
 def _check_single(columns: FileColumns) -> None:
@@ -209,8 +209,8 @@ def _ancestors(row_of: Mapping[str, int], parents: list[Any], rows: list[int]) -
 def _whole_prompts(columns: FileColumns, counts: Mapping[str, Floats]) -> tuple[Floats, Floats]:
     """Return the token counts of whole prompts and of their cached parts.
 
-    OpenAI and vLLM count cached tokens as part of the input. Anthropic and Bedrock count tokens
-    that were read from or written to a cache separately.
+    OpenAI and vLLM count cached tokens as part of the input. Anthropic and Bedrock report separate
+    counts for tokens that were read from or written to a cache.
     """
     read, cached, written = (
         counts[name] for name in ("input_tokens", "cached_tokens", "written_tokens")
@@ -226,8 +226,8 @@ def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floa
     """Return whether cached tokens are counted separately from the input tokens.
 
     Cached tokens are separate if a column's name suggests so and some request has more cached
-    tokens than input tokens. In other files, the total tokens decide or, without clear totals, the
-    names of the columns.
+    tokens than input tokens. If no request has more cached than input tokens, the totals of tokens
+    decide, and finally the names of columns.
     """
     names = [one.name for one in columns.of_fields("cached_tokens", "written_tokens")]
     leaves = [plain(name.rpartition(".")[2]) for name in names]
@@ -248,8 +248,8 @@ def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floa
 def _without_repetitions(made: FileRequests) -> FileRequests:
     """Return the requests without lines that describe an earlier request again.
 
-    A repetition has the id, client, session and prompt of another line, and also its start if
-    durations are recorded. The largest number of output tokens and the earliest start are kept.
+    A repetition has the id, client, session and prompt of an earlier line, and also its start if
+    durations are recorded. The largest output and the earliest start of a request's lines are kept.
     """
     columns = made.columns
     ids = columns.field_values("request_id")

@@ -194,7 +194,7 @@ def _with_start(record: Record, end: Any, length: Any) -> Object:
 def _start_and_end(end: Any, length: Any) -> tuple[Any, Any]:
     """Return the start and the end of a request, given its end and its duration.
 
-    An unreadable end is returned as start and end, so that a later check reports the value.
+    An end that is not a time is returned as start and end, so that a later check reports it.
     """
     told_s, number = cells.duration_s(length), cells.number_of(length)
     length_s = told_s if told_s is not None else number
@@ -445,12 +445,12 @@ OPENINFERENCE = Layout(
 
 
 def _sglang_requests(record: Record, where: str) -> Iterator[Object]:
-    """Yield the request in a line that ``--log-requests --log-requests-format json`` writes.
+    """Yield the request in a line that SGLang writes with ``--log-requests-format json``.
 
     Lines with the event ``request.finished`` (srt/utils/request_logger.py of sgl-project/sglang,
     01bb912) are requests. A request started ``out.meta_info.e2e_latency`` seconds before the time
-    of its line. Log levels from 2 on write prompt texts, but level 2 shortens the texts, so only
-    level 3 shows shared prefixes. ``--clients-from`` names the field with the client, such as
+    of its line. SGLang writes prompt texts at log levels from 2 on. Level 2 shortens the texts, so
+    only level 3 shows shared prefixes. ``--clients-from`` names the field with the client, such as
     ``obj.custom_labels.tenant``.
     """
     if record.get("event") == "request.finished":
@@ -474,7 +474,7 @@ SGLANG = Layout(
     exact=True,
 )
 
-# In conversations of WildChat, the hash identifies a conversation with its turns ``conversation``.
+# Each record of WildChat is a conversation with a hash and a list ``conversation`` of turns.
 WILDCHAT = Layout(
     "wildchat",
     lambda first: "conversation_hash" in first and isinstance(first.get("conversation"), list),

@@ -81,7 +81,7 @@ def records_of(
         path: The file to read. A pipe must contain JSON objects, because it can be read only once.
         streamed: Whether the caller keeps no records in memory; the size of the file is then not
             limited (see ``reader.lines``).
-        stripped: Whether blanks around texts of CSV are removed.
+        stripped: Whether blanks around the values of a CSV file are removed.
     """
     kind = kind_of(path, f"{path}") if path.is_file() else FileKind.OBJECTS
     if kind is FileKind.CSV:
@@ -126,7 +126,7 @@ def _check_header(names: list[str], shown: str) -> None:
 
 
 def _is_time(name: str) -> bool:
-    """Return whether a column's name is a time or a fraction, and therefore really a value."""
+    """Return whether a column's name is a time or a fraction, and thus a value of a record."""
     number = number_of(name)
     if number is not None:
         return number % 1 != 0 or number >= FIRST_DATE_S

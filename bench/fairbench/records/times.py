@@ -27,9 +27,9 @@ LARGEST_NS = 2**62
 DATED_S = 1e8
 APART = 100  # Two times with at least this ratio are in different units.
 
-SLOWEST_TOKEN_S = 2.0  # upper limit on a fast answer's seconds per token, on any server
-SLOWEST_ANSWER_S = 20.0  # upper limit on a fast one-token answer's seconds, on any server
-FASTEST_TOKEN_S = 2e-5  # lower limit on a slow answer's seconds per token, on any server
+SLOWEST_TOKEN_S = 2.0  # Fast answers take at most this many seconds per token on any server.
+SLOWEST_ANSWER_S = 20.0  # Fast answers of one token take at most this many seconds on any server.
+FASTEST_TOKEN_S = 2e-5  # Slow answers take at least this many seconds per token on any server.
 # The 10th and the 90th percentile of a file's durations stand for a fast and a slow answer.
 FAST_PERCENT, SLOW_PERCENT = 10, 90
 # Whole numbers without a unit may be milliseconds if their 10th percentile is at least ``LEAST_MS``
@@ -51,23 +51,23 @@ class Moments(NamedTuple):
 class Times:
     """A reader for the times in a file of records.
 
-    A Unix time that is too large for seconds is read as ms, us or ns, unless the user states
-    another unit than seconds. A duration without a unit has the unit that the column of start times
-    names, or else seconds. Raises DataError if an inferred unit implies implausible times per
-    output token.
+    A Unix time that is too large for seconds is read as ms, us or ns, unless the user gave a unit
+    other than seconds. A duration without a unit is in the unit that the name of the column of
+    start times contains, or else in seconds. Raises DataError if an inferred unit implies
+    implausible times per output token.
     """
 
     def __init__(self, columns: FileColumns, unit: str | None, output_tokens: Floats) -> None:
         self._columns, self._asked, self._output = columns, unit, output_tokens
-        # ``_stated`` is the unit in the name of the column of start times, if any.
+        # ``_stated`` is the unit that the name of the column of start times contains, or None.
         self._stated: str | None = None
-        # ``_guessed`` is the unit that was inferred from the size of start times, if any.
+        # ``_guessed`` is the unit that the size of the start times suggests, or None.
         self._guessed: str | None = None
         self.said, self.zone = "", "UTC"
         self._comma = _has_decimal_comma(columns)
 
     def for_rows(self, columns: FileColumns, output_tokens: Floats) -> Times:
-        """Return a reader for a part of the requests, with the units that were found for all."""
+        """Return the reader for some of the requests; units still follow from all requests."""
         self._columns, self._output = columns, output_tokens
         return self
 
@@ -248,9 +248,9 @@ class Times:
         """Raise DataError if a guessed unit implies implausible times per output token.
 
         Args:
-            lengths: The durations of the field, in seconds.
+            lengths: The durations of the requests in seconds, shape (n_requests,).
             before_s: The time to the first token in seconds, or NaN if unknown.
-            field: ``latency`` or ``ttft``.
+            field: The name of the checked field, ``latency`` or ``ttft``.
         """
         known = self._asked or self._columns.layout.unit
         for column in self._columns.of_fields(field):
@@ -310,7 +310,7 @@ class Times:
 
 
 class RecordUnit(DataError):
-    """The unit of durations cannot be inferred."""
+    """An error for durations whose unit cannot be inferred."""
 
 
 def _in_ns(values: Floats, unit: str) -> Ints:
@@ -332,7 +332,7 @@ def _are_exact(values: Sequence[Any], found: Floats) -> bool:
 
 
 def _calendar(values: Sequence[str]) -> Moments | None:
-    """Return ISO 8601 times of one form, converted to UTC, or None if a text has another form."""
+    """Convert ISO 8601 texts of equal form to UTC times; return None if their forms differ."""
     first = values[0]
     end = first[-6:] if first[-6:-5] in ("+", "-") and first[-3:-2] == ":" else "Z"
     end = end if first.endswith(end) else ""
@@ -393,8 +393,8 @@ def numbers(columns: FileColumns, column: ColumnValues) -> Floats:
 def _has_decimal_comma(columns: FileColumns) -> bool:
     """Return whether a comma in the file's times is the decimal separator.
 
-    A comma before three digits may separate thousands. Such a comma counts as decimal if another
-    comma in the file is certainly decimal, or if semicolons separate the columns.
+    A comma before three digits counts as decimal only if another comma in the file is certainly
+    decimal, or if semicolons separate the columns.
     """
     timed = columns.of_fields(*LENGTHS, *MOMENTS)
     texts = [
@@ -429,9 +429,9 @@ def check_one_clock(columns: FileColumns, start: Floats, column: ColumnValues) -
 def check_moments(
     columns: FileColumns, column: ColumnValues, moments: Floats, start: Floats
 ) -> None:
-    """Raise DataError for times that are not on the clock of their request's start.
+    """Raise DataError for a time that precedes its request's start or is on another clock.
 
-    The usual cause is a column of durations that was read as points in time.
+    This error usually means that a column of durations was read as points in time.
     """
     way = {"end": "latency", "first_token": "ttft"}.get(column.field)
     wrong = (of_other_clock(moments, start) & (moments <= cells.MAX_TIME_S)) | (moments < start)
@@ -449,7 +449,7 @@ def check_moments(
 
 
 def of_other_clock(times: Floats, others: Floats) -> Flags:
-    """Return a mask of the times whose clock or unit differs from that of ``others``."""
+    """Return whether each time has another clock or unit than the same entry of ``others``."""
     least, most = np.minimum(abs(times), abs(others)), np.maximum(abs(times), abs(others))
     apart: Flags = (most >= DATED_S) & (most >= APART * least) & np.isfinite(most)
     return apart

@@ -16,7 +16,7 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 
 from fairbench.errors import printable
-from fairbench.execute.tasks import Silent
+from fairbench.execute.tasks import DriveProgress, ServersProgress, Silent
 
 if TYPE_CHECKING:
     from fairbench.execute.tasks import ProgressReceiver
@@ -68,11 +68,8 @@ def _simulated(progress: Simulated, elapsed_s: float) -> str:
     return _with(line, f"  {label} {'/'.join(f'{share:.0%}'[:-1] for share in shares)}%")
 
 
-def _live(progress: Any) -> str:
+def _live(progress: ServersProgress | DriveProgress) -> str:
     """Return a line on a run on real servers: the ready servers or, later, the throughput."""
-    # The import is local, because the module needs the packages of the extra "live".
-    from fairbench.live.processes.servers import ServersProgress
-
     if isinstance(progress, ServersProgress):
         return f"servers ready {progress.ready}/{progress.total}"
     end = "" if progress.end_s is None else f" of {progress.end_s:,.0f}"

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -20,6 +21,7 @@ from fairbench import workloads
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.backend import NO_PROFILE, without_secrets
 from fairbench.config.flag import SIM
+from fairbench.doors import BACKEND_GROUP, registered
 from fairbench.results.experiments import CHOSEN, chosen_of
 from fairbench.results.store import SCHEMA_VERSION
 from fairbench.schedulers.params import cost_names
@@ -173,9 +175,19 @@ def environment() -> Mapping[str, str]:
 
 
 def own_version() -> str:
-    """Return the version of fairbench, with a digest of its code."""
+    """Return the version of fairbench, with a digest of its code and of the code of backends."""
     code = hashlib.sha256()
-    for path in sorted(DIRECTORY.rglob("*")):
-        if path.suffix in OWN_CODE and path.is_file():
-            code.update(f"{path.relative_to(DIRECTORY)}\0".encode() + path.read_bytes() + b"\0")
+    for folder in (DIRECTORY, *_backend_folders()):
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in OWN_CODE and path.is_file():
+                name = path.relative_to(folder.parent)
+                code.update(f"{name}\0".encode() + path.read_bytes() + b"\0")
     return f"{__version__} ({code.hexdigest()[:12]})"
+
+
+def _backend_folders() -> list[Path]:
+    """Return the folders of the packages that have registered a backend."""
+    packages = {point.module.partition(".")[0] for point in registered(BACKEND_GROUP).values()}
+    found = [find_spec(name) for name in sorted(packages)]
+    places = [spec.submodule_search_locations for spec in found if spec is not None]
+    return [Path(folder) for place in places for folder in place or ()]

@@ -1,10 +1,10 @@
 """The interfaces of this package: the methods of a local scheduler and of a router.
 
 A scheduler is a pure state machine: it reads no clock, no random source and no socket. The host
-passes times and facts as arguments, and receives decisions as return values. Therefore, the same
-scheduler runs in the simulator, in a real engine, in a router process or in a gateway's queue.
+passes times and facts as arguments, and receives decisions as return values. The same scheduler can
+therefore run in the simulator, in a real engine, in a router process or in a gateway's queue.
 
-A host calls a local scheduler's hooks in this order while it serves a request:
+While a host serves a request, it calls a local scheduler's hooks in this order:
 
     accepts -> on_arrival -> select ... on_admitted -> on_tokens, on_tokens, ... -> on_finish
 
@@ -16,7 +16,7 @@ an admission pass.
 
 A host calls a router's ``prepare`` once. For each request, the host then calls ``route`` (again if
 ``route`` returned None), ``on_first_token`` and ``on_finish``, or ``on_failure`` if the worker did
-nothing for the request. ``on_evict`` may come at any later time.
+nothing for the request. The host may call ``on_evict`` at any time after ``prepare``.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class Setup:
     and gateways only. ``tenant_paths`` maps clients to their positions in the tree of tenants if
     the clients' names do not state them (``fairbench.tenants``). ``shuffle`` shuffles a list with
     the host's random numbers, or is None if the host has no random source. ``order`` is the local
-    scheduler that orders the router's own queue, or None. ``streamed`` returns the number of output
-    tokens that each unfinished answer has streamed so far, for gateways only; it is None if the
-    host learns this number only at the end of an answer.
+    scheduler that orders the router's own queue, or None. ``streamed``, for gateways only, returns
+    the number of output tokens so far of each unfinished request. ``streamed`` is None if the host
+    learns the number of output tokens only at the end of a request.
     """
 
     clients: tuple[str, ...] = ()
@@ -107,8 +107,8 @@ class Setup:
     def weighted(self, owner: str, weights: Mapping[str, float] | None) -> Setup:
         """Return a setup in which ``weights`` override the weights of some clients.
 
-        Later changes of the weights in this setup also apply to the new setup. Raises UsageError
-        for an unknown client; the message names the scheduler ``owner``.
+        If the host later changes other weights in this setup, the new setup has these changes, too.
+        Raises UsageError for an unknown client; the message names the scheduler ``owner``.
         """
         if not weights:
             return self
@@ -162,7 +162,7 @@ class HasOptionalHooks:
     """The optional hooks of a scheduler, all None by default.
 
     A scheduler declares an optional hook by defining the method, which ``OptionalHooks`` describes,
-    or by setting the hook in its constructor. The host works without the hooks that are None.
+    or by setting the hook in its constructor. The host does not call a hook that is None.
     """
 
     on_steps: Callable[[int, Mapping[str, int]], None] | None = None
@@ -218,11 +218,11 @@ class LocalScheduler(HasOptionalHooks, ABC):
     # If ``preemption_optional`` is true, the scheduler also runs on an engine that cannot preempt
     # or swap.
     preemption_optional: ClassVar[bool] = False
-    # If ``reads_clock`` is true, decisions depend on ``now_s``. The ranks of a tensor-parallel
-    # server might then decide differently, because their clocks differ.
+    # If ``reads_clock`` is true, decisions depend on ``now_s``. The clocks of a tensor-parallel
+    # server's ranks differ, so the ranks might decide differently.
     reads_clock: ClassVar[bool] = False
     # If ``counts_service`` is true, the scheduler sums the service of programs or clients itself.
-    # The data-parallel ranks of a server cannot share these sums.
+    # The data-parallel ranks of a server cannot share the sums of such a scheduler.
     counts_service: ClassVar[bool] = False
     # If ``work_conserving`` is false, the scheduler may leave free memory unused while requests
     # wait (see ``wake_s``).
@@ -251,16 +251,16 @@ class LocalScheduler(HasOptionalHooks, ABC):
 
         The host sends True to the generator if the candidate was admitted (after calling
         ``on_admitted``), and False if the engine's memory was short. SGLang's own schedulers end
-        the admission pass at the first False. The generator may also yield ``Preempt(request)``,
-        which asks the host to free the KV memory of a running request. ``now_s`` is in seconds on
-        the host's clock.
+        the admission pass at the first candidate that does not fit. The generator may also yield
+        ``Preempt(request)``, which asks the host to free the KV memory of a running request.
+        ``now_s`` is in seconds on the host's clock.
         """
 
     def may_preempt(self, view: WaitingView, now_s: float) -> bool:
         """Return whether an admission pass may preempt a running request when the batch is full.
 
-        A real server calls ``may_preempt`` only for a scheduler that declares ``preempts``. The
-        server skips the pass if the result is False.
+        A real server calls ``may_preempt`` only for a scheduler that declares ``preempts``. If
+        ``may_preempt`` returns False, the server makes no admission pass while the batch is full.
         """
         return True
 
@@ -269,7 +269,7 @@ class LocalScheduler(HasOptionalHooks, ABC):
 
         The host calls ``wake_s`` only for a scheduler that is not ``work_conserving``, when the
         worker is idle although requests wait. The host makes the pass even if no other event
-        happens until then.
+        happens before that time.
         """
         return None
 
@@ -339,7 +339,8 @@ class Router(ABC):
     # If ``holds`` is true, ``route`` may return None; the request then waits in the router's queue.
     holds: ClassVar[bool] = False
     # ``cluster_theorems`` maps a local scheduler's theorem to the theorem that bounds service in
-    # the whole cluster. The cluster's bound is the sum of the workers' bounds.
+    # the whole cluster. The cluster's bound on service differences is the sum of the workers'
+    # bounds.
     cluster_theorems: ClassVar[Mapping[str, str]] = {}
     # ``served_params`` gives the parameters whose default differs in ``fairbench serve``.
     served_params: ClassVar[Mapping[str, Any]] = {}
@@ -420,10 +421,9 @@ class OptionalHooks(Protocol):
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
         """Charge all clients for decode steps of their running requests.
 
-        ``running`` maps each client to its number of running requests. A client's number changes
-        only after ``on_tokens``, ``on_finish`` or ``on_retract`` for the client. The host calls
-        ``on_tokens`` for each client if a scheduler does not define ``on_steps``, which only saves
-        time.
+        ``running`` maps each client to its number of running requests, which changes only after
+        ``on_tokens``, ``on_finish`` or ``on_retract`` for the client. For a scheduler without
+        ``on_steps``, the host calls ``on_tokens`` for each client, which takes more time.
         """
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
@@ -447,10 +447,10 @@ class OptionalHooks(Protocol):
     def on_read(self, request: Request, read: Read) -> None:
         """Correct the charge of a prompt that was charged in full although a part was cached.
 
-        Only a gateway calls ``on_read``, because it charges a prompt before the cached part is
-        known. The gateway calls ``on_read`` once for each request, before ``on_finish``. The
-        scheduler charges or refunds the difference between the correct charge and the earlier
-        charge.
+        Only a gateway calls ``on_read``, because a gateway charges a prompt before the length of
+        the cached part is known. The gateway calls ``on_read`` once for each request, before
+        ``on_finish``. The scheduler charges or refunds the difference between the correct charge
+        and the charge for the full prompt.
         """
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
@@ -462,8 +462,8 @@ class OptionalHooks(Protocol):
     def step_tokens(self, running: RunningView, now_s: float) -> int:
         """Return the limit on prompt and output tokens together in the next step.
 
-        Only vLLM, whose steps mix prompts and outputs, calls ``step_tokens``. The engine's own
-        limit on a step's tokens applies as well, and every running request gets an output token.
+        Only vLLM, whose steps mix prompts and outputs, calls ``step_tokens``. The step also obeys
+        vLLM's own limit on tokens, and every running request still gets an output token.
         """
 
     def pass_s(self) -> float:
@@ -477,24 +477,24 @@ class OptionalHooks(Protocol):
     def sort_queue(self, queue: SortableQueue) -> Sequence[Request] | None:
         """Return all waiting requests in a new order, or None to leave the queue unchanged.
 
-        Only the simulated SGLang calls ``sort_queue``, in each pass before ``select``. The
-        scheduler's ``select`` must then yield the requests in queue order.
+        Only the simulated SGLang calls ``sort_queue``, in each pass before ``select``. In this
+        pass, ``select`` must yield the requests in the new order of the queue.
         """
 
     def chunk_limit(self, left: int, budget: int) -> int | None:
-        """Return the largest chunk of the prompt that this pass continues, or None for no limit.
+        """Return the limit on the next chunk of a prompt, in tokens, or None for no limit.
 
-        ``left`` is the number of prompt tokens not computed yet, and ``budget`` is the number of
-        tokens in a chunk. The host calls ``chunk_limit`` after ``sort_queue``.
+        ``left`` is the number of the prompt's tokens that are not computed yet, and ``budget`` is
+        the usual number of tokens in a chunk. The host calls ``chunk_limit`` after ``sort_queue``.
         """
 
     def decodes_first(self, oldest: Request, left: int, now_s: float) -> bool:
         """Return whether the batch decodes now, before more prompts are computed.
 
-        Only the simulated SGLang without mixed chunks calls ``decodes_first``, when it could either
-        prefill or decode. ``oldest`` is the first request in the queue whose prompt is incomplete.
-        ``left`` is the number of its prompt tokens that are not computed yet, some of which may be
-        cached.
+        Only the simulated SGLang without mixed chunks calls ``decodes_first``, when SGLang could
+        either prefill or decode. ``oldest`` is the first request in the queue whose prompt is
+        incomplete. ``left`` is the number of prompt tokens of ``oldest`` that are not computed yet,
+        some of which may be cached.
         """
 
     def on_iteration(self, prompt_tokens: int, start_ps: int, end_ps: int) -> None:

@@ -26,7 +26,7 @@ class Preempt(NamedTuple):
 
 
 # A selection is a generator that yields the scheduler's next action, such as a request to admit.
-# The engine sends back whether the action succeeded, and closes the generator when the pass ends.
+# The engine sends True after a successful action, and closes the generator when the pass ends.
 Selection: TypeAlias = Generator[Request | Preempt, bool, None]
 
 
@@ -55,8 +55,8 @@ def drive(
 ) -> None:
     """Try the scheduler's candidates until the scheduler stops or the pass ends.
 
-    The generator is not resumed after an admission that ends the pass. Otherwise, the scheduler
-    might refill credits for a candidate that is never tried.
+    The generator is not resumed after an admission that ends the pass, because the scheduler might
+    refill credits for a candidate that is never tried.
 
     Args:
         selection: The scheduler's generator of candidates and preemptions.
@@ -95,7 +95,7 @@ def drive(
 
 
 def first_candidate(selection: Selection) -> Request | Preempt | None:
-    """Return the first candidate of a selection, or None.
+    """Return the first candidate of a selection, or None for an empty selection.
 
     Raises RunFailed if ``select`` returned no generator.
     """

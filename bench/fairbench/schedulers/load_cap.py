@@ -2,18 +2,16 @@
 
 If the KV pool is large, thousands of requests may run at once, and a fair queue order has no effect
 because no request waits. The right limit on the number of requests (``max_running_requests``)
-depends on their lengths, so the load cap limits their cost instead.
+depends on the requests' lengths, so the load cap limits the cost of all running requests.
 
 A decode step takes a fixed time for kernel launches and for reading the weights, and additional
-time for each request and each token of context. The cost of a batch is measured in tokens of
-context:
-
-    cost = sum over running requests of (prompt + expected output / 2 + request_tokens)
+time for each request and each token of context. The cost of a batch, in tokens of context, is the
+sum of prompt + expected output / 2 + ``request_tokens`` over the running requests.
 
 A unit (``unit_tokens``) is the cost of a batch whose additional time equals the fixed time. A step
-of a batch of n units takes n + 1 times as long as an empty step. The efficiency n / (n + 1) is the
-fraction of the step beyond the fixed time. The costs and the load cap follow from the timing
-profile of the engine's GPU.
+of a batch of n units takes n + 1 times as long as an empty step. The efficiency of a step is its
+additional time divided by its whole time, n / (n + 1). The costs and the load cap follow from the
+timing profile of the engine's GPU.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _MANY_REQUESTS, _MUCH_CONTEXT = 4_096, 1 << 20
 
 
 class StepUnits(NamedTuple):
-    """The costs of a decode step, in context tokens whose reading takes the same time."""
+    """The costs of a decode step, converted from seconds to numbers of context tokens."""
 
     # ``unit_tokens`` is the cost, in context tokens, of a step of an empty batch.
     unit_tokens: float
@@ -94,7 +92,7 @@ class BatchCost:
 
 AUTO = "auto"
 NONE = "none"
-# At a batch cost of ``CAP_UNITS`` units, a decode step has an efficiency of 5/6.
+# maximum batch cost in units under ``auto``, at which a decode step has an efficiency of 5/6
 CAP_UNITS = 5
 
 
@@ -102,11 +100,11 @@ CAP_UNITS = 5
 class LoadCap:
     """A limit on the cost of all running requests, in addition to the memory limit.
 
-    The cost exceeds ``most_tokens`` only if a single request runs. The engine reports each admitted
-    (``enter``), retracted (``leave``) and finished (``finish``) request.
+    The batch's cost exceeds ``most_tokens`` only if the batch is a single request. The engine
+    reports each admitted (``enter``), retracted (``leave``) and finished (``finish``) request.
 
-    ``setting`` is ``auto``, ``none`` or a number of tokens. Before ``learn`` has provided the step
-    costs, ``auto`` sets no cap, and a request costs only its context.
+    ``setting`` is ``auto``, ``none`` or a number of tokens. Until ``learn`` has provided the costs
+    of steps, ``auto`` sets no cap, and a request's cost is its context length alone.
     """
 
     def __init__(self, setting: str | float | None, units: StepUnits | None = None) -> None:
@@ -121,7 +119,7 @@ class LoadCap:
         self.finish = self._running.end_running
 
     def learn(self, units: StepUnits | None) -> None:
-        """Update the step costs, which the plugin in a real server measures as it runs."""
+        """Update the step costs, which the plugin in a real server measures during operation."""
         if units is None:
             return
         self._request_tokens = units.request_tokens
@@ -140,7 +138,7 @@ class LoadCap:
         return self._running.cost_tokens(self._request_tokens)
 
     def has_room(self, request: Request, without: Iterable[Request] = ()) -> bool:
-        """Return whether the cap admits the request after the requests ``without`` have stopped."""
+        """Return whether the cap admits the request if the requests in ``without`` stop."""
         rest = self._running.cost_tokens(self._request_tokens, without)
         more = self._running.expected_context(request) + self._request_tokens
         return not rest or rest + more <= self.most_tokens

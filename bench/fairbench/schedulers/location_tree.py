@@ -36,7 +36,7 @@ L = TypeVar("L", bound=LocationNode)
 
 
 class WalkEnd(NamedTuple, Generic[L]):
-    """The end of a walk along a prompt: the deepest node, and its position in the prompt."""
+    """The deepest tree node on a prompt's path, and the end of this node in the prompt."""
 
     node: L
     place: Place
@@ -48,8 +48,8 @@ class LocationTree(PrefixTree[L]):
 
     Workers are numbered from 0. A router marks the whole prompt of a request at its dispatch,
     before any cache holds the prompt ([DLPM] Alg. 2 line 18). A marked node may lie below a node
-    whose tokens were evicted; the request then computes the evicted tokens again. If a worker has
-    marked several nodes of a path, the deepest mark counts.
+    whose tokens were evicted, because a dispatched request will compute the evicted tokens again.
+    If a worker has marked several nodes of a path, only the deepest of these nodes is used.
     """
 
     def find(self, prompt: Prompt) -> WalkEnd[L]:
@@ -75,7 +75,7 @@ class LocationTree(PrefixTree[L]):
         return Holders(0, 0)
 
     def levels(self, node: L) -> list[Holders]:
-        """Return the workers grouped by their deepest mark at or above ``node``."""
+        """Group the workers by the number of tokens of the node's path that each worker caches."""
         found: list[Holders] = []
         seen = 0
         for at in self.upward(node):
@@ -85,7 +85,7 @@ class LocationTree(PrefixTree[L]):
         return found
 
     def cached_tokens(self, node: L) -> dict[int, int]:
-        """Return the depth of each worker's deepest mark at or above ``node``."""
+        """Return how many tokens of the path to ``node`` each worker caches, by worker."""
         found: dict[int, int] = {}
         for depth, workers in self.levels(node):
             while workers:
@@ -176,7 +176,7 @@ class RecentNode(LocationNode):
         self.older.newer, self.newer.older = self.newer, self.older
 
     def link_before(self, joint: Self) -> None:
-        """Insert this node into the circular list as the next older node of ``joint``."""
+        """Insert this node into the circular list next to ``joint``, on the older side."""
         self.newer, self.older = joint, joint.older
         joint.older.newer = joint.older = self
 
@@ -197,7 +197,7 @@ class BoundedTree(LocationTree[RecentNode]):
         # ``_latest`` is the prompt that was added last, with its last node. The next prompt is
         # often the same prompt, because parallel calls of a program share it.
         self._latest: tuple[Prompt, RecentNode] | None = None
-        # ``_marked`` is the worker for which the path of ``_latest`` is marked.
+        # ``_marked`` is the worker that has marked the whole prompt ``_latest``, or ``NOBODY``.
         self._marked = NOBODY
 
     def find(self, prompt: Prompt) -> WalkEnd[RecentNode]:
@@ -208,7 +208,7 @@ class BoundedTree(LocationTree[RecentNode]):
     def add(self, found: WalkEnd[RecentNode], prompt: Prompt, worker: int) -> RecentNode:
         latest = self._latest
         if latest is not None and latest[0] is prompt and worker == self._marked:
-            # The path of the latest prompt is already marked for the worker and most recently used.
+            # The worker has already marked this prompt, and no prompt was added in the meantime.
             return latest[1]
         end = super().add(found, prompt, worker)
         if self.size > self.limit:

@@ -1,21 +1,21 @@
 """Fair shares of a worker's KV memory, which decide which waiting requests may be admitted.
 
 An eviction policy by client (``ClientEviction``) evicts cached tokens of clients above their memory
-share. Tokens that running requests use cannot be evicted. ``MemoryShare`` therefore also limits the
-admission of requests, by two rules:
+share. Tokens that running requests use (pinned tokens) cannot be evicted. ``MemoryShare`` therefore
+also decides which requests may be admitted.
 
-- A request is *within the share* of its client if the share covers the tokens that the client's
-  running requests use (pinned tokens), plus the tokens that the request would add. A client without
-  pinned tokens may always run one request, even if the request exceeds the share.
-- Any other request *borrows* memory. The request is admitted only if no other client waits with a
-  request within its share. The request must also fit into the free memory and the cached tokens
-  above the clients' shares. Such an admission therefore evicts no cached token within a client's
-  share, not even of its own client.
+- A request *within the share* of its client may be admitted. The share must cover the client's
+  pinned tokens and the tokens that the request would pin. A client without pinned tokens may always
+  run one request, even if the request exceeds the share.
+- A request above the share of its client *borrows* memory. A borrowing request may be admitted only
+  if no other client waits with a request within its share. A borrowing request must also fit into
+  the free memory and the cached tokens above the clients' shares. No cached token within a client's
+  share is evicted.
 
 Requests that may not be admitted now are hidden from the local scheduler. The eviction policy
-defines the shares. Output tokens do not count at admission, because output lengths are not known in
-advance. The page docs/appendix/theory.md has the theorem; engines check its assumption during a
-run.
+defines the shares. Output tokens are not counted at admission, because output lengths are not known
+in advance. The page docs/appendix/theory.md proves a theorem on fair shares of memory, and engines
+check the theorem's assumption during a run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ClientMemory(Protocol):
 
     @property
     def free(self) -> int:
-        """The number of free tokens, without cached tokens."""
+        """The free memory in tokens; cached tokens do not count as free."""
 
     @property
     def clients(self) -> Iterable[str]:
@@ -63,7 +63,7 @@ class ClientMemory(Protocol):
 
 
 class MemoryShare:
-    """The test of which waiting requests a worker may admit without breaking fair memory shares.
+    """The rules by which a worker admits waiting requests under fair shares of KV memory.
 
     The host calls ``begin`` before each admission pass, and passes the returned view to the local
     scheduler unless the view has no client.
@@ -71,8 +71,8 @@ class MemoryShare:
     Args:
         share: Function that returns the memory share of a client in tokens.
         memory: The clients' KV memory at the worker.
-        name_of: Function that returns the name under which ``memory`` and ``share`` know a client.
-            Clients that a real engine's eviction policy does not know share one name.
+        name_of: Function that returns a client's name in ``memory`` and ``share``. All clients that
+            a real engine's eviction policy does not know have the same name.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class MemoryShare:
         self._waiting: WaitingView
         self._count = 0
         # ``_promised`` counts the tokens of admitted prompts that have no memory yet. ``_will_pin``
-        # gives each client's pinned tokens once its admitted prompts have memory.
+        # maps each client to its pinned tokens plus the client's part of ``_promised``.
         self._promised = 0
         self._will_pin: dict[str, float] = {}
         self._demands: dict[Request, PromptTokens] = {}
@@ -95,8 +95,8 @@ class MemoryShare:
     def begin(self, waiting: WaitingView, pending: Mapping[str, int]) -> ShareView:
         """Begin a pass over the ``waiting`` requests, and return the view for the scheduler.
 
-        ``pending`` gives, for each client's name in the memory, the prompt tokens of its running
-        requests that have no memory yet.
+        ``pending`` maps a client's name in the memory to the number of prompt tokens of running
+        requests for which no memory is allocated yet.
         """
         self._waiting, self._count = waiting, len(waiting)
         self._demands.clear()
@@ -135,9 +135,9 @@ class MemoryShare:
         return pinned < 1 or pinned + demand.pins <= self._share(client)
 
     def _spare(self, borrower: str, demand: PromptTokens) -> float:
-        """Return the free tokens plus the cached tokens above clients' shares.
+        """Return the free tokens plus the evictable cached tokens above clients' shares.
 
-        The cached prefix of the request itself does not count, because the request uses the prefix.
+        The borrowing request's own cached prefix is not evictable, because the request uses it.
         """
         memory = self._memory
         spare: float = memory.free - self._promised

@@ -8,7 +8,7 @@ from fairbench.core import Request
 
 # maximum number of idle clients that schedulers and queues remember
 MAX_CLIENTS = 10_000
-# number of clients that are forgotten at a time, so that the choice costs little per client
+# number of clients whose state is deleted at a time, so that the choice costs little per client
 BATCH = MAX_CLIENTS // 16
 
 # predicted output length in tokens before any request has finished

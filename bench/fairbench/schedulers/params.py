@@ -1,7 +1,7 @@
 """The parameters of schedulers, routers and engines, as ``NAME.PARAM=VALUE`` settings and objects.
 
-Each scheduler, router or engine is called a part. A part defines its parameters in a frozen
-dataclass ``Params``.
+This module calls every scheduler, router and engine a part. A part defines its parameters in a
+frozen dataclass ``Params``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Fraction = Annotated[float, Ge(0), Le(1)]
 
 @dataclass(frozen=True)
 class NoParams:
-    """The parameters of a part that has none."""
+    """The parameters of a scheduler, router or engine without parameters."""
 
 
 PartParams: TypeAlias = Named[type]
@@ -48,8 +48,8 @@ def params_of(names: Iterable[str], part: Callable[[str], Any]) -> PartParams:
 def param_names(params_class: type) -> list[str]:
     """Return the names of the parameters that can be set, in the order of the part's file.
 
-    The ``constants`` of a class are former parameters, and inherited parameters that the part does
-    not use. Users cannot set constants, but stored experiments may contain their values.
+    The parameters in ``constants`` no longer exist, or are inherited but not used. Users cannot set
+    these parameters, but stored experiments may contain their values.
     """
     constants = getattr(params_class, "constants", ())
     return [field.name for field in fields(params_class) if field.name not in constants]
@@ -94,7 +94,7 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
 def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> None:
     """Raise UsageError unless every key of ``values`` is a parameter of the part ``owner``.
 
-    A stored experiment may give a constant its own fixed value.
+    A stored experiment may contain a constant with the constant's fixed value.
     """
     names = param_names(params_class)
     constants = [field for field in fields(params_class) if field.name not in names]
@@ -123,6 +123,6 @@ def as_settings(owner: str, params: Any) -> dict[str, Any]:
 
 
 def default_settings(owner: str, params_class: type) -> dict[str, Any]:
-    """Return the defaults of all parameters of a part that a user can set, as settings."""
+    """Return, as settings, the defaults of all parameters that users can set."""
     names = {f"{owner}.{name}" for name in param_names(params_class)}
     return {key: value for key, value in as_settings(owner, params_class()).items() if key in names}

@@ -20,11 +20,11 @@ Share = Annotated[FiniteFloat, Ge(0), Le(0.95)]
 
 
 class Terms(NamedTuple):
-    """A limit on a client's lead over clients that wait at other gateways.
+    """A limit on a client's lead in service over clients that wait at other gateways.
 
-    A client's allowed lead, in tokens over weight, grows by ``ahead_tok_s`` per second since the
-    last message about the waiting client. If the allowed lead did not grow, the fleet would idle
-    between messages. A message older than ``forget_s`` seconds delays no client.
+    The limit, in tokens over weight, grows by ``ahead_tok_s`` per second since the last message
+    about the waiting client. With a constant limit on clients' leads, the fleet would idle between
+    messages. A message older than ``forget_s`` seconds delays no client.
     """
 
     ahead_tok_s: float
@@ -37,29 +37,29 @@ class RoutersParams:
 
     The flags are ``--routers N`` and ``--set routers.NAME=VALUE``.
 
-    ``form`` selects how routers share charges. ``independent`` routers exchange no charges.
-    ``sticky`` routers exchange no charges either, but all requests of a client go to the same
-    router, which a hash of the client's name selects. With ``exchange``, each router sends its sums
-    of charges to all other routers every ``every_s`` seconds. With ``ledger``, a single service
-    stores all charges; a router queries it before each request, and waits twice ``delay_s`` seconds
-    for the answer.
+    ``form`` selects how routers share charges. ``independent`` and ``sticky`` routers exchange no
+    charges. With ``sticky``, all requests of a client go to the same router, which a hash of the
+    client's name selects. With ``exchange``, each router sends its sums of charges to all other
+    routers every ``every_s`` seconds. With ``ledger``, a single service stores all charges; a
+    router queries this service before each request, and waits twice ``delay_s`` seconds for the
+    answer.
 
     ``delay_s`` is the delay of a message between routers, in seconds. ``lost`` and ``repeated`` are
-    the fractions of messages that are lost or sent again half an interval later.
+    the fractions of messages that are lost or sent again ``every_s`` / 2 seconds later.
 
-    ``ahead_tok_s`` limits the lead of a client over a client that waits at another router. The unit
-    of ``ahead_tok_s`` is tokens over weight, for each worker and each second since the last message
-    about the waiting client. A good value of ``ahead_tok_s`` is about a worker's service rate; with
-    a lower value, the fleet idles between messages.
+    A client may be ahead in service of a client that waits at another router, up to a limit in
+    tokens over weight. The limit is ``ahead_tok_s`` for each worker and each second since the last
+    message about the waiting client. A good value of ``ahead_tok_s`` is about a worker's service
+    rate in tokens per second; with a lower value, the fleet idles between messages.
 
     A router that has sent no message for ``forget_s`` seconds no longer delays clients at other
     routers. The default of ``forget_s`` is six times the sum of ``every_s`` and ``delay_s``, at
     least 1 s.
 
-    ``skew`` is the ratio of a client's requests at its most used router to those at its least used
-    router; the ratio between successive routers is constant. ``favourite=each`` assigns the most
-    used routers to clients in turn, and ``favourite=one`` assigns the same router to all clients.
-    With ``form=sticky``, ``favourite`` is always ``one``.
+    ``skew`` is the number of a client's requests at the router that the client uses most, divided
+    by the number at the router that the client uses least. With ``favourite=each``, successive
+    clients use different routers most. With ``favourite=one`` or ``form=sticky``, all clients use
+    the same router most.
     """
 
     form: Literal["independent", "sticky", "exchange", "ledger"] = "independent"
@@ -77,7 +77,7 @@ class RoutersParams:
         return self.form in ("exchange", "ledger")
 
     def terms(self, workers: int) -> Terms:
-        """Return the limit on a client's lead for a fleet of ``workers`` workers."""
+        """Return the limit on a client's lead in service, for a fleet of ``workers`` workers."""
         forget_s = self.forget_s or max(1.0, 6 * (self.every_s + self.delay_s))
         return Terms(self.ahead_tok_s * workers, forget_s)
 
@@ -93,20 +93,20 @@ def ingress_shares(skew: float, number: int) -> list[float]:
 
 
 Sums = Mapping[str, Mapping[int, float]]
-"""Sums of charges by client and by place, which is a worker or a priority band of a gateway."""
+"""Sums of charges by client, and by the number of a worker or of a gateway's priority band."""
 
 
 class Totals(NamedTuple):
     """A message with all charges that its origin (a router, gateway or rank) has ever made.
 
-    A message with a higher ``version`` replaces earlier messages of its origin. ``raised`` gives
-    the levels to which clients were lifted, such as VTC's lifts or D2LPM's rounds of quanta.
-    Receivers keep the highest level. ``waiting`` maps each client to the places (workers or bands)
-    with queued requests of the client.
+    A message with a higher ``version`` replaces earlier messages of the same origin. ``raised``
+    gives sums that never fall: VTC's lifts of a client's counter, or D2LPM's rounds of quanta. A
+    receiver keeps the highest sum of each client. ``waiting`` maps each client to the places
+    (workers or bands) with queued requests of the client.
 
     With ``since`` above 0, ``charged`` and ``raised`` contain only clients that changed after
-    version ``since``; a receiver must already know version ``since``. The entries contain all sums
-    of a client, or are empty if the origin has forgotten the client. ``waiting`` always lists all
+    version ``since``; a receiver must already know version ``since``. The entry of a client has all
+    sums of the client, or is empty if the origin has deleted them. ``waiting`` always lists all
     waiting clients.
     """
 
@@ -122,32 +122,32 @@ NOTHING = Totals(0, {}, {})
 
 @runtime_checkable
 class Exchanges(Protocol):
-    """A router or a gateway that exchanges totals with other routers by messages."""
+    """A router or a gateway that exchanges sums of charges (``Totals``) with other routers."""
 
     def join_peers(self) -> None:
         """Start to record charges for other routers, before the first request."""
 
     def export_totals(self, since: int = 0) -> Totals:
-        """Return the totals for receivers that know version ``since`` of this origin's totals.
+        """Return a message for receivers that have version ``since`` of this router's sums.
 
-        The totals contain all clients if ``since`` is 0 or too old.
+        The message contains all clients if ``since`` is 0 or too old.
         """
 
     def charged_totals(self) -> Sums:
-        """Return what this router or gateway has itself charged each client."""
+        """Return the sums of this router's or gateway's own charges to clients."""
 
     def heard_totals(self) -> Mapping[str, Totals]:
-        """Return the latest totals received from every other router or gateway."""
+        """Return the latest message received from every other router or gateway."""
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
-        """Apply another origin's totals; messages may be late, repeated or out of order."""
+        """Apply another router's message; messages may be late, repeated or out of order."""
 
     def forget_origin(self, origin: str) -> None:
-        """Delete the totals of an origin that has stopped for good, but keep its charges."""
+        """Delete the last message of a router that has stopped for good, but keep its charges."""
 
 
 class Heard:
-    """The latest totals that each router has sent."""
+    """The latest sums of charges that each other router has sent (``Totals``)."""
 
     def __init__(self) -> None:
         self.latest: dict[str, Totals] = {}
@@ -158,12 +158,12 @@ class Heard:
         return self._places.get(origin, ())
 
     def forget_origin(self, origin: str) -> None:
-        """Delete an origin's totals; totals that it sends later are charged in full again."""
+        """Delete a router's sums of charges; sums in a later message are charged in full again."""
         self.latest.pop(origin, None)
         self._places.pop(origin, None)
 
     def newer(self, origin: str, totals: Totals) -> dict[str, dict[int, float]] | None:
-        """Return the new charges in an origin's totals, or None if the totals cannot be used."""
+        """Return a message's new charges, or None for an old message or after a lost message."""
         before = self.latest.get(origin, NOTHING)
         if not totals.since <= before.version < totals.version:
             return None
@@ -196,28 +196,28 @@ MOST = 100_000
 
 
 class Changes:
-    """A record of the clients that have changed since each exported version of the totals."""
+    """A record of the clients that changed after each exported version of the sums of charges."""
 
     def __init__(self, most: int = MOST) -> None:
         self.version = 0
         self._most = most
-        # ``_noted`` maps each client to the first version that contains its last change, in order
-        # of change.
+        # ``_noted`` maps each client to the first exported version with the client's last change.
+        # The client with the latest change is last.
         self._noted: dict[str, int] = {}
         self._forgotten = 0
 
     def note(self, client: str) -> None:
-        """Record that a client's charges or levels have changed since the last export."""
+        """Record that a client's sums have changed since the last exported version."""
         self._noted.pop(client, None)
         self._noted[client] = self.version + 1
         if len(self._noted) > self._most:
             self._forgotten = self._noted.pop(next(iter(self._noted)))
 
     def exported(self, since: int) -> list[str] | None:
-        """Start a new version; return the clients that changed after version ``since``.
+        """Begin a new version; return the clients that changed after version ``since``.
 
-        The client with the latest change is last. The result is None if the totals must contain all
-        clients. The running time is proportional to the number of returned clients.
+        The clients are sorted by the time of the last change. The result is None if the message
+        must contain all clients. A call takes time in proportion to the number of returned clients.
         """
         whole = not max(1, self._forgotten) <= since <= self.version
         self.version += 1
@@ -231,7 +231,7 @@ class Changes:
         return found[::-1]
 
 
-# the places under which rounds of quanta and waived credits are stored; they belong to no worker
+# keys of rounds of quanta and of waived credits, which are stored without a worker's number
 ROUNDS, WAIVED = 0, 1
 
 
@@ -246,15 +246,15 @@ class CreditChange(NamedTuple):
 class SharedCredit:
     """The clients' credits: quanta times rounds of refills, minus charges and waived credit.
 
-    Waived credit is positive credit that an idle client has lost. If two routers grant a round or
-    waive a credit at the same time, it counts once, because receivers keep the highest sum of
-    rounds and of waived credit.
+    Waived credit is positive credit that an idle client has lost. If two routers grant the same
+    round or waive the same credit, the change counts once. A receiver keeps the highest sum of
+    rounds and the highest sum of waived credit.
     """
 
     def __init__(self) -> None:
         self.charged: dict[str, dict[int, float]] = {}
         self.others = Heard()
-        # ``_levels`` maps each client to its rounds of quanta (``ROUNDS``) and credit ``WAIVED``.
+        # ``_levels`` maps each client to its number of rounds of quanta and its waived credit.
         self._levels: dict[str, dict[int, float]] = {}
         self._changes = Changes()
         # ``has_forgotten`` is true if this router has deleted a client's credit; its messages then
@@ -287,7 +287,7 @@ class SharedCredit:
         self._changes.note(client)
 
     def export_credit(self, since: int = 0) -> Totals:
-        """Return the credits as totals for other routers (see ``Exchanges.export_totals``)."""
+        """Return a message with the credits for other routers (see ``Exchanges.export_totals``)."""
         changed = self._changes.exported(since)
         if changed is None:
             since = 0
@@ -299,7 +299,7 @@ class SharedCredit:
         return Totals(self._changes.version, charged, raised, since=since)
 
     def new_changes(self, origin: str, totals: Totals) -> dict[str, CreditChange]:
-        """Return the changes in another router's totals by client, or none for old totals."""
+        """Return the changes in another router's message by client, or {} for an old message."""
         newly = self.others.newer(origin, totals)
         if newly is None:
             return {}
@@ -309,11 +309,11 @@ class SharedCredit:
             levels = totals.raised.get(client, {})
             more = {at: to - own.get(at, 0.0) for at, to in levels.items() if to > own.get(at, 0.0)}
             if more:
-                # Sums of differences would not be exactly the reported levels.
+                # The reported sums are stored, because adding the differences might round.
                 self._levels[client] = own | {at: levels[at] for at in more}
                 self._changes.note(client)
             charged = newly.get(client, {})
-            # A reported entry without a change must not mark the client as recently used.
+            # A client whose reported sums are unchanged must not count as recently used.
             if more or any(charged.values()):
                 rounds, waived = more.get(ROUNDS, 0.0), more.get(WAIVED, 0.0)
                 found[client] = CreditChange(rounds, charged, waived)
@@ -362,7 +362,7 @@ class NotedCounters(dict[str, float]):
         return self[client]
 
     def set_heard(self, client: str, counter: float) -> None:
-        """Set a counter to include charges of other routers, without recording a change."""
+        """Set a counter, with other routers' charges, without recording the client as changed."""
         super().__setitem__(client, counter)
 
 
@@ -406,7 +406,7 @@ class SharedCounters:
         return self._counters.keys()
 
     def lifted(self, client: str, before: float) -> None:
-        """Record that the policy has just lifted the client's counter, which was ``before``."""
+        """Record that the policy has lifted the client's counter, starting from ``before``."""
         by = self.counter(client) - before
         if by > 0:
             self.raised[client] = self.raised.get(client, 0.0) + by
@@ -415,10 +415,10 @@ class SharedCounters:
         self, origin: str, charged: Sums, raised: Sums, waiting: Collection[str], place: int,
         now_s: float,
     ) -> None:  # fmt: skip
-        """Apply the new charges and lifts of the router ``origin``, and record its waiting clients.
+        """Apply new charges and counter lifts of another router, and record its waiting clients.
 
-        Only charges and levels at ``place`` (a worker or a band) are applied. ``raised`` gives the
-        values to which clients' counters were lifted.
+        Only charges and lifts at ``place`` (a worker or a band) are applied. ``raised`` gives the
+        sum of each client's counter lifts.
         """
         for client, of in charged.items():
             if place in of:
@@ -430,8 +430,8 @@ class SharedCounters:
                 self.raised[client] = self.raised.get(client, 0.0) + more
                 self._counters[client] = self.counter(client) + more
         if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
-            # Without this update, a client that arrives at an empty queue would catch up on all
-            # service of the other router's clients.
+            # A client that arrives at an empty queue is lifted to the counter of ``last_left``.
+            # Without a lift, the client would catch up on the service of other routers' clients.
             self._account.last_left = min(served, key=self.counter)
         for client in waiting:
             self._counters.set_heard(client, self.counter(client))
@@ -441,7 +441,7 @@ class SharedCounters:
         self._elsewhere.pop(origin, None)
 
     def elsewhere(self, now_s: float) -> dict[str, float]:
-        """Return each client that waits elsewhere, with its latest message's time."""
+        """Return each client that waits at another router, with the time of the last message."""
         found: dict[str, float] = {}
         for heard_s, clients in self._elsewhere.values():
             if now_s - heard_s <= self._terms.forget_s:
@@ -450,15 +450,15 @@ class SharedCounters:
         return found
 
     def may_go_s(self, client: str, now_s: float) -> float | None:
-        """Return the time at which the client may be served, or None for now."""
+        """Return the time (s) from which the client may be served, or None if it need not wait."""
         own, rate, forget_s = self._counters[client], self._terms.ahead_tok_s, self._terms.forget_s
         latest, ahead = now_s, 0.0
         for other, heard_s in self.elsewhere(now_s).items():
             behind = own - self._counters[other]
             if behind > 0:
                 ahead = max(ahead, behind)
-                # A client's allowed lead grows with the age of the message; at a rate of 0, no lead
-                # is allowed.
+                # The limit on the lead grows with the age of the message about the waiting client;
+                # at a rate of 0, no lead is allowed.
                 latest = max(latest, heard_s + min(behind / rate if rate else forget_s, forget_s))
         if latest > now_s:
             return latest

@@ -12,7 +12,7 @@ from typing import Generic, Self, TypeVar
 from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt, Segment, new_tuple, prompt_tokens
 
-# A part of a prompt: a tuple of segments, the first of which is stored from its beginning.
+# A part of a prompt. If the part begins inside a segment, the segment's beginning is stored, too.
 Edge = Prompt
 # A position in a prompt: the index of a segment, and the offset in this segment in tokens.
 Place = tuple[int, int]
@@ -41,7 +41,7 @@ class Node:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The node's key among its parent's children: a segment's name and an offset."""
+        """The node's key among its siblings: the first segment's name, and the offset in it."""
         return self.edge[0].key, self.start
 
 
@@ -59,11 +59,11 @@ class PrefixTree(Generic[N]):
     def descend(
         self, node: N, prompt: Prompt, place: Place, limit: int, *, split: bool = True
     ) -> tuple[N, Place]:
-        """Follow the prompt down to depth ``limit``, from ``node``, which ends at ``place``.
+        """Follow a prompt down the tree from ``node`` to depth ``limit``.
 
-        Return the deepest node whose whole path is a prefix of the prompt, and the position in the
-        prompt at which this node ends. A node that matches only in part is split where the match
-        ends or, with ``split=False``, is left out.
+        ``place`` is the end of ``node`` in the prompt. Return the deepest node whose whole path is
+        a prefix of the prompt, and the position in the prompt at which this node ends. With
+        ``split``, a node that matches the prompt only in part is split at the end of the match.
         """
         index, offset = place
         count = len(prompt)
@@ -101,7 +101,7 @@ class PrefixTree(Generic[N]):
         return self.descend(self.root, prompt, (0, 0), limit)
 
     def common_tokens(self, prompt: Prompt, limit: int) -> int:
-        """Return the length of the longest stored prefix, at most ``limit``; split no node."""
+        """Return the length of the longest stored prefix, at most ``limit``, and split no node."""
         node, (index, offset) = self.descend(self.root, prompt, (0, 0), limit, split=False)
         if index == len(prompt):
             return node.depth
@@ -118,14 +118,14 @@ class PrefixTree(Generic[N]):
         length = depth - node.depth
         child = self._node_type(node, _stretch(prompt, place, length), length)
         index, child.start = place
-        # Positional arguments are faster than keyword arguments here.
+        # Reading a segment's name by index is faster than by attribute.
         node.children[prompt[index][0], child.start] = child
         return child
 
     def split(self, node: N, tokens: int) -> N:
         """Split the edge above ``node`` after ``tokens`` tokens; return the new upper node.
 
-        The object ``node`` remains the lower node, so references to it keep their meaning.
+        The existing object ``node`` becomes the lower of the two nodes.
         """
         upper_edge, lower_edge = _cut(node.edge, node.start + tokens)
         parent = node.parent
@@ -162,7 +162,7 @@ class PrefixTree(Generic[N]):
 def path(node: Node) -> Prompt:
     """Return the prefix that ends at ``node``, as a prompt."""
     segments: list[Segment] = []
-    # If ``goes_on`` is true, the edge below also contains this node's last segment.
+    # If ``goes_on`` is true, the child's edge also contains the last segment of this node's edge.
     goes_on = False
     while (parent := node.parent) is not None:
         edge = node.edge
@@ -190,8 +190,8 @@ def truncate(prompt: Prompt, tokens: int) -> Prompt:
 def _common(edge: Edge, prompt: Prompt, index: int, offset: int, limit: int) -> tuple[int, Place]:
     """Return the number of tokens that an edge and a prompt share, and the end of the match.
 
-    The comparison starts at ``offset`` in the prompt's segment number ``index``. Precondition: the
-    edge begins at the same offset of the same segment.
+    The comparison starts ``offset`` tokens into the segment ``prompt[index]``. Precondition: the
+    edge begins ``offset`` tokens into a segment with the key of ``prompt[index]``.
     """
     taken, count = 0, len(prompt)
     for key, end in edge:

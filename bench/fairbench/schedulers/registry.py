@@ -131,7 +131,7 @@ PAIRS = {
     "fair-finish": ("fair-finish", "dlpm-hold"),
 }
 
-# The routers that take the parameters of another scheduler, because they order their own queue.
+# Each router that orders its own queue, with the local scheduler whose parameters the router takes.
 PARAMS_OF = {"central-dlpm": "dlpm"}
 
 VARIABLE = "FAIRBENCH_SCHEDULERS"
@@ -169,7 +169,7 @@ def _with_plugins(group: str) -> Mapping[str, str]:
 
 
 def split_pair(scheduler: str) -> tuple[str, str]:
-    """Return (router, local) for a pair's name or ``router+local``.
+    """Return the router and the local scheduler of a pair's name or of ``router+local``.
 
     Raises UsageError if the name is not registered.
     """

@@ -10,16 +10,16 @@ from fairbench.core import Prompt, Segment
 ID_BYTES = array("I").itemsize
 # The first pages are small, because a first chat message is often shorter than 32 tokens.
 FIRST_PAGE_TOKENS = 8
-# The page size doubles at a position of this multiple of the page size.
+# The page size n doubles after ``PAGES_BEFORE_DOUBLING`` * n tokens of a prompt.
 PAGES_BEFORE_DOUBLING = 32
 
 
 def segments_of(token_ids: Sequence[int]) -> Prompt:
-    """Return a prompt as pages of token ids, whose size doubles along the prompt.
+    """Return a prompt as pages of token ids; later pages have more tokens than earlier pages.
 
-    Pages have 8 tokens up to token 256, 16 tokens up to token 512, and likewise further on. A match
-    ends at the border of a page, so it loses at most a sixteenth of its length, or 7 tokens. The
-    conversion is fastest if the ids are an ``array("I")``.
+    Pages have 8 tokens up to token 256 of the prompt, 16 tokens up to token 512, 32 tokens up to
+    token 1,024, and so on. A match ends at the border of a page, so a match loses at most a
+    sixteenth of its length, or 7 tokens. The conversion is fastest for an ``array("I")`` of ids.
 
     A page's name contains its tokens (4 bytes each), so names must not be logged. Because names are
     not hashes, different pages never have equal names. If the last page of a prompt is incomplete,
@@ -49,6 +49,6 @@ def narrow(ids: Sequence[int]) -> Sequence[int]:
 
 
 def prompt_apart(ids: Sequence[int], apart: Hashable) -> Prompt:
-    """Return the prompt of ``ids``, which shares prefixes only with prompts of equal ``apart``."""
+    """Return the prompt of ``ids``; only prompts with an equal ``apart`` can share its prefix."""
     prompt = segments_of(narrow(ids))
     return prompt if apart is None else (Segment(repr(apart), 0), *prompt)

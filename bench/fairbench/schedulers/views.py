@@ -31,7 +31,7 @@ class Scan(Protocol):
     def skip_debtors(self, credit: Mapping[str, float]) -> None:
         """Skip the remaining requests of clients whose ``credit`` is at most 0.
 
-        The scan looks at a client's credit when it reaches a request of the client.
+        The scan checks a client's credit when the scan reaches a request of the client.
         """
 
     def unskip_all(self) -> None:
@@ -53,7 +53,7 @@ class Running(NamedTuple):
 
 
 class ClientLoad(NamedTuple):
-    """The load of a client's running requests; ``decode_steps`` counts output tokens."""
+    """The load of a client's running requests; ``decode_steps`` is their total output in tokens."""
 
     requests: int
     held_tokens: int
@@ -64,8 +64,8 @@ class ClientLoad(NamedTuple):
 class RunningView(Protocol):
     """The running batch at the beginning of the scheduling pass.
 
-    Requests preempted in this pass are left out. Only vLLM's view contains requests admitted in
-    this pass, and these requests cannot be preempted in it.
+    The view lacks requests that the pass has preempted. Requests that the pass has admitted are
+    only in vLLM's view, and the same pass cannot preempt them.
     """
 
     @property
@@ -81,11 +81,11 @@ class RunningView(Protocol):
         """Return the load of the client's running requests, by iterating over the whole batch."""
 
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
-        """Return whether this pass could admit the request if ``without`` did not run.
+        """Return whether the request could be admitted if the requests in ``without`` did not run.
 
-        The answer considers memory, reserved outputs, the load cap and this pass's admissions. In
-        engines that cannot preempt requests, the answer is always False. Each call iterates over
-        the whole batch.
+        The check covers memory, reserved outputs, the load cap and the requests that this pass has
+        admitted. An engine that cannot preempt requests always returns False. Every call of
+        ``would_fit`` iterates over the whole batch.
         """
 
 
@@ -109,7 +109,7 @@ class WaitingView(Protocol):
         """Return the clients with at least one waiting request, in a deterministic order."""
 
     def oldest(self, client: str) -> Request:
-        """Return the request of a client that is first in the queue.
+        """Return the client's first request in the order of the queue.
 
         Precondition: the client has a waiting request.
         """
@@ -120,11 +120,11 @@ class WaitingView(Protocol):
     def match_order(self, *, refresh: bool = True) -> Scan:
         """Return all waiting requests, longest cached prefix first, in the order of SGLang's LPM.
 
-        Requests with equal matches keep their previous order. SGLang's in-batch deprioritisation
-        puts a request last if its first 32 tokens equal those of an earlier waiting request and at
-        most 32 of its tokens are cached. With ``refresh=False``, the queue is not matched again:
-        the requests keep their last order, and new requests come last. Only schedulers that declare
-        ``cache_aware`` may use this method.
+        Requests with cached prefixes of equal length keep their previous order. SGLang's in-batch
+        deprioritisation puts a request last if at most 32 of its tokens are cached and an earlier
+        waiting request begins with the same 32 tokens. With ``refresh=False``, requests keep the
+        order of the previous match, and new requests come last. Only schedulers that declare
+        ``cache_aware`` may call ``match_order``.
         """
 
     def matched_tokens(self, request: Request) -> int:
@@ -132,14 +132,14 @@ class WaitingView(Protocol):
 
 
 class Waiting(NamedTuple):
-    """A waiting request with the result of matching its prompt with the cache.
+    """A waiting request, and the result of matching its prompt with the prefix cache.
 
     ``tokens`` is the length of the prompt, including the outputs of a retracted request; ``cached``
     is the number of cached tokens, less than ``tokens``. ``duplicate`` is true if at most 32 tokens
-    are cached and the first 32 tokens equal those of an earlier request. ``waited_tokens`` is the
+    are cached and an earlier request begins with the same 32 tokens. ``waited_tokens`` is the
     number of prompt tokens of all requests that the engine has computed since this request entered
-    the queue. ``entered`` numbers the entries of requests into the queue. ``node`` is the node of
-    the prefix tree at which the match ends.
+    the queue. ``entered`` is the serial number of the request's entry into the queue. ``node`` is
+    the node of the prefix tree at which the match ends.
     """
 
     request: Request
@@ -155,7 +155,7 @@ class SortableQueue(WaitingView, Protocol):
     """The waiting queue of the simulated SGLang, which a scheduler may sort."""
 
     def batch(self) -> Iterable[Request]:
-        """Return the batch's requests, including those that have just finished."""
+        """Return the batch's requests, including requests that have just finished."""
 
     def matches(self) -> list[Waiting]:
         """Match all waiting requests against the prefix cache, in queue order."""
@@ -181,8 +181,8 @@ class WorkerLoad(NamedTuple):
     ``queued`` and ``running`` are numbers of requests, or None if unknown. ``tokens`` is the KV
     memory of running requests in tokens. If the worker does not report memory, ``tokens`` is the
     sum of the prompt lengths in flight. ``saturated`` is true if requests wait and none of them can
-    be admitted before a running request ends. ``room`` is the capacity that remains if no waiting
-    request starts, or None if unknown.
+    be admitted before a running request ends. ``room`` is the worker's free capacity before the
+    waiting requests start, or None if unknown.
     """
 
     in_flight: int
@@ -242,7 +242,7 @@ def client_load(running: RunningView, client: str) -> ClientLoad:
 
 
 class ListScan:
-    """A scan of a fixed list, which skips requests that have left the queue."""
+    """A scan of a list of requests, which skips requests that have left the queue."""
 
     def __init__(self, order: list[Request], waiting: Container[Request]) -> None:
         self._order = iter(order)
@@ -265,7 +265,7 @@ class ListScan:
         raise StopIteration
 
     def rest(self) -> list[Request]:
-        """Return all requests of a new scan; this is faster than iterating over it."""
+        """Return all requests of a new scan in a list, which is faster than iteration."""
         return list(filter(self._waiting.__contains__, self._order))
 
     def skip(self, client: str) -> None:
@@ -364,8 +364,8 @@ class ListView:
 class QueueView:
     """A WaitingView in order of arrival, for a queue without a prefix cache or a running batch.
 
-    ``elsewhere`` contains the clients with requests that wait at other routers. VTC does not lift
-    the counter of such a client, and lifts no counter above the counter of such a client.
+    ``elsewhere`` contains the clients with requests that wait at other routers. VTC counts these
+    clients as waiting when it lifts counters.
     """
 
     def __init__(self, running: RunningView | None = None) -> None:

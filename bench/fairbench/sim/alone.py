@@ -2,7 +2,7 @@
 
 A client's part is 1/n of the speed and of the KV pool of every replica, where n is the sum of all
 weights divided by the client's weight. Every replica is divided, so that requests are routed as in
-the whole cluster. Each iteration takes n times as long as on the whole replica.
+the whole cluster. To reduce the speed to 1/n, each iteration takes n times its usual time.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from fairbench.sim.run import Simulation
 from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
-# A client alone is simulated with the local scheduler LPM and with two routers, and the better
-# result counts: some workloads need a router for cache locality, others one for load balance.
+# A client alone is simulated with LPM as the local scheduler, once with each router, and the better
+# result is used. Some workloads need cache locality (Preble E2), and some need load balance.
 LOCAL = "lpm"
 ROUTERS = ("round-robin", "preble-e2")
 
@@ -37,13 +37,13 @@ def simulate_alone(
 
     - ``client`` is the name of the client.
     - ``latency_n`` is the number of latencies that were measured.
-    - ``p50_s``, ``p95_s`` and ``p99_s`` are percentiles in seconds, the better values of
-      simulations with each router in ``ROUTERS``. A percentile that falls on a refused request is
-      None.
+    - ``p50_s``, ``p95_s`` and ``p99_s`` are latency percentiles in seconds: the lowest values of
+      the simulations with the routers in ``ROUTERS``. A percentile that falls on a refused request
+      is None.
     - ``censored`` names the percentiles that are only lower bounds.
 
-    The scheduler in ``spec`` has no effect on the result. A request counts only if it also counts
-    in the shared run. If ``interrupted`` returns true, the rows of some clients are missing.
+    The scheduler in ``spec`` has no effect on the result. Latencies are measured in the same time
+    window as in the shared run. If ``interrupted`` returns true, rows of some clients are missing.
     """
     plans = spec.client_plans()
     source = spec.source()
@@ -63,7 +63,7 @@ def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
     engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, load_profile(spec.gpu))
     settings = {**spec.settings, **engine.with_pool(int(engine.pool_tokens // parts))}
     if (policy := f"{ADMISSION}.policy") in settings:
-        # Admission control has no effect on a client alone.
+        # A client is simulated alone without admission control.
         settings[policy] = OFF
     is_modelled = spec.engine_code is None or evicts_inside(spec.eviction, spec.engine)
     own = {
@@ -96,8 +96,8 @@ def _row(
     for spec in specs:
         simulation = Simulation(spec, (plan,), source, slowdown=parts)
         simulation.run(interrupted=interrupted)
-        # The metrics' window is that of the shared run and ends with the last arrival of all
-        # clients.
+        # Metrics use the time window of the shared run, which ends with the last arrival of any
+        # client.
         simulation.cluster.last_arrival_ps = last_ps
         simulation.cluster.settle()
         facts = simulation.facts()

@@ -35,7 +35,7 @@ Start: TypeAlias = Callable[[Job, Callable[[], None]], None]
 class InFlightLimit:
     """A limit on the number of a client's programs that run at a time.
 
-    Programs beyond the limit wait and start in the order of their arrival.
+    Further programs wait, and start in the order of their arrival.
     """
 
     def __init__(self, most: int, start: Start) -> None:
@@ -69,7 +69,7 @@ class InFlightLimit:
 
 
 class Reacting(InFlightLimit):
-    """A client that runs one program until its ``reaction`` to a request starts more programs."""
+    """A client that runs one program at a time until its ``reaction`` starts more programs."""
 
     def __init__(self, reaction: Reaction, start: Start) -> None:
         super().__init__(1, start)
@@ -86,9 +86,9 @@ class Reacting(InFlightLimit):
 class Deadlines:
     """The deadlines of requests, which follow from clients' latency targets.
 
-    A target may be a multiple of the request's latency on an idle replica. Deadlines then assume an
-    output of ``max_new_tokens`` tokens, because the true length is unknown in advance. Metrics use
-    the true length.
+    A target may be a multiple of the request's latency on an idle replica. For such a target, a
+    deadline assumes an output of ``max_new_tokens`` tokens, because the true output length is
+    unknown in advance. Metrics use the true output length.
     """
 
     def __init__(self, plans: Iterable[ClientPlan], costs: RequestCosts | None) -> None:
@@ -192,11 +192,11 @@ class Cluster:
         """Start each program of a client at its time of arrival.
 
         Args:
-            number: The number of the client.
+            number: The client's position in the list of clients, from 0.
             programs: Pairs of a time of arrival, in seconds, and a program, in order of time.
             in_flight: Maximum number of programs that run at a time, or None.
-            reaction: Function that reacts to the ends of the client's requests and replaces
-                ``in_flight``, or None.
+            reaction: Function that reacts to the end of each request of the client, or None. With a
+                reaction, ``in_flight`` has no effect.
         """
         self.arrivals_open += 1
         start: Callable[[Job], None] = self._start
@@ -245,7 +245,7 @@ class Cluster:
             self.last_arrival_ps = self.clock.now_ps
             self._start(following.program, partial(self._await_user, number, user))
 
-        # Rounding to picoseconds may move the user's time before the current time.
+        # Rounded to picoseconds, the start of the user's next program may lie in the past.
         at_ps = max(self.clock.now_ps, round(following.at_s * PS_PER_S))
         self.clock.at(at_ps, ARRIVE, number, arrive)
 
@@ -345,7 +345,7 @@ class Cluster:
     # Simulated time
 
     def advance(self, most: int, limit_ps: Callable[[], int]) -> bool:
-        """Run the next events, at most ``most``.
+        """Run up to ``most`` events.
 
         Return False if all programs have ended, or if the next event is later than the end
         ``limit_ps()`` of the run.
@@ -382,9 +382,9 @@ class Cluster:
             self._record(started, UNFINISHED, NEVER)
 
     def least_computed(self, capacity: int) -> int | None:
-        """Return the fewest prompt tokens to compute with a cache of ``capacity`` tokens.
+        """Return how many prompt tokens must be computed with a cache of ``capacity`` tokens.
 
-        Requests have the same order as in the run, and Belady's optimal rule decides on evictions.
+        Requests have the same order as in the run, and evictions follow Belady's optimal rule.
         Return None if all distinct prefixes fit into the cache.
         """
         if self._prefixes.tokens <= capacity:

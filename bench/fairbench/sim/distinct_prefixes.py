@@ -15,9 +15,9 @@ from fairbench.metrics.belady import PrefixUses
 Answers: TypeAlias = dict[str, tuple[int, int, int, int, Prompt]]
 """The outputs that a program has received, by key.
 
-The fields are the tree node after which the output begins, the number of this node's tokens before
-the output, the output's length in tokens, and the number and text of its prompt. An empty text
-means that the text was dropped to save memory.
+The first three fields are the tree node before the output, the number of this node's tokens that
+precede the output, and the output's length in tokens. The last two fields are the prompt's number
+and the prompt; an empty prompt means that the prompt was dropped to save memory.
 """
 # number of segments beyond which a prompt is dropped once a later prompt has extended its output
 LONG = 64
@@ -39,11 +39,11 @@ class DistinctPrefixes:
         # ``_ends`` holds each prompt's last node, and the number of this node's tokens in the
         # prompt.
         self._ends = array("q")
-        # ``_made`` maps a node that begins with an output to the output's length and prompt number.
+        # ``_made`` maps a node with an output to the output's length and the number of its prompt.
         self._made: dict[int, tuple[int, int]] = {}
 
     def add(self, prompt: Prompt, answer: Segment, answers: Answers) -> int:
-        """Add a served prompt; return its number of tokens in no earlier prompt or output.
+        """Add a served prompt; return how many of its tokens no earlier prompt or output contains.
 
         The result is at least 1, because an engine computes the last token of every prompt. The
         output ``answer`` is added to the program's ``answers``, because a later prompt may contain
@@ -91,9 +91,9 @@ class DistinctPrefixes:
         return sum(self._lengths)
 
     def uses(self, used_ps: Ints, finished_ps: Ints) -> PrefixUses:
-        """Return the paths of all prompts, with the times of their uses and their ends.
+        """Return the path of each prompt, with the times at which the prompt was used and finished.
 
-        Both arrays of times have the shape (n_prompts,), in the order in which prompts were added.
+        ``used_ps`` and ``finished_ps`` have the shape (n_prompts,), in the order of the prompts.
         """
         places = [0, 0, *(number for one in self._nodes for number in one[:2])]
         parent, offset = np.array(places, np.int64).reshape(-1, 2).T

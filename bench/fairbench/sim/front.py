@@ -113,7 +113,7 @@ def ingress_of(
     admission = spec.admission
 
     def queue_of(one: Router, terms: Terms | None = None) -> HoldsRequests | None:
-        """Return a router's gateway with admission control, or None if it has neither."""
+        """Return the queue of a router's gateway or admission control, or None if both are off."""
         if spec.gateway is None and admission is None:
             return None
         from fairbench.schedulers.gateway.build import build_gateway, with_admission
@@ -152,7 +152,7 @@ def reports_of(
 def eviction_reports(
     clock: Clock, router: Router, worker: int, params: ClusterParams, rng: Random
 ) -> Callable[[Prompt, int], None]:
-    """Return an ``on_evict`` function that delays reports and may lose reports."""
+    """Return an ``on_evict`` function that delays eviction reports and may lose some of them."""
     delay_ps = round(params.eviction_delay_s * PS_PER_S)
     loss = params.eviction_loss or 0.0
 

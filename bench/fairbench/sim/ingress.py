@@ -30,7 +30,7 @@ from fairbench.schedulers.peers import (
 )
 from fairbench.streams import stream
 
-# the key with which a queue runs before the workers at the same time
+# the sort key by which a queue is called before the workers that are due at the same time
 BEFORE_WORKERS = -1
 
 
@@ -38,9 +38,9 @@ class Ingress(QueueHost[Sequence]):
     """The host of a ``queue`` in which requests wait for a worker.
 
     The host calls the queue when a request arrives or ends, and when a worker has decided on its
-    next step. The host calls the queue after all iterations that end at the current time, and never
-    during an admission pass. Arrivals and ends of requests are reported to the queue in the order
-    of their occurrence.
+    next step. If iterations end at the same time, the host calls the queue after these ends. The
+    host never calls the queue during an admission pass. The queue receives arrivals and ends of
+    requests in the order of their occurrence.
     """
 
     def __init__(self, clock: Clock, workers: Many[Replica], queue: HoldsRequests) -> None:
@@ -52,8 +52,7 @@ class Ingress(QueueHost[Sequence]):
         # ``_due_ps`` is the time (ps) of the next call of the queue.
         self._due_ps: int | None = None
         self.before_call: Callable[[], None] | None = None
-        # ``turn`` returns a sort key, by which several queues are called if they are due at one
-        # time.
+        # ``turn`` returns the sort key that orders the calls of several queues at the same time.
         self.turn: Callable[[], int] = lambda: BEFORE_WORKERS
         for worker in workers:
             worker.on_pass = self.soon
@@ -123,16 +122,16 @@ class Ingress(QueueHost[Sequence]):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A router that exchanges totals with other routers; ``recheck`` retries its queue."""
+    """A router that exchanges sums of charges with other routers; ``recheck`` retries its queue."""
 
     parts: Many[Exchanges]
     recheck: Callable[[], None]
 
 
 class Gossip:
-    """A gossip protocol: each router periodically sends its totals to all other routers.
+    """A gossip protocol: each router periodically sends its sums of charges to all other routers.
 
-    Each router sends its totals at a different time within the interval of ``every_s`` seconds.
+    The routers send messages at different times within each interval of ``every_s`` seconds.
     """
 
     def __init__(self, clock: Clock, peers: Many[Peer], params: RoutersParams, rng: Random) -> None:
@@ -172,14 +171,14 @@ class Gossip:
 
 
 class SumLedger:
-    """A service that stores all routers' totals, and informs a router before each decision."""
+    """A service that stores all routers' charges, and updates a router before each decision."""
 
     def __init__(self, clock: Clock, peers: Many[Peer]) -> None:
         self._clock = clock
         self._peers = peers
 
     def update(self, number: int) -> None:
-        """Merge the totals of all other routers into router ``number``, which decides next."""
+        """Give router ``number``, which decides next, all other routers' sums of charges."""
         now_s = self._clock.now_ps / PS_PER_S
         for origin, other in enumerate(self._peers):
             if origin != number:
@@ -188,10 +187,10 @@ class SumLedger:
 
 
 class Unheard:
-    """The largest charge to a client, in tokens, of which some router does not know.
+    """The largest sum of charges to a client, in tokens, that a router has not yet received.
 
-    Unknown charges only grow between two messages (except for refunds), so they are measured just
-    before each message.
+    Except for refunds, this sum only grows until the router receives a message, so the sum is
+    measured just before each message.
     """
 
     def __init__(self, peers: Many[Peer]) -> None:
@@ -199,7 +198,7 @@ class Unheard:
         self.tokens = 0.0
 
     def measure(self, number: int) -> None:
-        """Update the largest unknown charge before router ``number`` receives a message."""
+        """Measure the charges that router ``number`` does not know before it receives a message."""
         for place, part in enumerate(self._peers[number].parts):
             known = part.heard_totals()
             unheard: dict[tuple[str, int], float] = {}
@@ -266,7 +265,7 @@ class SplitRouter(Router):
 Arrives = Callable[[Request], int]
 """A function that returns the number of the router at which a request arrives.
 
-The function is called once per request, in the order of arrivals.
+The simulator calls the function once per request, in order of arrival.
 """
 
 
@@ -296,9 +295,9 @@ def _drawn(rng: Random, bounds: Many[float]) -> int:
 class RouterIngresses:
     """The queues of several routers, which decide in random order at equal times.
 
-    In a fixed order, the first router would always take the capacity that all routers see. A
-    request enters its queue ``asking_ps`` picoseconds after its arrival, the time for a query of
-    the ledger.
+    If the order were fixed, the first router would always take the capacity that all routers see.
+    With a ledger of all charges, a request enters its queue ``asking_ps`` picoseconds after its
+    arrival, when the ledger has answered.
     """
 
     def __init__(

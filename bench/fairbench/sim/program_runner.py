@@ -13,7 +13,7 @@ from fairbench.errors import ProgramFailed
 
 # A function of an operation's result and error, of which exactly one is not None.
 Callback = Callable[[Any, ProgramFailed | None], None]
-# A function that starts an operation for a suspended program, which the callback resumes.
+# A function that starts an operation; the callback resumes the program when the operation ends.
 Pending = Callable[[Callback], None]
 
 
@@ -48,7 +48,7 @@ class Join:
 
 
 class _Task:
-    """A running coroutine; a class, because a recursive closure would be a reference cycle."""
+    """A running coroutine, as a class because a recursive closure would be a reference cycle."""
 
     __slots__ = ("_done", "_program")
 

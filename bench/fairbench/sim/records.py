@@ -39,9 +39,9 @@ MAX_WORKER = 2**20
 def spooled(logs: Mapping[str, IntegerTable], folder: Path) -> Iterator[None]:
     """Store the rows of empty logs in files in ``folder`` during the ``with`` block.
 
-    When a log has a full block of rows, the incomplete blocks of all other logs are written, too,
-    so that all files end at the same simulated time. At the end of the ``with`` block, every row is
-    on disk, even after an interruption. Raises RunFailed if a file cannot be written.
+    When a block of any log is full, the current blocks of all logs are written, so that all files
+    end at the same simulated time. At the end of the ``with`` block, every row is on disk, even
+    after an interruption. Raises RunFailed if a file cannot be written.
     """
 
     def file_blocks() -> None:
@@ -134,7 +134,7 @@ class FileBlocks:
         return self._path.parent
 
     def groups(self, count: int) -> Iterator[NDArray[np.int64]]:
-        """Yield the rows in order, as arrays of ``count`` blocks each."""
+        """Yield the rows in order; each array has the rows of up to ``count`` blocks."""
         import pyarrow as pa
 
         group = []
@@ -207,8 +207,8 @@ def _lacks_head(data: mmap.mmap) -> bool:
     """Return whether a stream was cut off before the end of its column description.
 
     A stream begins with a mark, the length of the column description, and the description (Arrow
-    columnar format, "IPC streaming format"). Data without the mark are no stream; the result is
-    then False, because Arrow reports the error.
+    columnar format, "IPC streaming format"). Return False for data without the mark, because Arrow
+    reports this error.
     """
     length = int.from_bytes(data[4:8], "little") if len(data) >= 8 else 0
     return b"\xff\xff\xff\xff".startswith(data[:4]) and len(data) < 8 + max(1, length)
@@ -230,11 +230,11 @@ AT_ONCE = 16
 
 
 def filed_service(log: IntegerTable, blocks: FileBlocks) -> FiledService:
-    """Return the rows of a service log, sorted by start and worker, in new files.
+    """Sort the rows of a service log by start and worker, and return them in new files.
 
-    The rows in ``blocks`` are in order of their ends, so they are nearly in order of their starts.
-    The blocks are read in order; rows that begin before all unread rows are written, and other rows
-    stay in memory. The new files are in the folder of ``blocks``.
+    The rows in ``blocks`` are sorted by end time, so they are nearly sorted by start time. A row is
+    written as soon as every unread row starts later; until then, the row stays in memory. The new
+    files are in the folder of ``blocks``.
     """
     start = log.names.index("start_ps")
     least = np.array([rows[:, start].min(initial=2**62) for rows in blocks.groups(AT_ONCE)])
@@ -297,10 +297,10 @@ def tables_of(clients: list[str], logs: Logs) -> Tables:
 
 
 def _service(log: IntegerTable) -> ServiceRows:
-    """Return the service table, which stays in files if a log in a file is long."""
+    """Return the service table; the rows of a long log that is in a file stay on disk."""
     if isinstance(log.blocks, FileBlocks) and is_long(len(log)):
         return filed_service(log, log.blocks)
-    # The log's rows are sorted by the ends of stretches.
+    # The log's rows are sorted by their end times.
     start_s, worker = seconds(log.column("start_ps")), log.column("worker")
     sorted_already = (start_s[1:] >= start_s[:-1]).all() and (worker == worker[:1]).all()
     by_start = None if sorted_already else np.lexsort((worker, start_s))

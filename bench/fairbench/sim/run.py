@@ -105,7 +105,7 @@ def progress_of(
     )
 
 
-# number of clients beyond which no client is simulated alone
+# maximum number of clients in a run for which each client is also simulated alone
 MOST_ALONE = 16
 
 
@@ -126,17 +126,17 @@ def hit_rates_alone(
     with_pool: Callable[[int], Mapping[str, Any]],
     run: Callable[..., Tables],
 ) -> dict[str, float]:
-    """Return each client's cache hit rate alone with its share of every KV pool.
+    """Return the cache hit rate of each client that runs alone with its share of every KV pool.
 
-    Memory is shared in proportion to weights, and the eviction policy is LRU. Clients whose
-    requests are all refused are left out. The result is empty for one client, and for more than
-    ``MOST_ALONE`` clients.
+    Memory is shared in proportion to weights, and the eviction policy is LRU. A client whose
+    requests are all refused has no hit rate. The result is empty for a run with a single client, or
+    with more than ``MOST_ALONE`` clients.
 
     Args:
-        spec: The experiment of the shared run.
-        plans: The clients of the shared run.
+        spec: The experiment in which all clients share the cluster.
+        plans: The clients that share the cluster.
         pool_tokens: The KV pool of a replica, in tokens.
-        with_pool: Function that returns the settings for a pool of a number of tokens.
+        with_pool: Function that returns the engine settings for a given KV pool in tokens.
         run: Function that simulates one client.
     """
     found: dict[str, float] = {}
@@ -153,7 +153,7 @@ def hit_rates_alone(
 
 
 PROGRESS_EVERY_PS = PS_PER_S
-# number of events between checks for an interruption, which take a few milliseconds
+# number of events, a few milliseconds of work, between two checks for an interruption
 EVENTS_AT_ONCE = 64
 
 
@@ -162,8 +162,8 @@ def no_collector() -> Iterator[None]:
     """Turn off Python's garbage collector in the ``with`` block; this saves a third of the time.
 
     Objects that exist before the block are frozen with ``gc.freeze``, so that an explicit
-    collection examines only objects of the block. With all imported objects, a collection would
-    take longer than the simulation of a few hundred requests.
+    collection examines only objects of the block. A collection that examines all imported objects
+    takes longer than the simulation of a few hundred requests.
     """
     was_on, sets_aside = gc.isenabled(), not gc.get_freeze_count()
     gc.disable()
@@ -192,8 +192,8 @@ def simulate(
         folder: Folder in which records are stored during the run (see ``recover``), or None to keep
             the records in memory.
         on_progress: Function that receives the progress of the run, or None.
-        interrupted: Function that ends the run by returning true, or None. The result then has the
-            finished requests, and its ``complete`` is False.
+        interrupted: Function that ends the run by returning true, or None. The result of an
+            interrupted run ends at the interruption, and its ``complete`` is False.
 
     Raises UsageError if no request of the workload can ever fit the KV pool, or if the spec needs
     real servers. Raises RunFailed if the folder cannot be written or a user's scheduler fails.
@@ -287,8 +287,8 @@ class Simulation:
             engine = spec.engine or DEFAULT_ENGINE
             decode_count = spec.dp - len(parts)
             workers = disaggregated(spec.settings, engine, self.engine, parts, decode_count)
-        # Without disaggregation, the list is not copied, so the cluster can empty it to free
-        # memory.
+        # Without disaggregation, ``routed`` must not be a copy of ``workers``, because the cluster
+        # empties this list to free memory.
         routed = workers if spec.prefill is None else workers[: len(parts)]
         self.router.prepare(replace(self.setup, fleet=SimFleet(routed)))
         ingress = ingress_of(spec, self.router, self.clock, workers, self.setup)
@@ -399,7 +399,7 @@ class Simulation:
 
     @property
     def _holder(self) -> str | None:
-        """The component, besides scheduler and gateway, that lets requests wait, or None."""
+        """The name of admission control or memory shares if these can delay requests, or None."""
         if self.admission:
             return "admission control"
         shares = make_params(MEMORY, MemoryParams, self.spec.settings).share
@@ -423,10 +423,7 @@ class Simulation:
         return header | code | ({"admission": self.admission.policy} if self.admission else {})
 
     def _pin_audit(self) -> dict[str, Any]:
-        """Return the counts of the ``PinAudit`` by name.
-
-        The result is empty if the eviction policy defines no memory shares.
-        """
+        """Return the counts of the ``PinAudit``, or {} if the policy defines no memory shares."""
         if self.spec.eviction is None or self.code is not None:
             return {}
         from fairbench.engine.client_cache import pin_audit
@@ -435,7 +432,7 @@ class Simulation:
         return {} if audit is None else {"pinned_beyond_share": asdict(audit)}
 
     def _hit_alone(self, source: Source | None) -> dict[str, float]:
-        """Return each client's cache hit rate alone, or nothing if memory is not recorded."""
+        """Return the cache hit rate of each client alone, or {} if memory is not recorded."""
         if self.memory_log is None:
             return {}
 
@@ -474,7 +471,7 @@ def simulate_tables(
 def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
     """Return an incomplete result from the records of a killed simulation in ``folder``.
 
-    The result ends at the time of the last record, and lacks all work that was not recorded. Raises
+    The result ends at the time of the last record. Work that was not recorded is missing. Raises
     DataError if a file cannot be read.
     """
     source = spec.source()

@@ -47,8 +47,8 @@ def plan_clients(
 ) -> tuple[ClientPlan, ...]:
     """Plan the clients of a run; an argument of None means the value in the workload file.
 
-    A client with twice the usual rate or size sends twice ``num_programs`` programs. A changed
-    ``request_rate`` changes the rates of clients with another kind of program in proportion.
+    A client with twice the usual rate sends twice ``num_programs`` programs. If ``request_rate`` is
+    given, the rates of clients with another kind of program change by the same factor.
 
     Args:
         spec: The workload.
@@ -61,7 +61,7 @@ def plan_clients(
         burstiness: The shape of the Gamma distribution of gaps between programs.
         duration_s: The seconds during which programs arrive.
         weights: The weights of clients by name (default 1).
-        goodput: Latency targets that override the workload's (see ``client_targets``).
+        goodput: Latency targets that override the workload's targets (see ``client_targets``).
 
     Raises:
         UsageError: If a value is impossible; the message names the value.
@@ -117,7 +117,7 @@ Changed = Iterator[tuple[int, dict[str, Any]]]
 
 
 class _Run(NamedTuple):
-    """The values that all clients of a run share; ``params`` is for well-behaved clients."""
+    """The values that all clients of a run share; ``params`` applies to well-behaved clients."""
 
     spec: WorkloadSpec
     scenario: Scenario
@@ -265,8 +265,8 @@ def client_targets(
 ) -> dict[str, Targets]:
     """Return the latency targets of each client of a run, by client name.
 
-    ``given`` (see ``named_targets``) overrides the targets of a client's class, which override the
-    targets of the workload. Raises UsageError for an unknown name or an invalid target.
+    Targets in ``given`` override the targets of the client's class. Targets of the class override
+    the targets of the workload. Raises UsageError for an unknown name or an invalid target.
     """
     if not (given or spec.targets or spec.classes):
         return dict.fromkeys(names, NO_TARGETS)

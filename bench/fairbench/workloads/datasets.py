@@ -1,8 +1,7 @@
 """Real input for programs: token lengths of the records of files and Hugging Face data sets.
 
 Each ``Schema`` describes one layout of records, in local files and on the hub alike.
-``Schema.read`` returns the texts of a record. If a field is wrong, it raises ValueError with the
-field's name.
+``Schema.read`` returns the texts of a record, or raises ValueError with the name of a wrong field.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ OUTPUTS = ("output", "response", "completion", "answer")
 class Texts:
     """The texts of a record: a main text (see ``Item``), and (question, answer) pairs.
 
-    If ``text_tokens`` is given, the content is not a text, but a video, for example. Then ``text``
-    only identifies the content, and ``text_tokens`` is its length in tokens.
+    If the content is not a text, but a video, for example, ``text`` is only an identity of the
+    content, and ``text_tokens`` is its length in tokens.
     """
 
     text: str
@@ -62,7 +61,7 @@ class Schema:
     """A layout of records that give input for programs of one ``kind``.
 
     A record has this layout if it has all fields in ``marks``. The function ``read`` returns the
-    record's texts, and ``shape`` describes the layout in messages.
+    texts of a record, and ``shape`` describes the layout for messages.
     """
 
     kind: str
@@ -113,7 +112,7 @@ def renamed(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
 
 
 def merged(texts: Iterable[Texts]) -> list[Texts]:
-    """Merge entries with equal texts into one entry, with the exchanges of all merged entries.
+    """Merge entries with equal texts into one entry with all their (question, answer) pairs.
 
     In LooGLE, for example, each question has a record of its own, which repeats the document.
     """
@@ -280,7 +279,7 @@ SCHEMAS: tuple[Schema, ...] = (
     ),
     Schema(Chat.kind, "{conversation_a: [{role, content}]}", ("conversation_a",), _arena),
     Schema(TreeOfThought.kind, "{question}", ("question",), _only("question")),
-    Schema(  # ToolBench: the input is a query, after the description of the tools.
+    Schema(  # In ToolBench, the prompt is the description of the tools, followed by a query.
         *(ToolUse.kind, "{query, tools, final}", ("query", "tools", "final")),
         lambda record: Texts(
             json.dumps(list(_records(record, "tools"))),
@@ -304,14 +303,14 @@ SCHEMAS: tuple[Schema, ...] = (
 
 
 MERGED = (LongQA.kind, ToolUse.kind)
-"""Program kinds whose data sets repeat a text for each question, so that equal texts are merged."""
+"""Program kinds whose equal texts are merged, because data sets repeat a text per question."""
 
 NAMED = "; --dataset-map FIELD=NAME names another field of the file"
 
 JUDGE_ARTICLE_TOKENS = 2677
-"""The length in tokens to which articles are joined as one input of the judge workload.
+"""Articles are joined to about this number of tokens for an input of the judge workload.
 
-Articles of the data set have 705 tokens on average, but the paper's inputs have 2,701.
+Articles of the data set have 705 tokens on average, but [DLPM] used inputs of 2,701 tokens.
 """
 
 
@@ -336,8 +335,8 @@ class Source:
         """Return item ``number`` in the random order that ``seed`` determines.
 
         A run may need more items than the data set has; it then reads the data set again, in a new
-        order. Later passes get new content keys, so that they do not hit the KV cache entries of
-        earlier passes.
+        order. When the data set is read again, items get new content keys, so that they do not hit
+        earlier KV cache entries.
         """
         turn, position = divmod(number, len(self._texts))
         item = self._item(_order(seed, turn, len(self._texts))[position])
@@ -366,7 +365,7 @@ class Source:
         return self._counter.count(text) if text else 0
 
     def _joined_tokens(self, index: int) -> int:
-        """Return the tokens of successive articles whose total comes closest to the target.
+        """Return the tokens of joined articles, whose total is closest to ``JUDGE_ARTICLE_TOKENS``.
 
         Each joined text begins with a different article, so no two joined texts share a prefix.
         """
@@ -497,7 +496,7 @@ def _needs_package(ref: str) -> str:
 
 # Unless HF_HUB_OFFLINE is 1, the hub's library retries for half a minute before it raises an error.
 HUB_OFFLINE = "HF_HUB_OFFLINE"
-# The limit is longer than a second, because a lost packet is sent again after a second.
+# The hub has more than a second to answer, because a lost packet is sent again after a second.
 HUB_PATIENCE_S = 1.5
 
 
@@ -507,7 +506,7 @@ def hub_host() -> str:
 
 
 def reaches_hub() -> bool:
-    """Return whether the hub accepts a connection within ``HUB_PATIENCE_S``; True behind a proxy.
+    """Return whether the hub answers within ``HUB_PATIENCE_S`` seconds, or True if a proxy is set.
 
     A separate thread tries the connection, because host name resolution has no timeout.
     """

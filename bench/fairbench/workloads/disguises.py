@@ -1,9 +1,9 @@
 """Disguises of heavy clients (changed calls), and reactions to the ends of their requests.
 
-A disguise keeps a program's useful text and number of calls. The honest twin of a disguised client
-sends the programs without the disguise. A reaction uses only facts that a client of a server
-observes: the start and end of a request, and the number of cached prompt tokens, which servers
-report.
+A disguise keeps a program's useful text and number of calls. A disguised client is compared with
+its honest twin, which sends the programs without the disguise. A reaction uses only facts that a
+client of a server observes: the start and end of a request, and the number of cached prompt tokens,
+which servers report.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Disguise:
 
     The padding is ``padding_tokens`` tokens of useless text in front of each prompt. If the
     disguise copies a client, the padding begins with the first prompt of that client's latest
-    program. The remaining padding is text that no other client sends; with ``fresh``, it is new for
-    each call. After a program's last call, the padding is sent alone ``keep_alive`` times, to keep
-    the padding in the KV cache. Each answer to padding alone has one token.
+    program. The remaining padding is text that no other client sends. If ``fresh`` is True, each
+    call gets new text. After its last call, a program sends ``keep_alive`` requests that contain
+    only the padding, to keep the padding in the KV cache.
 
     Answers are ``output_multiple`` times as long as honest answers, and later prompts contain only
     the honest part. ``max_new_multiple`` multiplies the output limit that a request claims, which
@@ -145,7 +145,7 @@ class _PaddedLLM:
         return Segment(answer.key, min(answer.length, output_tokens))
 
     async def send_padding(self, name: str, turn: int) -> None:
-        """Send the padding alone, as a prompt with an answer of one token."""
+        """Send a request that contains only the padding, with an answer of one token."""
         padding, name = self.paddings[name], f"keep-alive-{turn}{name}"
         await self._llm.generate(padding, name=name, output_tokens=1, max_new_tokens=1, depth=0)
 
@@ -173,7 +173,7 @@ class _Probe:
         raise _FirstCallMadeError
 
     async def sleep(self, seconds: float) -> None:
-        """Return at once, without letting time pass."""
+        """Do not wait, because only the first prompt of the program is needed."""
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         first, *others = branches
@@ -197,14 +197,14 @@ class EndedRequest(NamedTuple):
 
 
 Reaction: TypeAlias = Callable[[EndedRequest], bool]
-"""A function that is called when a client's request ends; it may keep state.
+"""A function that is called when a request of a client ends; it may keep state.
 
-If the function returns True, all waiting programs of the client start.
+If a reaction returns True, all waiting programs of the client start.
 """
 
 
 class AtRefill:
-    """A reaction that starts programs after a queued request: the client may have new credit."""
+    """A reaction to a queued request: the scheduler may have refilled the client's deficit."""
 
     def __call__(self, ended: EndedRequest) -> bool:
         return ended.ttft_s >= LONG_S

@@ -46,8 +46,8 @@ class RecordedCall(NamedTuple):
 class Branch(NamedTuple):
     """A sub-agent: calls that run in parallel with the program that started it.
 
-    The sub-agent begins ``delay_s`` seconds after the answer to the call that started it. Call
-    number ``until`` of the program and the end of the program wait for the end of the sub-agent.
+    The sub-agent begins ``delay_s`` seconds after the answer to the call that started it. The
+    program waits for the end of the sub-agent before call number ``until`` and before its own end.
     """
 
     delay_s: float

@@ -36,7 +36,7 @@ SPECS = _PACKED if _PACKED.is_dir() else _CHECKOUT
 
 
 def rebased(data: Any, folder: Path) -> Any:
-    """Resolve relative paths under a file's keys ``workload`` against ``folder``."""
+    """Resolve relative paths in the keys ``workload`` of a file in ``folder``."""
     if isinstance(data, Mapping):
         return {
             key: str(folder / value)
@@ -50,8 +50,8 @@ def rebased(data: Any, folder: Path) -> Any:
 def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
     """Return a workload's tables, merged key by key with the inherited tables.
 
-    Keys inside ``params`` and ``settings`` are merged, too, but parameters are only inherited by
-    the same program kind. A scenario replaces the inherited scenario of its name; a workload
+    The tables ``params`` and ``settings`` are merged key by key, but ``params`` is inherited only
+    by the same program kind. A scenario replaces the inherited scenario of its name; a workload
     without scenarios inherits all of them. Raises UsageError if the key ``workload`` is invalid, or
     if files inherit in a circle.
     """
@@ -72,8 +72,8 @@ def whole_client(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return an entry of ``others``, completed from the workload that the entry names.
 
     An entry of ``others`` describes clients that run another kind of program. The entry inherits
-    program, rate, parameters and arrivals of the named workload's well-behaved clients in scenario
-    ``s1``, or in the first scenario. Raises UsageError for an invalid name.
+    program, parameters, rate and arrivals from the named workload, in scenario ``s1`` or its first
+    scenario. Raises UsageError for an invalid name.
     """
     own = dict(data)
     base = _inherited_tables(own.pop(INHERITED), 0)
@@ -128,21 +128,21 @@ class Group(FileTable):
     """A group of ``count`` consecutive clients, starting with client number ``client``."""
 
     client: Annotated[int, Field(ge=0, lt=MAX_CLIENTS)]
-    # Without ``count``, the group is one client.
+    # A group without ``count`` consists of one client.
     count: Annotated[int, Field(ge=1, le=MAX_CLIENTS)] | None = None
 
     @property
     def numbers(self) -> range:
-        """The numbers of the group's clients."""
+        """The numbers of the clients in this group."""
         return range(self.client, self.client + (self.count or 1))
 
 
 class Sizes(FileTable):
-    """The relative rates of clients, by Zipf's law or by a share of the load for some clients.
+    """The relative rates of clients: Zipf's law, or a fixed share for the first clients.
 
     With ``zipf``, the rate of the client in position r is proportional to r to the power of
-    -``zipf``. An exponent of 0 gives equal rates. Without ``zipf``, the first ``heavy`` clients
-    together send the fraction ``heavy_share`` of all programs.
+    -``zipf``. An exponent ``zipf`` of 0 gives equal rates. Without ``zipf``, the first ``heavy``
+    clients together send the fraction ``heavy_share`` of all programs.
     """
 
     zipf: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -177,7 +177,7 @@ def multiples(sizes: Sizes | None, count: int) -> list[float]:
     return [1.0] * count if sizes is None else sizes.multiples(count)
 
 
-# A limit of 1 ms on mean times prevents runs with millions of intervals.
+# Mean intervals below 1 ms are refused, because a run would have millions of intervals.
 Mean = Annotated[Positive, Field(ge=0.001)]
 Interval = Annotated[tuple[NotNegative, Positive], Field(strict=False)]
 
@@ -211,8 +211,8 @@ class ClientPresence(FileTable):
     def intervals(self, rng: random.Random) -> Iterator[tuple[float, float]]:
         """Yield the intervals of a client's presence in order, without end if they are random.
 
-        ``rng`` is the random stream for this client's presence, which is new for each call, so that
-        equal seeds give equal intervals.
+        ``rng`` is the random stream for this client's presence. Each call of ``intervals`` needs a
+        new stream, so that equal seeds give equal intervals.
         """
         if self.stay_s is None or self.away_s is None:
             yield from self.windows or ()
@@ -254,7 +254,7 @@ class ClientPresence(FileTable):
 def names_in(word: str) -> list[str]:
     """Return the names in a range such as ``client-3..5``, or only ``word`` without a range.
 
-    Raises ValueError if the range descends or is larger than any workload.
+    Raises ValueError if the range descends or has more clients than a workload may have.
     """
     found = re.fullmatch(r"(client-)([0-9]{1,6})\.\.([0-9]{1,6})", word)
     if found is None:
@@ -281,7 +281,7 @@ def by_name(table: Mapping[str, Any]) -> dict[str, Any]:
 CALM = "none"
 """The scenario in which every client is well-behaved; every workload has this scenario."""
 
-# A workload's name becomes part of a directory's name.
+# Workload names have a limited length, because they become parts of directory names.
 MAX_NAME = 64
 
 
@@ -323,7 +323,7 @@ Owners = Annotated[dict[str, Annotated[str, AfterValidator(_checked_name)]], _By
 
 
 def _with_inherited(data: Any, inherit: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Any:
-    """Return a table, completed by ``inherit`` if it names another workload.
+    """Return a table; if the table names another workload, ``inherit`` completes the table.
 
     Raises ValueError if the other workload is unknown or invalid.
     """
@@ -358,20 +358,20 @@ class ServiceClass(FileTable):
 class Misbehaving(Group):
     """A group of heavy clients, and how they differ from well-behaved clients.
 
-    ``rate_multiple`` multiplies the program rate, during the first fraction ``until_fraction`` of
-    the run or, by default, the whole run. ``arrivals`` and ``presence`` replace the workload's
-    arrivals and the scenario's presence.
+    ``rate_multiple`` multiplies the program rate, either in the whole run or in its first fraction
+    ``until_fraction``. ``arrivals`` and ``presence`` replace the workload's arrivals and the
+    scenario's presence.
 
     Each prompt begins with ``padding_tokens`` tokens of padding. If ``padding_of`` is the number of
     another client, the padding begins like the first prompt of that client's latest program. The
-    remaining padding is text that no other client sends; with ``padding_fresh``, it is new for each
-    call. After its last call, a program sends the padding alone ``keep_alive`` times.
+    remaining padding is text that no other client sends. With ``padding_fresh``, each call gets new
+    text. After its last call, a program sends ``keep_alive`` requests of padding only.
 
     ``max_new_multiple`` multiplies the output limit that requests claim. ``output_multiple``
     multiplies the real output length; the additional tokens are not useful. At most ``in_flight``
-    programs of the client run at once. With ``reaction``, waiting programs start when the end of
-    one of the client's requests meets the reaction's condition. ``targets`` and ``weight`` are the
-    latency targets and the weight that the client claims.
+    programs of the client run at once. If ``reaction`` is given, waiting programs start after a
+    request that was queued (``refill``) or whose prefix was evicted (``eviction``). ``targets`` and
+    ``weight`` are the latency targets and the weight that the client claims.
     """
 
     params: dict[str, Value] = Field(default_factory=dict)
@@ -392,11 +392,11 @@ class Misbehaving(Group):
 
 
 class Other(Group):
-    """Well-behaved clients that run another kind of program, with all ``params`` of that kind.
+    """Well-behaved clients with another kind of program; ``params`` holds all its parameters.
 
     ``rate`` is in programs/s per client and GPU; with ``sizes``, ``rate`` is the mean over the
     clients. ``arrivals`` and ``presence`` replace the workload's arrivals and the scenario's
-    presence. Values inherited from another ``workload`` are copied when the table is read.
+    presence. Values of the workload named ``workload`` are copied when the table is read.
     """
 
     workload: str | None = None
@@ -414,14 +414,14 @@ class Other(Group):
 
 
 class Scenario(FileTable):
-    """A scenario: the rates of clients, heavy clients, and differences from the workload.
+    """A scenario: the rates of clients, heavy clients, and values that override the workload's.
 
     ``rate`` is in programs/s per well-behaved client and GPU. ``rates`` replaces ``rate`` on some
     machines; its keys are prefixes of timing profile ids. ``params`` and ``settings`` override the
     values of the workload. ``clients`` is the number of clients that send programs; None means all
-    clients of the workload. ``others`` are clients that run another kind of program; a changed
-    ``rate`` changes their rates in proportion. ``sizes`` sets the relative rates of the remaining
-    well-behaved clients. ``presence`` says when clients are present.
+    clients of the workload. ``others`` are clients that run another kind of program. If ``rate`` is
+    changed, the rates of ``others`` change by the same factor. ``sizes`` sets the relative rates of
+    the remaining well-behaved clients. ``presence`` says when clients are present.
     """
 
     description: str = ""
@@ -437,7 +437,7 @@ class Scenario(FileTable):
     presence: ClientPresence | None = None
 
     def rate_on(self, profile_id: str) -> float:
-        """Return the rate for the longest prefix of the profile id in ``rates``, or ``rate``."""
+        """Return the value in ``rates`` under the longest prefix of ``profile_id``, or ``rate``."""
         own = self.rates or {}
         beginnings = [start for start in own if profile_id.startswith(start)]
         return own[max(beginnings, key=len)] if beginnings else self.rate
@@ -452,11 +452,11 @@ class WorkloadSpec(FileTable):
     latency that tables show: the duration of a program, or the TTFT of a request. Values inherited
     from another ``workload`` are copied when the file is read.
 
-    ``client_names`` names the first clients, optionally below tenants (``org/team/user``); other
-    clients are called ``client-N``. ``client_weights`` maps names to weights (default 1); the name
-    of a tenant ends in ``/``. ``client_owners`` maps clients to owners, which may be clients
-    themselves. ``targets`` are the latencies promised to every client, and ``classes`` are groups
-    of clients with targets of their own.
+    ``client_names`` names the first clients, optionally with tenants, such as ``org/team/user``.
+    All further clients are called ``client-N``. ``client_weights`` maps names to weights (default
+    1); the name of a tenant ends in ``/``. ``client_owners`` maps clients to owners, which may be
+    clients themselves. ``targets`` are the latencies promised to every client, and ``classes`` are
+    groups of clients with targets of their own.
     """
 
     name: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_checked_name)]
@@ -495,7 +495,7 @@ class WorkloadSpec(FileTable):
         return self.arrivals is not None and self.arrivals.kind == "replay"
 
     def traffic(self, own: Arrivals | None = None) -> TrafficKind:
-        """Return the traffic kind of ``own``, or of the workload if ``own`` is None.
+        """Return the kind of traffic that ``own`` defines, or by default the workload's arrivals.
 
         Raises UsageError if the kind or a parameter is wrong.
         """
@@ -522,8 +522,8 @@ class WorkloadSpec(FileTable):
     def scenario(self, name: str) -> Scenario:
         """Return a scenario by name.
 
-        In scenario ``none``, every client is well-behaved. Unless a workload defines ``none``, its
-        other values are those of ``s1`` or, without ``s1``, of the first scenario.
+        In scenario ``none``, every client is well-behaved. A workload that does not define ``none``
+        gets a copy of ``s1``, or of its first scenario, without heavy clients.
 
         Raises UsageError for an unknown name.
         """

@@ -36,14 +36,14 @@ class ClientPlan:
 
     ``index`` is the position of ``client`` among the ``clients`` clients of the run. ``weight`` is
     the client's fair share relative to other clients. ``targets`` are the latencies promised to
-    each of the client's requests, and ``service_class`` names the class that defines the targets;
-    "" means that no class does. ``owner`` is by default the outermost tenant in the client's name,
+    each of the client's requests. ``service_class`` names the class that defines the targets, or is
+    "" if no class defines them. ``owner`` is by default the outermost tenant in the client's name,
     or the client itself. ``presence`` defines when the client is present; None means always.
 
     ``disguise`` changes the client's programs. If ``copied`` is a client's plan, the padding of the
     disguise begins like that client's latest program. ``in_flight`` limits the client's running
-    programs. ``reaction`` names a function that is called when a request of the client ends; if it
-    returns True, all waiting programs of the client start.
+    programs. ``reaction`` names a function that decides, when a request of the client ends, whether
+    all waiting programs of the client start.
     """
 
     index: int
@@ -108,7 +108,7 @@ def program_stream(
 def made_ahead(programs: Iterator[ProgramArrival]) -> Iterator[ProgramArrival]:
     """Yield programs in order, but create ``MADE_AHEAD`` programs at a time.
 
-    Batches keep code and data in the processor's caches.
+    Creating several programs at once keeps code and data in the processor's caches.
     """
     while some := list(islice(programs, MADE_AHEAD)):
         yield from some
@@ -124,7 +124,7 @@ def _undisguised_programs(
 def nth_program(
     plan: ClientPlan, seed: int, number: int, source: ItemSource | None, item: Item | None = None
 ) -> Program:
-    """Return program ``number`` of a client; its input is ``item``, or is taken from ``source``."""
+    """Return program ``number`` of a client, with input from ``item`` or else ``source``."""
     program = program_class(plan.kind)
     rng = stream(seed, f"{plan.client}/program-{number}")
     if item is None and source is not None:
@@ -159,8 +159,8 @@ def _arrival_stream(plan: ClientPlan, seed: int) -> random.Random:
     return stream(seed, f"{plan.client}/arrivals")
 
 
-# A user waits at least 10 ms between two programs. Otherwise, a user whose programs are refused
-# would start programs without end.
+# A user waits at least 10 ms between two programs. Without this pause, a user whose programs are
+# refused would start programs without end.
 LEAST_GAP_S = 0.01
 
 

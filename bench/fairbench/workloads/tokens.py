@@ -22,7 +22,7 @@ class TokenCounter(Protocol):
     def method(self) -> str: ...
 
     def count(self, text: str) -> int:
-        """Return a text's tokens, but at least 1, because an engine refuses an empty prompt."""
+        """Return the number of tokens in a text, at least 1: an engine refuses an empty prompt."""
         ...
 
 
@@ -48,7 +48,7 @@ class TokenizerCounter:
 
 
 def load_counter(tokenizer_path: str | None) -> TokenCounter:
-    """Return the counter for a tokenizer file, or the approximate counter for None."""
+    """Return the counter for a tokenizer file, or the approximate counter if there is no file."""
     if tokenizer_path is None:
         return ApproximateCounter()
     return TokenizerCounter(*load_tokenizer(tokenizer_path))
@@ -89,8 +89,7 @@ def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
 def tokenizer_errors(name: str, problem: str = "cannot split a text") -> Iterator[None]:
     """Re-raise every error of the package ``tokenizers`` as a DataError with a message of one line.
 
-    Besides plain ``Exception`` objects, the package raises panics, whose class is not derived from
-    Exception.
+    The package also raises panics, whose class is not derived from ``Exception``.
     """
     try:
         yield

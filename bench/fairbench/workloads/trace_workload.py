@@ -115,9 +115,9 @@ def params_of(workload: WorkloadSpec) -> TraceParams | None:
 
 
 def plain_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Change names so that a workload file allows them, without duplicates.
+    """Return unique names of clients that a workload file allows.
 
-    Letters, digits, - and _ are kept. Other characters become _. Repeated names get a number.
+    Each character other than letters, digits, - and _ becomes _. Equal names get numbers.
     """
     given = tuple(names)
     kept = {name for name in given if _plain_name(name) == name}

@@ -1,7 +1,7 @@
 """Calibration of a derived profile with the output of one benchmark.
 
-Three coefficients are fitted to the requests' times per token: the rate of memory reads, the cost
-of another sequence in a step, and the launch cost of a step. The fit changes no other coefficient.
+The benchmark's times per token determine the rate of memory reads, the cost of another sequence in
+a step, and the launch cost of a step. All other coefficients keep their derived values.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from fairbench_calibration.profiling.fit import (
 
 CALIBRATED = "calibrated"  # last part of a calibrated profile's id
 MOST_REQUESTS = 400  # largest number of requests whose times a fit uses
-TOGETHER_S = 1e-3  # first tokens of one iteration's prompts arrive within this time
+TOGETHER_S = 1e-3  # first tokens that arrive within this time belong to one iteration
 _LEAST_C_ND = 0.002  # minimum of c_nd in ms, because operator tables do not include sampling
-_PRIORS = np.array([0.15, 0.7, 0.7])  # standard deviations of the fitted numbers' logarithms
-_WEIGHT = 100  # largest weight of all requests together in the fit, as a number of requests
-_BOUND = np.log(4.0)  # largest change of the logarithm of each fitted number
+_PRIORS = np.array([0.15, 0.7, 0.7])  # prior standard deviations of the logarithms of the factors
+_WEIGHT = 100  # number of requests above which further requests add no weight to the fit
+_BOUND = np.log(4.0)  # a fit changes each coefficient by at most a factor of 4
 
 
 class Decoded(NamedTuple):
@@ -38,7 +38,7 @@ class Decoded(NamedTuple):
         took_ms: Time from the first token to the last token, in milliseconds.
         decodes: Mean number of sequences in a decode step, including the request itself.
         context: Mean number of context tokens of the sequences in a decode step.
-        iterations: Number of iterations during the decode that prefilled other prompts.
+        iterations: Number of iterations that prefilled other prompts while the request decoded.
         tokens: Mean number of new prompt tokens in the iterations that prefilled other prompts.
     """
 
@@ -50,7 +50,7 @@ class Decoded(NamedTuple):
     tokens: Column
 
     def predicted_ms(self, costs: Mapping[str, float], *, mixed: bool) -> Column:
-        """Return predicted decode times (ms). With ``mixed``, a step both prefills and decodes."""
+        """Return predicted decode times (ms); a ``mixed`` engine prefills and decodes in a step."""
         none = np.zeros(len(self.steps))
         step = Iterations(none, none, none, self.decodes, self.context)
         decode_ms = predicted_ms(costs, step)
@@ -130,10 +130,7 @@ def calibrated(seen: Decoded, start: TimingProfile, *, mixed: bool) -> TimingPro
 
 
 def _scaled(start: TimingProfile, logs: Column) -> dict[str, float]:
-    """Return the coefficients of ``start`` times the factors whose logarithms are given.
-
-    The launch cost includes the host's time.
-    """
+    """Scale the costs of ``start`` by the exponentials of ``logs``; ``c0`` includes host time."""
     memory, sequence, launch = np.exp(logs).tolist()
     costs = dict(start.coefficients_ms)
     for name in {"c_w", "c_e", "c_K"} & costs.keys():

@@ -95,7 +95,7 @@ def _from_hub(model: str) -> ModelConfig:
     return ModelConfig(canonical_model(model, model_configs()), config, url)
 
 
-# The fit draws ``ITERATIONS`` random iterations, of which ``HELD_OUT`` only test the fit.
+# The fit draws ``ITERATIONS`` random iterations, and reserves ``HELD_OUT`` of these for a test.
 ITERATIONS, HELD_OUT, SEED = 900, 270, 0
 LARGEST_BATCH = 400  # largest number of sequences in a batch of a random iteration
 ROOFLINE = "roofline"  # last part of the id of a profile that was computed from a data sheet
@@ -106,7 +106,7 @@ FRONTENDS = {
     "sglang": Frontend(request_ms=0.2486, token_ms=0.003, delay_ms=9.913),
     "vllm": Frontend(request_ms=1.5, token_ms=0.003, delay_ms=9.913),
 }
-"""Times of HTTP and the tokenizer, measured with Llama-3.1-8B on an A100."""
+"""The times of each engine's HTTP server and tokenizer (Llama-3.1-8B on an A100)."""
 
 
 class Derived(NamedTuple):
@@ -118,7 +118,7 @@ class Derived(NamedTuple):
         note: The reason why no better source was used, or "".
         error_pct: Errors of the fit in percent, on iterations that the fit did not use.
         held: The iterations that the fit did not use.
-        times_ms: Times in ms of the iterations in ``held``, without the host's time, shape
+        times_ms: Times of the iterations ``held`` in ms, without the host's time, shape
             (n_iterations,).
     """
 
@@ -247,7 +247,7 @@ def measured_grade() -> str:
     )
 
 
-# Decode times are printed for ``BATCHES`` sequences, each with ``CONTEXT`` tokens of context.
+# ``fairbench profile`` prints decode times for ``BATCHES`` sequences of ``CONTEXT`` tokens each.
 BATCHES, CONTEXT = (1, 8, 64), 1_000
 PROMPTS = (128, 1_024, 8_192)  # prompt lengths in tokens whose prefill times are printed
 

@@ -1,7 +1,7 @@
 """Estimated times of iterations, from tables of measured operators or from a roofline model.
 
-The operator tables come with the optional package ``aiconfigurator-core``. NVIDIA measured the
-operators on the named GPU; the package models how their times add up to the time of an iteration.
+The operator tables come with the optional package ``aiconfigurator-core``. NVIDIA measured each
+operator's time on real GPUs, and the package models how operator times add up to iteration times.
 
 The roofline model uses the numbers in a GPU's data sheet and the shape of a model. In an iteration,
 the GPU reads weights and KV cache once, and computes matrix products. Layers run one after another;
@@ -46,7 +46,7 @@ def operators_ms(
     config: Mapping[str, Any], gpu: GPU, tp: int, engine: str, dtype: str | None, it: Iterations,
     kv_dtype: str = "fp16",
 ) -> tuple[Column, str]:  # fmt: skip
-    """Return the milliseconds of each iteration, and the release of the measured engine.
+    """Return each iteration's time in ms, and the release of the engine that NVIDIA measured.
 
     Args:
         config: The model's ``config.json``.
@@ -82,7 +82,7 @@ def operators_ms(
             try:
                 model = RustForwardPassPerfModel.from_native(given | kv)
                 times = [_estimated_ms(model, row) for row in zip(*it, strict=True)]
-            # aiconfigurator has no exception class of its own.
+            # aiconfigurator defines no exception class, so any exception means a missing operator.
             except Exception as error:
                 missing = missing or " ".join(str(error).split()).partition(" at /")[0]
                 continue
@@ -133,10 +133,9 @@ ALL_REDUCE = {
     Interconnect.PCIE: (18.0, 1.0),
     Interconnect.PCIE_HOST: (30.0, 0.5),
 }
-"""The latency of an all-reduce in us, and the fraction of the link's bandwidth that is reached.
+"""The latency (us) of an all-reduce over each interconnect, and a factor on the link's bandwidth.
 
-Each layer of a model has two all-reduces. Without peer access, a GPU writes to the host's memory,
-from which another GPU reads.
+Without peer access, all data pass through the host's memory, which halves the bandwidth.
 """
 
 
@@ -177,14 +176,14 @@ def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, token_s: 
 
 
 def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth: float) -> Column:
-    """Return the seconds of linear layers, whose memory reads and products overlap in part."""
+    """Return the seconds of linear layers, in which memory reads and products partly overlap."""
     dense_bytes = 2.0 if dtype == "mxfp4" else WEIGHT_BYTES[dtype]
     attention = shape.layers * shape.attention_weights
     active = shape.mlp_weights(shape.experts.active if shape.experts else 0)
     read: Column | float = active
     share = 1.0
     if shape.experts is not None:
-        # A step reads all experts that any of its tokens uses.
+        # In a step, the GPU reads each expert that at least one token uses.
         none, every = shape.mlp_weights(0), shape.mlp_weights(shape.experts.count)
         read, share = none + (every - none) * (1 - shape.experts_left**tokens), EXPERT_SHARE
     total = np.zeros_like(tokens)
@@ -212,4 +211,4 @@ def _all_reduce_s(shape: ModelShape, gpu: GPU, tp: int, tokens: Column) -> Colum
     sent = 2 * (tp - 1) / tp * tokens * shape.hidden * 2
     latency_us, share = ALL_REDUCE[gpu.interconnect]
     link = gpu.link_gb_s * 1e9 * LINK_SHARE * share
-    return 2 * shape.layers * (latency_us * 1e-6 + sent / link)
+    return 2 * shape.layers * (latency_us * 1e-6 + sent / link)  # a layer has two all-reduces

@@ -16,7 +16,7 @@ MOST_CONTEXT = 400_000  # largest total context of a decode batch in an iteratio
 
 
 class Iterations(NamedTuple):
-    """A table of iterations. In each iteration, sequences of one kind have equal lengths.
+    """Engine iterations. In an iteration, all prefills are equally long, and so are all decodes.
 
     Attributes:
         prefills: Number of sequences in prefill.
@@ -39,11 +39,11 @@ class Iterations(NamedTuple):
 
     @property
     def attended(self) -> Column:
-        """The number of pairs of new and attended tokens, for each prefill sequence."""
+        """The number of (new token, attended token) pairs in each prefill sequence."""
         return self.new * (self.prefix + (self.new + 1) / 2)
 
     def selected(self, chosen: slice) -> Iterations:
-        """Return the iterations whose indices are in the slice ``chosen``."""
+        """Return the iterations at the indices in ``chosen``."""
         return Iterations(*(column[chosen] for column in self))
 
 
@@ -87,19 +87,19 @@ TURNS = (
     {"c0": 2.0, "c_w": 0.3, "p": 0.6, "c_T": 0.3, "c_e": 3.0},
     {"c0": 0.5, "c_w": 0.3, "p": 1.5, "c_T": 2.0, "c_e": 2.0},
 )
-"""Factors by which fits scale their starting values, because a fit can end in a local minimum."""
+"""Factors on the starting values of further fits, because one fit can end in a local minimum."""
 
 LEAST_P, MOST_P = 1.0, 8.0  # limits on the coefficient p of a timing profile
 NEGLIGIBLE = 1e-4  # a coefficient below this fraction of its starting value becomes 0
-# A minimisation makes at most ``_STEPS`` steps, each of a length up to ``_LONGEST``. To compute a
-# slope, a parameter is changed by ``_TRIAL``.
+# A minimisation makes at most ``_STEPS`` steps, each of a length up to ``_LONGEST``. The derivative
+# by a parameter is a finite difference over ``_TRIAL``.
 _STEPS, _TRIAL, _LONGEST = 200, 1e-5, 1.0
-_SOFT = 0.05  # relative error above which the loss is linear instead of squared
+_SOFT = 0.05  # relative error above which the loss grows linearly, not quadratically
 _ENOUGH = 1e-9  # a minimisation ends when a step reduces the loss by less than this fraction
 
 
 def predicted_ms(c: Mapping[str, float], it: Iterations) -> Column:
-    """Return the formula's time in ms for each iteration, without the host's time."""
+    """Return the time (ms) that coefficients ``c`` predict for each iteration, without the host."""
     weights = c["c_w"] + c.get("c_e", 0.0) * (1 - c.get("q_e", 1.0) ** it.tokens)
     linear = c["c_T"] * it.tokens
     logs = (c["p"] * np.log(np.maximum(1e-12, part)) for part in (weights, linear))
@@ -124,14 +124,13 @@ def fitted(
     The coefficients minimise the soft-L1 loss of the logarithms of the times.
 
     Args:
-        it: The composition of each measured iteration.
+        it: The measured iterations.
         times_ms: Times of the iterations in ms, shape (n_iterations,).
         experts_left: Fraction of the experts that a token does not use, 0 for a dense model.
-        waits: How often each of ``times_ms`` contains a constant unknown delay, or None for never.
-            The function returns the delay as the coefficient ``delay_ms``.
+        waits: Number of unknown constant delays in each of ``times_ms``; None means no delay. The
+            function returns the delay as the coefficient ``delay_ms``.
         start: The coefficients with which the search begins.
-        prior: Weight of a coefficient's squared logarithmic deviation from ``start``, where an
-            iteration has the weight 1.
+        prior: Residual of a coefficient that differs from ``start`` by a factor of e.
     """
     names = [name for name in START if experts_left or name != "c_e"]
     names += ["delay_ms"] if waits is not None else []
@@ -161,7 +160,7 @@ def fitted(
 
 
 def errors_pct(c: Mapping[str, float], it: Iterations, times_ms: Column) -> dict[str, float]:
-    """Return the relative errors in percent: mean, percentiles, largest error, and bias."""
+    """Return the mean, percentiles, maximum and bias of the relative prediction errors (%)."""
     off = 100 * (predicted_ms(c, it) / times_ms - 1)
     size = np.abs(off)
     named = {"MAPE": size.mean(), "P50": np.median(size), "P95": np.percentile(size, 95)}
@@ -178,7 +177,7 @@ def softened(off: Column) -> Column:
 def minimised(
     residuals: Callable[[Column], Column], logs: Column, least: Column, most: Column
 ) -> Column:
-    """Minimise squared residuals by Levenberg-Marquardt on the logarithms, within bounds."""
+    """Minimise squared residuals over ``logs`` within bounds, by the Levenberg-Marquardt method."""
     damping, left = 1e-2, residuals(logs)
     for _ in range(_STEPS):
         units = _TRIAL * np.eye(len(logs))

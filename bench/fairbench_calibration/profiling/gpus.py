@@ -1,9 +1,9 @@
-"""A catalogue of GPUs with data sheet numbers and usable memory. Files can add further GPUs.
+"""A catalogue of GPUs with data sheet numbers and usable memory. Users can describe GPUs in files.
 
 Peaks are for dense matrices (without sparsity) with 32-bit accumulation, and come from the vendors'
-data sheets. ``pre_load_avail_gib`` follows logs of SGLang on cards with 80 GB and 24 GB. For cards
-of other sizes, it is the memory that the driver reports, minus 0.5 GiB. ``mem_fraction_static`` and
-``chunked_prefill_size`` are the values that SGLang 0.5.23 chooses for a card's memory.
+data sheets. ``pre_load_avail_gib`` comes from logs of SGLang on cards with 80 GB and 24 GB. On all
+other cards, ``pre_load_avail_gib`` is the memory that the driver reports, minus 0.5 GiB.
+``mem_fraction_static`` and ``chunked_prefill_size`` are the values that SGLang 0.5.23 chooses.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Interconnect(StrEnum):
 
 
 LINK_GB_S = {Interconnect.NVLINK: 300.0, Interconnect.PCIE: 25.2, Interconnect.PCIE_HOST: 25.2}
-"""The usual bandwidths between GPUs (GB/s), for an A100's NVLink and for PCIe 4.0 x16."""
+"""The usual bandwidth between GPUs (GB/s): an A100's NVLink, or PCIe 4.0 x16."""
 
 
 class GPU(NamedTuple):
@@ -72,7 +72,7 @@ class GPU(NamedTuple):
     memory_share: float = 0.80
 
     def with_link(self, interconnect: Interconnect) -> GPU:
-        """Return the GPU with another path to other GPUs, at the path's usual bandwidth."""
+        """Return this GPU with another link to other GPUs, at the link's usual bandwidth."""
         changed = (interconnect == Interconnect.NVLINK) != (
             self.interconnect == Interconnect.NVLINK
         )
@@ -81,11 +81,11 @@ class GPU(NamedTuple):
 
 
 _HOST = Interconnect.PCIE_HOST
-# GeForce cards accumulate in 32 bits at half rate, so power does not limit their products. cuBLAS
-# reaches 92% of the peak on the similar L20, and layers reach 85% of cuBLAS, as on an A100. On an
-# A10G, kernels reach 0.80 of the memory bandwidth, and error correction takes a sixteenth. GeForce
-# cards lack error correction, so kernels reach 0.85. The MI300X's fraction of the peak is an
-# estimate.
+# GeForce cards accumulate in 32 bits at half rate, so the power limit slows no matrix product.
+# cuBLAS reaches 92% of the peak speed on the similar L20, and layers reach 85% of cuBLAS's speed on
+# an A100. On an A10G, kernels reach 80% of the memory bandwidth, and error correction takes 6%.
+# GeForce cards lack error correction, so kernels reach 85% of the memory bandwidth.
+# ``_MI300X_SHARE`` is an estimate.
 _GEFORCE = (_HOST, 0.78, 0.85)
 _MI300X_SHARE = 0.50
 _ALL = (
@@ -114,7 +114,7 @@ _MAKERS = ("nvidia", "amd", "instinct", "geforce", "tesla")
 
 
 def find_gpu(text: str) -> GPU:
-    """Return the GPU with this name or unique prefix. The name may omit the memory size.
+    """Return the GPU with this name or unique prefix, with or without the memory size.
 
     Words such as ``NVIDIA``, ``GeForce`` and ``SXM5`` are ignored, and ``RTX 4090`` means
     ``rtx4090``. Raises UsageError for an unknown or ambiguous name.
@@ -140,7 +140,7 @@ def find_gpu(text: str) -> GPU:
 
 _DRIVER_GIB = 1.2  # GiB that the driver and CUDA use on an 80-GB A100
 _SIZES = ((35, 2_048, 2_900), (60, 4_096, 7_744), (160, 8_192, 13_888), (inf, 16_384, 26_176))
-"""Rows (memory limit in GB, SGLang's ``chunked_prefill_size``, MiB that SGLang reserves).
+"""SGLang's settings: (limit on GPU memory in GB, ``chunked_prefill_size``, reserved MiB).
 
 A row applies to GPUs whose memory is below the row's limit.
 """

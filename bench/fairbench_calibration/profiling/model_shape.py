@@ -10,7 +10,7 @@ from fairbench.errors import DataError, UsageError
 from fairbench.hardware.timing import KVPool, VLLMMemory
 
 WEIGHT_BYTES = {"fp16": 2.0, "fp8": 1.0, "int4": 0.53, "mxfp4": 0.53}
-"""Bytes per weight by data type. Four-bit types include the scales of groups of weights."""
+"""Bytes per weight by data type; in four-bit types, each group of weights also has a scale."""
 
 _NATIVE = {"fp8": "fp8", "mxfp4": "mxfp4", "awq": "int4", "gptq": "int4"}
 KV_BYTES = {"fp16": 2, "fp8": 1}
@@ -117,8 +117,8 @@ class ModelShape:
     def kv_bytes(self, tp: int, dtype: str = "fp16") -> int:
         """Return the bytes of a token's KV cache on each of ``tp`` GPUs.
 
-        The latent KV cache of MLA models has equal size on every GPU. A layer with a sliding window
-        counts like a layer without a window.
+        The latent KV cache of MLA models has equal size on every GPU. Layers with a sliding window
+        are counted as if they had full attention.
         """
         each = KV_BYTES[dtype]
         if self.latent is not None:
@@ -245,7 +245,7 @@ def vllm_memory(
     return VLLMMemory(
         total_gib=TOTAL_GIB.get(gpu, pool.pre_load_avail_gib),
         gpu_memory_utilization=utilization,
-        # The pass holds two tensors of the hidden size, and the MLP's gate, up and activation.
+        # A forward pass holds two hidden tensors, and the MLP's gate, up and activation tensors.
         forward_bytes=2 * hidden_bytes + 3 * shape.mlp / tp * _ACTIVATION_BYTES,
         hidden_bytes=hidden_bytes,
         logits_bytes=shape.vocabulary * _LOGIT_BYTES,

@@ -20,13 +20,13 @@ from fairbench_calibration.profiling.fit import Column, Iterations, fitted, pred
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
-    from fairbench.live.openai import Answered
+    from fairbench_load.openai import Answered
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 BATCH_PROMPT, BATCH_OUTPUT = 128, 129
 LONG_BATCHES, LONG_PROMPT = (8, 32), 2_048
-REPEATS = 5  # measurements per prompt length; the fastest counts, as disturbances only add time
-WINDOWS = 4  # parts into which the time with all requests of a batch decoding is divided
+REPEATS = 5  # measurements per prompt length; the fastest counts, because disturbances add time
+WINDOWS = 4  # time windows of a batch measurement; the window with the fastest steps counts
 TOKEN_IDS = range(1_000, 30_000)  # token ids that nearly all vocabularies contain
 SEED = 0
 _WAIT_S = 300.0  # seconds after which a request to the server fails
@@ -51,7 +51,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Probed:
-    """All measurements of a server."""
+    """The measured prompts and batches of a server."""
 
     prompts: list[PromptTime] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
@@ -209,7 +209,7 @@ async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Answered]:
 
     Raises RunFailed if an event reports an error.
     """
-    from fairbench.live.openai import DONE, EventSplitter, answered, data_lines, judge
+    from fairbench_load.openai import DONE, EventSplitter, answered, data_lines, judge
 
     splitter = EventSplitter(_MAX_EVENT_BYTES)
     async for chunk in chunks:
@@ -224,19 +224,19 @@ async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Answered]:
                 yield found.answer
 
 
-# If a coefficient is wrong by a factor of e, its residual in the fit is ``PRIOR``. A time that is
-# wrong by 5% has the residual 1.
+# The fit's residual is ``PRIOR`` for a coefficient that differs from its start by a factor of e,
+# and about 1 for a predicted time that is wrong by 5%.
 PRIOR = 0.3
 MEASURED = "probed"  # last part of the id of a profile that was fitted to a measured server
-# The fit starts at ``UNMEASURED``, because estimates would hide how step times grow with the batch.
+# The fit starts from ``UNMEASURED``; estimates would hide how step times grow with the batch size.
 UNMEASURED = {"p": 8.0, "c_nd": 0.0}
 
 
 def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> TimingProfile:
     """Return the timing profile that fits a server's measurements.
 
-    Some coefficients are hardly determined by the measurements and stay close to ``start``: ``p``
-    (the cost of another prompt in an iteration) and the host's tokenizer.
+    The measurements hardly determine the cost of another prompt in an iteration (``c_npf``), which
+    stays close to the cost in ``start``.
 
     Args:
         probed: The measurements.
@@ -272,7 +272,7 @@ def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> 
 def observations(probed: Probed) -> tuple[Iterations, Column, Column]:
     """Return the measured iterations, their times in ms, and a mask.
 
-    The mask is 1 where a time contains the constant delay.
+    The mask is 1 for a time to first token, which includes the server's constant delay.
     """
     prompts, batches = probed.prompts, probed.batches
     none, nought = np.zeros(len(prompts)), np.zeros(len(batches))
@@ -298,7 +298,7 @@ def worst(found: dict[str, float], delay_ms: float, start: TimingProfile, probed
 
 
 def _pool_of_size(start: TimingProfile, tokens: int) -> KVPool:
-    """Return the pool of ``start`` with the memory fraction that gives ``tokens`` of KV cache."""
+    """Return the pool of ``start``, with a memory fraction that leaves ``tokens`` KV tokens."""
     pool = start.pool
     gib = pool.weights_gib + (tokens + 0.5) * pool.kv_bytes_per_token / 2**30
     fraction = min(1.0, gib / pool.pre_load_avail_gib)

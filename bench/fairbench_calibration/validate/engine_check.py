@@ -19,11 +19,11 @@ from fairbench.named import imported
 from fairbench.sim.run import simulate
 from fairbench.streams import stream
 
-# At the arrival rates ``RATES`` (programs/s of a well-behaved client), a small pool is soon full.
+# At the arrival rates ``RATES`` (programs/s of a well-behaved client), a small KV pool fills soon.
 RATES = {"chat": 2.5, "judge": 0.68, "tot": 0.44}
 POLICIES = {DEFAULT_ENGINE: ("fcfs", "lpm"), "vllm": ("fcfs",)}
 BLOCK = 16  # tokens of a KV block in vLLM
-# ``DECIDED`` lists columns of a request in the order in which an engine decides their values.
+# ``DECIDED`` lists columns of a request's record, in the order in which an engine decides values.
 DECIDED = (
     *("admitted_s", "cached_tokens", "extend_tokens", "first_token_s", "retractions"),
     *("recompute_tokens", "output_tokens", "finish_s"),
@@ -31,9 +31,9 @@ DECIDED = (
 
 
 class FirstDifference(NamedTuple):
-    """The earliest request for which the model differs from the engine's code.
+    """The first request whose record in the model differs from the record of the engine's code.
 
-    ``ours`` is the value of ``column`` in the model, and ``theirs`` in the engine's code.
+    The model gave ``ours`` as value of ``column``, and the engine's code gave ``theirs``.
     """
 
     request: int
@@ -118,8 +118,8 @@ def check_engine(
 ) -> Iterator[CheckedStream]:
     """Yield the comparison of model and code for each seed.
 
-    The simulator imitates the engine's release, or the newest known release if it does not know the
-    engine's release.
+    The simulator imitates the engine's release or, if this release is unknown, the newest known
+    release.
 
     Args:
         python: Path of the Python that has the engine, as in ``engine_code``.
@@ -156,7 +156,7 @@ def compared(spec: ExperimentSpec, ours: RunResult, theirs: RunResult) -> Checke
     for row in rows:
         name = next(name for name in DECIDED if unlike[name][row])
         one, two = (float(values[row]) for values in columns[name])
-        # ``time_s`` is the earlier of the two times at which the runs decided the differing value.
+        # The runs may decide the differing value at different times; the earlier time counts.
         timed = columns[name if name.endswith("_s") else "admitted_s"]
         times_s = [float(side[row]) for side in timed]
         time_s = min((value for value in times_s if value == value), default=inf)

@@ -38,11 +38,11 @@ class Pair:
         return 100 * (self.simulated / self.measured - 1)
 
     def within(self, percent: float) -> bool:
-        """Return whether the error is defined and its size is at most ``percent``."""
+        """Return whether the simulation's error is defined and at most ``percent`` in size."""
         return self.error_pct is not None and abs(self.error_pct) <= percent
 
     def as_dict(self) -> dict[str, float | None]:
-        """Return both values and the error as JSON types, with null for undefined numbers."""
+        """Return the two values and the error as JSON types, with null if undefined."""
         simulated, measured = (x if isfinite(x) else None for x in (self.simulated, self.measured))
         return {"simulated": simulated, "measured": measured, "error_pct": self.error_pct}
 
@@ -73,9 +73,9 @@ class LiveComparison:
 def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> ExperimentSpec:
     """Return the experiment that simulates a run on real servers.
 
-    The experiment has the run's seed, load, schedulers and KV pool, and follows the rules of the
-    SGLang release that served the run. Raises UsageError if fairbench did not start the servers of
-    the run, or if there is no timing profile.
+    The experiment has the run's seed, load, schedulers and KV pool. The simulated engine behaves
+    like the SGLang release that served the run. Raises UsageError if fairbench did not start the
+    servers of the run, or if there is no timing profile.
 
     Args:
         run: The stored run on real servers.
@@ -90,7 +90,7 @@ def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> Experi
         )
     if stored["local"] == AS_SERVED:
         raise UsageError(
-            f"{run.path}: the scheduler of this run is not known, so the run cannot be simulated; "
+            f"{run.path}: the run does not name its scheduler, so it cannot be simulated; "
             "give a run whose servers fairbench started"
         )
     if gpu is None and stored["gpu"] == NO_PROFILE:

@@ -40,7 +40,7 @@ class RealReplica(ABC):
         )
         self.on_pass: Callable[[], None] | None = None
         self.engine: Any = None
-        # ``batch`` stays empty, because ``settle`` already counts the outputs of all requests.
+        # The simulator reads no outputs from ``batch``, because ``settle`` counts all outputs.
         self.batch: Any = types.SimpleNamespace(sequences=())
         self._tell_evicted = parts.on_evict
         self._inbox: list[Sequence] = []
@@ -48,7 +48,7 @@ class RealReplica(ABC):
         self._sequences: dict[Req, Sequence] = {}
         self._per_client: dict[str, int] = {}  # number of decoding requests by client
         self._stretch: Stretch | None = None
-        # each client's decoding requests and their context in tokens, in the first step of the
+        # each client's number of decoding requests and of context tokens, in the first step of the
         # current stretch (consecutive decode steps with the same batch)
         self._first: dict[str, Decoding] = {}
         self._idle = True
@@ -104,7 +104,7 @@ class RealReplica(ABC):
             self.clock.at(self.clock.now_ps, DECIDE, self.index, self._decide)
 
     def sync(self) -> None:
-        """Do nothing, because every step is recorded when the step ends."""
+        """Do nothing, because the log has every step as soon as the step ends."""
 
     def settle(self) -> None:
         self._end_stretch()
@@ -125,7 +125,7 @@ class RealReplica(ABC):
             self.on_pass()
 
     def _await_end(self, duration_ps: int, complete: Callable[[], list[Req]]) -> None:
-        """Call ``complete``, which returns the finished requests, after ``duration_ps``."""
+        """End the iteration after ``duration_ps``; ``complete`` returns the finished requests."""
 
         def end() -> None:
             self._finish(complete())
@@ -201,7 +201,7 @@ class RealReplica(ABC):
         return finished
 
     def _tail_ps(self, contexts: Iterable[tuple[Req, int]]) -> int:
-        """Return attention time in ps that the timing profile's formula does not include."""
+        """Return the attention time (ps) that the timing profile's formula leaves out."""
         return 0
 
     def _end_stretch(self) -> None:

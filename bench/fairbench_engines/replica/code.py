@@ -15,7 +15,6 @@ import sortedcontainers
 from fairbench.core import NoBound, ServiceBound
 from fairbench.engine.contract import CodeRun, Replica, WorkerParts
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live.plugin_config import Evicting, plugin_config
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import NoParams
@@ -26,14 +25,15 @@ from fairbench_engines.replica.remote import RemoteReplica
 from fairbench_engines.sglang.release import EVICTING
 from fairbench_engines.sglang.release import SUPPORTED as SGLANG_RELEASES
 from fairbench_engines.vllm.release import SUPPORTED as VLLM_RELEASES
+from fairbench_load.plugin_config import Evicting, plugin_config
 
 
 class OwnPolicy(FCFS):
     """A stand-in for the scheduler that runs inside the engine.
 
-    The simulator uses the name and the bound on service differences, but never the order of this
-    stand-in. ``inside`` is the scheduler of fairbench that decides inside the engine, or None if
-    the engine's own policy decides.
+    The simulator uses the stand-in's name and its bound on service differences, but the stand-in
+    never orders requests. ``inside`` is the scheduler of fairbench that decides inside the engine,
+    or None if the engine's own policy decides.
     """
 
     def __init__(self, name: str, inside: LocalScheduler | None = None) -> None:
@@ -47,7 +47,7 @@ class OwnPolicy(FCFS):
 
 FAIRBENCH = "fairbench"
 # Packages that fairbench's plugin needs in an engine's Python, as arguments of
-# ``inside.packages.provide``. Pydantic is not in the table, because every engine installs it.
+# ``inside.packages.provide``. ``PACKAGES`` omits pydantic, because every engine installs pydantic.
 PACKAGES = {
     "own": {name: str(DOOR.parent) for name in (FAIRBENCH, "fairbench_rivals")},
     "missing": {"sortedcontainers": str(Path(sortedcontainers.__file__).parents[1])},
@@ -60,10 +60,10 @@ def plugin_of(
     """Return the configuration of a fairbench scheduler, in the form that ``inside.plugin`` reads.
 
     ``eviction`` is an eviction policy of fairbench, or None if the engine's own code evicts. In the
-    result, ``path`` is the class as ``MODULE:CLASS``. ``path`` is empty for a class outside
-    fairbench's packages; the engine's Python finds this class in one of the ``files`` of
-    FAIRBENCH_SCHEDULERS or among its installed packages. Raises UsageError if a client's name does
-    not contain the client's tenant.
+    result, ``path`` is the scheduler's class as ``MODULE:CLASS``, or empty for a class outside
+    fairbench's packages. If ``path`` is empty, the engine's Python finds the class in one of the
+    ``files`` of FAIRBENCH_SCHEDULERS or in an installed package. Raises UsageError if a client's
+    name does not contain the client's tenant.
     """
     if scheduler.setup.tenant_paths:
         raise UsageError(
@@ -87,7 +87,7 @@ def plugin_of(
 
 
 class OwnCode(ABC):
-    """An engine's real code during a run, after which the owner must call ``close``.
+    """An engine's own code in a simulated run; the owner must call ``close`` after the run.
 
     ``run`` names the engine's Python and the scheduling policy.
     """
@@ -118,10 +118,10 @@ class OwnCode(ABC):
 
     @classmethod
     def installed(cls, python: str) -> dict[str, Any]:
-        """Return the version and digest of the engine's code in an installation of Python.
+        """Return the version and digest of a Python's engine code, without importing the engine.
 
-        The result has the keys of ``about``, except "policy". The engine is not imported. Raises
-        UsageError if this Python does not have the engine.
+        The result has the keys of ``about`` except "policy". Raises UsageError if ``python`` does
+        not have the engine.
         """
         process = EngineProcess(python, cls.engine, cls.releases, only_source=True)
         try:
@@ -147,9 +147,9 @@ class OwnCode(ABC):
         return made
 
     def _open(self, parts: WorkerParts) -> None:
-        """Configure the engine's process, which answers whether a fairbench scheduler decides.
+        """Configure the engine's process for the run.
 
-        Raises UsageError if the run needs an eviction policy of fairbench that cannot run there.
+        Raises UsageError if the installed engine cannot use the run's eviction policy of fairbench.
         """
         eviction, version = self._run.our_eviction, self._process.version
         if eviction and version.partition("+")[0] not in self.evicting:
@@ -207,7 +207,7 @@ def end_idle() -> None:
 
 
 class SGLangCode(OwnCode):
-    """The real code of SGLang during a run."""
+    """The installed SGLang's own code in a simulated run."""
 
     engine = "sglang"
     releases, evicting = SGLANG_RELEASES, EVICTING
@@ -220,7 +220,7 @@ class SGLangCode(OwnCode):
 
 
 class VLLMCode(OwnCode):
-    """The real code of vLLM during a run."""
+    """The installed vLLM's own code in a simulated run."""
 
     engine = "vllm"
     releases = evicting = VLLM_RELEASES

@@ -1,4 +1,4 @@
-"""The process that runs an engine's own scheduling code, and the errors of the process."""
+"""The process that runs an engine's own scheduling code, and the connections to the process."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from fairbench_engines.replica.inside.bridge import SOURCE_ONLY
 # the value of --engine-code for the Python that runs fairbench
 INSTALLED = "installed"
 DOOR = Path(__file__).resolve().parents[1]
-# This program lets the engine's Python import the running version of ``fairbench_engines``, whether
-# or not that Python has an installed version. Python's option ``-c`` puts the current folder on the
-# import path. The program removes this folder, so that no file in it is imported.
+# ``START`` lets the engine's Python import the running version of ``fairbench_engines`` instead of
+# an installed version. Python's option ``-c`` puts the current folder on the import path. ``START``
+# removes the current folder from the path, so that Python imports no file of the user by mistake.
 START = """
 import sys, types
 sys.path[:] = [path for path in sys.path if path]
@@ -58,7 +58,7 @@ class EngineProcess:
         named: The value of ``--engine-code``: the path of a Python, or ``INSTALLED``.
         engine: The name of the engine.
         supported: The supported releases of the engine; the oldest is first.
-        only_source: Whether only ``source`` will be called, so that the engine is not imported.
+        only_source: Whether to answer only calls of ``source``, without an import of the engine.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class EngineProcess:
         self._changed = 0  # number of changed files of the engine, set by ``source``
         self._is_answered = True  # whether the last message was answered
         python = python_of(named)
-        # Through this socket, the process receives one end of each replica's socket.
+        # ``add`` sends each new replica's socket to the process through this socket pair.
         self._passing, theirs = socket.socketpair()
         command = [python, "-c", START, str(DOOR), engine, str(theirs.fileno())]
         command += [SOURCE_ONLY] if only_source else []
@@ -85,7 +85,7 @@ class EngineProcess:
                 stderr=self._errors,
                 env=environment,
                 pass_fds=[theirs.fileno()],
-                process_group=0,  # copies of the process join this group
+                process_group=0,  # lets ``close`` also kill the copies of the process
             )
         except OSError as error:
             self._errors.close()
@@ -190,7 +190,7 @@ class EngineProcess:
             return UsageError(
                 f"engine_code = {self._named!r}: cannot import {self._engine}: {told['text']}"
             )
-        if told["type"] == UsageError.__name__:  # fairbench's plugin raised this error
+        if told["type"] == UsageError.__name__:  # only fairbench's plugin raises a UsageError
             return UsageError(f"engine_code = {self._named!r}: {told['text']}")
         if told["fits"]:
             return RunFailed(f"code of {self._engine}: {where}: {text}")
@@ -211,7 +211,7 @@ class Channel:
     Args:
         connection: The socket to the replica's process.
         index: The number of the replica.
-        process: Process of the engine's Python that started the replica's process.
+        process: The engine's process, which started the replica's process.
     """
 
     def __init__(self, connection: socket.socket, index: int, process: EngineProcess) -> None:

@@ -13,9 +13,9 @@ from fairbench.core import PS_PER_S
 from fairbench.engine.clock import DECIDE
 from fairbench.engine.contract import WorkerParts
 from fairbench.engine.sequence import Sequence
-from fairbench.live.headers import tagged_client
 from fairbench_engines.replica.base import RealReplica, prompt_of
 from fairbench_engines.replica.process import Channel
+from fairbench_load.headers import tagged_client
 
 PS_PER_NS = 1_000
 
@@ -24,7 +24,7 @@ class RemoteReplica(RealReplica):
     """A replica whose engine runs in another process, which identifies requests by number.
 
     Args:
-        parts: The parts of a worker; only the name and the bound of its scheduler are used.
+        parts: The parts of a worker, with a scheduler that supplies only a name and a bound.
         limits: The limits of the engine on tokens and requests.
         capacity: The size of the KV memory in tokens.
         channel: The connection to the replica's process.
@@ -34,7 +34,7 @@ class RemoteReplica(RealReplica):
         super().__init__(parts, limits)
         self._channel, self._capacity = channel, capacity
         self._numbers = count()
-        # requests that the next operation sends to the engine
+        # arrived requests that the engine gets before its next iteration
         self._arrivals: list[tuple[Any, ...]] = []
         # number of output tokens of each request, as the engine last reported
         self._outputs: dict[int, int] = {}
@@ -92,7 +92,7 @@ class RemoteReplica(RealReplica):
 
     @abstractmethod
     def _begin(self, answer: Mapping[str, Any]) -> bool:
-        """Begin the iteration that the engine has planned; return False without an iteration."""
+        """Begin the iteration in the engine's answer; return False if the engine planned none."""
 
     def _note(self, answer: Mapping[str, Any]) -> None:
         self._state = {name: answer[name] for name in ("waiting", "free", "evictable")}
@@ -111,8 +111,8 @@ class RemoteReplica(RealReplica):
         """Record that the engine has preempted a running request."""
 
     def _await_end(self, duration_ps: int, complete: Callable[[], list[int]]) -> None:
-        # The engine computes the result of the batch while the simulator continues with other
-        # replicas, because no event before the end of the batch can change this result.
+        # The engine computes the batch's result while the simulator continues with other replicas.
+        # No event before the end of the batch can change the batch's result.
         self._channel.send("complete", self.clock.now_ps + duration_ps)
         super()._await_end(duration_ps, complete)
 

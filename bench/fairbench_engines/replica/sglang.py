@@ -101,8 +101,8 @@ class SGLangCodeReplica(RemoteReplica):
     def _admitted(self, number: int, cached: int, tokens: int, left: int) -> Prefill:
         """Record a request's part of a prefill and, at its first chunk, its admission.
 
-        ``cached`` prompt tokens are cached. The prefill computes ``tokens`` of the ``left``
-        remaining prompt tokens.
+        The prefix cache has ``cached`` of the prompt's tokens. The prefill computes ``tokens`` of
+        the ``left`` tokens that are not cached.
         """
         sequence = self._sequences[number]
         first, last = sequence not in self._prefilling, tokens == left

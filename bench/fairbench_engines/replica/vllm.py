@@ -36,10 +36,10 @@ class VLLMCodeReplica(RemoteReplica):
         limits = VLLMContract(settings, parts.profile).limits
         super().__init__(parts, limits, limits.blocks * limits.block_size, channel)
         self._prefilling: set[int] = set()  # requests whose prompts are partly computed
-        # context in tokens at the first decode step of each decoding request
+        # number of context tokens that each decoding request had at its first decode step
         self._joined: dict[int, int] = {}
-        # longest context in tokens at the first decode step of any request in the current stretch
-        # (consecutive decode steps with the same batch)
+        # largest number in ``_joined`` among the requests of the current stretch (consecutive
+        # decode steps with the same batch)
         self._longest = 0
         self._chunks: list[Prefill] = []
         self._booking = Booking()

@@ -1,8 +1,8 @@
 """Fairbench's local schedulers in SGLang: entry point ``fairbench`` of ``sglang.srt.plugins``.
 
 SGLang calls ``register`` in each of its processes. The plugin does nothing unless the environment
-variable ``FAIRBENCH_LOCAL`` names a local scheduler. A server that cannot run this scheduler ends,
-and never continues with SGLang's own scheduler.
+variable ``FAIRBENCH_LOCAL`` names a local scheduler. A server that cannot run the named scheduler
+ends, and never continues with SGLang's own scheduler.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import sys
 def register() -> None:
     """Install the hooks if environment variables ask for the plugin.
 
-    Raises SystemExit with exit code 2 if the hooks do not fit SGLang. After any other exception,
-    SGLang would serve without the plugin.
+    Raises SystemExit with exit code 2 if the hooks do not fit SGLang. SGLang ignores all other
+    exceptions, and would serve without the plugin.
     """
     if not os.environ.get("FAIRBENCH_LOCAL"):
         return
     from fairbench.errors import FairbenchError
-    from fairbench.live.plugin_config import config_from
     from fairbench_engines.sglang.hooks import install
+    from fairbench_load.plugin_config import config_from
 
     try:
         install(config_from(os.environ))

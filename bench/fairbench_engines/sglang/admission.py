@@ -18,7 +18,7 @@ Original = Callable[..., Any]
 
 @dataclass(eq=False)
 class PluginAdmission:
-    """The admission passes of an SGLang scheduler, decided by the scheduler of the host ``home``.
+    """Hooks of SGLang's admission passes, which let fairbench's scheduler in ``home`` decide.
 
     A hook receives the wrapped function and its arguments.
     """
@@ -34,9 +34,9 @@ class PluginAdmission:
         self._scheduler: Any = None
         # whether the pass continued although a request did not fit
         self._passed_over = False
-        # the request that the pass skipped because no slot was free
+        # the request that the pass skipped because the batch had no free slot
         self._no_slot: Req | None = None
-        self._leaves_out = False  # whether ``calc_priority`` is called in place of a pass
+        self._leaves_out = False  # whether ``calc_priority`` runs although no pass is needed
         self.theirs_preempts = False  # whether SGLang itself preempts requests of lower priority
 
     def admit(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
@@ -56,7 +56,7 @@ class PluginAdmission:
         new_batch, running_batch = original(scheduler, *args, **named)
         self.home.end_pass()
         self.home.tell(self.now_s())
-        # If SGLang has not iterated over the queue, remove its pending order.
+        # If SGLang has not iterated over the queue, replace the ArmedQueue by a plain list.
         if isinstance(scheduler.waiting_queue, ArmedQueue):
             scheduler.waiting_queue = scheduler.waiting_queue[:]
         # SGLang 0.5.17 would lose the preempted requests of a pass without admissions.
@@ -71,8 +71,8 @@ class PluginAdmission:
     def _needs_pass(self, scheduler: Any, batch: Any) -> bool:
         """Return whether a pass may admit or preempt a request.
 
-        A pass of SGLang marks the prefixes of waiting requests as used. If no pass is needed, this
-        method marks the prefixes of waiting requests.
+        A pass of SGLang marks the cached prefixes of waiting requests as used. If no pass is
+        needed, this method marks the prefixes of waiting requests itself.
         """
         queue, now_s = scheduler.waiting_queue, self.now_s()
         if not queue or scheduler.chunked_req is not None:
@@ -91,7 +91,7 @@ class PluginAdmission:
     ) -> None:
         """Wrap ``calc_priority``, after which SGLang's loop asks fairbench's scheduler.
 
-        A decode server has no admission pass; it sorts requests that have memory by priority.
+        A decode server makes no admission pass, and calls ``calc_priority`` only to sort requests.
         """
         if self._scheduler is None:
             original(policy, waiting_queue, *args, **named)
@@ -104,11 +104,11 @@ class PluginAdmission:
         self.home.arm(queue, self.now_s())
 
     def add(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> Any:
-        """Wrap ``add_one_req``, whose success only the list of admitted requests shows.
+        """Wrap ``add_one_req``, and report whether SGLang has admitted ``req``.
 
-        After NO_TOKEN, SGLang's loop ends and the batch counts as full, unless the scheduler wants
-        to try another request (``no_room=skip``). If the scheduler has preempted a request for
-        ``req``, SGLang matches and tries ``req`` again.
+        If the result is NO_TOKEN, SGLang's loop ends and the batch counts as full. A scheduler with
+        ``no_room=skip`` may try another request instead. If the scheduler has preempted a request
+        for ``req``, SGLang matches and tries ``req`` again.
         """
         if req is self._no_slot:
             self._no_slot = None
@@ -138,9 +138,9 @@ class PluginAdmission:
 
         Return whether SGLang's loop continues with this candidate.
 
-        With classes of priority, SGLang preempts requests of a lower class where possible.
-        Otherwise, fairbench's scheduler preempts requests, or names another candidate in place of
-        ``req``.
+        If the server has priority classes, SGLang first tries to preempt requests of lower classes.
+        If SGLang preempts nothing, fairbench's scheduler preempts requests, or names another
+        candidate in place of ``req``.
         """
         if self.theirs_preempts and original(adder, req, *args, **named):
             return True

@@ -1,7 +1,7 @@
 """Hooks for prefill and decode servers of SGLang, whose queues fairbench's scheduler orders.
 
 A prefill server queues a request once a decode server has memory for it. A decode server gives
-memory to the scheduler's candidates, a request at a time.
+memory to the scheduler's candidates one by one.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairbench.live.headers import untagged
 from fairbench_engines.sglang.admission import Original
 from fairbench_engines.sglang.home import SGLangHome
 from fairbench_engines.sglang.release import Hook
 from fairbench_engines.sglang.requests import Req, client_of
+from fairbench_load.headers import untagged
 
 BOOTSTRAP = "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue"
 ALLOCATION = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
@@ -23,7 +23,7 @@ ALLOCATION = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
 
 @dataclass(eq=False)
 class Disaggregation:
-    """The hooks of a prefill or decode server; the first argument of each is the wrapped function.
+    """Hooks of a prefill or decode server, which get the wrapped function as first argument.
 
     ``ready`` contains the requests to which a decode server can give memory.
     """
@@ -33,7 +33,7 @@ class Disaggregation:
     ready: list[Req] = field(default_factory=list)
 
     def sort(self, refresh: bool) -> list[Req]:
-        """Return a decode server's requests in order of arrival, because it matches no prefix."""
+        """Return requests in order of arrival, because a decode server matches no prompts."""
         return self.ready
 
     def match(self, req: Req) -> int:
@@ -55,7 +55,7 @@ class Disaggregation:
         return original(queue, *args, **named)
 
     def _in_turn(self, reqs: list[Req]) -> list[Req]:
-        """Return the requests in an order that prefers clients with few buffers per weight."""
+        """Sort requests by their client's number of buffers, divided by the client's weight."""
         weights, held = self.home.config.weights, Counter(self.home.clients())
         turn: dict[Req, float] = {}
         for req in reqs:
@@ -65,7 +65,7 @@ class Disaggregation:
         return sorted(reqs, key=turn.__getitem__)
 
     def allocate(self, original: Original, queue: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``pop_preallocated`` to try the scheduler's candidates, a request at a time."""
+        """Wrap ``pop_preallocated`` to try the scheduler's candidates one by one."""
         queue._update_handshake_waiters()
         ready = {
             one.req.rid: one.req
@@ -78,7 +78,7 @@ class Disaggregation:
         self.home.discover(waiting, now_s)
         self.home.batch.show_batch(queue.scheduler.running_batch, queue.scheduler)
         rest = {one.req.rid for one in queue.queue} - ready.keys()
-        # The following call also drops failed requests.
+        # SGLang's function also runs for requests that are not ready, to drop failed requests.
         allocated, failed = original(queue, rids_to_check=rest)
         held = queue.transfer_queue.queue
         before = len(held)
@@ -86,7 +86,7 @@ class Disaggregation:
             got, lost = original(queue, rids_to_check={req.rid})
             if got:
                 self.home.allocated(req)
-                held += got  # SGLang keeps memory free for each request in this queue
+                held += got  # SGLang keeps memory free for each request in the transfer queue
             failed += lost
         self.home.end_pass()
         allocated += held[before:]

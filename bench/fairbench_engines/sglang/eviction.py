@@ -1,7 +1,7 @@
 """Cache eviction by fairbench's policies inside SGLang.
 
-The tree is SGLang's RadixCache, whose nodes are objects, or its UnifiedRadixCache, whose nodes are
-numbers. A *handle* is a node of either tree.
+A *handle* stands for a node of SGLang's prefix tree. In a RadixCache, a handle is a node object; in
+a UnifiedRadixCache, a handle is a number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 from fairbench.core import Request
 from fairbench.engine.client_cache import ClaimedNode
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import PluginConfig
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.memory_share import PromptTokens
 from fairbench_engines.mirrored_cache import UNKNOWN, MirroredCache, Prefix, held_by_client
@@ -30,16 +29,17 @@ from fairbench_engines.sglang.kept_tree import (
 )
 from fairbench_engines.sglang.release import Hook
 from fairbench_engines.sglang.requests import Req, ids_of, namespace_of
+from fairbench_load.plugin_config import PluginConfig
 
 BASE_MODULE = "sglang.srt.mem_cache.base_prefix_cache"
 Original = Callable[..., Any]
 
 
 class EvictableTree:
-    """A prefix tree of SGLang, and its copy (mirror), whose policy decides what is evicted.
+    """A prefix tree of SGLang, and a copy (mirror) of the tree that decides what is evicted.
 
-    ``make_mirror(drop)`` returns a new mirror. ``evicts(tokens)`` is called where SGLang would
-    choose leaves itself; it returns the number of freed tokens.
+    ``make_mirror(drop)`` returns a new mirror. ``evicts(tokens)`` replaces SGLang's own choice of
+    leaves, and returns the number of freed tokens.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class EvictableTree:
 
     def _inserted(self, result: Any, params: Any) -> None:
         prefix, length = _prefix(params.key), len(params.key)
-        # The cached prefix may end inside a node of the mirror.
+        # ``end_of`` splits the mirror's node if the cached prefix ends inside this node.
         self.mirror.end_of(prefix, result.prefix_len)
         node = self.mirror.end_of(prefix, length - length % self._tree.page_size)
         self._ends(result.last_device_node, node, used=not self._splits)
@@ -129,7 +129,7 @@ class EvictableTree:
         self._tree._evict_device_leaf(handle, dict.fromkeys(self._tree.tree_components, 0))
 
     def _drop_radix(self, handle: Any) -> None:
-        """Call SGLang's ``evict`` so that it sees only the leaf to evict."""
+        """Let SGLang evict the leaf ``handle`` and no other leaf."""
         tree = self._tree
         leaves, tree.evictable_leaves = tree.evictable_leaves, {handle}
         self._evict_theirs(self._base.EvictParams(num_tokens=1))
@@ -148,13 +148,13 @@ def check_tree(tree: Any) -> None:
         parts = ", ".join(names) or "no components"
         raise UsageError(
             f"SGLang's cache is {type(tree).__name__} with {parts}: an eviction policy "
-            "of fairbench needs a prefix cache of full attention in GPU memory alone"
+            "of fairbench needs a prefix cache in GPU memory only, with full attention only"
         )
 
 
 @dataclass(slots=True)
 class SGLangHolding:
-    """A running request, and its number of tokens outside the tree."""
+    """A running request, and its number of tokens outside SGLang's prefix tree."""
 
     request: Request
     private: int = 0
@@ -205,7 +205,7 @@ class Eviction:
 
     @property
     def mirror(self) -> MirroredCache:
-        """The mirror of SGLang's tree, whose number of free tokens may be outdated."""
+        """The mirror of SGLang's tree; its count of free tokens may be outdated."""
         return self._tree.mirror
 
     @property
@@ -255,7 +255,7 @@ class Eviction:
                 del self._decoding[client]
 
     def by_target(self, batch: str) -> dict[str, Hook]:
-        """Return the hooks, by the wrapped function; ``batch`` is the path of ScheduleBatch."""
+        """Return the hooks by the function to wrap; ``batch`` is ScheduleBatch's import path."""
         return {
             f"{batch}.prepare_for_extend": Hook(self.extend),
             f"{batch}.prepare_for_decode": Hook(self.decode),

@@ -10,8 +10,6 @@ from enum import Enum
 from operator import sub
 
 from fairbench.core import Request
-from fairbench.live.client_metrics import Ledger
-from fairbench.live.plugin_config import PluginConfig
 from fairbench.schedulers.drive import Preempt, Selection, first_candidate, next_candidate
 from fairbench.schedulers.load_cap import step_units
 from fairbench_engines.home import PRODUCED, EngineHome, Tracked, request_of
@@ -31,6 +29,8 @@ from fairbench_engines.sglang.requests import (
 )
 from fairbench_engines.sglang.views import ArmedQueue, KeptView, LiveView, SGLangLiveBatch
 from fairbench_engines.step_times import Decode, PromptPart
+from fairbench_load.client_metrics import Ledger
+from fairbench_load.plugin_config import PluginConfig
 
 
 class Next(Enum):
@@ -68,7 +68,7 @@ class SGLangHome(EngineHome):
         self.capped = False  # whether the scheduler's load cap delayed a request in this pass
         self._selection: Selection
         self._candidate: Request | None = None
-        # whether SGLang admitted the candidate, or None once the scheduler knows this
+        # whether SGLang admitted the candidate, or None if the scheduler already knows
         self._answer: bool | None = None
 
     @staticmethod
@@ -100,7 +100,7 @@ class SGLangHome(EngineHome):
     def queued(self, req: Req, retracted: bool, now_s: float) -> None:
         """Handle a request that SGLang has appended to its queue.
 
-        SGLang does not mark requests as ``retracted`` that a request of higher priority preempted.
+        If a request of higher priority preempted ``req``, SGLang does not set ``retracted``.
         """
         request = self._tracked[req].request
         if retracted or req in self._running:
@@ -178,7 +178,7 @@ class SGLangHome(EngineHome):
         self._candidate = self._request_of(next_candidate(self._selection, admitted))
 
     def _request_of(self, candidate: Request | Preempt | None) -> Request | None:
-        """Return the next request to try, after the preemptions that precede it."""
+        """Make the preemptions before the next request to try, and return this request."""
         while candidate is not None:
             if isinstance(candidate, Preempt):
                 answer = self._preempt(candidate)
@@ -238,9 +238,9 @@ class SGLangHome(EngineHome):
         prompts: Iterable[tuple[Req, int, int]] = (),
         decoding: Iterable[Req] = (),
     ) -> None:
-        """Divide an iteration's time among prompts (request, cached, new tokens) and decodes.
+        """Divide an iteration's time among the prompts and the decoding requests.
 
-        This method must be called before ``produced`` receives the iteration's results.
+        ``prompts`` has (request, cached tokens, new tokens). Call this method before ``produced``.
         """
         if self._times is None:
             return

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.live.client_metrics import COUNTED, Exporter, Ledger
-from fairbench.live.plugin_config import Classes, PluginConfig, check_classes, plugin_config
 from fairbench.version import __version__
 from fairbench_engines.rank_accounts import ranks_of
 from fairbench_engines.ranks import FOLDER, RankLink, open_folder
@@ -40,6 +38,8 @@ from fairbench_engines.sglang.release import (
 )
 from fairbench_engines.sglang.requests import Req, contexts_of, keep_key, read_key
 from fairbench_engines.step_times import FittedCosts
+from fairbench_load.client_metrics import COUNTED, Exporter, Ledger
+from fairbench_load.plugin_config import Classes, PluginConfig, check_classes, plugin_config
 
 SERVER_ARGS = "sglang.srt.server_args.ServerArgs"
 INPUT = "sglang.srt.managers.io_struct.GenerateReqInput"
@@ -51,7 +51,7 @@ BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
 
 
 class Hooks:
-    """The hooks of an SGLang scheduler; each gets the wrapped function and its arguments."""
+    """Hooks of an SGLang scheduler, which receive the wrapped function and its arguments."""
 
     def __init__(self, config: PluginConfig, release: str) -> None:
         self._config = config
@@ -83,12 +83,12 @@ class Hooks:
         self._look()
 
     def _look(self) -> None:
-        """Let the host use cached matches if the plugin observes changes of the tree."""
+        """Let the scheduler's view cache matches if the plugin observes SGLang's prefix tree."""
         if self._tree is not None:
             self.home.kept_view(self._tree, self.order)
 
     def by_target(self) -> dict[str, Hook]:
-        """Return all hooks, by the wrapped function."""
+        """Return all hooks by the function to wrap."""
         more = self.eviction.by_target(BATCH) if self.eviction else {}
         return (
             more
@@ -149,7 +149,7 @@ class Hooks:
         check_eviction(arguments, self._config.eviction)
 
     def obey(self, arguments: Any) -> None:
-        """Configure the host for the server's role in disaggregation, priorities and embeddings.
+        """Configure the plugin for a server with disaggregation, priorities or embeddings.
 
         Embeddings are served in order of arrival.
         """
@@ -197,11 +197,11 @@ class Hooks:
     def refuse(
         self, original: Original, scheduler: Any, req: Req, *args: Any, **named: Any
     ) -> bool:
-        """Wrap ``_abort_on_queued_limit`` to refuse also what fairbench's scheduler refuses."""
+        """Wrap ``_abort_on_queued_limit``, and refuse requests that the scheduler refuses."""
         if req in self.preemption.taken:
             return False  # SGLang's own queue limit decides, as without the plugin
         if original(scheduler, req, *args, **named):
-            # SGLang may have preempted the refused request for a request of higher priority.
+            # The refused request may have run before a request of higher priority preempted it.
             self.home.gone(req)
             return True
         if self.home.accepts(req, self._now_s()):
@@ -245,7 +245,7 @@ class Hooks:
 
     @staticmethod
     def _observe(home: SGLangHome, costs: FittedCosts, batch: Any, now_s: float) -> None:
-        """Fit the cost model to an iteration's time, which overlap scheduling overstates."""
+        """Fit the cost model to an iteration's time, which is too long with overlap scheduling."""
         started_s = getattr(batch, "launch_ts", None)
         if not started_s or not batch.reqs:
             return
@@ -276,9 +276,9 @@ class Hooks:
         return [at[req] for req in reversed(self.home.retraction_order(reqs, self._now_s()))]
 
     def flush(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``flush_cache`` to give an idle server of a single rank also a new scheduler.
+        """Wrap ``flush_cache``; an idle server of a single rank also gets a new scheduler.
 
-        With several ranks, the scheduler stays, because other ranks still count its charges.
+        With several ranks, the old scheduler is kept, because other ranks still count its charges.
         """
         success = original(scheduler, *args, **named)
         self.home.sweep(scheduler.waiting_queue)

@@ -1,9 +1,9 @@
 """Cached matches of waiting requests, which rely on reports of changes in SGLang's prefix tree.
 
-Without the plugin, SGLang matches every waiting request in every pass, although matches change only
-where a prefix was inserted or evicted. For LRU eviction, each match also counts as a use of the
-prefix. The plugin therefore marks each matched prefix as used once per pass, in the order of the
-last waiting requests that match it.
+SGLang's own code matches every waiting request in every pass. The plugin matches a request again
+only if a prefix was inserted or evicted where its match ends. In LRU eviction, each match counts as
+a use of the prefix. The plugin therefore marks each matched prefix as used once per pass, in the
+queue order of the last request that matches the prefix.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BATCH_MODULE = "sglang.srt.managers.schedule_batch"
 RADIX_MODULE = "sglang.srt.mem_cache.radix_cache"
 UNIFIED_MODULE = "sglang.srt.mem_cache.unified_radix_cache"
 PARAMS_MODULE = "sglang.srt.mem_cache.base_prefix_cache"
-# number of preceding tokens by which two match positions of equal depth are distinguished
+# number of preceding tokens that identify a match position, together with its depth
 KNOWN_BY = 32
 
 
@@ -38,7 +38,7 @@ class KeptTree(KeptMatches):
         self.tree = tree
         # the waiting requests, which the queue sets
         self.ours: Mapping[Request, Tracked]
-        # called after ``touch`` has marked a prefix as used
+        # function to call after ``touch`` has marked a prefix as used
         self.on_touch: Callable[[Hashable], None] | None = None
         self._find = find
         after(tree, "insert", self._inserted)
@@ -114,7 +114,7 @@ class KeptUnifiedCache(KeptTree):
         key = self._key(ids_of(req), extra_key, limit=spot.depth, **named)
         if hasattr(self.tree, "touch_prefix"):
             self.tree.touch_prefix(key)
-        else:  # for SGLang before 0.5.22
+        else:  # SGLang before 0.5.22 has no ``touch_prefix``
             walked = self.tree.tree_core.match_prefix(self._params(key=key))
             self.tree._apply_cache_actions(walked.cache_actions)
 
@@ -122,7 +122,7 @@ class KeptUnifiedCache(KeptTree):
 def kept_tree(policy: Any, chosen: Any, tree: Any) -> KeptTree | None:
     """Return cached matches for an SGLang scheduler, or None if the tree cannot report changes.
 
-    ``policy`` is SGLang's SchedulePolicy, and ``chosen`` is its policy LPM, whose matching is used.
+    ``policy`` is SGLang's SchedulePolicy. SGLang's policy LPM, ``chosen``, matches the requests.
     """
     module = import_module(POLICY_MODULE)
     thresholds = (
@@ -183,12 +183,12 @@ def is_unified(tree: Any) -> bool:
 
 
 def _place(ids: Sequence[int], depth: int, namespace: Hashable) -> Hashable:
-    """Return a name for the token at ``depth`` that different prefixes rarely share."""
+    """Return a key for the token at ``depth``; different prefixes rarely have equal keys."""
     return depth, array("q", ids[max(0, depth - KNOWN_BY) : depth + 1]).tobytes(), namespace
 
 
 def before(owner: Any, name: str, hear: Callable[..., None]) -> None:
-    """Call ``hear`` with the arguments before each call of ``owner``'s method ``name``."""
+    """Before each call of ``owner``'s method ``name``, pass its arguments to ``hear``."""
     method = getattr(owner, name)
 
     def watched(*args: Any, **named: Any) -> Any:
@@ -199,7 +199,7 @@ def before(owner: Any, name: str, hear: Callable[..., None]) -> None:
 
 
 def after(owner: Any, name: str, hear: Callable[..., None]) -> None:
-    """Call ``hear`` with result and arguments after each call of ``owner``'s method ``name``."""
+    """After each call of ``owner``'s method ``name``, pass its result and arguments to ``hear``."""
     method = getattr(owner, name)
 
     def watched(*args: Any, **named: Any) -> Any:

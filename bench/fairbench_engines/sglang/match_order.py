@@ -1,4 +1,4 @@
-"""Hooks that run SGLang's own matching and sorting of its queue only when a scheduler asks."""
+"""Hooks that let SGLang match and sort its queue only when fairbench's scheduler asks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Original = Callable[..., Any]
 
 
 class MatchOrderHooks:
-    """Three hooks of SGLang's SchedulePolicy, and the functions for LiveView.
+    """Three hooks of SGLang's SchedulePolicy, and the functions that LiveView calls.
 
-    A hook receives the wrapped function and its arguments. In passes that should sort, SGLang runs
-    its policy lpm, even above 128 waiting requests, where it would not sort without the plugin. In
-    all other passes, SGLang runs fcfs, which keeps the order.
+    A hook receives the wrapped function and its arguments. If fairbench's scheduler asks for match
+    order, SGLang runs its policy lpm, even if more than 128 requests wait. In all other passes,
+    SGLang runs its policy fcfs, which keeps the order.
     """
 
     def __init__(self, cache_aware: bool) -> None:
@@ -53,14 +53,14 @@ class MatchOrderHooks:
             self._prioritize(waiting_queue)
 
     def sort(self, refresh: bool) -> list[Req]:
-        """Return the queue in match order; without ``refresh``, only append new requests."""
+        """Return the queue; if ``refresh`` is True, sort the queue by match length first."""
         if refresh or not self._looked:
             self._sorting, self._looked = refresh, True
             self._prioritize(self._queue)
         return self._queue
 
     def unsorted(self, head: Callable[[int], list[Req]]) -> None:
-        """Let SGLang match the head of the queue as in a pass without sorting."""
+        """Let SGLang match the first requests of the queue, and keep the queue's order."""
         self._sorting = False
         self._prioritize(
             head(getattr(import_module(POLICY), "WAITING_QUEUE_PREFIX_MATCH_MAX", 128))

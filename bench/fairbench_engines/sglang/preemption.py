@@ -1,9 +1,9 @@
-"""Preemption inside SGLang, with its own functions that take memory from running requests.
+"""Preemption inside SGLang, by SGLang's own functions that take memory from running requests.
 
-SGLang preempts in the same way with ``--enable-priority-scheduling``
-(``PrefillAdder.preempt_to_schedule``, 0.5.17 and 0.5.23); here, fairbench's scheduler chooses the
-requests. A preempted request returns its memory and its part of the pass's token budget, and leaves
-the batch. A preempted request keeps its outputs, and is queued again after the pass.
+The code follows SGLang's own preemption (``PrefillAdder.preempt_to_schedule``, 0.5.17 and 0.5.23),
+but fairbench's scheduler chooses the requests to preempt. A preempted request returns its memory
+and its part of the pass's token budget, and leaves the batch. A preempted request keeps its
+outputs, and is queued again after the pass.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class Preemption:
     def would_fit(self, req: Req, without: Iterable[Req]) -> bool:
         """Return whether SGLang could admit ``req`` if the requests ``without`` were released.
 
-        This method repeats SGLang's own test (``add_one_req``). If the memory outside of shared
-        prefixes does not suffice, the prefixes of ``without`` are unlocked during the test, so that
-        they count as free.
+        This method repeats the memory test of SGLang's ``add_one_req``. If the memory outside of
+        shared prefixes does not suffice, a second test unlocks the prefixes of ``without``, so that
+        these prefixes count as free.
         """
         adder, gone = self._adder, list(without)
         if adder is None:
@@ -97,7 +97,7 @@ class Preemption:
     @staticmethod
     def _freed(adder: Any, req: Req) -> float:
         """Return a request's tokens beyond its shared prefix, plus its reserved tokens."""
-        # SGLang 0.5.17 stores the prefix length in the request itself.
+        # SGLang 0.5.17 stores the prefix length in ``req`` instead of ``req.kv``.
         protected = getattr(req.kv, "cache_protected_len", None)
         protected = req.cache_protected_len if protected is None else protected
         own: float = adder.ceil_paged_tokens(req.kv.kv_allocated_len) - protected

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.hardware.engine_params import releases_from
-from fairbench.live.plugin_config import check_function, check_release, installed
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.by_class import unfit_for_classes
 from fairbench.schedulers.eviction.registry import eviction_class
 from fairbench.schedulers.registry import local_class
 from fairbench_engines.rank_accounts import ranks_of
+from fairbench_load.plugin_config import check_function, check_release, installed
 
 # releases of SGLang that the plugin supports, the oldest first
 SUPPORTED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")
@@ -73,8 +73,8 @@ def check_evicting() -> str:
     release = found.partition("+")[0]
     if release in SUPPORTED and release not in EVICTING:
         raise UsageError(
-            f"SGLang {found} cannot evict by a policy of fairbench, which needs "
-            f"{' or '.join(EVICTING)}; install that, or remove eviction"
+            f"SGLang {found} cannot evict by a policy of fairbench; install SGLang "
+            f"{' or '.join(EVICTING)}, or remove eviction"
         )
     return found
 
@@ -85,7 +85,7 @@ def check_policy(policy: str) -> None:
     having = releases_from(since or SUPPORTED[0])
     if found.partition("+")[0] in set(SUPPORTED) - set(having):
         raise UsageError(
-            f"SGLang {found} has no schedule_policy {policy!r}; install {' or '.join(having)}"
+            f"SGLang {found} has no schedule_policy {policy!r}; use SGLang {' or '.join(having)}"
         )
 
 
@@ -113,7 +113,7 @@ def dp_rank_of(scheduler: Any) -> int:
 
 
 def resolved(server_args: Any) -> Any:
-    """Return the server's arguments after SGLang's resolution, in any supported release."""
+    """Return the server's arguments with the values that SGLang has derived from the flags."""
     if not hasattr(server_args, "_resolved_overrides"):
         return server_args
     return import_module("sglang.srt.arg_groups.overrides").resolving_view(server_args)
@@ -137,7 +137,7 @@ def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool 
     refuses = type(scheduler).accepts is not LocalScheduler.accepts
     if (mode := getattr(server_args, "disaggregation_mode", "null")) != "null":
         _check_disaggregated(server_args, mode, scheduler, refuses=refuses)
-    # Tensor-parallel ranks have separate clocks but must take the same decisions.
+    # Tensor-parallel ranks must take equal decisions, but each rank has its own clock.
     if refuses or scheduler.preempts or scheduler.reads_clock:
         _one_rank(server_args, f"for {scheduler.name}, which decides by the clock of each rank")
     if measures:
@@ -175,7 +175,7 @@ def _check_disaggregated(
 
 
 def check_eviction(server_args: Any, policy: str | None) -> None:
-    """Raise UsageError if a server cannot evict by a policy, or if its ranks would disagree."""
+    """Raise UsageError if the server's arguments do not allow the eviction policy ``policy``."""
     if policy is None:
         return
     for name, why in (

@@ -1,4 +1,4 @@
-"""Facts about SGLang's requests, in all supported releases."""
+"""Functions that read SGLang's requests, in all supported releases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import compress
 from operator import attrgetter
 from typing import Any
 
-from fairbench.live.headers import DEFAULT_CLIENT, HEALTH, ROUTING_KEY
+from fairbench_load.headers import DEFAULT_CLIENT, HEALTH, ROUTING_KEY
 
 Req = Any  # SGLang's request
 INPUT_IDS, OUTPUT_IDS, FINISHED_REASON = map(
@@ -65,7 +65,7 @@ def ended_of(reqs: Collection[Req]) -> list[Req]:
 
 
 def outputs_of(req: Req) -> int:
-    """Return a request's number of output tokens, without drafts after the end of the output."""
+    """Return a request's number of output tokens, without draft tokens after the output's end."""
     length = len(req.output_ids)
     return length if req.finished_len is None else min(length, req.finished_len)
 
@@ -79,7 +79,7 @@ def prefix_len(req: Req) -> int:
 def cached_len(req: Req) -> int:
     """Return the cached tokens of a matched request, on the GPU or in the host's memory.
 
-    When SGLang admits the request, it loads the tokens in host memory, which then count as cached.
+    At admission, SGLang loads the tokens in host memory to the GPU, and counts them as cached.
     """
     return prefix_len(req) + int(getattr(req, "host_hit_length", 0))
 
@@ -98,5 +98,5 @@ def ids_of(req: Req) -> Any:
 
 
 def namespace_of(owner: Any) -> tuple[Any, Any]:
-    """Return the key that separates equal tokens in the cache, for a request or a cache key."""
+    """Return the namespace of a request or cache key, which separates equal tokens in the cache."""
     return getattr(owner, "extra_key", None), getattr(owner, "cache_salt", None) or None

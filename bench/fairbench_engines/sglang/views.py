@@ -30,7 +30,7 @@ INPUT_TOKENS, MAX_NEW_TOKENS = attrgetter("input_tokens"), attrgetter("max_new_t
 
 
 class ArmedQueue(list[Req]):
-    """A list whose next iteration, once ``armed`` is set, follows the scheduler's order.
+    """A queue whose next iteration yields the requests of ``armed``, the scheduler's order.
 
     SGLang admits requests in the loop ``for req in self.waiting_queue``, which has no hook.
     """
@@ -64,7 +64,7 @@ class LiveView(QueueView):
         self._ours = ours
 
     def match_order(self, *, refresh: bool = True) -> ListScan:
-        # The plugin may not know all of SGLang's requests.
+        # SGLang's queue may contain requests that the plugin does not know.
         ordered = map(self._tracked.get, self._sort(refresh))
         return ListScan([tracked.request for tracked in ordered if tracked is not None], self)
 
@@ -119,7 +119,7 @@ class SGLangLiveBatch:
         self._scheduler: Any = None
 
     def show_batch(self, batch: Any, scheduler: Any = None) -> None:
-        """Set the batch to show and its SGLang scheduler, by default the previous scheduler."""
+        """Set the batch to show, and its SGLang scheduler unless ``scheduler`` is None."""
         self._batch, self._scheduler = batch, scheduler or self._scheduler
 
     @property
@@ -138,7 +138,7 @@ class SGLangLiveBatch:
         return sum(map(self._tracked.__contains__, self._reqs))
 
     def __iter__(self) -> Iterator[Running]:
-        # The loop runs in C, because a step has hundreds of requests.
+        # ``map`` replaces a slower Python loop, because a step has hundreds of requests.
         reqs = self._reqs
         known = list(map(self._tracked.get, reqs))
         requests = list(map(REQUEST, filter(None, known)))

@@ -1,8 +1,8 @@
-"""vLLM's API server, whose metrics include fairbench's counters in the engine core.
+"""vLLM's API server with fairbench's counters among its metrics.
 
 Start the server with ``python -m fairbench_engines.vllm --model MODEL`` and the arguments of ``vllm
-serve``. The server and the engine core are separate processes, so the counters need a shared
-folder, which must be set before either process imports prometheus_client.
+serve``. The engine core is a separate process, which passes the counters to the server through a
+folder. The folder must be set before either process imports prometheus_client.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Children:
             start(process)
             started.append(process)
 
-        # vLLM has no hook at the start of a process, so a method is replaced.
+        # vLLM has no hook at the start of a process, so ``remembered`` replaces vLLM's method.
         BaseProcess.start = remembered  # type: ignore[method-assign, assignment]
 
     def killed(self) -> tuple[str, signal.Signals] | None:
-        """Return the name and signal of a process that was killed from outside vLLM, or None."""
+        """Return the name and signal of a process that vLLM did not end itself, or None."""
         for process in self.started:
             try:
                 code = process.exitcode or 0

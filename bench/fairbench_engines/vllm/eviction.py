@@ -1,7 +1,7 @@
 """Cache eviction by fairbench's policies inside vLLM.
 
 vLLM takes new blocks from the head of its queue of free blocks. A copy (mirror) of the block pool
-records each block that is taken, stored, reused or returned. Before vLLM takes blocks, the mirror's
+records each block that is taken, stored, reused or returned. Before vLLM takes blocks, the eviction
 policy chooses the blocks to overwrite, and the plugin moves these blocks to the head of the queue.
 """
 
@@ -14,12 +14,12 @@ from typing import Any
 
 from fairbench.core import Request
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import PluginConfig, check_function
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.memory_share import PromptTokens
 from fairbench_engines.mirrored_cache import UNKNOWN, claiming, held_by_client
 from fairbench_engines.vllm.mirrored_blocks import HashNode, MirroredBlocks
 from fairbench_engines.vllm.views import is_plain
+from fairbench_load.plugin_config import PluginConfig, check_function
 
 POOL, QUEUE = "vllm.v1.core.block_pool.BlockPool", "vllm.v1.core.kv_cache_utils"
 # functions of vLLM that the plugin wraps or calls, with their first parameters after ``self``
@@ -40,7 +40,7 @@ Theirs = Any  # type of vLLM's own blocks and requests
 
 @dataclass(slots=True)
 class VLLMHolding:
-    """A running request, and the end of its tokens that are stored in blocks."""
+    """A running request, and the node of its last full block."""
 
     request: Request
     node: HashNode
@@ -96,8 +96,8 @@ class BlockEviction:
     def demand(self, theirs: Theirs) -> PromptTokens:
         """Return the memory that a waiting request of vLLM would take.
 
-        vLLM always computes the last token of a prompt. If the request says so, vLLM computes the
-        whole prompt.
+        vLLM always computes the last token of a prompt. With ``skip_reading_prefix_cache``, vLLM
+        computes the whole prompt.
         """
         total, cached, used = theirs.num_tokens, 0, 0
         if not theirs.skip_reading_prefix_cache:
@@ -162,7 +162,7 @@ class BlockEviction:
             mine.node = self.mirror.store(mine.node, request.block_hashes[new], blocks[new])
 
     def free(self, ordered_blocks: Iterable[Theirs]) -> None:
-        """Wrap ``free_blocks`` to record that a request no longer needs the blocks."""
+        """Wrap ``free_blocks`` to record that a request no longer uses the given blocks."""
         theirs = list(ordered_blocks)
         self._free(theirs)
         self.mirror.give_back(one for one in theirs if not one.is_null)
@@ -191,7 +191,7 @@ def check_manager(manager: Any) -> None:
         kinds = ", ".join(type(one).__name__ for one in manager.coordinator.single_type_managers)
         raise UsageError(
             f"vLLM's cache is {type(manager.coordinator).__name__} with {kinds}: an eviction "
-            "policy of fairbench needs blocks of full attention alone, on one GPU's context"
+            "policy of fairbench needs full attention in all layers, and no context parallelism"
         )
 
 

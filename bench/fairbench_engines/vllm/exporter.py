@@ -7,8 +7,8 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-from fairbench.live.client_metrics import BALANCE_EVERY_S, COUNTED, Exporter
-from fairbench.live.plugin_config import LIMIT, PROOF, PluginConfig
+from fairbench_load.client_metrics import BALANCE_EVERY_S, COUNTED, Exporter
+from fairbench_load.plugin_config import LIMIT, PROOF, PluginConfig
 
 RESIDENCY = "fairbench_client_residency"
 # environment variable with the folder through which vLLM's HTTP process reads these metrics
@@ -40,8 +40,8 @@ def exporter_of(
 ) -> VLLMExporter | None:
     """Return the exporter of this engine core, or None if the server has no folder for metrics.
 
-    The labels of the gauge ``PROOF`` name the scheduler, its settings and the eviction policy, and
-    say whether vLLM schedules asynchronously. The gauge ``LIMIT`` is the limit on running requests.
+    The labels of the gauge ``PROOF`` are the scheduler, its settings, the eviction policy, and
+    whether vLLM schedules asynchronously. The gauge ``LIMIT`` is the limit on running requests.
     """
     if not os.environ.get(SHARED):
         return None

@@ -10,9 +10,6 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fairbench.core import Request, prompt_tokens
-from fairbench.live.client_metrics import Ledger
-from fairbench.live.headers import DEFAULT_CLIENT
-from fairbench.live.plugin_config import PluginConfig
 from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.drive import Preempt, Selection, first_candidate, next_candidate
 from fairbench.schedulers.load_cap import step_units
@@ -27,8 +24,11 @@ from fairbench_engines.vllm.views import (
     VLLMLiveBatch,
     apart_of,
 )
+from fairbench_load.client_metrics import Ledger
+from fairbench_load.headers import DEFAULT_CLIENT
+from fairbench_load.plugin_config import PluginConfig
 
-# In the second state, a KV connector loads the prefix into the memory of an admitted request.
+# In the state WAITING_FOR_REMOTE_KVS, a KV connector loads the prefix of an admitted request.
 ADMITTED = ("RUNNING", "WAITING_FOR_REMOTE_KVS")
 NEW_TOKEN_IDS, END = attrgetter("new_token_ids"), attrgetter("end")
 
@@ -57,8 +57,8 @@ def session_of(theirs: Theirs) -> str | None:
 class VLLMHome(EngineHome):
     """The host of a scheduler, used as the ``RequestQueue`` of vLLM's scheduler.
 
-    ``engine`` is vLLM's scheduler. ``engine.is_full()`` returns whether it can admit no request at
-    present, and ``engine.has_slot(theirs)`` whether a request's LoRA adapter can be loaded.
+    ``engine`` is vLLM's scheduler. ``engine.is_full()`` returns True if vLLM can admit no request
+    at present. ``engine.has_slot(theirs)`` returns whether a request's LoRA adapter can be loaded.
     """
 
     view: LiveQueue | BlockQueue
@@ -110,7 +110,7 @@ class VLLMHome(EngineHome):
             tracked = self._track(theirs, now_s)
             self.ledger.count("arrivals", tracked.request.client)
             self._arrive(tracked.request, now_s)
-        else:  # the next turn of a session, whose earlier output is now part of the prompt
+        else:  # the next turn of a session; the prompt contains the session's earlier output
             tracked.produced = min(tracked.produced, theirs.num_output_tokens)
             self.cap.leave(tracked.request)
             self._arrive(tracked.request, now_s, again=True)
@@ -173,10 +173,10 @@ class VLLMHome(EngineHome):
             self._produce([theirs.request_id], [new])
 
     def took(self, started_s: float, ended_s: float, parts: list[StepPart]) -> None:
-        """Divide a step's time among its requests, and fit the cost model to the step.
+        """Divide a step's time among its requests, and fit the cost model to the step's time.
 
-        The results of the step may still be unknown. The time of a step that was scheduled during
-        the previous step begins at the end of the previous step.
+        This method may be called before the step's results are known. If a step was scheduled
+        during the previous step, its time begins at the end of the previous step.
         """
         started_s, self._ended_s = max(started_s, self._ended_s), ended_s
         if self._times is not None:
@@ -184,7 +184,7 @@ class VLLMHome(EngineHome):
         if self.costs is None or not parts:
             return
         chunks = [(one.end - one.tokens, one.tokens) for one in parts if not one.decoding]
-        if chunks:  # the whole time of a step that computes prompts is attributed to prompts
+        if chunks:  # a step that computes prompts is observed as a prefill, even if it decodes too
             self.costs.observe_prefill(chunks, ended_s - started_s)
         else:
             context = sum(map(END, parts))
@@ -211,7 +211,7 @@ class VLLMHome(EngineHome):
         self._in_pass, self.now_s = True, self._engine.now_s()
         self.look(self.now_s)
         lost, self._lost = self._lost, []
-        # A step in flight may have produced a token for a request that lost its memory.
+        # A step in flight may have added an output token to a request that vLLM has preempted.
         for tracked in lost:
             ids = tracked.theirs.all_token_ids
             if tracked.request in self.view and len(ids) > prompt_tokens(tracked.prompt):
@@ -244,7 +244,7 @@ class VLLMHome(EngineHome):
             found = next_candidate(self._selection, True)
         while found is not None:
             assert self._selection is not None
-            # vLLM preempts requests itself, and ``limits`` excludes schedulers that must preempt.
+            # vLLM decides when to preempt; ``check_config`` refuses schedulers that must preempt.
             if not isinstance(found, Preempt) and self.cap.has_room(found):
                 tracked = self._ours[found]
                 if self._engine.has_slot(tracked.theirs):
@@ -262,7 +262,7 @@ class VLLMHome(EngineHome):
                 del self._prefilling[one]
 
     def pop_request(self) -> Theirs:
-        """Remove the head of the queue, which vLLM runs or puts back after the pass."""
+        """Remove the request at the head of the queue, for vLLM to admit or skip."""
         theirs = self.peek_request()
         assert self._candidate is not None
         self._popped, self._candidate = self._candidate, None

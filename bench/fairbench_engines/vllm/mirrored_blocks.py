@@ -35,7 +35,7 @@ class MirroredBlock:
 
 
 class HashNode:
-    """A prefix of whole blocks with the hash ``key``, and the blocks that hold its last tokens.
+    """All blocks with the chained hash ``key``, which hold equal tokens after equal prefixes.
 
     The class implements ``Claimed``, the interface of cached tokens that clients claim.
     """
@@ -64,7 +64,7 @@ class HashNode:
 
     @property
     def last_access(self) -> Access:
-        """The position of the block to evict next in the order of returns to the pool."""
+        """The rank of the node's oldest unused block in the order of returns to the pool."""
         block = self.oldest()
         return (0 if block is None else block.given_back), 0, 0
 
@@ -96,7 +96,7 @@ class MirroredBlocks:
 
     @property
     def free(self) -> int:
-        """The number of tokens in empty blocks."""
+        """The number of tokens that fit into the empty blocks."""
         return self._blank * self._size
 
     def found(self, hashes: Sequence[bytes]) -> tuple[int, int]:
@@ -183,7 +183,7 @@ class MirroredBlocks:
 
     def _list_anew(self, node: HashNode) -> None:
         if len(node.blocks) > 1:
-            # Another unused block may change the node's rank in the order of eviction.
+            # The node's position in the eviction order depends on its oldest unused block.
             self.claims.list_again(node)
         self.claims.list_if_leaf(node)
 
@@ -199,21 +199,21 @@ class MirroredBlocks:
         return all(block.users for block in node.blocks)
 
     def spare_tokens(self, node: HashNode) -> int:
-        """Return the tokens of an unused block of which there is another copy, or else 0."""
+        """Return the tokens of one unused block if the node has another block, and 0 if not."""
         return self._size if len(node.blocks) > 1 and not self.is_pinned(node) else 0
 
     def access_of(self, node: HashNode) -> Access:
         return node.last_access
 
     def is_awaited(self, node: HashNode) -> bool:
-        """Return False, because the policies that would use the answer do not run in vLLM."""
+        """Return False, because no eviction policy that runs in vLLM calls this method."""
         return False
 
     def end_use(self, node: HashNode) -> None:
-        """Do nothing, because vLLM returns a block before the blocks of its prefix."""
+        """Do nothing, because vLLM itself returns a request's blocks from the last to the first."""
 
     def cut(self, node: HashNode, tokens: int) -> None:
-        """Do nothing, because a node holds a single block of tokens and is never split."""
+        """Do nothing, because a node with the tokens of a single block cannot be split."""
 
     def drop(self, node: HashNode) -> None:
         """Evict the least recently used block among the blocks of ``node``."""

@@ -17,8 +17,8 @@ FLAG = "--data-parallel-size"
 def check_ranks(config: Any, scheduler: LocalScheduler) -> None:
     """Raise UsageError unless all data-parallel ranks run on this host under a single API server.
 
-    The server's first process checks this and sets the variable ``FOLDER``, because an engine core
-    of a dense model sees a data-parallel size of 1.
+    The server's first process makes this check and sets the variable ``FOLDER``. Engine cores of a
+    dense model cannot check, because each of them sees a data-parallel size of 1.
     """
     parallel = config.parallel_config
     several = parallel.data_parallel_size > 1
@@ -26,8 +26,8 @@ def check_ranks(config: Any, scheduler: LocalScheduler) -> None:
         several = True
     elif parallel.data_parallel_index > 0:
         raise UsageError(
-            f"{FLAG}: the first process of the server has set no {FOLDER}; VLLM_PLUGINS must "
-            "include fairbench"
+            f"{FLAG}: the server's first process did not set {FOLDER}; VLLM_PLUGINS must include "
+            "fairbench"
         )
     elif several:
         _check_one_host(parallel)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import PluginConfig, check_classes, check_release, installed
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.by_class import unfit_for_classes
 from fairbench_engines.vllm.ranks import check_ranks
+from fairbench_load.plugin_config import PluginConfig, check_classes, check_release, installed
 
 # releases of vLLM that the plugin supports, the oldest first
 SUPPORTED = ("0.31.0", "0.32.0", "0.33.0")

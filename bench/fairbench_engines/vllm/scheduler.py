@@ -19,7 +19,6 @@ from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from fairbench.errors import UsageError
-from fairbench.live.client_metrics import COUNTED, Ledger
 from fairbench_engines.vllm.eviction import BlockEviction
 from fairbench_engines.vllm.exporter import VLLMExporter, exporter_of
 from fairbench_engines.vllm.home import StepPart, VLLMHome
@@ -31,6 +30,7 @@ from fairbench_engines.vllm.views import (
     PROMPT_TOKENS,
     kept_blocks,
 )
+from fairbench_load.client_metrics import COUNTED, Ledger
 
 
 class ScheduledStep(NamedTuple):
@@ -45,9 +45,9 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
     """A scheduler in which FAIRBENCH_LOCAL decides admissions, and vLLM decides everything else.
 
     Instances also derive from the scheduler class that vLLM would use without the plugin. With
-    asynchronous scheduling, a step is decided while the previous step runs, and clients are charged
-    for outputs as soon as vLLM knows the outputs. A server that cannot run the scheduler prints a
-    line of text and ends with exit code 2.
+    asynchronous scheduling, vLLM schedules a step while the previous step runs. Clients are charged
+    for output tokens as soon as vLLM knows the tokens. A server that cannot run the scheduler
+    prints a line of text and ends with exit code 2.
     """
 
     now_s: Callable[[], float] = staticmethod(time.monotonic)
@@ -95,7 +95,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         return bool(running >= self.max_num_active_reqs)
 
     def has_slot(self, request: Any) -> bool:
-        """Return whether the request's LoRA adapter fits beside those of running requests."""
+        """Return whether vLLM can load the request's LoRA adapter without removing another one."""
         if self.lora_config is None or request.lora_request is None:
             return True
         used = {one.lora_request.lora_int_id for one in self.running if one.lora_request}
@@ -124,8 +124,8 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
     def _rank_victims(self) -> None:
         """Set vLLM's priorities to fairbench's preemption order if this step may run out of memory.
 
-        vLLM's priority policy preempts the request with the highest number. The number has no other
-        effect, because fairbench's scheduler orders the queue.
+        vLLM's priority policy preempts the request with the highest priority number. Priorities do
+        not affect the queue, which fairbench's scheduler orders.
         """
         if self.home.scheduler.retraction_order is None:
             return
@@ -134,7 +134,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         most = len(self.running) * (1 + drafts)
         most += self.max_num_scheduled_tokens // self.block_size + 1
         if self.kv_cache_manager.block_pool.get_num_free_blocks() > most:
-            return  # memory suffices for all requests of this step
+            return  # the free blocks suffice for this step, so vLLM preempts no request
         order = self.home.retraction_order(self.running, self.home.now_s)
         for rank, request in enumerate(reversed(order)):
             request.priority = rank
@@ -146,7 +146,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         self._rank_victims()
 
     def _update_after_schedule(self, scheduler_output: Any) -> None:
-        # End the pass now, because ``super()`` adds the step's tokens to the computed tokens.
+        # The pass must end before ``super()`` adds the step's tokens to the computed tokens.
         self.home.end_pass()
         super()._update_after_schedule(scheduler_output)
 
@@ -172,14 +172,14 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         if self._eviction is not None:
             self._eviction.finished(request.request_id)
         self.home.gone(request)
-        if self.home.idle:  # after an abort, vLLM may run no step that would publish charges
+        if self.home.idle:  # publish charges now, because vLLM may run no further step
             self.home.tell(self.now_s())
         return super()._free_request(request, *args, **named)
 
     def reset_prefix_cache(self, *args: Any, **named: Any) -> bool:
-        """Wrap ``POST /reset_prefix_cache``: an idle server of one rank also gets a new scheduler.
+        """Wrap ``POST /reset_prefix_cache``; an idle server of one rank also gets a new scheduler.
 
-        With several ranks, the scheduler stays, because other ranks still count its charges.
+        With several ranks, the old scheduler is kept, because other ranks still count its charges.
         """
         success = bool(super().reset_prefix_cache(*args, **named))
         if success and self.home.idle and self.home.ranks is None:
@@ -196,7 +196,7 @@ FairScheduler = VLLMScheduler
 
 
 def _matching(kind: type, scheduler_config: Any) -> type:
-    """Return a subclass of ``kind`` and of the scheduler class that vLLM would choose.
+    """Return a subclass of ``kind`` and of vLLM's scheduler class for this configuration.
 
     Raises UsageError for a class that does not work with this configuration.
     """

@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from fairbench.errors import FairbenchError, UsageError
-from fairbench.live.plugin_config import LOCAL, Classes, PluginConfig, config_from, plugin_config
 from fairbench_engines.ranks import open_folder
 from fairbench_engines.vllm.eviction import check_targets
 from fairbench_engines.vllm.release import check_config, check_version
+from fairbench_load.plugin_config import LOCAL, Classes, PluginConfig, config_from, plugin_config
 
 
 def register() -> None:

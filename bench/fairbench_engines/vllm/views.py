@@ -1,8 +1,8 @@
 """Views of vLLM's waiting queue and running batch for schedulers.
 
-If vLLM's block pool reports changes, the matches of waiting requests are cached. A look-up follows
-the hashes of a prompt's blocks up to the first hash without a cached block. The result changes only
-when this hash gets a block, or when an earlier hash loses its last block.
+If vLLM's block pool reports changes, the matches of waiting requests are cached. A match ends at
+the first hash of a prompt that has no cached block. The match changes only if the first uncached
+hash gets a block, or if a hash inside the match loses its last block.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class VLLMLiveBatch:
 class LiveQueue(QueueView):
     """A WaitingView in which preempted requests go to the head of the queue.
 
-    ``matched(request)`` returns a request's number of cached tokens. The function ``matched`` is
-    called only for ``cache_aware`` schedulers and for requests in ``ours``.
+    ``matched(request)`` returns a request's number of cached tokens. The view calls ``matched``
+    only if the scheduler is ``cache_aware``, and only for requests that ``ours`` contains.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class LiveQueue(QueueView):
 
 
 class KeptBlocks(KeptMatches):
-    """Cached matches of vLLM's waiting requests, which end at the hash of their last block."""
+    """Cached matches of vLLM's waiting requests; a match ends at the hash of its last block."""
 
     def __init__(self, manager: Any) -> None:
         super().__init__()
@@ -133,9 +133,9 @@ class KeptBlocks(KeptMatches):
         self.ours: Mapping[Request, Tracked]
         self._manager = manager
         self._block_size: int = manager.coordinator.block_size
-        # hashes of all blocks up to each match position
+        # hashes of the cached blocks of the match that ends at each position
         self._hashes: dict[Spot, list[bytes]] = {}
-        # the match positions at or after each block, by the block's hash
+        # by block hash, the end positions of all matches that contain the block
         self._through: dict[bytes, dict[Spot, None]] = {}
         self._watch()
 
@@ -173,7 +173,7 @@ class KeptBlocks(KeptMatches):
         depth: int = self._manager.get_computed_blocks(theirs)[1]
         hashes, blocks = theirs.block_hashes, depth // size
         at = hashes[blocks - 1] if blocks else None
-        # vLLM always computes the last token, so no request waits for its block.
+        # vLLM always computes a prompt's last token, so a block with this token extends no match.
         more = (blocks + 1) * size < theirs.num_tokens and blocks < len(hashes)
         return Match(depth, at, hashes[blocks] if more else None)
 
@@ -219,11 +219,10 @@ def is_plain(manager: Any) -> bool:
 
 
 def kept_blocks(manager: Any) -> KeptBlocks | None:
-    """Return cached matches for vLLM's KV cache manager, or None if its look-ups differ.
+    """Return cached matches for vLLM's KV cache manager, or None if matches cannot be cached.
 
     Matches can be cached only if look-ups follow the blocks from first to last. With a draft model
-    such as EAGLE, vLLM removes the last block of a match. The match may later grow by a block that
-    does not follow its end.
+    such as EAGLE, vLLM removes the last block of each match, so matches cannot be cached.
     """
     blocks = getattr(manager.block_pool, "cached_block_hash_to_block", None)
     watchable = all(hasattr(blocks, name) for name in ("insert", "pop", "get_one_block"))

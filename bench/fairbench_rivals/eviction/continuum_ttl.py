@@ -1,4 +1,4 @@
-"""Continuum's TTL, which pins the KV cache of a session for a time learned from past gaps."""
+"""Continuum's TTL, which pins a session's KV cache for a time learned from gaps between turns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairbench.schedulers.eviction.policies import EvictionPolicy, Leaf, Rank
 from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.program_states import IDLE_PROGRAMS, has_program
 
-# While at most ``FEW_GAPS`` gaps between turns are known, pins last ``FIRST_TTL_S``.
+# Pins last ``FIRST_TTL_S`` seconds until more than ``FEW_GAPS`` gaps between turns are known.
 FEW_GAPS, MOST_GAPS = 100, 4_096
 FIRST_TTL_S = 2.0
 REBUILD_S = 2.0  # assumed time in seconds to compute the context of an evicted session again
@@ -26,18 +26,18 @@ class ContinuumTTL(EvictionPolicy):
     """A policy that pins the KV cache of a session between two turns for a time to live (TTL).
 
     The rules are those of michiLXY03/vllm-continuum-plugin @3ad3785b and @37a9ab70 (policy.py,
-    scheduler.py). The candidates for the TTL are 0 and the known gaps between turns. The TTL is the
-    smallest candidate t that maximises F(t) x B - t. F(t) is the fraction of the last 4,096 gaps
-    that are at most t, and B = Q x eta + 2 s is the benefit of a pin. Q is the mean wait of the
-    last 100 turns that came after their pins had expired, and eta is ``TurnCorrelation.eta``. While
-    at most 100 gaps are known, the TTL is 2 s. The last turn of a session is not pinned, and
-    neither are requests without a session.
+    scheduler.py). The TTL is 2 s until more than 100 gaps between turns are known. The candidates
+    for a later TTL are 0 and all known gaps. The TTL is the smallest candidate t that maximises
+    F(t) x B - t, where F(t) is the fraction of the last 4,096 gaps that are at most t. The benefit
+    of a pin is B = Q x eta + 2 s, where Q is the mean wait of the last 100 turns that arrived after
+    the end of their pins, and eta is ``TurnCorrelation.eta``. The last turn of a session is not
+    pinned, and neither are requests without a session.
 
     Continuum records gaps by tool. fairbench's requests do not name tools, so all gaps count as
     gaps of a single tool. Continuum's own order of the waiting queue is not included. If memory is
-    short, Continuum unpins the session that arrived last; this policy removes the pin that would
-    end first, and does not count the removed pin in Q. The prefix of a waiting request is evicted
-    last, even if its pin has expired.
+    short, Continuum unpins the session that arrived last, but this policy removes the pin that
+    would end first. A removed pin does not count as expired in the mean wait. The prefix of a
+    waiting request is evicted last, even if its pin has expired.
     """
 
     name = "continuum-ttl"
@@ -93,7 +93,7 @@ class ContinuumTTL(EvictionPolicy):
 
 @dataclass(slots=True)
 class PinnedSession:
-    """A session with further turns: the number of ended turns, and the time when its pin ends.
+    """A session that has further turns: the number of its ended turns, and the end of its pin.
 
     ``ended_s`` is the time at which the last turn ended, or inf while the next turn runs.
     """
@@ -122,14 +122,14 @@ class TurnCorrelation:
 
     @property
     def eta(self) -> float:
-        """The negated correlation between ended and remaining turns, or 1 if it is undefined."""
+        """The negated correlation of ended and remaining turns, or 1 if there is no correlation."""
         n = self._n
         spread = (n * self._xx - self._x**2) * (n * self._yy - self._y**2)
         return (self._x * self._y - n * self._xy) / sqrt(spread) if spread > 0 else 1.0
 
 
 def best_ttl_s(gaps_s: Iterable[float], benefit_s: float) -> float:
-    """Return the TTL in seconds with the largest F(t) x benefit - t, given the sorted gaps."""
+    """Return the candidate TTL in seconds with the largest net benefit, given the sorted gaps."""
     gaps_s = list(gaps_s)
     best_s = best = 0.0
     for count, gap_s in enumerate(gaps_s, start=1):

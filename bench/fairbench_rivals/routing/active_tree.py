@@ -43,7 +43,7 @@ class ActiveTree(LocationTree[ActiveNode]):
         self.prune(end)
 
     def shared_tokens(self, node: ActiveNode, worker: int) -> int:
-        """Return how many tokens up to ``node`` are in use at the worker."""
+        """Return how many tokens of the prefix that ends at ``node`` are in use at the worker."""
         return next((at.depth for at in self.upward(node) if worker in at.active), 0)
 
     def vacant(self, node: ActiveNode) -> bool:

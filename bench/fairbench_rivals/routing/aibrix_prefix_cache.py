@@ -11,33 +11,33 @@ from fairbench.schedulers.params import NotNegative, NotNegativeInt
 from fairbench.schedulers.routing.bases import any_of, draw, lowest
 from fairbench_rivals.routing.history_tree import HistoryRouter
 
-KEEP = 0.95  # fraction of its size to which a full index is cut
+KEEP = 0.95  # fraction of its size limit to which a full index is cut
 
 
 class AibrixPrefixCache(HistoryRouter):
-    """A router that follows the longest match among workers with at most an average load.
+    """A router that follows the longest prefix match among workers that are not too busy.
 
-    The rules follow vllm-project/aibrix @e3e10f9,
-    pkg/plugins/gateway/algorithms/prefix_cache.go. The worker with the highest matched percentage
-    of the prompt wins, among workers whose requests in flight are at most the mean plus
-    ``deviations`` standard deviations. If the workers' requests in flight differ by more than
-    ``imbalance``, only the workers with the fewest requests are matched. Among equal percentages,
-    the worker with the fewest requests in flight wins, and then chance decides. Without a match, or
-    if all matching workers are too busy, a random worker among the workers with the fewest requests
-    is chosen. A single LRU index holds the prompts that were sent to any worker. In AIBrix, the
-    index also expires after 20 minutes, which is not modelled. Clients are not distinguished.
+    The rules follow vllm-project/aibrix @e3e10f9, pkg/plugins/gateway/algorithms/prefix_cache.go.
+    The router chooses the worker whose cached prefix covers the highest percentage of the prompt.
+    Workers with more requests in flight than the mean plus ``deviations`` standard deviations are
+    excluded. If the workers' requests in flight differ by more than ``imbalance``, only the workers
+    with the fewest requests are considered. Ties go to the worker with the fewest requests in
+    flight, and are then broken at random. If no worker with a match is left, the router picks at
+    random among the workers with the fewest requests. A single LRU index holds the prompts that
+    were sent to any worker. In AIBrix, the index also expires after 20 minutes, which is not
+    modelled. The router does not distinguish clients.
 
-    fairbench keeps two known defects of AIBrix's router. The match is rounded to a whole
-    percentage, so a match of up to 214 of 21,449 tokens looks like no match (``whole_percents``).
-    The index of the whole cluster holds 200,000 blocks of 4 characters, about half the tokens of a
-    worker's pool (``index_tokens``; with 0, the index never forgets).
+    fairbench keeps two known defects of AIBrix's router. With ``whole_percents``, a match is
+    rounded down to a whole percentage, so 214 matching tokens of 21,449 count as no match. The
+    cluster's index holds only 200,000 blocks of 4 characters, about half as many tokens as one
+    worker's KV pool. ``index_tokens`` limits the index; 0 means no limit.
     """
 
     name = "aibrix-prefix-cache"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the load limit, the index and the match, as ``AibrixPrefixCache`` says."""
+        """Parameters of the load limit, the index and the match; see ``AibrixPrefixCache``."""
 
         constants: ClassVar[tuple[str, ...]] = ("deviations", "imbalance")
 

@@ -16,33 +16,33 @@ CHARS_PER_TOKEN = 4
 
 
 class CacheAware(CountingRouter):
-    """A router that prefers the worker with the longest prefix while workers are balanced.
+    """A router that prefers the worker with the longest prefix while the load is balanced.
 
-    Requests in flight are imbalanced if most - least > ``balance_abs`` and most > ``balance_rel`` x
-    least; then the worker with the fewest requests is chosen. While requests are balanced, the
-    worker with the longest prefix is chosen, if the prefix is more than the fraction
-    ``cache_threshold`` of the prompt. If no prefix is long enough, the versions differ:
+    The load is imbalanced if most - least > ``balance_abs`` and most > ``balance_rel`` x least,
+    where most and least are the extremes of the workers' requests in flight. Under an imbalanced
+    load, the worker with the fewest requests is chosen. Under a balanced load, the worker with the
+    longest prefix is chosen, if the prefix exceeds the fraction ``cache_threshold`` of the prompt.
+    If no prefix is long enough, the parameter ``rules`` decides:
 
     - ``sgl-router`` (sgl-project/sglang @026f853, sgl-router/src/policies/cache_aware.rs) chooses
       the worker with the smallest tree.
     - ``smg`` (lightseekorg/smg @73da68c, model_gateway/src/policies/cache_aware.rs, and its fork
-      vllm-project/router) chooses the worker with the fewest requests in flight, and among equal
-      workers the worker to which the fewest requests were ever sent.
+      vllm-project/router) chooses the worker with the fewest requests in flight. Ties go to the
+      worker to which the fewest requests were ever sent.
     - ``sgl-model-gateway`` (sgl-project/sglang @053b63f,
-      sgl-model-gateway/src/policies/cache_aware.rs, released as sglang-router 0.3.2; vllm-router
-      0.1.17 makes the same choices) works like ``smg``, but ties go to the first worker of the
-      list.
+      sgl-model-gateway/src/policies/cache_aware.rs, released as sglang-router 0.3.2; also in
+      vllm-router 0.1.17) works like ``smg``, but ties go to the first worker.
 
-    All versions remember sent prompts and learn of no evictions, so evicted prompts are still
-    assumed to be cached. Clients are not distinguished. The original routers measure text in
-    characters instead of tokens, which changes no ratio.
+    All versions remember sent prompts and assume that evicted prompts are still cached. The router
+    does not distinguish clients. The original routers measure prompts in characters instead of
+    tokens; fractions are the same.
 
-    Two known defects of SGLang's routers are kept. The routers sgl-router and sgl-model-gateway
-    break ties by the lowest number (``rotate_ties`` rotates equal workers). New prompts thus go to
-    an idle cluster's first worker. The router smg keeps the state of workers that left. It sends
-    requests that match such a worker to the first worker, and does not record this choice
-    (``purge_on_leave``). If several workers have the prefix, the original routers choose
-    arbitrarily, and fairbench chooses the worker to which the prefix was sent last.
+    fairbench keeps two known defects of SGLang's routers. Unless ``rotate_ties`` is set, sgl-router
+    and sgl-model-gateway send all new prompts to the first worker of an idle cluster. Unless
+    ``purge_on_leave`` is set, smg remembers the prefixes of removed workers. Requests that match a
+    removed worker go to the first worker, without a record in the tree. If several workers have the
+    prefix, the original routers choose arbitrarily, and fairbench chooses the worker to which the
+    prefix was sent last.
     """
 
     name = "cache-aware"
@@ -52,11 +52,11 @@ class CacheAware(CountingRouter):
     class Params:
         """Parameters with the defaults of the original command lines, not of the Rust structs.
 
-        ``max_tree_size`` limits the characters remembered for each worker. With ``kv_events``, smg
-        learns the contents of caches and chooses the worker with the longest overlap, then the
-        fewest requests in flight, then the smallest tree. In smg, the load also counts as
-        imbalanced if the used fractions of KV pools differ by more than ``balance_usage``, or if a
-        fraction exceeds ``overload_usage``. The value 1 turns these rules off.
+        ``max_tree_size`` limits the characters of prompts that are remembered for each worker. With
+        ``kv_events``, smg chooses the worker with the longest cached prefix. Ties go to the worker
+        with the fewest requests in flight, then with the smallest tree. In smg, the load is also
+        imbalanced if the workers' KV usage differs by more than ``balance_usage`` or exceeds
+        ``overload_usage``.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("balance_usage", "overload_usage", "rotate_ties")
@@ -125,7 +125,7 @@ class CacheAware(CountingRouter):
     def _by_history(
         self, request: Request, found: WalkEnd[HistoryNode], loads: dict[int, int]
     ) -> int | None:
-        """Return the worker that got the prefix last, or else the least used worker."""
+        """Return the worker that got the prefix last, or else the least loaded worker."""
         node = next((at for at in self._tree.upward(found.node) if at.used), None)
         if node is not None and node.depth > self.params.cache_threshold * request.input_tokens:
             worker = self._tree.latest(node, node.used)

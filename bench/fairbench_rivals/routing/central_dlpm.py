@@ -19,7 +19,7 @@ from fairbench.schedulers.views import ListScan, ListView, Room
 
 # The cost of a decision was measured for figure 4, with 8 replicas and 200 queued requests
 # (docs/appendix/figures.md): 2.45 ms for messages, and 3.22 ms for matching and sorting 1,600 pairs
-# of a request and a replica. Such a decision takes 39% of the time of a decode step of 25 requests;
+# of a request and a replica. A central decision takes 39% as long as a decode step of 25 requests;
 # the DLPM paper (§5.1) reports 40%.
 MESSAGES_S = 2.45e-3 / 8  # seconds for the messages to a replica
 # seconds for matching and sorting a pair of a request and a replica
@@ -27,12 +27,12 @@ PAIR_S = 3.22e-3 / (8 * 200)
 
 
 class CentralRouter(PrefixRouter):
-    """A router that gives a replica only the requests that its next pass can start.
+    """A router that sends a replica only requests that the replica's next step can start.
 
-    The router picks the longest match among the replicas with room (free memory and slots), using
-    its own copies of their prefix trees. Ties go to the fewest requests in flight. The router
-    learns of evictions late, as D2LPM does. A replica that does not report its room gets every
-    request at once.
+    The router chooses the longest prefix match among the replicas with room (free memory and
+    slots), in its own copies of their prefix trees. Ties go to the replica with the fewest requests
+    in flight. The router learns of evictions late, as D2LPM does. A replica that does not report
+    its room gets every request at once.
     """
 
     name = "central-dlpm"
@@ -88,7 +88,7 @@ class CentralRouter(PrefixRouter):
         return worker
 
     def look(self) -> None:
-        """Find the workers that can start a request in addition to all requests that were sent."""
+        """Find the workers that can start one more request besides those that were already sent."""
         self.routed = False
         self.open = sum(1 << w for w in self._fleet.workers if _is_open(self._room(w)))
 
@@ -103,7 +103,7 @@ class CentralRouter(PrefixRouter):
         return _is_open(room) and _needed(request) < room.tokens
 
     def _room(self, worker: int) -> Room | None:
-        """Return a worker's free slots and tokens (room) after the requests sent to it, or None."""
+        """Return a worker's room (free slots, tokens) less sent requests, or None if unknown."""
         load = None if self.setup.fleet is None else self.setup.fleet.load(worker)
         if load is None or load.room is None or load.queued is None:
             return None
@@ -112,7 +112,7 @@ class CentralRouter(PrefixRouter):
             # A worker starts requests in order, so all earlier requests have also started.
             del handed[request]
         if load.queued > len(handed):
-            # A request that lost its memory at the worker goes before all new requests.
+            # A preempted request waits at the worker, and takes precedence over all new requests.
             return Room(0, 0, 0)
         prompts = sum(handed.values())
         tokens = room.tokens - sum(map(_needed, handed))
@@ -144,7 +144,7 @@ class CentralRouter(PrefixRouter):
 def _needed(request: Request) -> int:
     """Return the memory in tokens that a request may need.
 
-    The cached part of the prompt counts as well, because no other request may then evict it.
+    Cached tokens of the prompt are included, because they stay in memory while the request runs.
     """
     return request.input_tokens + request.max_new_tokens
 
@@ -154,10 +154,10 @@ def _is_open(room: Room | None) -> bool:
 
 
 class CentralOrder(DLPM):
-    """The DLPM order of the cluster's queue, by the longest match at workers with free memory.
+    """DLPM's order of the cluster's queue, by the longest prefix at workers with free memory.
 
-    A client is first charged for the uncached tokens that the router estimates. When the request
-    starts, the charge is corrected to the real number of uncached tokens.
+    A client is first charged for the uncached tokens that the router estimates. When a request
+    starts, its charge is corrected to the real number of uncached tokens.
     """
 
     name = "central-dlpm"
@@ -172,7 +172,7 @@ class CentralOrder(DLPM):
         self.told = False  # whether the replicas report their output tokens
 
     def blocked_s(self) -> float:
-        """Return the seconds for which a replica waits for the central decision."""
+        """Return how many seconds a replica waits for a central decision."""
         return self._router.workers * (MESSAGES_S + PAIR_S * len(self._requests))
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
@@ -199,7 +199,7 @@ class CentralOrder(DLPM):
         self.charging.admitted(request, tokens, recompute)
 
     def started(self, request: Request, extend_tokens: int) -> None:
-        """Charge the difference between the tokens that the replica computes and the estimate."""
+        """Correct the charge for a request from the estimated to the computed tokens."""
         if request in self._charged:
             more = extend_tokens - self._charged[request]
             self._charged[request] = extend_tokens
@@ -227,10 +227,10 @@ class CentralOrder(DLPM):
 
 
 class _OpenScan(ListScan):
-    """A scan that ends when a worker becomes full, because all matches are then outdated.
+    """A queue scan that ends when a worker becomes full, because the prefix matches then change.
 
-    If all workers are full, the scan continues: Algorithm 1 may still grant quanta to the next
-    candidate, which then does not fit and ends the pass.
+    If all workers are full, the scan continues, because Algorithm 1 may still grant quanta to the
+    next request, which does not fit and ends the scan.
     """
 
     def __init__(self, order: list[Request], view: WaitingView, router: CentralRouter) -> None:

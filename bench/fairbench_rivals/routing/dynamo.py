@@ -17,19 +17,19 @@ class Dynamo(CountingRouter):
     """A router that chooses the worker with the lowest cost in KV blocks, at random among equals.
 
     Generation 2 follows ai-dynamo/dynamo @07a6c9c,
-    lib/kv-router/src/scheduling/selector/default.rs. The cost of a worker is ``prefill_scale`` x P
-    + U. P is the number of blocks that the worker must still prefill, including the new request's
-    blocks, minus ``overlap_credit`` x the request's cached blocks. U is the number of prompt blocks
-    in use at the worker, including the new request; shared blocks count once. By default, outputs
-    do not count (``router_track_output_blocks`` is off). Dynamo learns from first tokens which
-    requests still wait for their prefill. In fairbench, if a worker reports n waiting requests, the
-    last n requests sent to it are assumed to wait. KV events tell the router which prefixes are
-    cached.
+    lib/kv-router/src/scheduling/selector/default.rs. The cost of a worker is ``prefill_scale`` x
+    prefill blocks + blocks in use. Prefill blocks are those that the worker must still compute,
+    including the new request's, minus ``overlap_credit`` x the new request's cached blocks. Blocks
+    in use are the distinct prompt blocks of the worker's requests and the new request. Output
+    blocks add no cost (``router_track_output_blocks`` is off by default). Dynamo learns from first
+    tokens which requests still wait for their prefill. If a worker reports n waiting requests,
+    fairbench assumes that the last n requests sent to the worker wait. KV events tell the router
+    which prefixes are cached.
 
-    Generation 1 (@00564be, kv_router/scheduler.rs) maximises 2 x cached fraction of the prompt - KV
-    usage - waiting requests / the highest number waiting at any worker. At this commit, the router
-    fails while no request waits; fairbench does not copy this defect. Clients are not
-    distinguished.
+    Generation 1 (@00564be, kv_router/scheduler.rs) maximises 2 x the prompt's cached fraction minus
+    KV usage minus waiting requests, relative to the most waiting requests at any worker. The
+    original router of generation 1 fails while no request waits; fairbench does not copy this
+    defect. The router does not distinguish clients.
     """
 
     name = "dynamo"
@@ -53,7 +53,7 @@ class Dynamo(CountingRouter):
         self._tree = ActiveTree()
         # tree node at which each request's prompt ends, by request id
         self._ends: dict[int, ActiveNode] = {}
-        # number of uncached tokens of each worker's requests in flight, the oldest request first
+        # uncached tokens of each worker's requests in flight, in the order of arrival
         self._uncached: defaultdict[int, dict[int, int]] = defaultdict(dict)
 
     def route(self, request: Request, now_s: float) -> int:

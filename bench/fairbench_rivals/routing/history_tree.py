@@ -1,4 +1,4 @@
-"""Trees of the prompts sent to each worker, for routers that learn of no evictions."""
+"""Trees of the prompts sent to each worker, for routers that do not learn of evictions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairbench.schedulers.routing.bases import CountingRouter
 
 
 class HistoryNode(LocationNode):
-    """A node with ``used``: for each worker, the number of the last prompt with this prefix."""
+    """A node with ``used``: each worker's sequence number of the last prompt with this prefix."""
 
     __slots__ = ("used",)
 
@@ -25,7 +25,7 @@ class HistoryNode(LocationNode):
 
 
 class HistoryTree(LocationTree[HistoryNode]):
-    """A prefix tree of the prompts sent to workers, which can forget the least recent leaves.
+    """A prefix tree of the prompts sent to workers, which can drop the least recently used leaves.
 
     ``tokens`` maps a worker to the remembered tokens of the prompts sent to it. ``stored`` is the
     number of tokens in all nodes of the tree.
@@ -65,7 +65,7 @@ class HistoryTree(LocationTree[HistoryNode]):
         return super().remove(leaf)
 
     def shrink(self, worker: int, limit: int) -> None:
-        """Forget a worker's least recent leaves until at most ``limit`` of its tokens remain."""
+        """Drop a worker's least recently used leaves until it keeps at most ``limit`` tokens."""
         if self.tokens[worker] > limit:
             self._forget(
                 stamp=lambda node: node.used.get(worker),
@@ -74,7 +74,7 @@ class HistoryTree(LocationTree[HistoryNode]):
             )
 
     def shrink_all(self, limit: int) -> None:
-        """Forget the least recent leaves of all workers until at most ``limit`` tokens remain."""
+        """Drop the least recently used leaves of all workers; keep at most ``limit`` tokens."""
 
         def drop_node(node: HistoryNode) -> None:
             for worker in list(node.used):
@@ -93,7 +93,7 @@ class HistoryTree(LocationTree[HistoryNode]):
         drop: Callable[[HistoryNode], None],
         enough: Callable[[], bool],
     ) -> None:
-        """Forget leaves with a ``stamp``, in ascending order of their stamps, until ``enough``."""
+        """Drop leaves in ascending order of ``stamp`` until ``enough()`` is true."""
 
         def is_leaf(node: HistoryNode) -> bool:
             return all(stamp(child) is None for child in node.children.values())

@@ -11,7 +11,7 @@ from fairbench.schedulers.prefix_tree import truncate
 from fairbench.schedulers.routing.bases import any_of, lowest
 from fairbench_rivals.routing.history_tree import HistoryRouter
 
-SWEEP_AT = 1.05  # factor above its size limit at which an index is cut to the limit
+SWEEP_AT = 1.05  # an index this many times as large as its limit is cut to the limit
 
 
 class LlmD(HistoryRouter):
@@ -19,17 +19,17 @@ class LlmD(HistoryRouter):
 
     The configuration is llm-d/llm-d-inference-scheduler @520af47,
     deploy/config/epp-estimate-prefix-cache-config.yaml, which has two scorers. The prefix score is
-    the fraction of the prompt's blocks that match. For each worker, an LRU list of the size of its
-    KV pool holds the blocks sent to it. The load score is 0.5 if no request waits at the worker,
-    and falls to 0 at ``queue_threshold`` waiting requests.
+    the fraction of the prompt's blocks that match. An LRU list for each worker, as large as the
+    worker's KV pool, holds the blocks sent to the worker. The load score is 0.5 if no request waits
+    at the worker, and falls to 0 at ``queue_threshold`` waiting requests.
 
     A second published configuration knows the cached prefixes: prefix_weight=2, load_weight=0,
-    queue_weight=1, kv_weight=1. Here, the queue score is (most - waiting) / (most - least), from
-    the numbers of waiting requests at the workers, and the KV score is 1 - usage. Clients are
-    ignored; only llm-d's queue before the scheduler sees clients.
+    queue_weight=1, kv_weight=1. The queue score of a worker with n waiting requests is (most - n) /
+    (most - least), where most and least are the extremes over all workers. The KV score is 1 - KV
+    usage. The router ignores clients; only llm-d's queue before the scheduler sees clients.
 
-    fairbench keeps a known defect: only the first 256 blocks count, so prompts that share 4,096
-    tokens look the same (``max_prefix_blocks``; 0 counts all blocks).
+    fairbench keeps a known defect: only the first 256 blocks of a prompt count, so prompts that
+    share 4,096 tokens look the same. ``max_prefix_blocks`` sets how many blocks count; 0 means all.
     """
 
     name = "llm-d"

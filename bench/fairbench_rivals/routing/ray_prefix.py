@@ -18,16 +18,16 @@ CHARS_PER_TOKEN = 4
 class RayPrefix(HistoryRouter):
     """A router that prefers the worker with the longest prefix while the queues are balanced.
 
-    The rules follow ray-project/ray @1eec25d,
-    ray/llm/_internal/serve/request_router/prefix_aware. Queues are balanced if the workers'
-    requests in flight differ by at most ``imbalanced_threshold``. The candidates are then the
-    workers to which the longest prefix was sent. If this prefix is less than the fraction
-    ``match_rate_threshold`` of the prompt, the candidates are the workers with the smallest trees.
-    While queues are imbalanced, the candidates are two random workers. The candidate with the
-    fewest requests in flight is chosen. Clients are not distinguished.
+    The rules follow ray-project/ray @1eec25d, ray/llm/_internal/serve/request_router/prefix_aware.
+    Queues are balanced if the workers' requests in flight differ by at most
+    ``imbalanced_threshold``. While queues are balanced, the candidates are the workers to which the
+    longest prefix was sent. If no prefix reaches the fraction ``match_rate_threshold`` of the
+    prompt, the candidates are the workers with the smallest trees. While queues are imbalanced, the
+    candidates are two random workers. The candidate with the fewest requests in flight is chosen.
+    The router does not distinguish clients.
 
-    fairbench keeps a known defect: the tree grows without limit. With ``do_eviction``, a worker's
-    tree is cut to ``eviction_target`` characters if it has more than ``eviction_threshold``.
+    fairbench keeps a known defect: the tree grows without limit. With ``do_eviction``, a tree of
+    more than ``eviction_threshold`` characters is cut to ``eviction_target`` characters.
     """
 
     name = "ray-prefix"

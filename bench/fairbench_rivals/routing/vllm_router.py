@@ -16,13 +16,12 @@ class VllmRouter(CountingRouter):
     """A router that sends a request to a worker with the longest prefix, regardless of load.
 
     The rules follow vllm-project/production-stack @a6c01db, vllm_router/routers/routing_logic.py,
-    ``prefixaware``. All prompts ever sent to a worker count, compared in chunks of 128 characters.
-    Without a match, the router picks a random worker. The package vllm-router of
-    vllm-project/router has ``cache_aware``, which is fairbench's router cache-aware. Clients are
-    ignored.
+    ``prefixaware``. The router compares a prompt with all prompts ever sent to a worker, in chunks
+    of 128 characters. Without a match, the router picks a random worker. The policy ``cache_aware``
+    of vllm-project/router is fairbench's router cache-aware. The router ignores clients.
 
-    fairbench keeps two known defects of vLLM's router. Because load is ignored, all requests go to
-    a single worker if all clients share a prefix, and prefixes are never forgotten. With
+    fairbench keeps two known defects of vLLM's router. Load is ignored, so all requests go to a
+    single worker if all clients share a prefix. The router never forgets a prefix. With
     ``min_match_tokens``, a request with a shorter match goes to the worker with the fewest requests
     per second, as with ``prefix_min_match_length`` of the original router.
     """

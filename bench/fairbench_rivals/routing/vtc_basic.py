@@ -15,18 +15,18 @@ from fairbench.schedulers.routing.bases import CountingRouter, draw
 class VtcBasic(CountingRouter):
     """A router that sends users with more tokens to workers with higher numbers.
 
-    The rules follow vllm-project/aibrix @e3e10f9,
-    pkg/plugins/gateway/algorithms/vtc/vtc_basic.go. The worker with the lowest score is chosen:
-    |worker's position - min(user's tokens / bucket, workers - 1)| + min(running / 100, 1) + a
-    random number from 0 to 0.1. The bucket is max(1000, (l + m) / 2), where l is the least and m
-    the largest number of tokens of any user in the last 5 minutes. The engine itself orders the
-    requests, so a flood delays all clients at the same worker, and no service difference is
-    bounded. AIBrix's README states another formula than the code.
+    The rules follow vllm-project/aibrix @e3e10f9, pkg/plugins/gateway/algorithms/vtc/vtc_basic.go.
+    The worker with the lowest score is chosen: |worker's position - min(user's tokens / bucket,
+    workers - 1)| + min(running / 100, 1) + a random number from 0 to 0.1. The bucket is max(1000,
+    (l + m) / 2), where l is the least and m the largest number of tokens of any user in the last 5
+    minutes. The engine orders the requests at a worker, so a flood delays all clients at the same
+    worker. The difference in service between clients is unbounded. The formula in AIBrix's README
+    differs from the code.
 
     fairbench keeps two known defects of AIBrix's router. Outputs are assumed to be 1.5 times the
-    input, and are never corrected (unless ``true_outputs`` is set). Old tokens are dropped only
-    when their user returns, so l and m are outdated (unless ``drop_all`` is set). The tokens of a
-    lone user determine the bucket, so its first 90 requests go only to workers 0 and 1.
+    input, and are never corrected (unless ``true_outputs`` is set). Unless ``drop_all`` is set, old
+    tokens are dropped only when their user returns, so the bucket is outdated. A single active user
+    determines the bucket, so the user's first 90 requests go only to workers 0 and 1.
     """
 
     name = "vtc-basic"

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from fairbench.live.http_server import Problem
 from fairbench.schedulers.peers import Terms
+from fairbench_load.http_server import Problem
 from fairbench_serve.peers import ALL_EVERY_S, RELAYED_S, Peering, PeerKnowledge, PeerMessage
 from tests.schedulers.gateway.gateway_helpers import Desk
 

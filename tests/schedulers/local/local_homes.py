@@ -15,7 +15,6 @@ from fairbench.core import Request, Segment
 from fairbench.engine.kv_cache import KVCache
 from fairbench.engine.sequence import Sequence
 from fairbench.engine.waiting_queue import WaitingQueue
-from fairbench.live.client_metrics import Ledger
 from fairbench.schedulers.base import LocalScheduler, WaitingView
 from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.load_cap import LoadCap
@@ -23,6 +22,7 @@ from fairbench.schedulers.views import ListView
 from fairbench_engines.home import Tracked
 from fairbench_engines.sglang import home as plugin_home
 from fairbench_engines.sglang.views import ArmedQueue
+from fairbench_load.client_metrics import Ledger
 from tests.schedulers.local.local_requests import Trie
 
 

@@ -6,9 +6,9 @@ import pytest
 from fairbench.config.resolve import resolve
 from fairbench.core import PS_PER_S, Request
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import LOCAL, config_from
 from fairbench.schedulers.params import NoParams
 from fairbench.sim.run import simulate
+from fairbench_load.plugin_config import LOCAL, config_from
 from fairbench_rivals.local.prefill_share import PrefillTimeShare, PrefillTimeShareAuto
 from fairbench_studies.stalls.table import WORKLOAD
 from tests.invariants import assert_same_records

@@ -16,12 +16,12 @@ from fairbench.tenants import ROOT, Tenants, parent_of
 
 @dataclass(slots=True)
 class UnbookedTokens:
-    """A buffer of decoded tokens, each of which adds ``each`` to its client's sum.
+    """A buffer of decoded tokens; a token adds the price ``each`` to its client's balance.
 
     Without the buffer, every step would update the balances of the whole batch, although a
-    scheduler compares only the few clients with waiting requests. Adding the tokens late keeps sums
-    of whole numbers exact. ``changed`` holds the clients whose number of running requests may have
-    changed.
+    scheduler compares only the few clients with waiting requests. Balances of whole numbers stay
+    exact even if tokens are added late. ``changed`` holds the clients whose number of running
+    requests may have changed.
     """
 
     sums: dict[str, float]
@@ -29,7 +29,7 @@ class UnbookedTokens:
     changed: set[str] = field(default_factory=set)
     _steps: int = 0
     _requests: dict[str, int] = field(default_factory=dict)
-    # ``_booked`` maps each client to the last decode step that is in its sum.
+    # ``_booked`` maps each client to the last decode step that its balance includes.
     _booked: dict[str, int] = field(default_factory=dict)
 
     def count_steps(self, steps: int, running: Mapping[str, int]) -> None:
@@ -44,7 +44,7 @@ class UnbookedTokens:
         self._steps += steps
 
     def book(self, clients: Collection[str]) -> None:
-        """Add the output tokens of the given clients to their sums."""
+        """Add the buffered output tokens of the given clients to the clients' balances."""
         steps, requests, booked, sums = self._steps, self._requests, self._booked, self.sums
         for client in requests.keys() & clients:
             if (since := booked[client]) != steps:
@@ -66,7 +66,7 @@ class Account(ABC):
 
     A charge to a client is added to each of the client's ``nodes``. Without ``tenants``, a client's
     only node is the client itself. The tokens of decode steps may be added late: every method that
-    returns or compares balances adds them first.
+    returns or compares balances adds the missing tokens first.
     """
 
     setup = Setup()
@@ -80,8 +80,8 @@ class Account(ABC):
     no_bound = ""
     # If ``books_late`` is true, the tokens of decode steps may be added late.
     books_late = True
-    # ``elsewhere`` maps each client with requests at a server's other ranks to whether it waits
-    # there.
+    # ``elsewhere`` maps each client with requests at other ranks of a server to whether one of
+    # these requests waits.
     elsewhere: Mapping[str, bool] = {}
 
     def __init__(self, tenants: Tenants | None = None) -> None:
@@ -124,7 +124,7 @@ class Account(ABC):
 
         Args:
             each: The price of one output token.
-            steps: The number of steps that every running request has made.
+            steps: The number of decode steps, in each of which a running request gets one token.
             running: The number of running requests by client.
         """
 
@@ -145,7 +145,7 @@ class Account(ABC):
         """Delete the state of a client without requests; by default, keep its balance."""
 
     def ahead(self, client: str) -> tuple[float, ...]:
-        """Return the ``lead`` of each of the client's nodes, the outermost node first."""
+        """Return the lead in service of the client and its tenants, the outermost tenant first."""
         return tuple(self.lead(node) for node in self.nodes(client))
 
     @abstractmethod
@@ -158,7 +158,7 @@ class Account(ABC):
 
 
 def rounds_to_credit(credit: float, quantum: float) -> float:
-    """Return the smallest number of quanta that makes a credit of at most 0 positive."""
+    """Return the smallest number of quanta after which ``credit``, now at most 0, is above 0."""
     rounds = -credit // quantum + 1
-    # With a fractional quantum, rounding may make the quotient one round too low.
+    # With a fractional quantum, rounding errors may make ``rounds`` one too low.
     return rounds if rounds * quantum > -credit else rounds + 1

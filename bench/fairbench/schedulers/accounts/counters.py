@@ -21,8 +21,8 @@ class Counters(Account):
         output_weight: The price of an output token.
         lifts: Whether a returning client's counter is lifted to the lowest counter of the waiting
             clients (lines 11-13).
-        lifts_alone: Whether the counter is lifted if no client waits, to the counter of the client
-            that left the queue last (lines 8-10).
+        lifts_alone: Whether a returning client's counter is lifted to the counter of the client
+            that left the queue last if no client waits (lines 8-10).
         tenants: Whether the account has counters at every level of a tree of tenants.
     """
 
@@ -45,7 +45,7 @@ class Counters(Account):
             self.no_bound = "bounds no service difference in this form"
         # ``_left`` maps each tenant to its child node that left the queue last.
         self._left: dict[str, str] = {}
-        # ``_turn`` maps each node to the number of the request for which it was last chosen.
+        # ``_turn`` maps each node to the number of the request for which the node was last chosen.
         self._turn: dict[str, int] = {}
         self._picks = 0
 
@@ -146,6 +146,6 @@ class Counters(Account):
         return self.of
 
     def replace(self, kept: dict[str, float]) -> None:
-        """Use the counters in ``kept`` from now on, which several routers may share."""
+        """Keep the counters in the mapping ``kept``, which several routers may share."""
         self.of = kept
         self.decoded = UnbookedTokens(kept, self._output_weight)

@@ -17,7 +17,7 @@ from fairbench.tenants import ROOT, Tenants
 if TYPE_CHECKING:
     from fairbench.schedulers.peers import CreditChange, SharedCredit
 
-# the key of charges that a server's ranks share, because they belong to no worker
+# key, in place of a worker's number, of the charges that a server's ranks share
 HERE = 0
 # upper bound on the rounding error of a credit that is 0, in weighted tokens
 ROUNDING = 1e-6
@@ -34,14 +34,14 @@ no fairness theorem holds.
 class Credits(Account):
     """The credits q_i and the client list l of [DLPM] Alg. 1, refilled in quanta.
 
-    A client joins the list with its first request (line 12), and the rule ``rejoin`` decides when
-    an idle client leaves. ``quantum`` is the paper's Q^u: the weighted tokens that a client of
+    A client joins the list with its first request (Alg. 1 line 12), and the rule ``rejoin`` decides
+    when an idle client leaves. ``quantum`` is the paper's Q^u: the weighted tokens that a client of
     weight 1 receives at a refill.
 
-    If ``welcomes`` is set, a client joins with a credit of one quantum instead of 0. A client that
-    left after the last refill gets its former credit instead. A client thus gets at most one
-    quantum for joining between two refills, and the bounds of [DLPM] Theorems 4.1 and 4.2 still
-    hold.
+    If ``welcomes`` is set, a client joins with a credit of one quantum instead of 0. If a client
+    left the list after the last refill, the client gets the credit with which it left. Joining the
+    list gives a client at most one quantum between two refills, so the bounds of [DLPM] Theorems
+    4.1 and 4.2 still hold.
 
     With ``tenants``, a client has positive credit only if all its tenants have positive credit. All
     siblings below a tenant get their quanta at the same time.
@@ -60,7 +60,7 @@ class Credits(Account):
         self.quantum = quantum
         self.rejoin = rejoin
         self.welcomes = welcomes
-        # ``_left`` maps each tenant to the credits of children that left since its last refill.
+        # ``_left`` maps each tenant to the credits of children that left after the last refill.
         self._left: dict[str, dict[str, float]] = {}
         if rejoin == "paper_zero":
             self.no_bound = "bounds no service difference in this form"
@@ -82,7 +82,7 @@ class Credits(Account):
         self._most: dict[str, float] = {}
 
     def begin_request(self, client: str) -> None:
-        """Count an arrived request, and add its client to the client list (line 12)."""
+        """Count an arrived request, and add its client to the client list (Alg. 1 line 12)."""
         for node in self.nodes(client):
             self.requests[node] += 1
             if node not in self.of:
@@ -91,7 +91,7 @@ class Credits(Account):
                     self._welcome(node)
 
     def _welcome(self, node: str) -> None:
-        """Grant a joining node a quantum, or its former credit if it left since the last refill."""
+        """Grant a joining node a quantum, or its former credit if it left after the last refill."""
         left = self._left.get(self.tenant_of(node), {}).pop(node, None)
         self._granted[node] += 1
         credit = self.quantum_of(node) if left is None else left
@@ -160,7 +160,7 @@ class Credits(Account):
         return all(self.of[node] > 0 for node in self.nodes(client))
 
     def members(self, tenant: str) -> dict[str, float]:
-        """Return the credits of a tenant's children, including all decoded tokens."""
+        """Return the credits of a tenant's children, after charges for all decoded tokens."""
         members = self.balances()
         if not self.in_tree:
             return members
@@ -170,9 +170,9 @@ class Credits(Account):
         """Grant quanta until a waiting child has positive credit (Alg. 1 lines 6-7).
 
         Return False if no client in ``clients`` is below the tenant. Several quanta are granted in
-        a single step. Clients that wait at other data-parallel ranks also count as waiting. If such
-        a client has positive credit, the clients of this rank get loans, which are credits that
-        only this rank knows.
+        a single step. Clients that wait at other data-parallel ranks also count as waiting. If a
+        client that waits at another rank has positive credit, the clients of this rank get loans,
+        which are credits that only this rank knows.
         """
         waiting = self.siblings(tenant, clients)
         if not waiting:
@@ -216,7 +216,7 @@ class Credits(Account):
                 self.of[client] -= self.loans.pop(client)
 
     def apply_remote(self, client: str, change: CreditChange) -> None:
-        """Apply a client's quanta and charges at another rank."""
+        """Apply a change of the client's credit that another rank has reported."""
         self.add_to_list(client)
         quanta = change.rounds * self.quantum_of(client)
         self.of[client] += quanta - sum(change.charged.values()) - change.waived
@@ -229,7 +229,7 @@ class Credits(Account):
         for client in elsewhere:
             self.add_to_list(client)
         for client in sorted(gone & self.of.keys()):
-            # The rank that found the client idle first has waived the client's credit.
+            # The credit may be 0 up to rounding, if another rank has already waived the credit.
             self.drop_if_idle(client, above=-ROUNDING)
 
     def quantum_of(self, client: str) -> float:
@@ -249,7 +249,7 @@ class Credits(Account):
     def drop_if_idle(self, client: str, above: float = 0.0) -> None:
         """Remove an idle client from the client list if the rule ``rejoin`` allows.
 
-        Under ``keep``, only a client whose credit exceeds ``above`` is removed.
+        The rule ``keep`` allows the removal only if the client's credit is higher than ``above``.
         """
         if self.requests[client] or client in self.elsewhere:
             return
@@ -284,8 +284,8 @@ MayRefill = Callable[[WaitingView, str], bool]
 class Turns:
     """The procedure CHECKREFILL of [DLPM] Alg. 1 (lines 3-8) for one admission pass.
 
-    If ``may_refill`` forbids quanta that are due, ``over`` becomes true and the admission pass
-    ends. If ``stops`` is set, the pass also ends at the first request that does not fit.
+    If no client has credit and ``may_refill`` forbids quanta, ``over`` becomes true and the
+    admission pass ends. With ``stops``, a pass also ends at the first request that does not fit.
     """
 
     bounded = True
@@ -314,7 +314,7 @@ class Turns:
             tenant = credits.tenant_of(node)
             if (known := self._known.get(tenant)) is None:
                 known = self._known[tenant] = self.someone_in_credit(tenant)
-            # line 5 of Alg. 1: a sibling has credit left
+            # [DLPM] Alg. 1 line 5: a sibling has credit left
             if known:
                 scan.skip(client)
                 # Without tenants, the scan can skip all clients without credit.
@@ -325,7 +325,7 @@ class Turns:
                 self.over = tenant == ROOT
                 scan.skip(client)
                 return
-            # lines 6-7 of Alg. 1: no sibling has credit left
+            # [DLPM] Alg. 1 lines 6-7: no sibling has credit left
             self._refilled = self.refill(tenant) or self._refilled
             self._known.clear()
             if credits.of[node] <= 0:
@@ -340,7 +340,7 @@ class Turns:
         return self.view.clients()
 
     def someone_in_credit(self, tenant: str = ROOT) -> bool:
-        """Return whether a waiting client below the tenant has positive credit (lines 4-5)."""
+        """Return whether a waiting client below the tenant has credit (Alg. 1 lines 4-5)."""
         of, siblings = self.credits.of, self.credits.siblings(tenant, self.waiting_clients())
         return any(of[client] > 0 for client in siblings)
 
@@ -356,7 +356,7 @@ class Turns:
         return self.stops
 
     def end_turn(self, client: str, scan: Scan) -> None:
-        """Let the scan offer skipped clients again if no sibling of the client has credit."""
+        """Let the scan offer skipped clients again if no waiting client has credit any more."""
         self._known.clear()
         credits, waits = self.credits, client in self.waiting_clients()
         for node in credits.nodes(client):
@@ -370,9 +370,9 @@ class Turns:
 
 @dataclass
 class RelaxedTurns(Turns):
-    """Turns in which a client whose request did not fit does not count as waiting.
+    """Turns in which a client no longer counts as waiting after its request did not fit.
 
-    [DLPM] Theorem 4.1 does not hold in this variant.
+    [DLPM] Theorem 4.1 does not hold for ``RelaxedTurns``.
     """
 
     bounded = False

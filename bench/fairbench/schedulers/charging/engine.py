@@ -15,7 +15,7 @@ from fairbench.schedulers.views import Read
 
 
 class Charging:
-    """The base class of rules that charge an engine's events to an ``account``.
+    """The base class of rules that charge clients for events in an engine.
 
     The methods of this base class charge nothing.
     """
@@ -78,9 +78,9 @@ class Prices:
 
 
 class TokenCharging(Charging):
-    """A charging by tokens, at ``prices``.
+    """A rule that charges clients for tokens, at ``prices``.
 
-    ``sharing`` divides the charge for a prefix among the clients that share it. Without
+    ``sharing`` divides the charge for a prefix among the clients that share the prefix. Without
     ``sharing``, the client whose request computes the prefix pays.
     """
 
@@ -172,11 +172,11 @@ class GPUCharges:
         return gpu_ps - paid_ps
 
     def refund_rest(self, request: Request) -> int:
-        """Return the refund (a negative time) of a stopped request's unused charge in advance."""
+        """Return the refund, as a negative time (ps), of a request's unused charge in advance."""
         return -self._ahead.pop(request, 0)
 
     def token_ps(self) -> float:
-        """Return the GPU time (ps) of a prompt token, at least 1, which is the unit of quanta."""
+        """Return the GPU time (ps) that one token of a quantum stands for, at least 1."""
         return max(1.0, self._costs.prefill_s(0, UNIT_TOKENS) * PS_PER_S / UNIT_TOKENS)
 
 
@@ -194,10 +194,10 @@ def gpu_charges(name: str, setup: Setup) -> GPUCharges:
 
 
 class TimeCharging(Charging):
-    """A charging by the worker's busy time, in picoseconds.
+    """A rule that charges clients for the worker's busy time, in picoseconds.
 
     At admission, the predicted time of the prompt is charged. The real time of each iteration later
-    replaces the prediction. The charges of all clients therefore add up to the worker's busy time.
+    replaces the prediction, so the charges of all clients add up to the worker's busy time.
     """
 
     no_bound = "charges GPU time, which service does not count"
@@ -225,7 +225,7 @@ class TimeCharging(Charging):
 
 
 class ChargingParams(Protocol):
-    """The parameters of a scheduler that select a ``Charging``."""
+    """The parameters by which ``engine_charging`` selects the ``Charging`` of a scheduler."""
 
     @property
     def charge(self) -> str | None: ...
@@ -240,8 +240,8 @@ def engine_charging(
 ) -> Charging:
     """Return the ``Charging`` that the parameters of the scheduler ``name`` select.
 
-    ``tokens`` is the class for charging by tokens. Raises UsageError for parameters that combine
-    GPU time with ``sharing``.
+    ``tokens`` is the class of the rule that charges tokens. Raises UsageError for parameters that
+    combine GPU time with ``sharing``.
     """
     if params.charge != GPU_TIME:
         return tokens(account, prices, params.sharing)

@@ -1,7 +1,7 @@
 """Charging of predicted outputs at admission, with a linear, measured or user-defined cost.
 
 [VTC] §4.4 and Alg. 3 charge predicted output lengths. According to [VTC] §4.2, a request's cost
-h(input tokens, output tokens) must only grow with both numbers.
+h(input tokens, output tokens) must increase with both numbers.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ class PredictedCharging(TokenCharging):
 
     ``predict`` returns the expected output tokens of a request, given the moving average of its
     client's last outputs (0 before the first output). ``cost`` is a function of input and output
-    tokens; if it is None, ``prices`` apply. With ``charges_at_finish``, each step in which a
-    request ends charges one more token for each request that is longer than predicted, as in
-    [VTC-artifact].
+    tokens; if ``cost`` is None, ``prices`` apply. With ``charges_at_finish``, each step in which a
+    request ends has an additional charge, as in [VTC-artifact]: one output token for each running
+    request that is longer than predicted.
     """
 
     # ``refunds`` is false, because ``PredictedCharging`` itself charges outputs in advance.

@@ -38,11 +38,11 @@ class Leaf(NamedTuple):
 
 
 class Claimant(NamedTuple):
-    """A client with claims on cached tokens of the KV pool; all amounts are in tokens.
+    """A client that holds cached tokens of the KV pool; all amounts are in tokens.
 
-    - ``held`` is the client's running and cached tokens; a token that k clients claim counts as 1/k
+    - ``held`` is the client's running and cached tokens; a token that k clients hold counts as 1/k
       for each client.
-    - ``unpinned`` is the part of ``held`` that no running request uses; it is above 0.
+    - ``unpinned`` is the number of held tokens that no running request uses, and is above 0.
     - ``wanted`` is the memory that the client's waiting requests need.
     """
 
@@ -89,9 +89,9 @@ class EvictionPolicy(ABC):
         """Return the leaf's rank, which must never fall; the lowest rank is evicted first."""
 
     def limit(self, client: str) -> float | None:
-        """Return the maximum number of tokens that the client may claim, or None.
+        """Return the maximum number of tokens that the client may hold, or None for no limit.
 
-        Above the limit, the client loses cached tokens even if memory is free.
+        A client above its limit loses cached tokens even if memory is free.
         """
         return None
 
@@ -115,8 +115,8 @@ class LRU(EvictionPolicy):
 class ClientEviction(LRU):
     """A policy that first evicts tokens of clients above their entitlement.
 
-    The cache ends the chosen client's claim on the leaf that this client used least recently. A
-    leaf's memory is freed when its last claim has ended.
+    The client that must give up tokens loses the leaf that it used least recently. The leaf's
+    memory is freed when no client holds the leaf any more.
     """
 
     @abstractmethod
@@ -125,14 +125,14 @@ class ClientEviction(LRU):
 
     @abstractmethod
     def excess(self, claimant: Claimant) -> float:
-        """Return a client's excess over its entitlement; the largest excess is evicted first."""
+        """Return a client's excess; the client with the largest excess loses tokens first."""
 
     def choose(self, claimants: Iterable[Claimant]) -> str:
         """Return the client (victim) that loses cached tokens.
 
         The victim is the client above its entitlement with the largest ``excess``. If running
-        requests use all tokens of every such client, the victim is the client that uses the largest
-        fraction of its entitlement.
+        requests use all tokens of every client above its entitlement, the victim is the client that
+        uses the largest fraction of its entitlement.
         """
         everyone = list(claimants)
         above = [one for one in everyone if one.after > self.entitled(one.client)]
@@ -157,7 +157,7 @@ class LFU(EvictionPolicy):
 
 
 class MaxMin(ClientEviction):
-    """Eviction from the client above its memory share with the most unpinned memory per weight.
+    """Eviction from clients above their memory share, most unpinned tokens per weight first.
 
     The share of client i is C w_i / W, with the capacity C, the client's weight w_i and the sum W
     of all weights. The page docs/appendix/theory.md proves which clients lose no tokens.
@@ -257,7 +257,7 @@ class QuotaLending(QuotaEviction):
 
 
 class Retention(EvictionPolicy):
-    """Retention of a session's cached tokens until its expected next call (Continuum).
+    """Retention of a session's cached tokens until the session's expected next call (Continuum).
 
     The expected gap between two calls is the mean gap between calls in the client's sessions. No
     tokens are kept for a session that has ended, or for a request without a session. If memory is

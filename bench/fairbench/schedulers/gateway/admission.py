@@ -60,7 +60,7 @@ class RequestTotals:
 
 
 NOBODY = RequestTotals()
-"""An empty set of queued requests, which must stay empty."""
+"""An empty set of queued requests, to which no request may be added."""
 
 
 class LatencyEstimate(NamedTuple):
@@ -70,7 +70,7 @@ class LatencyEstimate(NamedTuple):
     end_s: float
 
     def late_by_s(self, request: Request, now_s: float) -> float:
-        """Return the seconds by which the request would be late, at most 0 if in time."""
+        """Return the seconds by which the request would be late (at most 0 if it is in time)."""
         late = [
             now_s + taken_s - due_s
             for taken_s, due_s in (
@@ -87,24 +87,24 @@ class Estimator:
 
     The estimate for a worker has these variables: q requests are served before the new request, r
     requests run, and a decode step with the new request takes d seconds. M is the mean output of
-    all clients' finished requests, and N is the mean of the new request's client.
+    all clients' finished requests, and N is the mean output of the new request's client.
 
-    - The first token follows the prefills of the new request and of the q requests, each of which
-      takes the mean prefill time. If a worker is saturated or requests wait before the workers, q +
-      1 running requests must also end first. A running request ends every M d / r seconds.
-    - The last token comes N - 1 decode steps later; N is at most ``max_new_tokens``. N equals M
-      before a request of the client has finished, and M is 1 token before any request has finished.
+    - Before the first token, the worker prefills the new request and the q earlier requests, which
+      take the mean prefill time each. If a worker is saturated or requests wait before the workers,
+      q + 1 running requests must also end. In the estimate, a request ends every M d / r seconds.
+    - The last token comes N - 1 decode steps after the first token; N is at most
+      ``max_new_tokens``. For a client without finished requests, N is M. Before any request has
+      finished, M is 1 token.
 
-    The waiting requests are the requests at the worker and an equal part of the requests before the
-    workers. The parameter ``ahead`` decides how many of the waiting requests are served before the
-    new request:
+    The waiting requests are the requests that wait at the worker and an equal part of the requests
+    before the workers. The parameter ``ahead`` selects the waiting requests that q counts.
 
     - ``ahead="all"`` counts all waiting requests, as under FCFS.
     - ``ahead="edf"`` counts waiting requests with earlier deadlines than the new request, assuming
       that the running requests have earlier deadlines, too.
-    - ``ahead="fair"`` assumes that clients take turns. For each client, the estimate counts as many
-      requests as the new request's client has waiting. Every client is assumed to have an equal
-      share of the running requests.
+    - ``ahead="fair"`` assumes that clients take turns. If the new request's client has n waiting
+      requests, q counts n requests of every client. The running requests are assumed to be divided
+      equally among the clients.
 
     If the caches are known, the prefill time excludes cached tokens. Estimates tend to be too
     short, because they ignore HTTP and the prefills of other requests. The estimator never uses the
@@ -118,7 +118,7 @@ class Estimator:
         self._fleet = fleet
         self._matched = matched
         self._ahead = ahead
-        # ``_sent`` maps each worker to the totals of its unfinished requests.
+        # ``_sent`` maps each worker to the ``RequestTotals`` of its unfinished requests.
         self._sent: dict[int, RequestTotals] = {}
         self._at: dict[Request, int | None] = {}
         self._answers = MeanAnswers()
@@ -204,7 +204,7 @@ def _running_requests(load: WorkerLoad) -> int:
 
 
 def _waiting_requests(load: WorkerLoad) -> int:
-    """Return the number of waiting requests, including those sent since the last report."""
+    """Return the number of waiting requests, including requests sent since the last report."""
     return max(load.queued or 0, load.in_flight - _running_requests(load))
 
 
@@ -212,10 +212,10 @@ class AdmissionControl:
     """A queue that refuses or demotes requests that would miss their deadlines.
 
     A request enters the inner ``queue`` if it has no deadline, or if the ``Estimator`` expects it
-    to be in time at some worker. Other requests are refused or, with ``policy=demote``, demoted. A
-    demoted request waits until the inner queue is empty and some worker has no waiting request, for
-    at most ``aging_s`` seconds. The estimate is made once, on arrival, so an accepted request may
-    still be late.
+    to be in time at some worker. A request that would be late is refused or, with
+    ``policy=demote``, demoted. A demoted request waits until the inner queue is empty and some
+    worker has no waiting request, for at most ``aging_s`` seconds. The estimate is made once, on
+    arrival, so an accepted request may still be late.
     """
 
     def __init__(self, queue: HoldsRequests, estimator: Estimator, params: AdmissionParams) -> None:
@@ -223,7 +223,7 @@ class AdmissionControl:
         self.params = params
         self._estimator = estimator
         self._held = RequestTotals()
-        # ``_demoted`` maps each demoted request to the end of its longest wait, in seconds.
+        # ``_demoted`` maps each demoted request to the time (s) at which its wait must end.
         self._demoted: dict[Request, float] = {}
         self._late_s: float | None = None
 

@@ -1,9 +1,9 @@
 """Limits on the requests and tokens that each client may have at the workers at a time.
 
-A gateway's queue cannot protect clients from requests that are already in an engine. In the engine,
-many long prompts of one client delay other clients in the tokenizer, which works in order of
-arrival, and make every decode step slower. The limits in this module make a client's excess
-requests wait before the gateway's queue.
+A gateway's queue cannot protect clients from requests that are already in an engine. Many long
+prompts of one client delay other clients in the engine's tokenizer, which works in order of
+arrival. Long prompts also make every decode step slower. The limits in this module let a client's
+excess requests wait outside the gateway's queue.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class ClientLine:
     """
 
     def __init__(self) -> None:
-        # ``_turns`` maps each priority to its turns, in order: the number of the request that gave
-        # the turn, and the client.
+        # ``_turns`` maps each priority to an ordered mapping of turns, from the number of the
+        # request that gave the turn to the client that has the turn.
         self._turns: dict[int, OrderedDict[int, str]] = {}
         # ``_heaps`` holds heaps of requests by program and arrival. A heap may contain requests
         # that were already removed.
@@ -52,7 +52,7 @@ class ClientLine:
         return len(self._places)
 
     def add_request(self, request: Request, priority: int, program: int) -> None:
-        """Add a request; older programs have a lower number ``program``."""
+        """Add a request; ``program`` is the rank of its program by age, lowest for the oldest."""
         number, own = next(self._numbers), (priority, request.client)
         self._turns.setdefault(priority, OrderedDict())[number] = request.client
         heappush(self._heaps.setdefault(own, []), (program, number, request))
@@ -77,7 +77,7 @@ class ClientLine:
         return request
 
     def drop_request(self, request: Request) -> bool:
-        """Remove a request and a turn of its client; return False if the request does not wait."""
+        """Remove a waiting request and a turn of its client; return False if it does not wait."""
         if request not in self._places:
             return False
         priority, number = self._places[request]
@@ -102,9 +102,9 @@ class ClientLine:
 def reserved_tokens(request: Request) -> int:
     """Return the maximum KV memory that an engine may use for a request, in tokens.
 
-    The maximum is the prompt plus ``max_new_tokens``. SGLang reserves up to 4,096 output tokens at
-    admission, and vLLM allocates blocks as the output grows. Neither engine retracts running
-    requests to admit a new request.
+    The maximum KV memory is the prompt length plus ``max_new_tokens``. SGLang reserves up to 4,096
+    output tokens at admission, and vLLM allocates blocks as the output grows. SGLang and vLLM
+    retract no running request to admit a new request.
     """
     return request.input_tokens + request.max_new_tokens
 
@@ -127,8 +127,8 @@ class ClientLimits:
     """The limits that decide which requests of a client enter the gateway's queue.
 
     - A worker may have at most ``client_requests`` requests, with at most ``client_limit`` tokens
-      of context in total (``BatchCost``). For both parameters, ``auto`` means the engine's load
-      cap, and None means no limit.
+      of context in total (``BatchCost``). None means no limit, and ``client_limit=auto`` means the
+      engine's load cap.
     - Clients with requests divide the limits of all workers in proportion to their weights. A
       client without admitted requests may always send one request.
     - A worker may have requests that reserve ``client_memory`` tokens in total
@@ -136,8 +136,8 @@ class ClientLimits:
       that other clients leave free. If a client could use all free memory, a second heavy client
       would use up the reserve.
     - With ``tenants``, the limits are divided among the outermost tenants instead of the clients.
-    - A part of the limits stays free for clients that arrive later, because running requests are
-      never removed. This part is the share of a client of weight ``client_reserve``.
+    - A reserve stays free for clients that arrive later, because running requests are never
+      removed. The reserve is the share of an imaginary client of weight ``client_reserve``.
 
     Raises UsageError for ``auto`` if the costs of steps are unknown.
     """
@@ -160,7 +160,7 @@ class ClientLimits:
         self._lengths = OutputLengths()
         self._lines: dict[str, ClientLine] = {}
         self._under_way: dict[str, BatchCost] = {}
-        # ``_reserved`` counts tokens of KV memory, and ``_running`` counts requests, both by owner.
+        # ``_reserved`` counts each owner's tokens of KV memory, and ``_running`` its requests.
         self._reserved, self._running = HeldAmounts(), HeldAmounts()
         # ``_programs`` numbers the programs in the order of their first requests.
         self._programs = ProgramStates(count().__next__)
@@ -179,7 +179,7 @@ class ClientLimits:
         """Admit waiting requests that the limits now allow, and yield each of them."""
         if not self._lines:
             return
-        # The total weight does not change in the loop, because waiting clients already count.
+        # An admission does not change the total weight, which includes the waiting clients.
         weights = self._weights()
         for owner in list(self._lines):
             line = self._lines[owner]
@@ -241,11 +241,11 @@ class ClientLimits:
     def _is_part(
         self, owner: str, each: float, held: HeldAmounts, more: int, weights: float
     ) -> bool:
-        """Return whether the limits allow the owner ``more`` tokens or requests.
+        """Return whether the owner may use ``more`` additional tokens or requests.
 
-        ``each`` is the limit at each worker in the same unit as ``more``. An owner may use its
-        share, by weight, of the total limit and of the part that other owners leave free. The share
-        of the reserve always stays free.
+        ``each`` is the limit per worker, in the same unit as ``more``. An owner may use at most its
+        share, by weight, of the total limit. The owner and the reserve also divide the part that
+        other owners leave free in proportion to their weights.
         """
         assert self._setup.fleet is not None, "limits are of workers"
         weight, mine = self._setup.weight(owner), held.by_owner[owner]

@@ -18,18 +18,18 @@ class DRR(SharePolicy):
     """Deficit round robin: clients take turns, and each turn adds a quantum of credit.
 
     A client without queued requests loses its remaining credit, but keeps a debt. No client
-    starves. The charges over weight of two waiting clients differ by less than a quantum plus the
-    highest price of a request of each client, unless prices are corrected. Clients are charged
-    prices (``PriceParams``), which may differ from the cluster's work. In a tree of tenants, the
-    children of each tenant take turns in the same way. InferGrid's "deficit round robin" is a
-    different rule, ``infergrid-drr``.
+    starves. Unless prices are corrected, the charges per weight of two waiting clients differ by
+    less than a quantum plus the highest request price of each client. The price of a request
+    (``PriceParams``) may differ from the work that the request causes. In a tree of tenants, the
+    children of each tenant take turns. InferGrid's "deficit round robin" is a different rule,
+    ``infergrid-drr``.
     """
 
     name = "drr"
 
     @dataclass(frozen=True)
     class Params(ShareParams):
-        """The parameters of ``ShareParams``, and the tokens (``quantum``) of a turn at weight 1."""
+        """The parameters of ``ShareParams``, and ``quantum``: the tokens per turn at weight 1."""
 
         constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight")
 
@@ -71,7 +71,7 @@ class DRR(SharePolicy):
         return self._turn[tenant]
 
     def _next_turn(self, rotation: list[str], price: Callable[[str], float]) -> str:
-        """Grant quanta in turn until a node can pay for its next request; return the node."""
+        """Give nodes quanta in turn until one can pay for its next request; return this node."""
         lacks = {node: price(node) - self.deficits[node] for node in rotation}
         rounds = {node: max(1, ceil(lack / self._quantum(node))) for node, lack in lacks.items()}
         least = min(rounds.values())

@@ -15,7 +15,7 @@ Matched = Callable[[Request], int]
 
 
 class Order(ABC):
-    """A ranking of requests: the lowest rank is sent first, and equal ranks by arrival.
+    """A ranking of requests: the request of lowest rank is sent first; ties go by arrival.
 
     ``ttl_s`` is the maximum time in seconds that a request may be queued, or inf.
     """

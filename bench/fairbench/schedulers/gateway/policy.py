@@ -22,10 +22,10 @@ class FlowPolicy(LocalScheduler):
 
     A band is all requests of one priority, and a flow is one client's requests in a band. After the
     policy has chosen a flow, an ``Order`` chooses one of its requests. Each band has its own policy
-    object. Any ``LocalScheduler`` can order a band; a FlowPolicy is also told when a request ends.
-    A policy with ``orders_bands`` orders the requests of all priorities; its ``priorities``
-    override the priorities of clients' requests. A policy with ``needs_sessions`` decides by the
-    session of a request. ``detector`` names the policy's default saturation detector, if any.
+    object. Any ``LocalScheduler`` can order a band; a FlowPolicy also receives the ends of
+    requests. A policy with ``orders_bands`` orders the requests of all priorities; its
+    ``priorities`` override the priorities of clients' requests. A policy with ``needs_sessions``
+    uses the sessions of requests. ``detector`` names the policy's default saturation detector.
 
     The methods ``place`` and ``given_up`` are optional. ``place(request, now_s)`` returns the
     worker for a request, or None to use the router's choice. ``given_up(now_s)`` returns the queued
@@ -47,8 +47,8 @@ class FlowPolicy(LocalScheduler):
     def next_flow(self, view: WaitingView, now_s: float) -> str:
         """Return the client with the best ``score``, whose request goes next.
 
-        Precondition: at least one request waits. The queue calls ``next_flow`` again after each
-        sent request and its ``on_admitted``, and later if the chosen request cannot be sent now.
+        Precondition: at least one request waits. The queue calls ``next_flow`` for each request to
+        send. If the chosen request cannot be sent now, the queue asks again later.
         """
         return min(
             view.clients(),
@@ -79,8 +79,8 @@ class PriceParams:
     """The prices of a prompt token (``input_weight``) and of an output token (``output_weight``).
 
     When a request is sent, the client is charged for ``assumed_output_tokens`` output tokens. If
-    ``corrected`` is set, the difference from the real number is charged or refunded when the
-    request ends.
+    ``corrected`` is set, the charge is corrected when the request ends and its numbers of tokens
+    are known.
     """
 
     input_weight: Positive = 1.0
@@ -102,12 +102,12 @@ class PriceParams:
 
 
 NextClient = Callable[[str], str]
-"""A function that returns the client at or below a node whose request is sent next."""
+"""A function that returns, for a client or a tenant, the client that is served next."""
 
 
 @dataclass(frozen=True)
 class ShareParams(PriceParams):
-    """The parameters of ``PriceParams``, with tenants and weights.
+    """The prices of ``PriceParams``, and parameters for tenants and weights.
 
     With ``tenants=tree``, service is divided among siblings at each level of the tree of tenants.
     ``weights`` of clients override the experiment's weights.

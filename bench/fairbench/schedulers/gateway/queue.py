@@ -27,9 +27,9 @@ class OutputsAhead:
     """A rule that charges a client's mean output in advance and corrects the charge at the end.
 
     If outputs were charged only at the end, the queue would send all requests of a client before
-    its first output ends. The client would then have no waiting request, and the lift at its next
-    arrival ([VTC] lines 8-13) would cancel its lead over other clients. Precondition: the scheduler
-    declares ``refunds_tokens``.
+    its first output ends. Without waiting requests, the client would lose its lead over other
+    clients by the lift at its next arrival ([VTC] lines 8-13). Precondition: the scheduler declares
+    ``refunds_tokens``.
     """
 
     def __init__(self, scheduler: LocalScheduler) -> None:
@@ -159,8 +159,8 @@ class HoldsRequests(Protocol):
     ) -> None:
         """Handle the end of a sent request.
 
-        ``now_s`` is the time in seconds, or None to use the time of the latest event. The server's
-        report ``read`` of the prompt's length corrects the charge; it may be None.
+        ``now_s`` is the time in seconds, or None to use the time of the latest event. ``read`` is
+        the server's report of the prompt's length, which corrects the charge, or None.
         """
 
     def withdraw(self, request: Request) -> None:
@@ -233,7 +233,7 @@ class GatewayQueue(HoldsRequests):
         # ``shared`` holds the counters that several routers share, or None if counters are not
         # shared.
         self.shared = shared
-        # Requests wait for clients at another router until this time (s); None means no wait.
+        # time (s) until which requests wait for clients at another router, or None for no wait
         self._held_until_s: float | None = None
         self._flows = scheduler if isinstance(scheduler, FlowPolicy) else None
         self._ahead = ahead
@@ -373,8 +373,8 @@ class Gateway(HoldsRequests):
     """A queue with strict priority between bands, and with limits on the number of queued requests.
 
     A band is all requests of one priority. The rules are those of llm-d's flow control
-    (llm-d-router @7c6ba75), but the limits count requests and no bytes. ``make_queue`` returns a
-    new queue for a band. If the policy ``orders_bands``, all priorities share one queue.
+    (llm-d-router @7c6ba75), except that no limit counts bytes. ``make_queue`` returns a new queue
+    for a band. With ``orders_bands``, all priorities share one queue.
     """
 
     def __init__(
@@ -398,7 +398,7 @@ class Gateway(HoldsRequests):
         self._ends: list[tuple[float, int, Request]] = []
         self._numbers = count()
         self._displaced: list[Request] = []
-        # ``others`` holds the latest totals of the gateways of other routers.
+        # ``others`` holds the latest sums of charges of the gateways of other routers.
         self.others = Heard()
         self._changes = Changes()
 

@@ -67,8 +67,8 @@ class GatewayParams:
     - ``ttl_s`` is the time in seconds after which a queued request is refused.
     - ``band_requests`` limits the queued requests of each band (priority), and ``max_requests``
       limits the queued requests of all bands together. A request that arrives at a full gateway
-      displaces the latest request of the lowest band if this band has a lower priority. Otherwise,
-      the new request is refused.
+      displaces the latest request of the lowest band if this band has a lower priority. If no band
+      has a lower priority, the arriving request is refused.
     - ``priority`` maps clients to priorities, which override the requests' priorities; larger
       numbers go first. A band is served only if no request of a higher band can be sent.
     - ``outputs`` decides when a local scheduler is charged for output tokens: at the ``end`` of a
@@ -114,12 +114,12 @@ class AdmissionParams:
     """Parameters of admission control.
 
     ``policy`` says whether a request that would miss its deadline is refused or demoted. ``ahead``
-    tells the ``Estimator`` which waiting requests are served before a new request; it should match
-    the local scheduler. ``margin`` multiplies the estimate: a value above 1 refuses more requests.
-    A request that would be late at the router's worker, but in time at another worker, is sent to
-    the worker with the least lateness. From ``aging_s`` seconds after its arrival, a demoted
-    request is treated like other requests. ``profile`` is the timing profile of real servers; a
-    simulation uses the experiment's profile.
+    tells the ``Estimator`` which waiting requests are served before a new request, and should match
+    the local scheduler. ``margin`` multiplies estimated latencies; a value above 1 refuses more
+    requests. A request that would be late at the router's worker, but in time at another worker, is
+    sent to the worker with the least lateness. From ``aging_s`` seconds after its arrival, a
+    demoted request is treated like other requests. ``profile`` names the timing profile of real
+    servers; a simulation uses the timing profile of its experiment.
     """
 
     policy: Literal["off", "refuse", "demote"] = OFF
@@ -170,7 +170,7 @@ def policies_by_name() -> Mapping[str, str]:
 
 
 def policy_names() -> list[str]:
-    """Return the names of the gateway policies, and of all other local schedulers."""
+    """Return the names of all gateway policies; every local scheduler is also a policy."""
     policies = policies_by_name()
     return [*policies, *(name for name in locals_by_name() if name not in policies)]
 
@@ -199,7 +199,7 @@ def default_detector(policy: str, usual: str) -> str:
 
 
 def needs_sessions(policy: str | None) -> bool:
-    """Return whether a policy decides by session; without a policy (None), return False.
+    """Return whether a policy uses the sessions of requests; return False for None (no policy).
 
     Raises UsageError for an unknown gateway policy.
     """

@@ -27,7 +27,7 @@ def is_overruled(gateway: str | None, admission: AdmissionParams | None) -> bool
 
 
 def rerouting(router: Router) -> Rerouting:
-    """Return the router with a function ``choose``, which by default changes nothing."""
+    """Wrap a router so that ``choose`` can change its choices; by default, no choice is changed."""
     declared = {
         name: getattr(router, name)
         for name in ("name", "wants_evictions", "holds", "cluster_theorems")

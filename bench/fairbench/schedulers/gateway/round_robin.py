@@ -11,9 +11,9 @@ from fairbench.schedulers.params import NoParams
 class RoundRobinFlows(FlowPolicy):
     """Round robin over the waiting clients, in order of their names.
 
-    This is llm-d's round-robin-fairness-policy (llm-d-router @7c6ba75). While a client waits, each
-    other client sends at most one request. Tokens are not counted, so a client with larger requests
-    gets more service.
+    The rule is llm-d's round-robin-fairness-policy (llm-d-router @7c6ba75). While a client waits,
+    each other client sends at most one request. Tokens are not counted, so a client with larger
+    requests gets more service.
     """
 
     name = "round-robin"

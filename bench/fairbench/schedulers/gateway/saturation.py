@@ -19,8 +19,8 @@ class Detector(ABC):
 
     To add a saturation detector, subclass this class.
 
-    A detector reads no clock and no socket. The queue reports each request that it sends and that
-    finishes, and calls ``poll_workers`` at every event.
+    A detector reads no clock and no socket. The queue reports each sent and each finished request,
+    and calls ``poll_workers`` at every event.
     """
 
     name: ClassVar[str]
@@ -49,7 +49,7 @@ class Detector(ABC):
         """Return whether the cluster can take one more request."""
 
     def wake_s(self, now_s: float) -> float | None:
-        """Return the time of the next call without an event, or None if no such call is needed."""
+        """Return the time (s) at which the queue must check again without an event, or None."""
         return None
 
     def on_sent(self, request: Request, worker: int) -> None:
@@ -83,23 +83,23 @@ class _Load(NamedTuple):
 class Concurrency(Detector):
     """A detector that compares unfinished requests, or their prompt tokens, with a capacity.
 
-    The rules follow llm-d's concurrency-detector (llm-d-router @3fdd2e6). With ``by=requests`` or
-    ``by=tokens``, the sum over the workers is compared with their total capacity. With
-    ``by=larger`` (llm-d's ``hybrid``), the larger of the two ratios is taken at each worker and
-    averaged over the workers. The detector counts sent and finished requests itself, so its counts
-    are never delayed. The detector counts the whole prompt until the request ends, while llm-d
-    counts the uncached part until the first token. Unlike llm-d's router, fairbench's router sees
-    all workers, including full workers.
+    The rules follow llm-d's concurrency-detector (llm-d-router @3fdd2e6). A worker's unfinished
+    requests (``by=requests``) or their prompt tokens (``by=tokens``) are divided by its capacity.
+    With ``by=larger`` (llm-d's ``hybrid``), the larger of both quotients is used. The cluster can
+    take a request while the mean quotient is below 1. The detector counts sent and finished
+    requests itself, so its counts are never delayed. The detector counts the whole prompt until the
+    request ends, while llm-d counts the uncached part until the first token. Unlike llm-d's router,
+    fairbench's router sees all workers, including full workers.
     """
 
     name = "concurrency"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: a worker's capacity in ``requests`` and ``tokens``, and the measure ``by``.
+        """Parameters: a worker's capacity in ``requests`` and ``tokens``; ``by`` selects the load.
 
         ``headroom`` is the number of requests beyond a full batch that may wait in a worker's own
-        queue, 0 by default. Requests in this queue fill a slot as soon as a running request ends.
+        queue, 0 by default. A request in a worker's queue starts as soon as a running request ends.
         """
 
         requests: PositiveInt = 100
@@ -110,7 +110,7 @@ class Concurrency(Detector):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._requests = params.requests + (params.headroom or 0)
-        # ``_under_way`` maps each request that was sent and has not finished to its worker.
+        # ``_under_way`` maps each sent and unfinished request to its worker.
         self._under_way: dict[Request, int | None] = {}
         self._loads: dict[int, _Load] = {}
 
@@ -150,9 +150,9 @@ class Utilization(Detector):
 
     The rules are those of llm-d's default, the utilization-detector (llm-d-router @96391d1). The
     cluster can take a request while the mean score of its workers is below 1. A worker's score is
-    the larger of two ratios: its waiting requests over ``waiting``, and its KV usage over
-    ``kv_usage``. The score is 1 if the last poll is older than ``stale_s`` seconds. With
-    ``credit``, an option of llm-d, requests sent since the last poll count as waiting. Unlike
+    the larger of two ratios: its waiting requests divided by ``waiting``, and its KV usage divided
+    by ``kv_usage``. If the last poll is older than ``stale_s`` seconds, every worker's score is 1.
+    With ``credit``, an option of llm-d, requests sent since the last poll count as waiting. Unlike
     llm-d's router, fairbench's router sees all workers, including full workers.
     """
 
@@ -160,7 +160,7 @@ class Utilization(Detector):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: the limits ``waiting`` (requests) and ``kv_usage`` (a fraction), and polls.
+        """Parameters: the limits ``waiting`` (in requests) and ``kv_usage`` (fraction of the pool).
 
         ``poll_s`` is the time in seconds between two polls of all workers. The default of
         ``poll_s`` is 50 ms, as in llm-d.

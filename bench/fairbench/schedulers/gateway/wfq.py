@@ -13,13 +13,13 @@ from fairbench.schedulers.gateway.policy import NextClient, ShareParams, SharePo
 class WFQ(SharePolicy):
     """Weighted fair queueing: the request with the earliest finish in virtual time is sent first.
 
-    In virtual time, a client's requests follow one another, and a request takes its price divided
-    by the client's weight. The current virtual time is the finish of the request that was sent
-    last. A returning client starts at the current virtual time, so a client cannot save up service
-    while it is absent. No client starves. Without corrections of prices, the charges over weight of
-    two waiting clients f and g differ by at most P_f / w_f + P_g / w_g, where w is a client's
-    weight and P is its highest price. A similar policy was proposed for vLLM's engine (PR 31909,
-    closed).
+    In virtual time, a client's requests run one after the other, and each request takes its price
+    divided by the client's weight. The current virtual time is the virtual finish time of the
+    request that was sent last. A returning client starts at the current virtual time, so a client
+    cannot save up service while it is absent. No client starves. Let w be a client's weight, and P
+    its highest request price. Unless prices are corrected, the charges per weight of two waiting
+    clients f and g differ by at most P_f / w_f + P_g / w_g. A similar policy was proposed for
+    vLLM's engine (PR 31909, closed).
     """
 
     name = "wfq"
@@ -32,7 +32,7 @@ class WFQ(SharePolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # ``ends`` maps each node to the finish of its last request in virtual time.
+        # ``ends`` maps each node to the virtual finish time of its last request.
         self.ends: dict[str, float] = {}
         self._virtual: dict[str, float] = {}
 

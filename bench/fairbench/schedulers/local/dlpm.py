@@ -20,7 +20,7 @@ KEPT_AS_IN_DLPM = (
     "charge_recompute", "extend_weight", "join", "no_room", "output_weight", "preempt", "refill",
     "rejoin", "sharing",
 )  # fmt: skip
-"""Parameters whose defaults DLPM's derived schedulers do not change."""
+"""Parameters of DLPM that have the same default in every scheduler derived from DLPM."""
 
 
 class DLPM(FairScheduler):
@@ -28,9 +28,9 @@ class DLPM(FairScheduler):
 
     ``select`` implements lines 16 to 22 of Algorithm 1, ``Turns`` implements CHECKREFILL (lines 3
     to 8), and ``Prices`` has the charges (lines 23 and 26). Clients get a quantum when no waiting
-    client has positive credit. Algorithm 1, as printed, does not end in two cases. Here, a pass
-    over the whole queue without an admission ends the selection (line 17), and refills that leave
-    all clients in debt are repeated in a single step (line 7).
+    client has positive credit. Algorithm 1, as printed, does not end in two cases. ``select``
+    therefore ends after a pass over the whole queue without an admission (line 17). Refills that
+    leave all clients in debt are repeated in a single step (line 7).
     """
 
     name = "dlpm"
@@ -38,19 +38,19 @@ class DLPM(FairScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the order, the credits and the charging.
+        """Parameters of DLPM.
 
         ``quantum`` is the paper's quantum Q^u in weighted tokens, for a client of weight 1.
         ``no_room=stop`` ends the pass at a request that does not fit, as SGLang does;
         ``no_room=skip`` tries the next request, as Algorithm 1 does. ``refill=relaxed`` selects
         ``RelaxedTurns``, which only matters with ``no_room=skip``. ``join`` is the initial credit
-        of a client: ``zero``, as printed and by default, or one ``quantum``, with which a new
-        client need not wait for other clients to use up their quanta. ``rejoin`` decides when idle
-        clients leave the client list. With ``charge_recompute``, the second prefill of a retracted
-        request is charged, too. ``FairParams`` explains ``sharing``, ``charge``, ``tenants`` and
-        ``weights``; with ``charge=gpu-time``, a quantum is the GPU time of ``quantum`` computed
-        tokens. When memory runs out, ``preempt=fair`` retracts running requests of the client that
-        is furthest ahead in service, the newest first; by default, the engine chooses.
+        of a client: ``zero``, as in Algorithm 1 and by default, or one ``quantum``. With a quantum,
+        a new client need not wait until other clients have used up their quanta. ``rejoin`` decides
+        when idle clients leave the client list. With ``charge_recompute``, the second prefill of a
+        retracted request is charged, too. ``FairParams`` explains ``sharing``, ``charge``,
+        ``tenants`` and ``weights``; with ``charge=gpu-time``, a quantum is the GPU time of
+        ``quantum`` computed tokens. When memory runs out, ``preempt=fair`` retracts the newest
+        request of the client that is furthest ahead in service; by default, the engine chooses.
         """
 
         quantum: Annotated[int, Gt(0)] = 10_000
@@ -89,7 +89,7 @@ class DLPM(FairScheduler):
         return self.credits.balances()
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        self.credits.begin_request(request.client)  # Alg. 1 line 12
+        self.credits.begin_request(request.client)  # [DLPM] Alg. 1 line 12
 
     def on_finish(self, request: Request) -> None:
         self.charging.finished(request)
@@ -98,18 +98,18 @@ class DLPM(FairScheduler):
     def select(self, view: WaitingView, now_s: float) -> Selection:
         turns = self._turns(view)
         progressed, refresh = True, True
-        while progressed and len(view):  # Alg. 1 line 17
-            scan = self._scan(view, now_s, refresh)  # Alg. 1 line 16
+        while progressed and len(view):  # [DLPM] Alg. 1 line 17
+            scan = self._scan(view, now_s, refresh)  # [DLPM] Alg. 1 line 16
             progressed = refresh = False
-            for request in scan:  # Alg. 1 line 18
-                client = request.client  # Alg. 1 line 19
-                if not self.credits.in_credit(client):  # Alg. 1 line 20
+            for request in scan:  # [DLPM] Alg. 1 line 18
+                client = request.client  # [DLPM] Alg. 1 line 19
+                if not self.credits.in_credit(client):  # [DLPM] Alg. 1 line 20
                     turns.check_refill(client, scan)
                     if turns.over:
                         return
-                    if not self.credits.in_credit(client):  # line 21 of Alg. 1 tests q_i > 0
+                    if not self.credits.in_credit(client):  # [DLPM] Alg. 1 line 21 tests q_i > 0
                         continue
-                # Line 21 of Alg. 1 (CANADD) is the yield; the engine executes lines 22 and 24.
+                # [DLPM] Alg. 1: ``yield`` is CANADD (line 21); the engine executes lines 22 and 24.
                 if (yield request):
                     progressed = True
                 elif turns.ends_without_room(client):

@@ -21,8 +21,8 @@ class UrgentDLPM(DLPM):
     """The base class of schedulers that combine DLPM with deadlines.
 
     Requests that can still be in time are ranked by deadline. Requests that are late or have no
-    deadline rank last until they have waited for ``aging_s`` seconds. After this time, such
-    requests rank first, in order of arrival.
+    deadline rank last. Once a late request, or a request without a deadline, has waited for
+    ``aging_s`` seconds, it ranks first, in order of arrival.
     """
 
     wants_costs = True
@@ -57,7 +57,7 @@ class UrgentDLPM(DLPM):
         self._edf.on_finish(request)
 
     def _urgency(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
-        """Return the function that gives a request's rank, a pair of a group and a time."""
+        """Return a function that maps a request to its rank, a pair of a group and a time (s)."""
         rank = self._edf.ranks(view, now_s)
 
         def urgency(request: Request) -> tuple[int, float]:
@@ -80,7 +80,7 @@ class ReorderedDLPM(DLPM):
 
     @abstractmethod
     def _reordered(self, scan: Scan, view: WaitingView, now_s: float) -> Iterator[Request]:
-        """Yield all requests of the scan in the order that the subclass defines."""
+        """Yield all requests of ``scan`` in the order that the subclass defines."""
 
     def _scan(self, view: WaitingView, now_s: float, refresh: bool) -> Scan:
         scan = super()._scan(view, now_s, refresh)

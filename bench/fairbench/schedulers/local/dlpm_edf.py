@@ -27,8 +27,8 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
         """The parameters of ``UrgentDLPM``; ``within`` selects the requests to order by deadline.
 
         With ``within=client``, deadlines order the requests of each client. With ``within=credit``,
-        deadlines order the requests of all clients with positive credit; the clients' shares remain
-        the same.
+        deadlines order the requests of all clients with positive credit; the clients' shares do not
+        change.
         """
 
         within: Literal["client", "credit"] = "client"

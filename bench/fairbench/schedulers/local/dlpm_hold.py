@@ -22,13 +22,13 @@ QUANTUM = 5_000
 class HoldingDLPM(DLPM):
     """DLPM that reserves capacity for running clients with credit, used with ``fair-finish``.
 
-    DLPM grants quanta as soon as no *waiting* client has positive credit. A client whose calls
-    follow one another rarely waits. Under DLPM, other clients then get quanta again and again and
-    fill the batch, although such a client still has credit. ``HoldingDLPM`` lets requests wait
-    under three conditions. No waiting client has positive credit, a running client without waiting
-    requests has positive credit, and the batch is large enough to be efficient. Waiting always
-    ends, because running requests spend credit or finish. DLPM's bound holds, because quanta are
-    granted later than by DLPM, but always to all waiting clients together.
+    DLPM grants quanta as soon as no *waiting* client has positive credit. A client that sends one
+    call at a time rarely has a waiting request. Under DLPM, other clients get quanta again and
+    again and fill the batch while this client still has credit. ``HoldingDLPM`` lets requests wait
+    if only running clients without waiting requests have positive credit, and if the batch is large
+    enough to be efficient. No request waits forever, because running requests spend credit or
+    finish. DLPM's bound holds, because quanta are granted later than by DLPM, but always to all
+    waiting clients together.
     """
 
     name = "dlpm-hold"
@@ -37,7 +37,7 @@ class HoldingDLPM(DLPM):
 
     @dataclass(frozen=True)
     class Params(DLPM.Params):
-        """The parameters of DLPM and of the waiting, which ``hold=false`` turns off.
+        """The parameters of DLPM, and of the rule that lets requests wait (off if ``hold=false``).
 
         ``floor`` is the batch cost (``BatchCost``) above which requests wait; 0 means four units
         (``load_cap``). If the costs of decode steps are unknown, a request's cost is its context

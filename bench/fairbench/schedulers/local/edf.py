@@ -22,12 +22,12 @@ AGED, IN_TIME, LATE = range(3)
 class EDF(LocalScheduler):
     """Earliest deadline first, with preemption; requests that would be late go last.
 
-    A request's deadline is the latest time of its first token at which all later tokens are still
-    expected in time, at the batch's present pace (``Slack``). A request is late if the predicted
-    prefill of its whole prompt would end after the deadline. Late requests go last, because their
-    admission would only make other requests late. Requests that have waited for ``aging_s`` seconds
-    go first, in order of arrival, so no request starves. The pass stops at the first request that
-    does not fit, so that later requests do not take the memory that becomes free.
+    Requests are ordered by the latest time of the next token with which all deadlines can be met at
+    the batch's present pace (``Slack.due_s``). A request is late if the predicted prefill of its
+    whole prompt would end after this time. Late requests go last, because their admission would
+    only make other requests late. Requests that have waited for ``aging_s`` seconds go first, in
+    order of arrival, so no request starves. The pass stops at the first request that does not fit,
+    so that later requests do not take the memory that becomes free.
 
     A request that does not fit preempts running requests if it would otherwise be late within
     ``rescue_s`` seconds (``Victims``). When memory runs out, the engine also retracts requests in
@@ -41,17 +41,17 @@ class EDF(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the order, the preemption and the step size.
+        """Parameters of EDF.
 
         A request without a deadline is due ``default_s`` seconds after its arrival. ``aging_s`` is
         the wait in seconds after which a request goes first; inf turns aging off. If ``rescue_s``
         is inf, a request that does not fit preempts at once.
 
         ``preempt`` selects how preempted requests get their KV cache back: ``recompute``, ``swap``
-        (copies from CPU memory, or recomputation if CPU memory has no room), or ``quicker`` (the
-        faster of the two). With the value ``no``, EDF does not preempt. In engines whose steps mix
-        prompts and outputs, ``chunks`` limits the prompt tokens of a step so that running requests
-        stay in time (``chunk_budget``).
+        or ``quicker`` (the faster way). ``swap`` copies the cache from CPU memory, or recomputes
+        the cache if CPU memory has no room. With ``preempt=no``, EDF preempts no request. In
+        engines whose steps mix prompts and outputs, ``chunks`` limits the prompt tokens of a step
+        so that running requests stay in time (``chunk_budget``).
         """
 
         default_s: Positive = 30.0
@@ -129,7 +129,7 @@ class EDF(LocalScheduler):
         return group == IN_TIME and self._victims.is_urgent(first, due_s, now_s)
 
     def ranks(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
-        """Return the function that gives a request's rank in this pass, a group and a time."""
+        """Return a function that maps a request to its rank: a group and, within it, a time (s)."""
         slack = self._slack
         if self.setup.costs is not None:
             slack.measure_step(view.running)

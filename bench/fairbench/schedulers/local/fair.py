@@ -51,7 +51,7 @@ CHARGED = {"prepare", "on_admitted", "on_tokens", "on_retract", "on_finish", "fo
 
 
 class FairScheduler(LocalScheduler):
-    """A scheduler with an account and a charging, which a subclass sets by calling ``compose``."""
+    """A scheduler with an account and a charging rule, which a subclass sets by ``compose``."""
 
     account: Account
     charging: Charging
@@ -95,11 +95,11 @@ class FairScheduler(LocalScheduler):
         prices: Prices | None = None,
         tokens: type[TokenCharging] = TokenCharging,
     ) -> None:
-        """Set the account and the charging that the parameters select.
+        """Set the account, and the charging rule that the parameters select.
 
-        ``prices`` are by default the prices in ``params``. ``tokens`` is the charging class for
-        tokens (instead of GPU time). Raises UsageError for parameters that combine GPU time with
-        ``sharing``.
+        ``prices`` are by default the prices in ``params``. ``tokens`` is the class of the rule that
+        charges tokens (instead of GPU time). Raises UsageError for parameters that combine GPU time
+        with ``sharing``.
         """
         if prices is None:
             assert isinstance(params, FairParams)
@@ -122,7 +122,7 @@ class FairScheduler(LocalScheduler):
         self.charging.retracted(request)
 
     def furthest_ahead_first(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Return running requests, those of the client furthest ahead first, and newest first."""
+        """Sort running requests by their clients' lead in service, the highest and newest first."""
         newest = [one.request for one in running][::-1]
         ahead = {client: self.account.ahead(client) for client in {r.client for r in newest}}
         return sorted(newest, key=lambda request: ahead[request.client], reverse=True)
@@ -137,7 +137,7 @@ class FairScheduler(LocalScheduler):
     def _bound_or_reason(
         self, view: Literal["actual", "client"], quantum: int, theorem: str, prices: Prices
     ) -> ServiceBound | NoBound:
-        """Return the theorem's bound, or the reason why the theorem does not hold."""
+        """Return the bound of ``theorem``, or the reason why ``theorem`` does not hold."""
         if reason := self.charging.no_bound or self.account.no_bound:
             return NoBound(f"{self.name} {reason}")
         if any(self.setup.weight(client) != weight for client, weight in self._weights.items()):

@@ -18,8 +18,8 @@ class LPM(LocalScheduler):
     class Params:
         """Parameters: ``queue_limit`` is the longest queue that LPM matches and sorts.
 
-        LPM neither matches nor sorts a longer queue. SGLang's limit is 128 (since PR #1896), which
-        makes LPM similar to FCFS under load. The value 0 means no limit, as in the papers.
+        SGLang's limit is 128 (since PR #1896), which makes LPM similar to FCFS under load.
+        ``queue_limit=0`` means no limit, as in the papers.
         """
 
         queue_limit: NotNegativeInt = 0

@@ -12,7 +12,7 @@ from fairbench.schedulers.params import PositiveInt
 
 
 class PrebleGroups(LocalScheduler):
-    """Rounds of admissions over groups of requests with similar fractions of cached tokens.
+    """Admission in rounds from groups of requests with similar fractions of cached tokens.
 
     With ten groups, a request with 63 of 100 prompt tokens cached is in group 6 ([Preble] §3.3). In
     each round, group g may admit g + 1 requests, so that requests without cached tokens do not
@@ -24,12 +24,12 @@ class PrebleGroups(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the groups of requests.
+        """Parameters of Preble's priority groups.
 
         ``groups`` is the number of groups, P in the paper. ``no_room=stop`` ends the pass at a
         request that does not fit, as in SGLang; ``no_room=skip`` tries the next request, as in
-        Preble's code. ``regroup=pass`` assigns every waiting request to a group in each pass, as
-        Algorithm 3 is printed; by default, or with ``regroup=arrival``, a request keeps its first
+        Preble's code. ``regroup=pass`` assigns every waiting request to a group in each pass, as in
+        the printed Algorithm 3. By default, or with ``regroup=arrival``, a request keeps its first
         group.
         """
 
@@ -56,7 +56,7 @@ class PrebleGroups(LocalScheduler):
         self._drawn += 1
 
     def on_finish(self, request: Request) -> None:
-        # A request that is still queued was aborted.
+        # A request that ends while it is still queued was aborted.
         if request in self._queued:
             del self._queued[request]
             queue = next(q for q in (self._new, *self._groups) if request in q)
@@ -92,7 +92,7 @@ class PrebleGroups(LocalScheduler):
         self._new.clear()
 
     def group_of(self, matched_tokens: int, request: Request) -> int:
-        """Return the number (from 0) of the group of a request with ``matched_tokens`` cached."""
+        """Return the number (from 0) of a request's group, given its number of cached tokens."""
         group = matched_tokens * self.params.groups // request.input_tokens
         return min(group, self.params.groups - 1)
 

@@ -22,7 +22,7 @@ class Priority(LocalScheduler):
     Requests with equal numbers go by arrival. A pass stops at the first request that does not fit.
     As in vLLM 0.32.0 (V1, vllm/v1/core/sched), no request is preempted to admit another request.
     When memory runs out, the request with the highest number and latest arrival is retracted. A
-    client with a low number can starve all others, because clients choose their numbers freely.
+    client with a low number can starve all other clients. Clients choose their numbers freely.
     """
 
     name = "priority"

@@ -17,10 +17,10 @@ WINDOW_S = 60.0
 class RPM(LocalScheduler):
     """A limit on each client's requests per minute; requests go in queue order.
 
-    ``window=sliding`` counts the requests accepted in the last 60 s, as the code behind [VTC]'s
-    figures does ([VTC-artifact], lshare_req_queue.py); ``window=fixed`` counts the requests
-    accepted in the current minute. A request above the limit is refused, as in [VTC-artifact] and
-    in [VTC] §5.3. With ``over=delay``, the request waits until the limit allows it ([VTC] §5.1).
+    ``window=sliding`` counts the requests accepted in the last 60 s, as in the code of [VTC]'s
+    figures ([VTC-artifact], lshare_req_queue.py). ``window=fixed`` counts the requests accepted in
+    the current minute. By default, a request above the limit is refused, as in [VTC-artifact] and
+    in [VTC] §5.3. With ``over=delay``, a request above the limit waits ([VTC] §5.1).
     """
 
     name = "rpm"
@@ -31,8 +31,8 @@ class RPM(LocalScheduler):
     class Params:
         """Parameters of the limit on requests per minute.
 
-        ``limit`` is the number of requests per client and minute. ``RPM`` explains ``window`` and
-        ``over``.
+        ``limit`` is the number of requests per client and minute. The docstring of ``RPM`` explains
+        ``window`` and ``over``.
         """
 
         limit: PositiveInt = 20

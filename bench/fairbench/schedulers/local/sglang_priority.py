@@ -22,11 +22,11 @@ class SGLangPriority(LocalScheduler):
     """SGLang's priority policy: the request with the highest priority number goes first.
 
     Requests with equal numbers go in the order of the queue. The rules follow schedule_policy.py of
-    SGLang 0.5.23. A request that does not fit preempts running requests whose number is lower by
-    more than ``threshold`` if these free enough memory. The request with the lowest number and the
-    latest arrival is preempted first. Preempted requests are recomputed. SGLang preempts in the
-    pass after the failed admission, and this scheduler preempts in the same pass. Requests with low
-    numbers may starve.
+    SGLang 0.5.23. A request that does not fit preempts running requests if their numbers are lower
+    by more than ``threshold`` and the preemptions free enough memory. The request with the lowest
+    number and the latest arrival is preempted first. Preempted requests are recomputed. SGLang
+    preempts in the pass after the failed admission, but this scheduler preempts in the same pass.
+    Requests with low numbers may starve.
     """
 
     name = "sglang-priority"
@@ -69,7 +69,7 @@ class SGLangPriority(LocalScheduler):
                 return
 
     def _preempted_for(self, request: Request, view: WaitingView) -> list[Request]:
-        """Return the requests to preempt for ``request``, or [] if they would free too little."""
+        """Return the requests to preempt for ``request``, or [] if preemption frees too little."""
         if not self.params.preempt:
             return []
         running = list(view.running)
@@ -85,7 +85,7 @@ class SGLangPriority(LocalScheduler):
 
 
 def _enough(candidates: list[Running], tokens: int) -> list[Request]:
-    """Return the first candidates that together free enough tokens, or [] if all free too few."""
+    """Return the first candidates that together free ``tokens``, or [] if all free less."""
     chosen: list[Request] = []
     for one in candidates:
         chosen.append(one.request)

@@ -20,13 +20,13 @@ from fairbench.tenants import Tenants
 class VTC(FairScheduler):
     """The Virtual Token Counter: the waiting client with the lowest service counter goes next.
 
-    The client's oldest request is served. [VTC] Alg. 2 lifts a returning client's counter to the
+    A client's oldest request goes first. [VTC] Alg. 2 lifts a returning client's counter to the
     lowest counter of the waiting clients (lines 11-13). If no client waits, Alg. 2 lifts a
     returning client's counter to the counter of the last client to leave the queue (lines 8-10).
     """
 
     name = "vtc"
-    # Several routers' gateways can share VTC's counters, but not with tenants.
+    # Without tenants, the gateways of several routers can share VTC's counters.
     shares_counters = True
     tokens: ClassVar[type[TokenCharging]] = TokenCharging
     # If ``lifts_alone`` is true, counters are also lifted when no client waits.
@@ -34,7 +34,7 @@ class VTC(FairScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the counters and the charging.
+        """Parameters of VTC.
 
         ``charge=extend`` charges uncached input tokens (as [DLPM] §7.1 requires), ``charge=input``
         charges the whole input ([VTC]), and ``charge=gpu-time`` charges the time of iterations.
@@ -73,18 +73,18 @@ class VTC(FairScheduler):
         self.shares_counters = params.tenants is None
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        self.account.enter(request.client, view.clients())  # Alg. 2 lines 6-13
+        self.account.enter(request.client, view.clients())  # [VTC] Alg. 2 lines 6-13
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        # line 18 of Alg. 2: while Q is not empty
+        # [VTC] Alg. 2 line 18: while the queue Q is not empty
         while waiting := view.clients():
-            if not (yield view.oldest(self.account.least(waiting))):  # Alg. 2 lines 19-22
+            if not (yield view.oldest(self.account.least(waiting))):  # [VTC] Alg. 2 lines 19-22
                 return
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        # line 25 of Alg. 2: remember the client that left the queue last
+        # [VTC] Alg. 2 line 25: remember the client that left the queue last
         self.account.picked(request.client)
-        self.charging.admitted(request, extend_tokens, recompute)  # Alg. 2 line 23
+        self.charging.admitted(request, extend_tokens, recompute)  # [VTC] Alg. 2 line 23
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         self.charging.retracted(request)

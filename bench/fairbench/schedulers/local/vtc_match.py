@@ -22,7 +22,7 @@ class MatchingVTC(VTC):
 
     @dataclass(frozen=True)
     class Params(VTC.Params):
-        """The parameters of VTC with fixed values; ``charge=input`` includes cached tokens."""
+        """The parameters of VTC, which cannot be set; cached tokens are charged, too."""
 
         constants: ClassVar[tuple[str, ...]] = (
             *("charge", "lift", "sharing", "tenants", "form", "weights", "preempt"),

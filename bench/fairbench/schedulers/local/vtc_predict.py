@@ -22,8 +22,8 @@ class PredictiveVTC(VTC):
     in runs with ``ignore_eos``, ``max_new_tokens`` is the true length. The predictor ``average``
     predicts a moving average of the client's last outputs, and 0 before the first output. The
     predictor ``none`` predicts 0, as in VTC. ``cost`` replaces weighted tokens as the charge ([VTC]
-    §4.2). The cost ``profiled`` is a request's time on an A10G; a file such as ``mine.py`` defines
-    a function ``cost(input_tokens, output_tokens)``.
+    §4.2). The cost ``profiled`` is a request's time on an A10G. A user's Python file can define
+    another cost as a function ``cost(input_tokens, output_tokens)``.
     """
 
     name = "vtc-predict"
@@ -32,7 +32,7 @@ class PredictiveVTC(VTC):
 
     @dataclass(frozen=True)
     class Params(VTC.Params):
-        """The parameters of VTC, the predictor, its relative ``error`` and the cost."""
+        """The parameters of VTC, ``predictor``, the predictor's relative ``error`` and ``cost``."""
 
         constants: ClassVar[tuple[str, ...]] = ("form", "input_weight", "output_weight", "preempt")
 

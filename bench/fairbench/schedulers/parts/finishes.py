@@ -95,22 +95,21 @@ class WorkerBacklog:
         self._sums = None
 
     def reweigh(self) -> None:
-        """Discard stored sums after a change of weights."""
+        """Discard the cumulative sums of work and weights after a change of weights."""
         self._sums = None
 
     def finish_of_more(self, client: str, work: int) -> float:
-        """Return the time until a new request of ``work`` would end under fair sharing.
+        """Return when a new request of ``work`` would end under fair sharing, in prefill tokens.
 
-        The result is in tokens of prefill. The request ends when its client has received x, the
-        client's backlog plus ``work``. Until then, each other client j is served in proportion to
-        its weight, up to its whole backlog. The request's end is therefore x + sum of
-        min(backlog_j, x weight_j / weight) over the other clients j. A call takes O(log clients)
-        time; the first call after a change takes O(clients log clients) time.
+        The request ends when its client has received service x, the sum of the client's backlog and
+        ``work``. By the end of the request, another client j has received service of min(backlog_j,
+        x weight_j / weight). The result is the sum of the service of all clients. A call takes
+        O(log clients) time; the first call after a change takes O(clients log clients) time.
         """
         return self.until(client, self.work(client) + work)
 
     def until(self, client: str, done: float) -> float:
-        """Return the work done for all clients when the client has received ``done``."""
+        """Return the service of all clients together when the client has received ``done``."""
         mine, weight = self.work(client), self._weight(client)
         level = done / weight
         sums = self._sums = self._sums or self._summed()
@@ -162,10 +161,10 @@ class TenantBacklog:
             backlog.reweigh()
 
     def finish_of_more(self, client: str, work: int) -> float:
-        """Return the time until a new request of ``work`` would end under fair sharing.
+        """Return when a new request of ``work`` would end under fair sharing, in prefill tokens.
 
-        The computation goes up the tree, because the work done for all children of a tenant is the
-        work that the tenant needs at the level above.
+        The end is computed from the client up to its outermost tenant, because the service of a
+        tenant is the service of all its children together.
         """
         *tenants, leaf = self._lineage(client)
         done = self._among(leaf).finish_of_more(leaf, work)
@@ -180,14 +179,14 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-# Sums are stored at these ratios of work to weight. Beyond the last ratio, bounds are loose.
+# ratios of work to weight at which sums are stored; above the highest ratio, bounds are loose
 LEVELS: Floats = np.concatenate(([0.0], 2.0 ** np.arange(-4, 26, 1 / 16)))
 
 
 _WIDTHS: Floats = np.diff(LEVELS)
 
 
-# relative margin of a bound, which is far larger than the rounding errors of sums
+# relative amount by which bounds are lowered, far larger than the rounding errors of sums
 ROUNDING = 1e-6
 
 
@@ -195,11 +194,11 @@ class FinishBounds:
     """Lower bounds of ``WorkerBacklog.finish_of_more`` for all workers at once.
 
     If a client with backlog m sends a request of work s, the request ends at s + G((m + s) /
-    weight). G(level) is the sum of min(backlog_j, level weight_j) over all clients j at the worker.
-    G is concave and increasing, so a chord between two levels is a lower bound of G. The values of
-    G at ``LEVELS`` are stored in whole tokens, rounded down, so rounding errors do not accumulate.
-    In numpy, a change takes O(levels) time and a query takes O(workers) time. The arrays take
-    O(workers x levels) memory.
+    weight). The function G(x) is the sum of min(backlog_j, x weight_j) over all clients j at the
+    worker. G is concave and increasing, so a chord between two levels is a lower bound of G. The
+    values of G at ``LEVELS`` are stored in whole tokens, rounded down, so rounding errors do not
+    accumulate. ``set_work`` takes O(levels) time, and ``lower_bounds`` takes O(workers) time. The
+    arrays take O(workers x levels) memory.
     """
 
     def __init__(self, weight: Callable[[str], float], workers: int) -> None:
@@ -209,8 +208,8 @@ class FinishBounds:
         self._got = np.zeros((workers, len(LEVELS)), np.int64)
         self._numbers = np.arange(workers)
         self._of_client: dict[str, dict[int, int]] = {}
-        # ``_of_weight`` (by weight) and ``_caps`` (by client) hold the largest work that counts at
-        # each level. A client keeps the weight of its first request.
+        # ``_of_weight`` maps each weight, and ``_caps`` each client, to the largest amount of work
+        # that counts at each level. A client keeps the weight of its first request.
         self._of_weight: dict[float, Integers] = {}
         self._caps: dict[str, Integers] = {}
 
@@ -229,7 +228,7 @@ class FinishBounds:
             del self._of_client[client], self._caps[client]
 
     def lower_bounds(self, client: str, works: Floats) -> Floats:
-        """Return each worker's lower bound of the end of a request with work ``works``."""
+        """Return for each worker a lower bound of the end of a request with the work ``works``."""
         levels = works.copy()
         if at := self._of_client.get(client):
             levels[list(at)] += list(at.values())
@@ -274,8 +273,8 @@ class Finishes:
     """The search for the workers at which a request would end first.
 
     Sets of workers are stored as bits. ``costs`` contains each worker exactly once. ``idle`` is the
-    set of workers without unfinished work, where requests of equal work end at the same time.
-    Without ``bounds``, the search for the earliest end examines every worker.
+    set of workers without unfinished work; requests of equal work end at the same time at all of
+    these workers. Without ``bounds``, the search for the earliest end examines every worker.
     """
 
     client: str
@@ -286,11 +285,11 @@ class Finishes:
 
     @property
     def floor(self) -> int:
-        """The request's least work, which is a lower bound of its end at every worker."""
+        """The request's lowest work at any worker, which is a lower bound of its earliest end."""
         return min(work for work, _ in self.costs)
 
     def least(self, among: int) -> Least:
-        """Return the earliest end within a non-empty set of workers."""
+        """Return the request's earliest end at the workers in the non-empty set ``among``."""
         if self.bounds is not None and among.bit_count() > FEW:
             return self._of_few(among, self.bounds)
         least = Least()
@@ -300,10 +299,10 @@ class Finishes:
         return least
 
     def _of_few(self, among: int, bounds: FinishBounds) -> Least:
-        """Return the request's earliest end, computed at few workers only.
+        """Return the request's earliest end, although only a few workers are examined.
 
-        The search examines an idle worker for each cost, and then busy workers in the order of
-        their lower bounds.
+        Among idle workers, the search examines one worker for each amount of work. Busy workers are
+        examined in ascending order of their lower bounds.
         """
         least = Least()
         for work, workers in self.costs:
@@ -371,7 +370,7 @@ class Backlogs(dict[int, WorkerBacklog | TenantBacklog]):
             backlog.reweigh()
 
     def bounds(self) -> FinishBounds | None:
-        """Return bounds of requests' ends, or None for few workers or a tree of tenants."""
+        """Return the bounds of requests' ends, or None in a small fleet or a tree of tenants."""
         if self._bounds is None and len(self) > FEW and self._lineage is None:
             self._bounds = FinishBounds(self._weight, max(self) + 1)
             for worker, backlog in self.items():

@@ -1,6 +1,6 @@
 """A router's live workers, their requests in flight, and the rotation between equal workers.
 
-A set of workers is the bits of an integer, so that set operations are fast for a thousand workers.
+A set of workers is an integer with one bit per worker, which makes set operations fast.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def as_bits(workers: Iterable[int]) -> int:
 
 
 def lowest(bits: int) -> int:
-    """Return the lowest worker in a set. Precondition: the set is not empty."""
+    """Return the lowest worker number in a set. Precondition: the set is not empty."""
     return (bits & -bits).bit_length() - 1
 
 
@@ -35,9 +35,9 @@ def members(bits: int) -> Iterator[int]:
 class Fleet:
     """The live workers in ascending order, and the number of requests in flight at each.
 
-    When a worker leaves, its requests are no longer counted. If such a request finishes later,
-    ``end_request`` returns False, even if the worker has joined again. Routing requires at least
-    one live worker. ``everyone`` is the set of all live workers, as bits.
+    When a worker leaves, its requests are no longer counted. If one of these requests finishes
+    later, ``end_request`` returns False, even if the worker has joined again. Routing requires at
+    least one live worker. ``everyone`` is the set of all live workers, as bits.
     """
 
     def __init__(self, workers: int) -> None:
@@ -72,7 +72,7 @@ class Fleet:
     def add_worker(self, worker: int) -> None:
         """Add a worker that has no requests in flight.
 
-        A live worker counts as restarted.
+        If the worker is already live, its requests in flight are removed, as after a restart.
         """
         self.remove_worker(worker)
         self.workers = sorted([*self.workers, worker])
@@ -96,7 +96,7 @@ class Fleet:
         self._recount(worker, 1)
 
     def end_request(self, request: Request, worker: int) -> bool:
-        """Remove a request in flight at a worker; return False if it is not in flight there."""
+        """Remove a request from a worker; return False if it is not in flight at this worker."""
         if self._places.get(request.request_id) != worker:
             return False
         del self._places[request.request_id]
@@ -106,7 +106,7 @@ class Fleet:
     def least_loaded(self, candidates: int) -> int:
         """Return the candidate with the fewest requests in flight; ties rotate.
 
-        ``candidates`` are the workers to choose from, as bits. The running time depends on the
+        ``candidates`` are the workers to choose from, as bits. The time of a call depends on the
         number of different loads, not on the number of workers. Precondition: at least one
         candidate is live.
         """
@@ -126,7 +126,7 @@ class Fleet:
         return self.in_turn(as_bits(worker for worker, cost in costs.items() if cost == least))
 
     def in_turn(self, tied: int) -> int:
-        """Return a worker of the set ``tied`` (bits) in rotation (see ``cheapest``)."""
+        """Return the next worker of the set ``tied`` (bits) in the rotation (see ``cheapest``)."""
         if not tied & (tied - 1):
             return lowest(tied)
         after = self._last_turn + 1
@@ -149,12 +149,12 @@ QUEUES_FROM = 4
 class Filling:
     """A rule that moves a request from an overloaded worker to a nearly idle worker.
 
-    Algorithm 2 of [DLPM] sends a client's requests to the worker with the prefix as long as the
-    client has positive credit there. A worker that joins has no prefix cached, so it would idle
-    until clients have used up their credit at other workers. By this rule, a worker with fewer than
-    ``below`` requests in flight takes the request if the chosen worker has at least ``QUEUES_FROM``
-    times ``below`` requests. The client must have positive credit at the idle worker, so every
-    credit stays within the bounds of Algorithm 2.
+    Algorithm 2 of [DLPM] sends a client's requests to the worker with their prefix as long as the
+    client has positive credit at this worker. A worker that joins has no prefix cached, so it would
+    idle until clients have used up their credit at other workers. If the chosen worker has at least
+    ``QUEUES_FROM`` times ``below`` requests in flight, a worker with fewer than ``below`` requests
+    takes the request. The client must have positive credit at the idle worker, so every credit
+    stays within the bounds of Algorithm 2.
 
     Args:
         fleet: The live workers and their requests in flight.
@@ -166,7 +166,7 @@ class Filling:
         self._below = below
 
     def instead_of(self, worker: int, available: int) -> int:
-        """Return an idle worker in the set ``available``, or the chosen worker if there is none."""
+        """Return an idle worker of the set ``available``, or ``worker`` if none of them is idle."""
         if self._fleet.unfinished_at(worker) < QUEUES_FROM * self._below:
             return worker
         idle = self._fleet.less_loaded_than(self._below) & available

@@ -20,10 +20,10 @@ EVICTION_SCAN_NODES = 128
 class EvictionCost:
     """The cost of the evictions that a request would cause (gap D1 in [gaps]).
 
-    An evicted node costs its prefill time times the fraction of the GPU's requests that use it.
+    The cost of an evicted node is its prefill time times the fraction of requests that use it.
 
-    ``capacity_tokens`` is the size of a worker's KV pool in tokens; if it is 0 (unknown), evictions
-    cost nothing.
+    ``capacity_tokens`` is the size of a worker's KV pool in tokens; if the size is unknown (0),
+    evictions cost nothing.
     """
 
     def __init__(self, tree: PrebleTree, times: TimeModel, capacity_tokens: int) -> None:
@@ -47,12 +47,12 @@ class EvictionCost:
         for node, tokens in islice(victims, EVICTION_SCAN_NODES):
             freed += tokens
             price_us += self._times.prefill_us(tokens) * node.hits.get(worker, 0)
-        # If the examined nodes free too few tokens, their price is scaled up to all needed tokens.
+        # If the examined nodes free too few tokens, the cost is extrapolated to the needed tokens.
         return price_us * needed / freed / requests if freed else 0
 
 
 class Missed(NamedTuple):
-    """A number of prompt tokens, and the workers (bits) that have not cached this many tokens."""
+    """The number of a prompt's ``tokens`` that are not cached at the ``workers`` (bits)."""
 
     tokens: int
     workers: int
@@ -61,7 +61,7 @@ class Missed(NamedTuple):
 class PromptMatch(NamedTuple):
     """A prompt's cached prefix, which ends at ``node``, and the uncached tokens at the workers.
 
-    Each worker is in one entry of ``missed``; the entry with the fewest tokens comes first.
+    ``missed`` groups the workers by their uncached tokens, the fewest uncached tokens first.
     """
 
     node: PrebleNode
@@ -124,7 +124,7 @@ class LoadCost:
         return tied
 
     def _offers(self, among: int, missed: Missed) -> Iterator[tuple[int, int, int]]:
-        """Yield sums of load and prefill in ascending order, with their workers."""
+        """Yield load plus prefill time (us), ascending, with the uncached tokens and workers."""
         prefill_us = self._times.prefill_us(missed.tokens)
         for load_us, workers in self._windows.loads.ascending(missed.workers & among):
             yield load_us + prefill_us, missed.tokens, workers
@@ -142,11 +142,11 @@ class Autoscaler:
     """A monitor of each prefix's queueing time at each GPU ([Preble] §3.2).
 
     A prefix is identified by its key portion: the deepest node of a path that is longer than all
-    nodes above it together ([Preble] §A). A prefix is overloaded on a GPU if the mean queueing time
-    in the newer half of the window is at least ``factor`` times the mean in the older half, as in
-    Preble's code. The newer mean must also exceed the time to compute the prefix, because a copy
-    would otherwise cost more than it saves. The queueing time is the time to the first token minus
-    the prefill time that was estimated at dispatch.
+    nodes above it together ([Preble] §A). A prefix is overloaded on a GPU if its mean queueing time
+    grows by a factor of at least ``factor`` between the halves of the window, as in Preble's code.
+    The mean in the newer half must also exceed the time to compute the prefix, because a copy would
+    otherwise cost more than it saves. The queueing time is the time to the first token minus the
+    prefill time that was estimated at dispatch.
     """
 
     def __init__(self, factor: float, window_s: float, times: TimeModel) -> None:
@@ -172,7 +172,7 @@ class Autoscaler:
         self._sent.pop(request.request_id, None)
 
     def overloaded(self, end: PrebleNode, worker: int, now_s: float) -> PrebleNode | None:
-        """Return the path's key portion if it is overloaded on the GPU, or None."""
+        """Return the key portion of the path to ``end`` if it is overloaded on the GPU, or None."""
         key = key_portion(end)
         halves = key.waits[worker].halves(now_s) if worker in key.waits else None
         if halves is None:
@@ -186,7 +186,7 @@ class Autoscaler:
     ) -> None:
         """Send half of the load below the prefix ``key`` to the GPU ``to``.
 
-        The queueing time at ``worker`` must then grow again before the next copy.
+        Past queueing times at ``worker`` are deleted, so new growth must precede the next copy.
         """
         split_subtree(key, window, to, tree)
         key.waits.pop(worker)
@@ -196,7 +196,7 @@ def key_portion(end: PrebleNode) -> PrebleNode:
     """Return the key portion of the path to ``end`` ([Preble] §A).
 
     The key portion is the deepest node at or above ``end`` whose edge is longer than all edges
-    above it together. The key portion of the root is the root.
+    above it together. The root is its own key portion.
     """
     node = end
     while node.parent is not None and 2 * node.length <= node.depth:
@@ -207,9 +207,9 @@ def key_portion(end: PrebleNode) -> PrebleNode:
 def split_subtree(key: PrebleNode, window: GpuWindow, to: int, tree: PrebleTree) -> None:
     """Send future requests for half of the load below ``key`` to the GPU ``to``.
 
-    A child node's load is the load of the window's requests whose prompts pass through it ([Preble]
-    Alg. 2). A child node with a single request stays at its GPU, because no further request may
-    follow. Requests that end at the prefix itself go to the GPU with less load.
+    A child node's load is the load of the window's requests whose prompts pass through the child
+    ([Preble] Alg. 2). A child node with a single request stays at its GPU, because no further
+    request may follow. Requests whose prompts end at ``key`` go to the GPU with less load.
     """
     shared = {c: load for c, (requests, load) in window.loads_below(key).items() if requests > 1}
     stays = goes = 0

@@ -23,7 +23,7 @@ class WaitWindow:
         self._expire(now_s)
 
     def halves(self, now_s: float) -> tuple[float, float] | None:
-        """Return the mean waits in the older and the newer half, or None if a half is empty."""
+        """Return the mean queueing time in the older and newer half, or None if one is empty."""
         self._expire(now_s)
         middle_s = now_s - self._window_s / 2
         older = [wait_s for at_s, wait_s in self._seen if at_s < middle_s]
@@ -51,7 +51,7 @@ class PrebleNode(LocationNode):
     ``hits`` counts, for each worker, the window's requests whose prompts pass through the node.
     ``touched`` maps each worker that caches the node to the number of the last dispatch through the
     node. ``waits`` maps workers to queueing times if the node is the key portion of a prefix.
-    ``home`` is the worker to which requests through the node were moved, or ``NOWHERE``.
+    ``home`` is the worker to which new requests with the node's prefix go, or ``NOWHERE``.
     """
 
     __slots__ = ("hits", "home", "touched", "waits")
@@ -67,9 +67,9 @@ class PrebleNode(LocationNode):
 class PrebleTree(LocationTree[PrebleNode]):
     """A location tree that also tracks the order in which each worker evicts nodes.
 
-    Dispatches are numbered, and a dispatch marks all nodes of its prompt as used. Nodes last used
-    by the same dispatch form a path, whose deepest node is in ``_ends[worker]``, in the order of
-    the dispatches. The worker evicts the oldest path first, beginning with its leaf.
+    Dispatches are numbered, and a dispatch marks all nodes of its prompt as used. All nodes with
+    the same last dispatch form a path. ``_ends[worker]`` maps dispatches to the deepest nodes of
+    their paths. The worker evicts the path of the oldest dispatch first, beginning with its leaf.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         self._dispatches = 0
 
     def add(self, found: WalkEnd[PrebleNode], prompt: Prompt, worker: int) -> PrebleNode:
-        """Mark the prompt, and count a hit at each of its nodes until ``forget`` is called."""
+        """Mark the prompt as cached, and count one hit at each of its nodes until ``forget``."""
         self._dispatches += 1
         end = super().add(found, prompt, worker)
         if end is not self.root:
@@ -87,7 +87,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         return end
 
     def forget(self, end: PrebleNode, worker: int) -> None:
-        """Remove the hits of a dispatch that has left the window; its prompt ends at ``end``."""
+        """Remove the hits of a dispatch that has left the window; ``end`` is its last node."""
         for node in self.upward(end):
             node.hits[worker] -= 1
             if not node.hits[worker]:
@@ -97,7 +97,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         self.prune(end)
 
     def pin(self, node: PrebleNode, worker: int) -> None:
-        """Send requests through ``node`` to ``worker`` while the node is cached and has hits."""
+        """Send requests that use ``node`` to ``worker`` while the node is cached and has hits."""
         node.home = worker
 
     def home(self, node: PrebleNode) -> int:
@@ -109,9 +109,9 @@ class PrebleTree(LocationTree[PrebleNode]):
     ) -> Iterator[tuple[PrebleNode, int]]:
         """Yield the nodes that the worker would evict to free ``tokens``, and the tokens of each.
 
-        The least recently used node comes first, and leaves come before their parents. For the last
-        node, only the needed tokens count. Nodes in ``keep`` (the new request's path up to the
-        root) are never evicted. The tree must not change during the iteration.
+        The least recently used nodes are evicted first, and leaves before their parents. Only the
+        needed tokens of the last evicted node count. Nodes in ``keep`` (the new request's path up
+        to the root) are never evicted. The tree must not change during the iteration.
         """
         for number, end in self._ends[worker].items():
             for node in self.upward(end):
@@ -136,7 +136,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         super().purge(worker)
 
     def vacant(self, node: PrebleNode) -> bool:
-        """Return whether the node can be removed, because it also has no hits in the window."""
+        """Return whether the node can be removed; a node with hits in the window is kept."""
         return not node.hits and super().vacant(node)
 
     def mark(self, node: PrebleNode, worker: int) -> None:
@@ -144,7 +144,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         if before is None:
             self.held_tokens[worker] += node.length
         elif self._ends[worker].get(before) is node:
-            # The new dispatch replaces an older dispatch that ended at this node.
+            # An older dispatch, whose path ended at ``node``, has no node left for eviction.
             del self._ends[worker][before]
         node.touched[worker] = self._dispatches
         node.hits[worker] = node.hits.get(worker, 0) + 1

@@ -13,7 +13,7 @@ from sortedcontainers import SortedList
 from fairbench.schedulers.parts.fleet import as_bits, members
 from fairbench.schedulers.parts.preble_tree import PrebleNode
 
-# number of prompt tokens below which Preble's A100 prefill times have a different constant
+# number of prompt tokens below which a prefill takes ``prefill_tiny_ms``
 TINY_PREFILL_TOKENS = 64
 
 
@@ -72,7 +72,7 @@ class GpuWindow:
 
     @property
     def load_us(self) -> int:
-        """The load L: prefill times, plus the decode time of a mean output for each request."""
+        """The load L (us): prefill times, plus the decode time of a mean output per request."""
         return self.prefill_us + len(self._assigned) * self._decode_us
 
     @property
@@ -179,12 +179,12 @@ class Loads:
         return next(self.ascending(among))[1]
 
 
-# relative difference below which two ratios are compared exactly
+# relative difference of two GPUs' ratios below which the ratios are compared exactly
 ROUNDING = 1e-12
 
 
 class Windows:
-    """The ``GpuWindow`` of each worker, their ``loads``, and sums over all windows."""
+    """The ``GpuWindow`` and the load of each worker, and sums of times over all windows."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class Windows:
         self._update_sums(worker)
 
     def expire(self, now_s: float) -> Iterator[tuple[int, PrebleNode]]:
-        """Remove requests that have left the window; yield their workers and last nodes."""
+        """Remove requests that have left the window; yield their workers and last tree nodes."""
         start_s = now_s - self._window_s
         due = set()
         while self._due and self._due[0][0] <= start_s:
@@ -249,9 +249,9 @@ class Windows:
     def decode_heavy(self, imbalance_ratio: float) -> int:
         """Return the GPUs (bits) with an unusually high ratio of decoding to prefill time.
 
-        A GPU's ratio is relative to the ratio of all GPUs together. The GPUs with the highest ratio
-        are returned if this ratio is above ``imbalance_ratio``. A GPU that mostly decodes has spare
-        compute for the prefill of an exploring request ([Preble] §3.2).
+        The GPUs with the highest ratio are returned if this ratio is above ``imbalance_ratio``
+        times the ratio of all GPUs together. A GPU that mostly decodes has spare compute for the
+        prefill of an exploring request ([Preble] §3.2).
         """
         if not self._prefill_us or not self._decode_us or imbalance_ratio == inf:
             return 0

@@ -38,10 +38,10 @@ class State:
 class Slack:
     """An estimate of requests' slack, from their deadlines and the batch's pace.
 
-    Requests decode in one batch, so a running request delays others only by its prefill, a small
-    part of each step, and its memory. Without a timing profile, as at unmeasured servers, all times
-    are 0 and only deadlines count. ``default_s`` is the deadline, in seconds after arrival, of a
-    request without a deadline.
+    Requests decode in one batch. A running request delays other requests only by its prefill, by a
+    small part of each step and by its memory. Without a timing profile, as at unmeasured servers,
+    all times are 0 and only deadlines count. ``default_s`` is the deadline, in seconds after
+    arrival, of a request without a deadline.
     """
 
     def __init__(self, default_s: float) -> None:
@@ -84,7 +84,7 @@ class Slack:
             self.lengths.learn(request.client, state.produced)
 
     def measure_step(self, running: RunningView) -> None:
-        """Set the step time to the decode time of the current batch with one more request."""
+        """Set ``step_s`` to the time of a decode step of the batch with one more request."""
         if self._setup.costs is not None:
             held = sum(map(HELD_TOKENS, running))
             self.step_s = self._setup.costs.decode_step_s(len(running) + 1, held)
@@ -128,9 +128,9 @@ LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # limits on the prompt tokens in a step
 def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
     """Return the largest number of tokens in a step that keeps decoding requests in time.
 
-    Each request's pace is its time until the deadline divided by its remaining tokens; [Sarathi]
-    instead sizes chunks by the target time between tokens. Requests that will be late in any case
-    do not count. The time of a step is the time of its prompts plus the time of its outputs.
+    A step may take the lowest time per remaining token that a decoding request has until its
+    deadline. [Sarathi] limits a step by the target time between tokens. Requests that will be late
+    in any case are ignored. The time of a step is its prefill time plus its decode time.
     """
     costs = slack.costs
     if costs is None:
@@ -150,9 +150,9 @@ class Victims:
     """The choice of victims, which are preempted for a more urgent request.
 
     The first victims are running requests that can no longer be in time. The next victims are
-    requests with later deadlines that can pause until the rescued request has ended and still be in
-    time. Among these, the request with the most spare time goes first; the time to restore its
-    memory is subtracted. A preempted request is not preempted again until it has produced
+    requests with later deadlines that can pause until the more urgent request has ended and still
+    be in time. Of these requests, the one with the most spare time, after the time to restore its
+    memory, is preempted first. A preempted request is not preempted again until it has produced
     ``progress`` more tokens. A request that arrived at least ``aging_s`` seconds ago is never
     preempted. No request is preempted if all victims together would free too little memory. With
     ``swaps``, the victims' KV cache is copied to CPU memory if copying is faster than recomputing.
@@ -176,10 +176,10 @@ class Victims:
         admitted: Container[Request],
         now_s: float,
     ) -> list[Running]:
-        """Return the requests to preempt for ``request``, or [] if they would free too little.
+        """Return the requests to preempt for ``request``.
 
-        The result is also empty if the request is not urgent. Requests that this pass has
-        ``admitted`` are not preempted.
+        The list is empty if ``request`` is not urgent or if all victims together would free too
+        little memory. Requests that this pass has ``admitted`` are not preempted.
         """
         if not self.is_urgent(request, due_s, now_s):
             return []
@@ -212,11 +212,11 @@ class Victims:
         return [one.request for one in sorted(running, key=last, reverse=True)]
 
     def free_memory(self, one: Running) -> Generator[Preempt, bool, bool]:
-        """Preempt a request, with or without a copy; return whether the engine freed its memory."""
+        """Preempt a request, and return whether the engine freed the request's memory."""
         tokens = one.held_tokens
         swap = self._copied_s(tokens) < inf and self._copied_s(tokens) == self._return_s(tokens)
         if swap:
-            # The engine calls ``note_retraction`` during the yield.
+            # The engine calls ``note_retraction``, which reads ``_swapped``, during the ``yield``.
             self._swapped.add(one.request)
             if (yield Preempt(one.request, swap=True)):
                 return True
@@ -242,11 +242,11 @@ class Victims:
         return state.produced >= state.spared and now_s - request.arrival_s < self.aging_s
 
     def _spare_s(self, left_s: float, return_s: float) -> float:
-        """Return the seconds for which a request can pause and be in time, or inf if it is late."""
+        """Return for how many seconds a request can pause and be in time, or inf if it is late."""
         return inf if left_s < self.slack.step_s else left_s - return_s
 
     def _return_s(self, tokens: int) -> float:
-        """Return the seconds that preempting a request costs, for copies or recomputation."""
+        """Return the seconds of copying or recomputation that the preemption of a request costs."""
         copied_s = self._copied_s(tokens)
         if self.always_swaps and copied_s < inf:
             return copied_s

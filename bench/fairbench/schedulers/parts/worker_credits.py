@@ -85,7 +85,7 @@ class WorkerCredit(MutableMapping[int, float]):
 
         The method implements [DLPM] Alg. 2 lines 5-6, with all rounds in a single step.
         Precondition: ``available`` (bits) is not empty, and the client has no credit at these
-        workers. Return the number of rounds.
+        workers. Return the number of granted rounds of quanta.
         """
         tried = [left for worker, left in self._apart.items() if available >> worker & 1]
         if available & self._untouched:
@@ -104,7 +104,7 @@ class WorkerCredit(MutableMapping[int, float]):
         return rounds
 
     def shift(self, more: float, less: Mapping[int, float]) -> None:
-        """Add ``more`` at every worker, and subtract ``less[w]`` at each worker w in ``less``."""
+        """Add ``more`` to the credit at every worker, and subtract ``less[w]`` at each worker w."""
         changed = {w: self[w] + (more - less[w]) for w in less if less[w] and w in self}
         if more:
             self._set_level(self._level + more)
@@ -128,9 +128,9 @@ def to_forget(
 ) -> list[str]:
     """Return up to ``batch`` idle clients whose credits should be deleted.
 
-    The clients come from the half of the idle clients that was used less recently. ``credit`` lists
-    the least recently used client first. Clients with the most credit are chosen first, because a
-    deletion would erase a client's debt.
+    ``credit`` is sorted by last use, the least recent first. The clients are chosen from the first
+    half of the idle clients. Clients with the most credit are chosen first, because a deletion
+    would erase a client's debt.
     """
     idle = [client for client in credit if client not in busy]
     unused = idle[: max(batch, len(idle) // 2)]
@@ -147,8 +147,8 @@ class WorkerCredits:
     Args:
         quantum: The quantum Q^w of a client of weight 1, in weighted tokens.
         fleet: The live workers.
-        tenants: Whether tenants have credits in addition to clients. A client's requests may then
-            only go to workers at which the client and all its tenants have credit.
+        tenants: Whether tenants have credits as well as clients. If so, a request may only go to
+            workers at which its client and all tenants of the client have credit.
     """
 
     setup = Setup()
@@ -158,8 +158,8 @@ class WorkerCredits:
         self.quantum = quantum
         # ``of`` maps clients and tenants to credits, the least recently used first.
         self.of: dict[str, WorkerCredit] = {}
-        # ``unit_of_time`` returns the GPU time of a token in picoseconds, or is None for charges by
-        # token.
+        # ``unit_of_time`` returns the GPU time of a token in picoseconds, or is None if clients are
+        # charged for tokens.
         self.unit_of_time: Callable[[], float] | None = None
         # ``payers`` returns the clients that have paid for unfinished requests.
         self.payers: Callable[[], Iterable[str]] = tuple
@@ -177,10 +177,10 @@ class WorkerCredits:
         return quantum if self.unit_of_time is None else quantum * self.unit_of_time()
 
     def available(self, client: str) -> int:
-        """Return the workers at which the client is in credit, as bits (lines 3-6).
+        """Return the workers (bits) at which the client has credit ([DLPM] Alg. 2 lines 3-6).
 
-        A client without credit at any worker first gets quanta, and then the set is computed again.
-        Without this second computation, Algorithm 2 would not end.
+        If the client has credit at no worker, it first gets quanta. The set of workers is computed
+        after the quanta, because the loop of Algorithm 2 would not end otherwise.
         """
         within = self._fleet.everyone
         for node in self.nodes(client):
@@ -208,12 +208,12 @@ class WorkerCredits:
         return credit
 
     def charge(self, client: str, worker: int, cost: float) -> None:
-        """Charge a client for a dispatch to a worker (line 16)."""
+        """Charge a client for a dispatch to a worker ([DLPM] Alg. 2 line 16)."""
         for node in self.nodes(client):
             self._spend(self.credit_of(node), node, worker, cost)
 
     def charge_end(self, client: str, worker: int, cost: float) -> None:
-        """Charge a client for a finished request at a worker (line 22)."""
+        """Charge a client for a finished request at a worker ([DLPM] Alg. 2 line 22)."""
         for node in self.nodes(client):
             self._spend(self.of[node], node, worker, cost)
 
@@ -253,7 +253,7 @@ class WorkerCredits:
             del credit[worker]
 
     def apply_remote(self, client: str, change: CreditChange) -> None:
-        """Apply a client's quanta and charges at other routers."""
+        """Apply a change of the client's credit that another router has reported."""
         assert self.shared is not None, "join_peers comes first"
         forgotten = self.shared.has_forgotten and client not in self.of
         credit, quantum = self.credit_of(client), self.quantum_of(client)
@@ -316,7 +316,7 @@ class DispatchCharging:
     """
 
     token_ps: Callable[[], float] | None = None
-    """A function that returns a token's GPU time in picoseconds, or None for charges by token."""
+    """A function that returns a token's GPU time in picoseconds, or None if tokens are charged."""
 
     def __init__(self, extend_weight: int, output_weight: int, *, ahead: bool = False) -> None:
         self.extend_weight = extend_weight
@@ -438,11 +438,11 @@ def dispatch_charging(
         charge: With ``input``, the full prompt is charged ([DLPM] Alg. 2 line 16); with
             ``uncached``, only the part that the chosen worker has not cached. With ``split`` or
             ``owner``, clients that share a prefix at the worker pay for the uncached part
-            (``SharedCharges``). With ``gpu-time``, the prompt's expected GPU time is charged, and
-            the request's true GPU time replaces it at the end.
+            (``SharedCharges``). With ``gpu-time``, the prompt's expected GPU time is charged at
+            dispatch and corrected to the request's true GPU time at the end.
         ahead: Whether a client's mean output is charged at dispatch and corrected at the end. By
-            default, outputs are charged at the end (line 22), so a client's credit falls slowest at
-            the slowest worker.
+            default, outputs are charged at the end ([DLPM] Alg. 2 line 22), so a client's credit
+            falls slowest at the slowest worker.
     """
     if charge == GPU_TIME:
         return TimeDispatchCharging(extend_weight, output_weight, ahead=ahead)

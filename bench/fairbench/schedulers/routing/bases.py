@@ -91,7 +91,7 @@ class CountingRouter(FleetRouter):
 
 
 def any_of(workers: list[int], request: Request) -> int:
-    """Return a pseudo-random worker for the request, which is the same in every run."""
+    """Return a pseudo-random worker; a request gets the same worker in every run."""
     return workers[int(draw(request.request_id) * len(workers))]
 
 

@@ -24,7 +24,7 @@ class ClientRoundRobin(FleetRouter):
 
     def __init__(self, params: NoParams, workers: int) -> None:
         super().__init__(workers)
-        # ``_turns`` maps each client to its next turn, the least recent client first.
+        # ``_turns`` maps each client to its next turn, the least recently served client first.
         self._turns: dict[str, int] = {}
         self._appeared = 0
 

@@ -29,11 +29,11 @@ class D2LPM(CreditExchange, PrefixRouter):
     """A router that prefers the worker with the longest cached prefix while the client has credit.
 
     Each client has a separate credit at each worker. Among the workers at which the client has
-    positive credit, the router takes the workers with the longest cached prefix. Among several such
-    workers, the router takes the worker with the fewest requests in flight; ties rotate. A client
-    without credit at any worker gets quanta until it has positive credit at some worker. ``route``
-    implements stream 1 of Algorithm 2, ``on_finish`` implements stream 2, and
-    ``PrefixRouter.on_evict`` implements stream 3 (lines 24 to 27).
+    positive credit, the router prefers the worker with the longest cached prefix. If several
+    workers have equally long prefixes, the router takes the worker with the fewest requests in
+    flight; ties rotate. A client without credit at any worker gets quanta until it has positive
+    credit at some worker. ``route`` implements stream 1 of Algorithm 2, ``on_finish`` implements
+    stream 2, and ``PrefixRouter.on_evict`` implements stream 3 (lines 24 to 27).
     """
 
     name = "d2lpm"
@@ -50,10 +50,10 @@ class D2LPM(CreditExchange, PrefixRouter):
         ``outputs``. Prefix matches of fewer than ``min_match_tokens`` tokens are ignored, such as a
         system prompt that all clients share. With ``insert_on_finish``, a finished request's prompt
         and output are added to the prefix tree, so that the next turn of a conversation matches.
-        Algorithm 2 adds prompts only (line 18). ``tenants=tree`` keeps credits at every level of
-        ``org/team/user``. ``max_tree_nodes`` is the maximum size of the prefix tree in nodes, a
-        million by default. ``weights`` of clients override the experiment's weights. ``Filling``
-        describes ``fill_below``; None and 0 select Algorithm 2 as published.
+        Algorithm 2 of [DLPM] adds only prompts to the tree (line 18). ``tenants=tree`` keeps
+        credits at every level of ``org/team/user``. ``max_tree_nodes`` is the maximum size of the
+        prefix tree in nodes, a million by default. ``weights`` of clients override the experiment's
+        weights. ``Filling`` describes ``fill_below``; None and 0 select Algorithm 2 as published.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("extend_weight",)
@@ -99,10 +99,10 @@ class D2LPM(CreditExchange, PrefixRouter):
 
     def route(self, request: Request, now_s: float) -> int:
         found = self._tree.find(request.prompt)
-        available = self.credits.available(request.client)  # Alg. 2 lines 4-6
-        length, holders = self._tree.holders(found.node)  # Alg. 2 line 13
+        available = self.credits.available(request.client)  # [DLPM] Alg. 2 lines 4-6
+        length, holders = self._tree.holders(found.node)  # [DLPM] Alg. 2 line 13
         preferred = available & holders if length >= self.params.min_match_tokens else 0
-        worker = self._fleet.least_loaded(preferred or available)  # Alg. 2 lines 7-8 and 14
+        worker = self._fleet.least_loaded(preferred or available)  # [DLPM] Alg. 2 lines 7-8 and 14
         if self._filling is not None:
             worker = self._filling.instead_of(worker, available)
         tokens = request.input_tokens
@@ -110,9 +110,9 @@ class D2LPM(CreditExchange, PrefixRouter):
             # Engines compute at least one token of a cached prompt.
             tokens = max(1, tokens - self._tree.cached_tokens(found.node).get(worker, 0))
         for client, cost in self._charging.dispatched(request, tokens, worker).items():
-            self.credits.charge(client, worker, cost)  # Alg. 2 line 16
-        self._tree.add(found, request.prompt, worker)  # Alg. 2 line 18
-        self._fleet.dispatch(request, worker)  # Alg. 2 lines 15 and 17
+            self.credits.charge(client, worker, cost)  # [DLPM] Alg. 2 line 16
+        self._tree.add(found, request.prompt, worker)  # [DLPM] Alg. 2 line 18
+        self._fleet.dispatch(request, worker)  # [DLPM] Alg. 2 lines 15 and 17
         return worker
 
     @property
@@ -124,10 +124,10 @@ class D2LPM(CreditExchange, PrefixRouter):
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         cost = self._charging.end_charge(request, output.length)
-        if not self._fleet.end_request(request, worker):  # Alg. 2 line 23
+        if not self._fleet.end_request(request, worker):  # [DLPM] Alg. 2 line 23
             return
         self._charging.answered(request.client, output.length)
-        self._settle(request.client, worker, cost)  # Alg. 2 line 22
+        self._settle(request.client, worker, cost)  # [DLPM] Alg. 2 line 22
         if self.params.insert_on_finish and output.length:
             self._tree.insert((*request.prompt, output), worker)
 

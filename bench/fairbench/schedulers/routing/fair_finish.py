@@ -27,32 +27,31 @@ NOBODY = Holders(0, 0)
 class FairFinish(PrefixRouter):
     """A router that compares the estimated ends of a request at all workers.
 
-    The estimate for a worker is a sum (``WorkerBacklog.finish_of_more``): the request's work, its
-    client's backlog at the worker, and the part of other clients' backlogs that fair sharing serves
-    until the request ends. Another client of equal weight adds at most the total work of the
-    request's own client. The router chooses the worker with the lowest estimate among those with
-    the longest cached prefix, unless another worker's estimate is lower by more than the slack. The
-    slack is a multiple of the prefix's prefill time, so a cached document attracts requests, but a
-    short system prompt does not. Ties rotate. A request's work (``RequestWork``) includes its
-    expected output, which is the mean output of its client's finished requests. No bound on service
-    gaps is proved for the whole cluster, but the bounds of the workers' local schedulers hold at
-    each worker. In a large fleet, only a few workers are examined (``Finishes``).
+    The estimate for a worker (``WorkerBacklog.finish_of_more``) is the sum of the request's work,
+    its client's backlog at the worker, and the work of other clients that fair sharing serves
+    first. Among the workers with the longest cached prefix, the router chooses the worker with the
+    lowest estimate. A worker with a shorter prefix is chosen only if its estimate is lower by more
+    than a slack. The slack is a multiple of the prefix's prefill time, so a cached document
+    attracts requests, but a short system prompt does not. Ties rotate. A request's work
+    (``RequestWork``) includes its expected output, which is the mean output of its client's
+    finished requests. No bound on service gaps is proved for the whole cluster, but the bounds of
+    the workers' local schedulers hold at each worker. In a large fleet, only a few workers are
+    examined (``Finishes``).
     """
 
     name = "fair-finish"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the estimate and the prefix tree.
+        """Parameters of fair-finish.
 
         A worker without the longest cached prefix is chosen only if its estimate is lower by more
-        than the slack, which is ``slack`` times the prefill time of the cached prefix.
+        than ``slack`` times the prefill time of the cached prefix.
 
         If ``slack`` is 0, the lowest estimate always decides; if ``slack`` is inf, the longest
         cached prefix decides. With ``tenants=tree``, siblings share fairly at every level of
-        ``org/team/user``. ``length_factor`` multiplies the expected outputs, which serves to
-        measure the effect of wrong predictions. ``D2LPM`` describes ``max_tree_nodes`` and
-        ``weights``.
+        ``org/team/user``. ``length_factor`` multiplies the expected output lengths, to measure the
+        effect of wrong predictions. ``D2LPM`` describes ``max_tree_nodes`` and ``weights``.
         """
 
         slack: Annotated[float, Ge(0)] = SLACK
@@ -105,9 +104,9 @@ class FairFinish(PrefixRouter):
         return [*(cost(*level) for level in levels), *([cost(0, others)] if others else [])]
 
     def _slack(self, matched_tokens: int) -> float:
-        """Return the slack in tokens of prefill: the lead that another worker must have."""
+        """Return the slack, in tokens of prefill, for a cached prefix of ``matched_tokens``."""
         if not matched_tokens:
-            # With an infinite slack, the product would be NaN.
+            # The product of an infinite slack and 0 tokens would be NaN.
             return 0.0
         return self.params.slack * self._work.work_tokens(0, matched_tokens, 0)
 

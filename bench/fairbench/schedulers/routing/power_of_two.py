@@ -12,17 +12,17 @@ from fairbench.schedulers.routing.bases import CountingRouter, two_of
 class PowerOfTwo(CountingRouter):
     """A router that chooses the less loaded of two random workers.
 
-    The rule is that of smg, the gateway of SGLang (lightseekorg/smg @73da68c, power_of_two.rs). The
-    router compares the KV pool usage of the workers if both report it, and otherwise their requests
-    in flight. Clients and cached prefixes do not matter. AIBrix and Ray Serve have routers that
-    compare the requests in flight of two random workers.
+    The rule follows smg, the gateway of SGLang (lightseekorg/smg @73da68c, power_of_two.rs). The
+    router compares the KV pool usage of the two workers. If a worker does not report its usage, the
+    router compares the requests in flight. The router ignores clients and cached prefixes. AIBrix
+    and Ray Serve have routers that compare the requests in flight of two random workers.
     """
 
     name = "power-of-two"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``load`` is the measure, KV pool ``usage`` or requests ``in_flight``."""
+        """Parameters: ``load`` selects KV pool ``usage`` or requests ``in_flight``."""
 
         load: Literal["usage", "in_flight"] = "usage"
 

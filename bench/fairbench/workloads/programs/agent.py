@@ -15,7 +15,7 @@ from fairbench.workloads.programs.chat import Conversation
 
 
 class Agent(Conversation):
-    """A loop of calls, in which each prompt adds an output and an observation to the last one."""
+    """A loop of calls; each prompt is the previous prompt, an output and an observation."""
 
     kind, part, call = "agent", "observation", "step"
 
@@ -23,7 +23,7 @@ class Agent(Conversation):
     class Params:
         """Lengths in tokens; the number of steps is uniform from ``steps_min`` to ``steps_max``.
 
-        The agent waits for an observation for an exponential time with the mean ``step_gap_s`` (s).
+        The time until an observation is exponential with the mean ``step_gap_s`` in seconds.
         """
 
         steps_min: Annotated[int, Ge(1), Le(1000)]

@@ -52,9 +52,9 @@ class Job(ABC):
 class Program(Job):
     """A program: one job of a client, of a kind that workload files can name.
 
-    To define a kind, write a subclass with ``kind``, a frozen dataclass ``Params`` without defaults
-    (the keys of ``[params]`` in a workload file), ``build`` and ``run``, and add the class to
-    ``KINDS``. ``build`` must draw all random values, so that ``demand`` is exact.
+    To define a kind, write a subclass and add the subclass to ``KINDS``. The subclass needs
+    ``kind``, ``build``, ``run``, and a frozen dataclass ``Params`` with the keys of ``[params]``,
+    without defaults. ``build`` must draw all random values, because ``demand`` counts all tokens.
     """
 
     kind: ClassVar[str]
@@ -65,7 +65,7 @@ class Program(Job):
     def build(
         cls, params: Any, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Draw a program; lengths of ``item``, if given, replace random lengths.
+        """Draw a random program; if ``item`` is given, its lengths replace random lengths.
 
         Args:
             params: Parameters of the program kind.
@@ -77,7 +77,7 @@ class Program(Job):
 
     @classmethod
     def pick(cls, params: Any, rng: random.Random, number: int) -> int:
-        """Return the index of the data set's item for a program; by default ``number``.
+        """Return the number of the item in the data set for a program, by default ``number``.
 
         A kind overrides this method if several of its programs use the same item.
 
@@ -112,7 +112,7 @@ def check_range(params: Any, name: str) -> None:
 
 
 def prompt_of(*segments: Segment) -> Prompt:
-    """Return a prompt of the segments that are not empty."""
+    """Return the prompt that consists of all non-empty segments."""
     return tuple(filter(LENGTH, segments))
 
 
@@ -129,8 +129,8 @@ def sample_input(rng: random.Random, mean_tokens: float, sigma: float) -> int:
 def sample_length(rng: random.Random, mean_tokens: float, sigma: float, high: float) -> int:
     """Draw a length in [1, high] tokens from a lognormal distribution.
 
-    ``mean_tokens`` is the mean after clipping to this range, and must be below ``high``. ``sigma``
-    is the standard deviation of the length's logarithm before clipping. The length is constant if
+    ``mean_tokens`` is the mean of the clipped lengths, and must be below ``high``. ``sigma`` is the
+    standard deviation of the length's logarithm before clipping. The length is constant if
     ``sigma`` is 0, or if the mean is at most 1.
     """
     if sigma == 0 or mean_tokens <= 1:
@@ -146,8 +146,8 @@ def sample_exchanges(
 ) -> list[tuple[int, int]]:
     """Draw the input and output lengths of ``count`` exchanges, in tokens.
 
-    ``asked`` and ``answered`` are prefixes of parameter names: ``user``, for example, stands for
-    the parameters ``user_tokens`` and ``user_sigma``.
+    Names of parameters begin with ``asked`` or ``answered``. The prefix ``user``, for example,
+    selects ``user_tokens`` and ``user_sigma``.
     """
     inputs = (getattr(params, f"{asked}_tokens"), getattr(params, f"{asked}_sigma"))
     outputs = (getattr(params, f"{answered}_tokens"), getattr(params, f"{answered}_sigma"))
@@ -163,7 +163,7 @@ def sample_gap(rng: random.Random, mean_s: float) -> float:
 def check_mean(params: Any, name: str) -> None:
     """Raise ValueError unless the mean ``name``_tokens is below ``max_new_tokens``.
 
-    If ``name``_sigma is 0, the mean may equal ``max_new_tokens``.
+    If ``name``_sigma is 0, ``name``_tokens may equal ``max_new_tokens``.
     """
     mean_tokens, sigma = getattr(params, f"{name}_tokens"), getattr(params, f"{name}_sigma")
     most = params.max_new_tokens

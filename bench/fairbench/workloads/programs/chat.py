@@ -31,8 +31,8 @@ class Turn(NamedTuple):
 class Conversation(base.Program):
     """A sequence of calls; each prompt is the previous prompt, the previous output and a new part.
 
-    The first prompt begins with ``root``. The names of new parts begin with ``part``, and the names
-    of calls with ``call``.
+    ``root`` is the beginning of the first prompt. The names of new parts contain ``part``, and the
+    names of calls begin with ``call``.
     """
 
     part: ClassVar[str]

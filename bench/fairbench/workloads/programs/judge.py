@@ -25,9 +25,9 @@ class Judge(base.Program):
     class Params:
         """Lengths in tokens; ``extra_tokens`` tokens of text precede each article ([DLPM] Table 3).
 
-        ``dimension_tokens``, ``merge_tokens`` and ``score_tokens`` are the lengths of the three
-        instructions. ``max_new_tokens`` is the output limit of each call; the default is the call's
-        true output length.
+        ``dimension_tokens``, ``merge_tokens`` and ``score_tokens`` are the lengths of the
+        instructions for judging a dimension, merging and scoring. ``max_new_tokens`` is the output
+        limit of each call; the default is the call's true output length.
         """
 
         dimensions: Annotated[int, Ge(1), Le(256)]

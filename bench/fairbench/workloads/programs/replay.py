@@ -48,7 +48,7 @@ class ReplayProgram(CallSequence):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build the program that ``item`` recorded. Raises UsageError for another type of item."""
+        """Build the program with the calls of ``item``; raise UsageError for any other item."""
         if not isinstance(item, Recorded):
             raise UsageError("program replay: needs arrivals of kind replay, which name the trace")
         return cls(program_id, client, item.calls)
@@ -65,15 +65,15 @@ class ReplayProgram(CallSequence):
 class _Strand:
     """The sequence of calls of one program or sub-agent.
 
-    ``name`` is the prefix of output names, and ``depth`` is the number of the program's calls
-    before the sequence.
+    Names of outputs begin with ``name``. ``depth`` is the number of calls of the program before the
+    first call of the sequence.
     """
 
     def __init__(self, llm: LLM, calls: tuple[RecordedCall, ...], name: str, depth: int) -> None:
         self._llm, self._calls, self._name, self._depth = llm, calls, name, depth
 
     async def run(self, first: int, start_after: int) -> None:
-        """Make the calls ``first`` to ``start_after`` - 1, with their pauses and sub-agents."""
+        """Make calls ``first`` to ``start_after`` - 1, including pauses and sub-agents."""
         at = first
         while at < start_after:
             call = self._calls[at]
@@ -99,8 +99,8 @@ class _Strand:
     def _waiting_call(self, at: int) -> int:
         """Return the number of the first call that waits for the sub-agents of call ``at``.
 
-        The waiting call also waits for sub-agents that calls in between start. In a replay, a call
-        waits for at least the sub-agents for which it waited in the recording.
+        The returned call also waits for the sub-agents of all calls between ``at`` and itself. In a
+        replay, a call waits for at least the sub-agents for which it waited in the recording.
         """
         until = max(branch.until for branch in self._calls[at].branches)
         later = at + 1
@@ -115,7 +115,7 @@ class _Strand:
         await self.run(0, len(self._calls))
 
     async def _beside(self, at: int, until: int) -> None:
-        """Make calls ``at`` + 1 to ``until`` - 1 in parallel with call ``at``'s sub-agents."""
+        """Make the calls between ``at`` and ``until`` while the sub-agents of call ``at`` run."""
         await self._wait(self._calls[at].think_s)
         await self.run(at + 1, until)
 
@@ -176,7 +176,7 @@ class Session(CallSequence):
 
 
 class _Copy:
-    """A copier of calls, which replaces content that sessions do not share by new content."""
+    """A copier of calls: content that recorded sessions do not share is replaced by new content."""
 
     def __init__(self, name: str, think_scale: float) -> None:
         self._name = name

@@ -104,7 +104,7 @@ class ToolUse(base.Program):
 
 @lru_cache(maxsize=32)
 def _tools(params: ToolUse.Params) -> _Tools:
-    """Return the tools of a workload, whose lognormal lengths do not depend on the run's seed."""
+    """Return the tools of a workload; their lognormal lengths do not depend on the run's seed."""
     weights = [(rank + 1) ** -params.popularity for rank in range(params.tools)]
     total = sum(weights)
     shares = [weight / total for weight in weights]
@@ -116,5 +116,5 @@ def _tools(params: ToolUse.Params) -> _Tools:
     ]
     scale = params.tool_tokens / sum(map(float.__mul__, shares, raw))
     lengths = tuple(max(1, round(length * scale)) for length in raw)
-    # The last cumulative fraction is left out, because rounding may make it less than 1.
+    # The last fraction, that of all tools, is left out, because rounding may make it less than 1.
     return _Tools(tuple(accumulate(shares))[:-1], lengths)

@@ -1,8 +1,8 @@
 """Traces: recorded traffic of any format, read into one model.
 
 Module ``table`` defines a request and the table of all requests of a file. Module ``read`` detects
-the format of a file and reads the file. To add a format whose records are programs, write a file
-with a class like ``weka.Weka``, and add an object of the class to ``read.PROGRAMS``.
+the format of a file and reads the file. To add a format whose records are programs, write a class
+like ``weka.Weka`` in a new file, and add an object of the class to ``read.PROGRAMS``.
 """
 
 from __future__ import annotations

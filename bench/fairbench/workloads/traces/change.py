@@ -1,4 +1,4 @@
-"""Changed copies of traces (parts, combinations, other rates, made-up clients), and writing.
+"""Functions that cut, combine or otherwise change traces, and a function that writes a trace.
 
 A written trace has fairbench's own format, one JSON line per request.
 """
@@ -37,7 +37,7 @@ def cut_trace(
 ) -> TraceTable:
     """Return the first ``head`` requests of the given clients in [``start_s``, ``end_s``).
 
-    ``largest`` clients with the most requests in the interval are kept. A session that crosses an
+    At most ``largest`` clients are kept, those with the most requests. A session that crosses an
     end of the interval is cut. Raises UsageError if a client is unknown, or if no request is left.
     """
     if end_s is not None and end_s <= start_s:
@@ -88,8 +88,8 @@ def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
     """Return the times and clients of one trace with the prompts and answers of another trace.
 
     Request i gets its time from the first trace and its prompt from the second trace; the result is
-    as long as the shorter trace. Sessions and end times are dropped, and the result is marked as
-    synthetic.
+    as long as the shorter trace. Sessions and end times are dropped, and the combined trace is
+    marked as synthetic.
     """
     rows = np.arange(min(len(senders), len(prompts)))
     who, what = senders.selected(rows), prompts.selected(rows)
@@ -110,7 +110,7 @@ def anonymized(table: TraceTable, key: bytes) -> TraceTable:
     """Return the table with clients and blocks renamed by a keyed hash.
 
     With equal keys, a client has the same label in all files. Only a user who has ``key`` can test
-    whether the name of a client occurs. Sessions are numbered, so their names need no hash.
+    whether the name of a client occurs. Sessions are numbered, so they need no hash.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"
@@ -130,8 +130,8 @@ def _hash(purpose: bytes, text: bytes, key: bytes) -> bytes:
 def spread_out(table: TraceTable) -> TraceTable:
     """Give each request an arrival time of its own, in the recorded order.
 
-    Requests with equal times are spread evenly until the next recorded time; after the last time,
-    they are spread over an interval of equal length. If all times are equal, nothing changes.
+    Requests with equal times are spread evenly until the next recorded time. Requests at the last
+    recorded time are spread over the length of the previous interval.
     """
     moments, first, count = np.unique(table.arrival_s, return_index=True, return_counts=True)
     if len(moments) < 2:
@@ -150,7 +150,7 @@ SYNTHETIC = "synthetic"
 def assigned(table: TraceTable, count: int) -> TraceTable:
     """Assign each program to a random made-up client; client shares follow Zipf's law.
 
-    The assignment does not depend on the run's seed. All requests of a session go to one client.
+    Assigned clients do not depend on the run's seed. All requests of a session go to one client.
     """
     rng = stream(0, f"trace/clients/{count}")
     weights = list(accumulate(1 / rank for rank in range(1, count + 1)))

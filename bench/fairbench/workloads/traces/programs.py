@@ -1,4 +1,4 @@
-"""The interface of a trace file's traffic, and programs built from recorded requests."""
+"""The interface ``FileTraffic`` of recorded traffic, and programs built from recorded requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FileTraffic(Protocol):
         clients: The names of the clients.
         span_s: The duration of the trace in seconds.
         drawn: Whether times and lengths are drawn at random from measured distributions.
-        synthetic: Descriptions of the parts that were not recorded, as the file states.
+        synthetic: Descriptions of the parts of the traffic that were not recorded.
         pauses: Whether a program has several calls with time between the calls.
         left_out: The number of requests in the file that the trace leaves out.
         who_left_out: A description of the requests that are left out.
@@ -59,9 +59,9 @@ class FileTraffic(Protocol):
 class Runs(NamedTuple):
     """Runs of blocks: sequences of consecutive blocks that always occur together in prompts.
 
-    Only the end of a prompt may cut a run. The prompt of request i consists of the runs
-    ``first[i]`` to ``first[i + 1] - 1``. ``key`` names each run, and ``blocks`` is the number of
-    the run's blocks in the prompt.
+    A prompt contains whole runs, except that the prompt may end within its last run. The runs
+    ``first[i]`` to ``first[i + 1] - 1`` form the prompt of request i. ``key`` identifies a run, and
+    ``blocks`` is the number of blocks that a prompt has of this run.
     """
 
     first: Ints
@@ -96,7 +96,7 @@ def runs_of(table: TraceTable) -> Runs:
 
 
 def _only_values(code: Ints, value: Ints, count: int) -> Ints:
-    """Return the only value that occurs with each code; -1 if a code has several values."""
+    """Return, for each code, its only value, or -1 if the code occurs with several values."""
     least, most = np.full(count, 2**62), np.full(count, -1)
     np.minimum.at(least, code, value)
     np.maximum.at(most, code, value)
@@ -174,7 +174,7 @@ class RecordedTrace:
         return Recorded(f"trace/{rows[0]}", 0, calls=tuple(calls), turn=rows[0])
 
     def _branch(self, own: list[int], rows: list[int], speed: float) -> tuple[int, Branch]:
-        """Return the sub-agent in ``rows``, and the number of the call that starts it.
+        """Return the sub-agent with requests ``rows``, and the number of the call that starts it.
 
         The first call of the session that began after the sub-agent's recorded end waits for the
         sub-agent.
@@ -198,7 +198,7 @@ class RecordedTrace:
                 known_s = float(table.think_s[later])
                 if not isnan(known_s):
                     gap_s, think_s = 0.0, known_s / speed
-                # The comparison is False if the end is unknown (NaN).
+                # ``end_s <= next_s`` is False if the end is unknown (NaN).
                 elif end_s <= next_s:
                     gap_s, think_s = 0.0, (next_s - end_s) / speed
             output = int(table.output_tokens[row])

@@ -29,7 +29,7 @@ from fairbench.workloads.traces.weka import WEKA, Weka
 PROGRAMS: dict[str, Weka | ServeGen] = {one.name: one for one in (WEKA, SERVEGEN)}
 """The formats whose records are programs or distributions, tried first by the detection.
 
-All other trace formats are layouts of requests, which package ``fairbench.records`` reads.
+A trace format outside this table is a layout of requests that ``fairbench.records`` reads.
 """
 
 
@@ -54,7 +54,7 @@ MAX_SCALE = 1e9
 
 @dataclass(frozen=True)
 class TraceParams:
-    """The options for reading a trace file, and parameters of ``arrivals`` in a workload file.
+    """Options for reading a trace file, also used as parameters of ``arrivals`` in workload files.
 
     Attributes:
         file: A path, or a name in a folder of ``FAIRBENCH_DATA``.
@@ -64,7 +64,7 @@ class TraceParams:
         columns: The names of columns, as comma-separated ``FIELD=COLUMN``.
         clients: The number of made-up clients to which programs are assigned; 0 keeps the recorded
             clients.
-        spread: Whether requests that were recorded with equal times are spread over an interval.
+        spread: Whether requests with equal recorded times get different times within an interval.
         line: The number of the run to read from a file with several runs, counted from 1.
         block_size: The tokens of each block in ``hash_ids``; 0 means the size that the file or the
             format defines.
@@ -102,12 +102,12 @@ def check_params(params: TraceParams) -> None:
 
 @dataclass(frozen=True)
 class ReadTrace:
-    """A trace, with facts about the file that the trace comes from.
+    """A trace that was read from a file, with facts about the file.
 
-    ``unit`` is the unit of the file's times, if known. ``clock`` is given if the times are dates.
-    ``nameless`` is a remark for the user if no column names clients. ``cached`` is the name of a
-    column of cached tokens, which replays ignore, or "" without such a column. ``counted`` is False
-    if the file has no token counts; each request is then replayed with one token.
+    ``unit`` is the unit of the file's times, if known. ``clock`` is None unless the times are
+    dates. ``nameless`` is a remark for the user that no column names clients, or "". ``cached`` is
+    the name of a column of cached tokens that replays ignore, or "" if there is none. ``counted``
+    is False if the file has no token counts; each request is then replayed with one token.
     """
 
     trace: FileTraffic
@@ -201,7 +201,7 @@ def read_with_requests(
 ) -> tuple[ReadTrace, FileRequests | None]:
     """Read the trace of a file, and its requests with the fields ``fields``.
 
-    The requests are None if the format of the file is one of ``PROGRAMS``.
+    The function returns None instead of requests if the format is one of ``PROGRAMS``.
 
     Args:
         params: The options for reading the file.

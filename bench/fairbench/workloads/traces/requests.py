@@ -92,13 +92,13 @@ FIELDS = (
 )
 """The fields of records that a replay reads."""
 CALLED = {"csv": "lines", "jsonl": "lines", "vtc": "vtc-columns"}
-"""The layout of each trace format whose name differs from the name of the layout."""
+"""Trace formats that have another name than their layout, with the name of the layout."""
 LARGEST = {"input_tokens": MAX_INPUT, "output_tokens": MAX_OUTPUT, "max_tokens": MAX_OUTPUT}
 WHOLE = "must be a whole number of tokens from 0 to"
 
 
 class PromptText(NamedTuple):
-    """The approximate tokens in the text of a prompt, and the identities of the text's blocks."""
+    """The approximate number of tokens in a prompt's text, and the identities of its blocks."""
 
     tokens: int
     ids: Ints
@@ -123,7 +123,7 @@ CONVERT = {"text": _prompt_blocks, "hash_ids": _block_array}
 
 
 def trace_asked(names: Mapping[str, FieldColumn], layout: str | None, line: int) -> ReadOptions:
-    """Return the options for reading a trace file; a ``layout`` of None is detected."""
+    """Return the options for reading a trace file; without ``layout``, the format is detected."""
     calls = {} if layout is None else {layout: CALLED.get(layout, layout)}
     return ReadOptions(*(FIELDS, names, layout, calls, line, "--trace-line"), convert=CONVERT)
 
@@ -138,8 +138,8 @@ def format_name(layout: str, *, texts: bool) -> str:
 class TraceNotes(NamedTuple):
     """Facts about a trace: unit and zone of the times, the start time, and remarks for the user.
 
-    ``nameless`` is a remark for the user if no column names clients, or else "". ``cached`` is the
-    name of a column of cached tokens, which replays ignore, or "" without such a column.
+    ``nameless`` is a remark for the user that no column names clients, or "" if a column does.
+    ``cached`` is the name of a column of cached tokens that replays ignore, or "" if there is none.
     """
 
     unit: str
@@ -321,10 +321,10 @@ def _place_steps(
     clients: list[str],
     sessions: list[str],
 ) -> None:
-    """Fill in arrivals that are given only as delays after the session's previous step.
+    """Compute arrivals that are stated only as delays after the previous step of a session.
 
-    A session whose requests have no times begins at 0. Raises DataError if the other times of the
-    file are dates.
+    A session whose requests have no times begins at 0. Raises DataError if a session has no time
+    although other sessions have calendar dates.
     """
     columns = requests.columns
     # ``ended`` maps each client's session to the end of its last step, in ns.
@@ -419,7 +419,7 @@ def _synthetic_parts(columns: FileColumns, rows: Ints) -> tuple[str, ...]:
 
 
 def _unused_cached_column(requests: FileRequests, kept: Flags, parts: PromptBlocks) -> str:
-    """Return the name of the column of cached tokens if replays ignore this column, or else ""."""
+    """Return the name of a column of cached tokens that replays ignore, or "" if there is none."""
     cached = requests.cached_tokens[kept]
     found = requests.columns.of_fields("cached_tokens")
     lost = bool(found) and bool(((np.nan_to_num(cached) > 0) & (parts.counts == 0)).any())

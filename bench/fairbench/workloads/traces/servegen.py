@@ -1,14 +1,14 @@
 """Clients of ServeGen: rates and burstiness in ten-minute windows, and tables of lengths.
 
-Each line of a ServeGen file describes a client. ``windows`` is a list of [start, requests/s,
-coefficient of variation of the gaps, Gamma or Weibull, ...]. ``lens`` has, for each start, the
-values and probabilities of ``input_tokens`` and ``output_tokens``. The files are converted from
-data/ of alibaba/ServeGen (f891d11). Clients without tables of lengths are left out.
+Each line of a ServeGen file describes a client. Each entry of ``windows`` begins with start,
+requests/s, coefficient of variation of the gaps, and distribution of the gaps (Gamma or Weibull).
+``lens`` maps start times to the distributions of ``input_tokens`` and ``output_tokens``. The files
+are converted from data/ of alibaba/ServeGen (f891d11). Clients without length tables are left out.
 
-A window gets as many requests as were measured. The gaps between requests, and to the ends of the
-window, are drawn from the window's distribution and scaled to fill the window. The result is a
-renewal process with a given number of requests; Gamma gaps with a coefficient of 1 give a Poisson
-process.
+A replay draws as many requests for a window as were measured in this window. The gaps between
+requests, and to the ends of the window, are drawn from the window's distribution and scaled to fill
+the window. The requests of a window form a renewal process with a given number of requests. Gamma
+gaps with a coefficient of variation of 1 give a Poisson process.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class LengthTable:
 
 @dataclass(frozen=True, slots=True)
 class WindowedClient:
-    """A client with windows and length tables in order of time; ``lengths`` may be empty."""
+    """A client of a ServeGen file; ``windows`` and ``lengths`` are in order of time."""
 
     name: str
     windows: tuple[RenewalWindow, ...]
@@ -100,7 +100,7 @@ class WindowedTrace:
         return begun
 
     def table(self, seed: int, until_s: float = inf) -> TraceTable:
-        """Return the requests that a run with this seed draws.
+        """Return the requests that are drawn with ``seed`` and arrive before ``until_s``.
 
         Raises DataError if the requests do not fit into memory.
         """
@@ -155,7 +155,7 @@ def times_in(window: RenewalWindow, rng: random.Random) -> list[float]:
 @lru_cache(maxsize=4096)
 def weibull_shape(cv: float) -> float:
     """Return the shape of the Weibull distribution with coefficient of variation ``cv`` <= 4000."""
-    # ``wanted`` is the logarithm of the second moment divided by the squared mean.
+    # ``wanted`` is the logarithm of the ratio of the second moment to the squared mean.
     low, high, wanted = 0.1, 2000.0, log1p(cv * cv)
     for _ in range(60):
         middle = (low * high) ** 0.5
@@ -172,7 +172,7 @@ def _draw_length(values: tuple[int, ...], sums: tuple[float, ...], rng: random.R
 
 
 WIDTH_S = 600.0  # A window of ServeGen usually has this width in seconds.
-MAX_COUNT = 3 * 10**6  # A window has at most this many requests; measured ones have 1.2 million.
+MAX_COUNT = 3 * 10**6  # limit on a window's requests; the largest measured window has 1.2 million
 
 
 class ServeGen:
@@ -184,7 +184,7 @@ class ServeGen:
         return {"client", "windows", "lens"} <= set(first)
 
     def trace(self, records: Iterator[FilePlace], names: Mapping[str, str]) -> WindowedTrace:
-        """Return the trace of a file; ``names``, column names from ``--map``, are refused.
+        """Return the trace of a file; raise UsageError if ``--map`` names columns (``names``).
 
         Raises DataError with the line and the field.
         """

@@ -35,11 +35,11 @@ class TraceRow(NamedTuple):
         blocks: The identities of the blocks at the beginning of the prompt. Blocks with equal
             identities have equal content; the rest of the prompt is unique.
         block_size: The number of tokens in a block.
-        synthetic: A description of the parts that were not recorded.
+        synthetic: A description of the parts of the request that were not recorded.
         estimated: The approximate tokens in the text of the blocks, or 0 if they have no text.
         think_ns: The delay in ns after the answer to the previous step, or None if unknown.
         branch: The number of the sub-agent that made the request, or 0 for the session itself.
-        shared: The tokens at the beginning of the prompt that other sessions may also have.
+        shared: The number of tokens at the prompt's beginning that other sessions may share.
     """
 
     at_ns: int
@@ -58,7 +58,7 @@ class TraceRow(NamedTuple):
     shared: int = 0
 
 
-# A block of text has 92 characters, which are assumed to be 20 tokens.
+# Texts are split into blocks of 92 characters; such a block is assumed to have 20 tokens.
 CHARACTERS, BLOCK_TOKENS = 92, 20
 MOST_TOKENS = 2 * CHARACTERS
 
@@ -80,7 +80,7 @@ def blocks_of_one_size(
 ) -> tuple[Ints, Ints, int]:
     """Fit blocks of text to the known token counts of prompts.
 
-    The number of tokens in a block follows from the median ratio of known to estimated tokens.
+    The number of tokens in a block is ``BLOCK_TOKENS`` times the median of ``tokens / estimated``.
 
     Args:
         counts: The number of blocks in each prompt.
@@ -89,7 +89,7 @@ def blocks_of_one_size(
         estimated: The estimated tokens of each prompt's text, or 0 if there is no text.
 
     Returns:
-        The blocks of each prompt, the identities of all blocks, and the tokens of a block.
+        The number of blocks of each prompt, the ids of all blocks, and the tokens per block.
     """
     rows = np.flatnonzero(estimated)
     ratio = float(np.median(tokens[rows] / estimated[rows]))
@@ -102,11 +102,11 @@ def blocks_of_one_size(
 
 
 def _covering(ids: list[int], wanted: int) -> list[int]:
-    """Return ``wanted`` block identities made from the identities ``ids`` of a text.
+    """Return ``wanted`` identities of blocks for a prompt whose text has the identities ``ids``.
 
-    Surplus identities are dropped, and missing identities are derived from the last block. A text
-    with fewer than half of the wanted blocks was shortened in the log; the unknown rest of the text
-    gets no blocks.
+    If ``ids`` is too long, identities are dropped; if ``ids`` is too short, new identities are
+    derived from the last block. If ``ids`` has fewer than half of the wanted blocks, the log
+    shortened the text, and ``ids`` is returned unchanged.
     """
     if wanted > 2 * len(ids):
         return ids
@@ -120,9 +120,9 @@ def _covering(ids: list[int], wanted: int) -> list[int]:
 Floats = npt.NDArray[np.float64]
 
 ROW_BYTES = 200  # A row takes this many bytes of memory while rows are read and sorted.
-NAME_BYTES = 200  # Besides its characters, a client's or session's name takes this many bytes.
+NAME_BYTES = 200  # bytes of memory for the name of a client or session, besides its characters
 MAX_SYNTHETIC = 8
-# Times above 10^15 ns are dates, which floats represent with a precision of microseconds.
+# Times above 10^15 ns are dates; a date in seconds as a float is exact only to a microsecond.
 SINCE_1970_NS = 10**15
 FAILED = "failed requests"  # By default, a trace leaves out these requests.
 
@@ -146,10 +146,10 @@ class TraceTable:
             at the end holds the number of blocks.
         blocks: The ids of the blocks of all prompts.
         branch: The number of a sub-agent of the session, or 0 for the session itself.
-        shared: The tokens at the prompt's beginning that other sessions may share.
+        shared: The number of tokens at the prompt's beginning that other sessions may share.
         left_out: The number of requests in the file that the table leaves out.
         who_left_out: A description of the requests that are left out.
-        synthetic: Descriptions of the parts that were not recorded.
+        synthetic: Descriptions of the parts of the trace that were not recorded.
     """
 
     clients: tuple[str, ...]
@@ -179,7 +179,7 @@ class TraceTable:
         return float(self.arrival_s[-1])
 
     def selected(self, rows: Ints) -> TraceTable:
-        """Return the requests of the given rows, in the given order, with only their clients."""
+        """Return the requests in ``rows``, in this order; clients without requests are dropped."""
         codes, client = np.unique(self.client[rows], return_inverse=True)
         counts = np.diff(self.first_block)[rows]
         starts = np.repeat(self.first_block[rows] - _sums_before(counts), counts)
@@ -216,7 +216,7 @@ class TableBuilder:
         self.left_out, self.who_left_out = 0, FAILED
 
     def add(self, row: TraceRow) -> None:
-        """Add a row. Raises DataError if the rows no longer fit into memory."""
+        """Add a request; raise DataError if the requests no longer fit into memory."""
         self._memory.take_bytes(ROW_BYTES + 24 * len(row.blocks) * (2 if row.estimated else 1))
         if row.synthetic and len(self._synthetic) < MAX_SYNTHETIC:
             self._synthetic[row.synthetic] = None
@@ -258,7 +258,7 @@ class TableBuilder:
 
 
 class PromptBlocks(NamedTuple):
-    """The blocks of all prompts: number of blocks of each prompt, and identities of all blocks.
+    """The blocks of prompts: ``counts`` for each prompt, and the ``ids`` of all blocks in order.
 
     ``estimated`` is each prompt's approximate number of tokens, or 0 if its text is unknown.
     """
@@ -275,11 +275,11 @@ def table_of(
 
     Args:
         clients: The names of the clients; ``column["client"]`` holds positions in this list.
-        column: Arrays ``at`` (arrival), ``end`` (duration of the answer) and ``think`` in ns,
-            negative if unknown, and the arrays named in ``COUNTS``. Each array has the shape (n,)
-            with n > 0.
+        column: Arrays of shape (n_requests,), n_requests > 0. ``at`` (arrival), ``end`` (duration
+            of the answer) and ``think`` are in ns, negative if unknown; ``COUNTS`` names the other
+            arrays.
         parts: The blocks of which the prompts consist.
-        synthetic: Descriptions of the parts that were not recorded.
+        synthetic: Descriptions of the parts of the trace that were not recorded.
     """
     at_ns, took_ns = column.pop("at"), column.pop("end")
     think_ns = column.pop("think")
@@ -308,7 +308,7 @@ def table_of(
 
 
 def _natural_order(name: str) -> tuple[int, int, str]:
-    """Return a sort key that orders numbers by value, and puts numbers before all other names."""
+    """Return a sort key for names: numbers are sorted by value and precede all other names."""
     number = name.isascii() and name.isdigit() and len(name) < 19
     return (0, int(name), name) if number else (1, 0, name)
 
@@ -318,10 +318,10 @@ PEAK_S = 60.0
 
 
 def facts_of_table(table: TraceTable) -> dict[str, Any]:
-    """Return the statistics of all requests and, under ``clients``, of each client, as JSON types.
+    """Return JSON-ready statistics of all requests and, under ``clients``, of each client.
 
-    Rates are per second, and lengths are in tokens. ``cv`` is the coefficient of variation of the
-    gaps between requests: 1 for a Poisson process, null for fewer than three requests.
+    Rates are in requests/s, and lengths are in tokens. ``cv`` is the coefficient of variation of
+    the gaps between requests: 1 for a Poisson process, null for fewer than three requests.
     ``last_end_s`` is the time from the first arrival to the end of the last answer, or null if no
     answer's end is known.
     """

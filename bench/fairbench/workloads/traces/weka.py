@@ -4,9 +4,9 @@ The format is defined by callanjfox/kv-cache-tester (at 94f6046); AIPerf and inf
 such files. A session has a list ``requests`` in order of time. Each request has the times ``t`` and
 ``api_time`` in seconds, the lengths ``in`` and ``out`` in tokens, and the ``hash_ids`` of its full
 blocks. A request of type ``subagent`` contains the requests of a sub-agent, with times relative to
-the ``t`` of that request. Block ids of different sessions are unrelated. Tool definitions with
-equal token counts are nevertheless assumed to be shared, and so are system prompts. All sessions
-begin at time 0, because the files contain no start times.
+the ``t`` of that request. Block ids of different sessions are unrelated. Sessions are assumed to
+share tool definitions and system prompts that have equal token counts. All sessions begin at time
+0, because the files contain no start times.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RETURNED = "completed"
 
 
 class _Agent(NamedTuple):
-    """An agent of a session: its number (0 for the session), start (s), and shared tokens."""
+    """The session itself (``number`` 0), or a sub-agent that starts at ``starts_s`` seconds."""
 
     number: int
     starts_s: float
@@ -59,8 +59,8 @@ class Weka:
     ) -> Iterator[TraceRow | None]:
         """Yield the requests of the sessions; a failed request is yielded as None.
 
-        ``names`` maps each field to the column that the user named. Raises DataError, which names
-        the session and the turn.
+        ``names["client"]`` is the key of a session that holds its client. Raises DataError, which
+        names the session and the turn.
         """
         identities = _Identities()
         for where, record in records:
@@ -69,7 +69,7 @@ class Weka:
 
 
 class _Session:
-    """A reader for one session of a file."""
+    """A reader of the requests in one session."""
 
     def __init__(self, record: Any, where: str, client: str, identities: _Identities) -> None:
         if not isinstance(record, Mapping):

@@ -17,7 +17,7 @@ from fairbench.named import imported
 from fairbench.workloads.traffic.source import TrafficKind
 
 DEFAULT = "gamma"
-# Classes are named by path, so that a run imports only the modules that it uses.
+# Classes are stored as import paths, so that a run imports only the modules that it uses.
 KINDS = {
     DEFAULT: "fairbench.workloads.traffic.source:Gamma",
     "constant": "fairbench.workloads.traffic.planned:Constant",

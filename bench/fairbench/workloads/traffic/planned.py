@@ -33,7 +33,7 @@ class Phase:
 
     If ``to_multiple`` is given, the rate changes linearly to ``to_multiple`` times the client's
     rate. If ``on_s`` is above 0, ``on_s`` seconds of traffic and ``off_s`` seconds of silence
-    alternate. The last phase continues without end, at the multiple that it reached.
+    alternate. After ``for_s`` seconds, the last phase continues without end at its final rate.
     """
 
     for_s: Annotated[float, Gt(0)]
@@ -66,14 +66,14 @@ class Piece(NamedTuple):
         )
 
     def programs_until(self, until_s: float = inf) -> float:
-        """Return the number of programs that arrive in the piece before ``until_s``."""
+        """Return the number of programs that arrive in this linear piece before ``until_s``."""
         length_s = max(0.0, min(self.end_s, until_s) - self.start_s)
         if self.rate == self.to_rate:
             return self.rate * length_s if self.rate else 0.0
         return (self.rate + self.slope * length_s / 2) * length_s
 
     def when(self, programs: float) -> float:
-        """Return the time in seconds at which ``programs`` programs of the piece have arrived."""
+        """Return the time in seconds at which ``programs`` programs of this piece have arrived."""
         root = sqrt(max(0.0, self.rate**2 + 2 * self.slope * programs))
         return self.start_s + (2 * programs / (self.rate + root) if programs else 0.0)
 
@@ -140,7 +140,7 @@ class PacedArrivals(ArrivalSource):
             gaps = chain((rng.random(),), repeat(1))
         else:
             gaps = gamma_gaps(rng, self.burstiness)
-        # ``due`` programs are expected by the next arrival, and ``arrived`` by the piece's start.
+        # ``due`` programs are expected by the next arrival, ``arrived`` by the start of ``piece``.
         due, arrived = next(gaps), 0.0
         number = count()
         for piece in self._pieces():
@@ -215,7 +215,7 @@ class Constant(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """The kind has no parameters; the scenario and the command line set the rate."""
+        """The kind ``constant`` has no parameters; scenario and command line set the rate."""
 
     def phases(self, load: TrafficLoad) -> tuple[Phase, ...]:
         return (Phase(inf, 1.0),)
@@ -292,7 +292,7 @@ class Bursts(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """Every ``every_s`` seconds, a burst of ``for_s`` s at ``multiple`` times the rate."""
+        """Bursts of ``for_s`` seconds at ``multiple`` times the usual rate, every ``every_s`` s."""
 
         every_s: Annotated[float, Gt(0)]
         for_s: Annotated[float, Gt(0)]
@@ -314,7 +314,7 @@ class Diurnal(PlannedKind):
     """The kind ``diurnal``: a daily wave; the mean over a period is the client's rate.
 
     At ``peak_s``, the rate is 1 + ``swing`` times the mean; half a period later, it is 1 -
-    ``swing`` times the mean. The curve is a cosine, approximated by 24 straight lines.
+    ``swing`` times the mean. The rate follows a cosine, which is approximated by 24 straight lines.
     """
 
     kind = "diurnal"
@@ -322,7 +322,7 @@ class Diurnal(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """Times are in seconds; the run begins with a new period."""
+        """All times are in seconds. A run begins at the start of a period."""
 
         swing: Annotated[float, Ge(0), Le(1)]
         period_s: Annotated[float, Gt(0)] = 86400.0

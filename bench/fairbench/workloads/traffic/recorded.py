@@ -49,8 +49,8 @@ class AzureArrivals(GammaArrivals):
 class Azure(Gamma):
     """The kind ``azure``: the request times of a file such as Azure's LLM inference trace.
 
-    Each client starts at a different position in the recorded trace. The scenario sets the rate;
-    ``--burstiness`` is not supported.
+    Each client starts at a different position in the recorded trace. The scenario sets each
+    client's rate, and ``--burstiness`` is not supported.
     """
 
     @dataclass(frozen=True)
@@ -175,8 +175,8 @@ class ReplayTraffic:
         return self.usual(load)
 
 
-# The largest values of a line's fields follow from the integer types of records; the limit on
-# lengths is ten times the longest context of a model.
+# Each limit on ``t`` and ``client`` follows from an integer type of records. The limit on lengths
+# is ten times the longest context of a model.
 FIELDS = {"t": 1e10, "client": 2**31 - 1, "prompt_len": 10_000_000, "output_len": 10_000_000}
 
 
@@ -207,7 +207,7 @@ class TraceTraffic:
     """The kind ``trace``: recorded arrivals in VTC's format, at a speed that the rate sets.
 
     A rate of 1 replays a client as recorded. The clients of a run are the trace's clients in order
-    of ids; further clients send no requests.
+    of ids. If the run has more clients than the trace, the additional clients send no requests.
     """
 
     @dataclass(frozen=True)

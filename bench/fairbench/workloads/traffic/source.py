@@ -31,7 +31,7 @@ class Arrival(NamedTuple):
 
 
 class TrafficLoad(NamedTuple):
-    """The traffic that a workload and the command line request from one client.
+    """The traffic of one client, as the workload and the command line define it.
 
     Client number ``client`` sends ``programs_per_s`` programs per second; ``inf`` sends all
     programs at once. The client sends at most ``num_programs`` programs (None means no limit), and
@@ -70,7 +70,7 @@ class TrafficKind(Protocol):
     """
 
     def usual(self, load: TrafficLoad) -> ArrivalSource:
-        """Return the arrivals that a well-behaved client has."""
+        """Return the arrivals of a well-behaved client."""
         ...
 
     def misbehaving(
@@ -87,8 +87,8 @@ class TrafficKind(Protocol):
 class ArrivalSource(Protocol):
     """The arrivals of a client, immutable so that several processes can share them.
 
-    ``rng`` is the random stream for this client's arrivals. Each call needs a new stream; equal
-    streams give equal arrivals.
+    ``rng`` is the random stream for this client's arrivals. Each call of ``arrivals`` needs a new
+    stream; equal streams give equal arrivals.
     """
 
     @property
@@ -105,7 +105,7 @@ class ArrivalSource(Protocol):
         ...
 
     def last_arrival_s(self, rng: random.Random) -> float:
-        """Return the time of the last arrival; 0 without arrivals. The arrivals must end."""
+        """Return the time of the last arrival in a finite stream, or 0 if there are no arrivals."""
         return max((at_s for at_s, _ in self.arrivals(rng)), default=0.0)
 
 
@@ -218,8 +218,8 @@ class ClosedArrivals(ArrivalSource):
     """``users`` users in closed loops with exponential think times of mean ``think_s`` seconds.
 
     Users start no programs after ``until_s`` seconds. Start times depend on the speed of the
-    cluster, so drivers use ``plan.User``. The methods of this class only estimate start times, with
-    ``PROGRAM_S`` seconds for each program.
+    cluster, so drivers use ``plan.User``. The methods of this class only estimate start times, as
+    if each program took ``PROGRAM_S`` seconds.
     """
 
     users: int
@@ -241,7 +241,7 @@ class ClosedArrivals(ArrivalSource):
 
 
 class Closed:
-    """The kind ``closed``: users in closed loops, whose pace the answers set instead of a rate."""
+    """The kind ``closed``: users in closed loops, who send programs at the pace of the answers."""
 
     @dataclass(frozen=True)
     class Params:

@@ -1,15 +1,15 @@
-"""The program in the engine's Python, which lets the engine's own code take each decision.
+"""A program for the engine's Python, in which the engine's own code decides for the simulator.
 
-The program reads operations from standard input and writes answers to standard output. An operation
-is a line with a JSON list (name and arguments); an answer is a line of JSON.
+The simulator writes operations to the program's standard input, and reads answers from its standard
+output. An operation is a line with a JSON list (name and arguments); an answer is a line of JSON.
 
 The engine is imported once. A forked copy of the process serves each run, so that no run sees the
 state of an earlier run. The copy forks a process for each replica, so that replicas compute in
-parallel. Each replica's process communicates through a socket.
+parallel. The simulator communicates with each replica's process through a socket.
 
-The program imports only the standard library and the engine; a run's copy also imports fairbench if
-a fairbench scheduler decides. The program ends when its input ends, or within a second after the
-parent process has ended.
+The program imports only the standard library and the engine. If a fairbench scheduler decides, the
+copy for the run also imports fairbench. The program ends when its input ends, or within a second
+after the parent process has ended.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def main(arguments: list[str]) -> int:
 
     The first argument is the name of the engine, and the second is a file descriptor through which
     the sockets of replicas arrive. With ``SOURCE_ONLY`` as third argument, the program answers only
-    the operation ``source`` and does not import the engine, which would take seconds.
+    the operation ``source``, and does not spend seconds on importing the engine.
     """
     # After Ctrl-C, the simulator closes the input of this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent(time.sleep)
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # The engine's own output goes to standard error.
+    os.dup2(2, 1)  # the engine may print, and standard output has only answers
     try:
         engine = import_module(f"fairbench_engines.replica.inside.{arguments[0]}_bridge")
         loaded = engine.source()
@@ -134,7 +134,7 @@ def _write(answers: BinaryIO, answer: Any) -> None:
 
 
 def _end_with_parent(sleep: Callable[[float], None]) -> None:
-    """Start a thread that ends this process after its parent, even in an endless loop."""
+    """Start a thread that ends this process after the parent, even if the main thread hangs."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -148,8 +148,8 @@ def _end_with_parent(sleep: Callable[[float], None]) -> None:
 def failure(error: Exception) -> dict[str, Any]:
     """Return the type and text of an error, and the file, line and function that raised the error.
 
-    ``fits`` is False if the error shows that the engine differs from the supported releases. In
-    such a case, a call from this package failed, or a stand-in lacks an attribute.
+    ``fits`` is False if the error shows that the engine differs from the supported releases: a call
+    from this package failed, or a stand-in lacks an attribute.
     """
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1]

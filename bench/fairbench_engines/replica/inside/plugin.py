@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from fairbench.live.plugin_config import PluginConfig
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import VARIABLE
+from fairbench_load.plugin_config import PluginConfig
 
 
 @dataclass(frozen=True)
 class InsideConfig(PluginConfig):
     """A configuration in which ``path`` names the scheduler's class as ``MODULE:CLASS``.
 
-    The engine's Python may lack fairbench's entry points, or have entry points of another version.
+    ``path`` replaces fairbench's entry points, which the engine's Python may lack.
     """
 
     path: str = ""

@@ -21,7 +21,7 @@ TIMEOUT_S = 20.0
 
 
 def source_of(package: str, folders: Iterable[str]) -> dict[str, Any]:
-    """Return the identity of the code in some folders of a package, without an import.
+    """Identify the code in some folders of a package, without importing the package.
 
     - ``version`` is the version of the installed distribution.
     - ``digest`` is a digest of all Python files in ``folders``, which are paths in the package.

@@ -36,7 +36,7 @@ class EngineReplicas(ABC):
 
     @abstractmethod
     def configure(self, told: dict[str, Any]) -> bool:
-        """Configure the engine's code for a run, as the simulator's message ``told`` says.
+        """Configure the engine's code for a run, with the simulator's settings ``told``.
 
         Returns whether a fairbench scheduler orders requests instead of the engine's own policy.
         """
@@ -80,7 +80,7 @@ class ClockedReplica:
     def _measured(self, plan: Callable[[], Any]) -> Callable[[], Any]:
         """Wrap the engine's admission pass so that its CPU time is stored.
 
-        The CPU time is the thread's, which does not depend on the load of the machine.
+        CPU time of the thread, unlike elapsed time, does not depend on the load of the machine.
         """
 
         def measured() -> Any:
@@ -103,8 +103,8 @@ class ClockedReplica:
     def produced(self, before: bool) -> list[tuple[int, int]]:
         """Return (number, output tokens) of every unfinished request.
 
-        With ``before``, the last batch has not yet ended in the simulation. The result then omits
-        the tokens of this batch and includes the requests that it finishes.
+        If ``before`` is True, the method returns the state before the end of the last batch, which
+        the engine has already completed but the simulator has not.
         """
         worker = self._worker
         now = [*worker.unfinished(), *(self._batch if before else ())]

@@ -1,4 +1,4 @@
-"""A simulation's operations on SGLang's own scheduler, in SGLang's Python."""
+"""The operations through which the simulator controls SGLang's own scheduler."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DECIDING = ("srt/managers", "srt/mem_cache")
 
 
 def source() -> dict[str, Any]:
-    """Return the identity of SGLang's scheduling code, as ``source_of`` describes.
+    """Return the version, digest and commit of SGLang's scheduling code (see ``source_of``).
 
     Raises ModuleNotFoundError if SGLang is not installed.
     """
@@ -102,13 +102,13 @@ class SGLangWorker:
     def turn(self, *, whole: bool) -> dict[str, Any]:
         """Plan the next batch; return the plan and the scheduler's state.
 
-        If ``whole`` is True, the plan contains each decoding request's context length. A plan
-        without a batch lacks the keys "prefill" and "decode".
+        If ``whole`` is True, the plan contains each decoding request's context length. If SGLang
+        runs no batch, the plan lacks the keys "prefill" and "decode".
         """
         batch = self._batch = self.engine.plan()
         answer = self._state()
         if batch is not None and self._hooks:
-            # On a real server, SGLang's ``run_batch`` sets the launch time of a batch.
+            # The plugin's hooks read the launch time, which ``run_batch`` sets on a real server.
             batch.launch_ts = self._clock.now_s()
         if batch is None:
             pass

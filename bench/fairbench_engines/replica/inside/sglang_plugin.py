@@ -22,10 +22,10 @@ def sglang_hooks(
     """Wrap SGLang's functions in this process with the plugin's hooks, and return the hooks.
 
     Args:
-        told: Configuration of the fairbench scheduler that the simulator sends.
+        told: The scheduler's configuration, as the simulator sends it.
         release: Release of SGLang, for the plugin's report.
         now_s: A function that returns the simulator's time in seconds.
-        modules: Modules of SGLang whose functions are wrapped; other hooks matter only in servers.
+        modules: Modules of SGLang whose functions are wrapped; a replica needs no other hooks.
 
     Raises UsageError if a function of SGLang has other parameters than the plugin expects.
     """

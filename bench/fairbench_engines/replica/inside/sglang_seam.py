@@ -1,8 +1,8 @@
-"""SGLang's own scheduling classes on a CPU, without a model: an engine iteration per call.
+"""SGLang's own scheduling classes on a CPU without a model; each call runs one engine iteration.
 
-The scheduler, batch, policy, PrefillAdder, radix cache and allocator are SGLang's classes, and
-stand-ins replace its process, model, tokenizer and metrics. Overlap scheduling is off. This module
-imports only the standard library and SGLang.
+The scheduler, batch, policy, PrefillAdder, radix cache and allocator are SGLang's classes.
+Stand-ins replace SGLang's process, model, tokenizer and metrics. Overlap scheduling is off. This
+module imports only the standard library and SGLang.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HOST_CACHE = {  # arguments of an SGLang server with a hierarchical KV cache
 }
 DRAFTS = 4  # maximum number of draft tokens that a step accepts with speculative decoding
 AFTER_END = 3  # token id that stands for any token after the end of an output
-# the output tokens of a request after its end
+# stands for the output tokens of a request that has ended
 NO_MORE: dict[int, int] = defaultdict(lambda: AFTER_END)
 
 MODULES = {
@@ -52,7 +52,7 @@ MODULES = {
     "sampling_params": "sglang.srt.sampling.sampling_params",
 }
 
-# attributes of SGLang's scheduler that are None (here) or False (``OFF``) on a single GPU
+# On a single GPU, the attributes ``NONE`` of SGLang's scheduler are None, and ``OFF`` are False.
 NONE = (
     "_pending_chunked_abort_req",
     "chunked_req",
@@ -96,8 +96,8 @@ OFF = (
 class Absent:
     """A stand-in for a part of SGLang that does not affect scheduling.
 
-    Every missing attribute is a function that does nothing. A MagicMock would store every call,
-    which would take longer than SGLang itself.
+    Every missing attribute is a function that does nothing. A MagicMock would store every call, and
+    would run longer than SGLang's own code.
     """
 
     def __init__(self, **attributes: Any) -> None:
@@ -119,13 +119,13 @@ def sglang() -> Any:
     os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # An old SGLang registers a model that newer releases of transformers also register.
+        # ``exist_ok`` prevents an error if transformers already has a model that SGLang registers.
         configs = import_module("transformers").AutoConfig
         register = configs.register
         configs.register = lambda name, config, exist_ok=True: register(name, config, exist_ok=True)
         modules = {name: import_module(path) for name, path in MODULES.items()}
     logging.getLogger("sglang").setLevel(logging.ERROR)
-    modules["torch"].set_num_threads(1)  # a thread is enough for small tensors
+    modules["torch"].set_num_threads(1)  # one thread is enough for small tensors
     return types.SimpleNamespace(**modules)
 
 
@@ -228,7 +228,7 @@ def unified_cache(params: Any, core: str) -> Any:
 
 
 def tiny_kv(pool: int) -> Any:
-    """Return a KV cache with a float per token, which nothing reads."""
+    """Return a KV cache that stores one unused number per token."""
     sgl = sglang()
     return sgl.memory_pool.MHATokenToKVPool(
         *(pool, 1, sgl.torch.float32, 1, 1, 1, "cpu", False), enable_alt_stream=False
@@ -238,7 +238,7 @@ def tiny_kv(pool: int) -> Any:
 def hierarchical_cache(params: Any) -> Any:
     """Return SGLang's UnifiedRadixCache with a second cache in host memory (HiCache).
 
-    Stand-ins replace the copies between the two caches, because a machine without a GPU has neither
+    Copies between GPU and host memory do nothing, because a machine without a GPU has neither
     pinned memory nor SGLang's copy kernels.
     """
     host = "sglang.srt.mem_cache.pool_host"
@@ -254,7 +254,7 @@ def hierarchical_cache(params: Any) -> Any:
 
 
 def ratio_tracker(sgl: Any) -> Any:
-    """Return the installed SGLang's tracker of the new-token ratio."""
+    """Return SGLang's ``NewTokenRatioTracker``, in any supported release."""
     tracker = sgl.scheduler.NewTokenRatioTracker
     if hasattr(tracker, "from_config"):
         return tracker.from_config()
@@ -301,9 +301,8 @@ def configured(
 ) -> ExitStack:
     """Set the global configuration of SGLang until the returned stack is closed.
 
-    ``match_limit`` is the longest waiting queue that the policy LPM sorts; None means SGLang's
-    default, which is always 128 before release 0.5.22. ``settings`` are further arguments of an
-    SGLang server.
+    ``match_limit`` is the length of the longest waiting queue that the policy LPM sorts; None means
+    SGLang's default. ``settings`` are further arguments of an SGLang server.
     """
     sgl = sglang()
     if match_limit is not None:
@@ -327,13 +326,13 @@ def configured(
 
 
 class SGLangScheduling:
-    """An SGLang scheduler with an empty KV pool, which needs a call of ``configured`` before.
+    """An SGLang scheduler with an empty KV pool; ``configured`` must be called first.
 
     - ``hooks`` are the hooks of fairbench's plugin, which then decides; ``policy`` must be "fcfs".
     - ``longest`` is the limit on prompt and output tokens of a request.
     - ``on_evict`` receives each evicted node of the radix tree.
-    - ``tree`` is RADIX for SGLang's RadixCache, HICACHE for a ``hierarchical_cache``, or else the
-      language of a ``unified_cache``.
+    - ``tree`` is RADIX for SGLang's RadixCache, HICACHE for a ``hierarchical_cache``, and "rust" or
+      "python" for a ``unified_cache``.
     - ``eviction`` is the eviction policy of SGLang's cache.
     """
 
@@ -397,7 +396,7 @@ class SGLangScheduling:
         held = len(scheduler.running_batch.reqs)
         batch = self._turn()
         if batch is None and held and not scheduler.running_batch.reqs:
-            # Before SGLang 0.5.23, the first call may only remove finished requests.
+            # Before SGLang 0.5.23, this call may only remove finished requests, so it is repeated.
             batch = self._turn()
         if batch is None and not scheduler.waiting_queue:
             scheduler.new_token_ratio_tracker.reset()
@@ -409,7 +408,7 @@ class SGLangScheduling:
         scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
         scheduler.last_batch = batch
         if batch is not None and batch.forward_mode.is_extend():
-            # On a real server, SGLang's ``run_batch`` counts these tokens.
+            # On a real server, SGLang's ``run_batch`` counts the processed prompt tokens.
             scheduler.processed_tokens_counter += batch.extend_num_tokens
         return batch
 

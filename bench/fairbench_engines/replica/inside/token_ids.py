@@ -14,8 +14,8 @@ class TokenIds:
     def __init__(self) -> None:
         # token ids of the longest known segment of each key
         self._ids: dict[Hashable, array[int]] = {}
-        # Each time a key needs more ids, it gets a run of consecutive new ids. The first list holds
-        # the first id of each run, and the second list its key and its offset in the key's ids.
+        # Each time a key needs more ids, it gets a run of consecutive new ids. The lists hold each
+        # run's first id, and each run's pair of the key and the number of the key's earlier ids.
         self._runs: tuple[list[int], list[tuple[Hashable, int]]] = [], []
         self._next = 1
 
@@ -34,7 +34,7 @@ class TokenIds:
         return ids
 
     def prompt(self, ids: Sequence[int]) -> tuple[tuple[Any, int], ...]:
-        """Return the segments (key, length) that token ids stand for, as the inverse of ``of``."""
+        """Return the segments (key, length) that were converted into these token ids."""
         starts, runs = self._runs
         segments: list[tuple[Any, int]] = []
         at = 0
@@ -53,7 +53,7 @@ class TokenIds:
 
 
 def _consecutive(ids: Sequence[int], at: int, most: int) -> int:
-    """Return how many of at most ``most`` ids from position ``at`` on are consecutive numbers."""
+    """Return the length of the run of consecutive ids at position ``at``, at most ``most``."""
     low, high = 1, most
     while low < high:
         middle = (low + high + 1) // 2

@@ -14,8 +14,8 @@ NAMES = ("time", "monotonic", "perf_counter")
 class VirtualTime:
     """The simulator's clock for an engine's code.
 
-    Each reading is later than the previous reading, by at least the smallest difference of floats,
-    so that no two entries of an LRU cache have equal times.
+    Each reading is slightly later than the previous reading, so that no two entries of an LRU cache
+    have equal times.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class VirtualTime:
         return self._last_ns
 
     def install(self, package: str) -> None:
-        """Replace the functions of ``time`` in this process, and the package's copies of them."""
+        """Replace the functions of ``time``, and the copies that the package has imported."""
         replaced: dict[int, Any] = {}
         for name in NAMES:
             replaced[id(getattr(time, name))] = self.seconds

@@ -1,4 +1,4 @@
-"""A simulation's operations on vLLM's own scheduler, in vLLM's Python."""
+"""The operations through which the simulator controls vLLM's own scheduler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DECIDING = ("v1/core",)
 
 
 def source() -> dict[str, Any]:
-    """Return the identity of vLLM's scheduling code, as ``source_of`` describes.
+    """Return the version, digest and commit of vLLM's scheduling code (see ``source_of``).
 
     Raises ModuleNotFoundError if vLLM is not installed.
     """
@@ -76,8 +76,8 @@ class VLLMWorker:
         scheduler._preempt_request = watched
 
     def _watch_evictions(self, pool: Any) -> None:
-        """Store the prefix that ends at each evicted block, unless another block still holds it."""
-        # for each block hash, a request's token ids and their number up to the end of the block
+        """Record the prefix of each evicted block, unless another block has the same tokens."""
+        # by block hash: the token ids of a request, and the end of the block in these ids
         ended: dict[Any, tuple[Any, int]] = {}
         store, remove = pool.cache_full_blocks, pool._remove_cached_block_hashes
         bare, size = vllm().kv_cache_utils.get_block_hash, self._block_size
@@ -124,8 +124,8 @@ class VLLMWorker:
     def turn(self, *, whole: bool) -> dict[str, Any]:
         """Plan the next step; return the plan and the scheduler's state.
 
-        If ``whole`` is True, the plan contains each decoding request's context length. A plan
-        without a step lacks the key "decode".
+        If ``whole`` is True, the plan contains each decoding request's context length. If vLLM
+        schedules nothing, the plan lacks the key "decode".
         """
         plan = self._plan = self.engine.plan()
         answer = self._state()
@@ -147,9 +147,9 @@ class VLLMWorker:
         return answer
 
     def _chunk(self, request: Any, tokens: int, *, first: bool) -> tuple[int, int, int, bool, bool]:
-        """Return a request's number, its earlier computed tokens, its tokens, and two flags.
+        """Return a chunk of a prompt: (request number, earlier tokens, new tokens, first, last).
 
-        The flags say whether the chunk is the first and whether it is the last of the prompt.
+        ``first`` and ``last`` say whether the chunk is the first or the last chunk of the prompt.
         """
         computed = request.num_computed_tokens
         last = computed == request.num_tokens

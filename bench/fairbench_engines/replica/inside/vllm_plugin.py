@@ -19,7 +19,7 @@ def vllm_class(told: Mapping[str, Any], now_s: Callable[[], float]) -> type:
     """Return the plugin's scheduler class, which reads the simulator's clock.
 
     Args:
-        told: Configuration of the fairbench scheduler that the simulator sends.
+        told: The scheduler's configuration, as the simulator sends it.
         now_s: A function that returns the simulator's time in seconds.
     """
     config = config_of(told)

@@ -1,4 +1,4 @@
-"""vLLM's own schedulers and KV cache manager on a CPU, without a model: an engine step per call.
+"""vLLM's own schedulers and KV cache manager on a CPU; each call runs one engine step.
 
 Stand-ins replace the engine's process, model and tokenizer. With asynchronous scheduling or
 pipeline parallelism, several steps are in flight, as in vLLM's
@@ -258,7 +258,7 @@ class VLLMScheduling:
         return _Told(self._with_samples(plan), scheduled, hits, self._preempted)
 
     def _with_samples(self, plan: Any) -> Any:
-        """Add to a plan the requests that get an output token, and return the plan."""
+        """Set ``samples`` of a planned step to the requests that get an output token."""
         requests = self.scheduler.requests
         plan.samples = {n for n in plan.num_scheduled_tokens if not requests[n].is_prefill_chunk}
         return plan
@@ -298,7 +298,7 @@ class VLLMScheduling:
     def _sampled(self, name: str, plan: Any) -> list[int]:
         """Return the output tokens, including accepted drafts, that a request gets from a step.
 
-        The result is empty while the prompt is incomplete, and [0] if the request has ended.
+        A request whose prompt is incomplete gets no token, and an ended request gets [0].
         """
         if name not in plan.samples:
             return []
@@ -318,8 +318,8 @@ class VLLMScheduling:
     def _draft(self, names: list[str]) -> None:
         """Give vLLM draft tokens for each request if speculative decoding is used.
 
-        With several steps in flight, draft tokens stay in the model's process, and vLLM's scheduler
-        gets none.
+        If several steps are in flight, vLLM's scheduler gets no draft tokens, because these tokens
+        stay in the model's process.
         """
         most, depth = self.scheduler.num_spec_tokens, self._depth
         if most and depth == 1:
@@ -328,7 +328,7 @@ class VLLMScheduling:
             self.scheduler.update_draft_token_ids(drafts)
 
     def awaits(self) -> bool:
-        """Return whether requests wait for a KV transfer, which continues in empty steps."""
+        """Return whether requests wait for a KV transfer, so that vLLM runs empty steps."""
         connector = self.scheduler.connector
         return connector is not None and bool(connector.awaits_load)
 
