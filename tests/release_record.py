@@ -26,7 +26,7 @@ tests/vllm_cpu/release.sh 0.33.0
 
 The scripts `release.sh` test the scheduler classes of the release on a CPU, with random request
 streams and small KV pools. In each iteration of a request stream, the tests compare the decisions
-of the plugin with those of the release alone and of the simulator.
+of the plugin with those of the release without the plugin, and with those of the simulator.
 
 | column of the table below | meaning |
 |---|---|
@@ -41,9 +41,9 @@ the environment of a server that you start yourself. The plugins always refuse r
 older than all tested releases.
 
 With [`--engine-code PYTHON`](own-code.md), an installed engine's own code makes the decisions in a
-simulation. `fairbench engine-check --engine-code PYTHON`, which the scripts `release.sh` also run,
-compares the engine's own code with fairbench's model of the release in random runs, and finds the
-first decision that differs.
+simulation. In random runs, `fairbench engine-check --engine-code PYTHON` compares the engine's own
+code with fairbench's model of the release, and finds the first decision that differs. The scripts
+`release.sh` also run this command.
 CHECKED
 
 By default, the simulator follows the rules of SGLang 0.5.23. `--set engine.release=0.5.17`
@@ -66,10 +66,10 @@ The simulator omits one rule of older releases: before SGLang 0.5.22, `ignore_eo
 memory for all outputs. The setting `engine.full_reservation` reserves memory for all outputs in
 every simulated release.
 
-The SGLang plugin keeps prefix matches between scheduling passes, on `RadixCache` and
-`UnifiedRadixCache` of every release. On `UnifiedRadixCache` (a tree in Python), the plugin's LPM
-decided exactly as SGLang's LPM in 10 of 10 request streams with each of SGLang 0.5.17, 0.5.20 and
-0.5.21.
+The SGLang plugin keeps prefix matches between scheduling passes, with SGLang's caches `RadixCache`
+and `UnifiedRadixCache` of every release. With `UnifiedRadixCache` (a tree in Python), the plugin's
+LPM made the same decisions as SGLang's LPM in 10 of 10 request streams, on each of SGLang 0.5.17,
+0.5.20 and 0.5.21.
 
 | engine | release | hooked functions | serves correctly | as the engine | as simulated | server |
 |---|---|---|---|---|---|---|
@@ -82,20 +82,20 @@ This table states for each feature of the engines whether the plugin supports th
 the feature was tested. If a refused feature is on, the server prints one line that names the flag
 and the reason, and exits with code 2 before it loads a model.
 
-*SGLang's own classes* are SGLang's scheduler, batch, policy and cache on a CPU without a model
-(`tests/sim/test_sim_sglang_features.py`). *vLLM's own classes* are vLLM's scheduler and KV cache
-manager (`tests/sim/test_sim_vllm_features.py`). `tests/sglang_cpu/test_sglang_cpu_features.py` and
-`tests/vllm_cpu/test_vllm_cpu_features.py` start servers on a CPU.
+Tests on *SGLang's own classes* run SGLang's scheduler, batch, policy and cache without a model
+(`tests/sim/test_sim_sglang_features.py`). Tests on *vLLM's own classes* run vLLM's scheduler and KV
+cache manager (`tests/sim/test_sim_vllm_features.py`). Servers run on a CPU
+(`tests/sglang_cpu/test_sglang_cpu_features.py`, `tests/vllm_cpu/test_vllm_cpu_features.py`).
 
 """
 
 DETAILS = """
 ### Features inside SGLang
 
-- *LoRA.* The plugin treats a request whose adapter has no slot, is still loading
-  (`--enable-lora-overlap-loading`) or drains (`--lora-drain-wait-threshold`) like a request that
-  does not fit into memory: admission stops, or with `no_room=skip`, the scheduler tries the next
-  request.
+- *LoRA.* A request may have to wait for its adapter: the adapter has no slot, still loads
+  (`--enable-lora-overlap-loading`) or drains (`--lora-drain-wait-threshold`). The plugin then
+  treats the request like one that does not fit into memory: admission stops, or with
+  `no_room=skip`, the scheduler tries the next request.
 - *HiCache* (`--enable-hierarchical-cache`). Tokens that SGLang loads from the host's memory count
   as cached tokens. With `charge=gpu-time`, the measured time of a step includes the loading of
   tokens; the plugin estimates the loading time of a token by a fit, and charges the request that
@@ -105,12 +105,11 @@ DETAILS = """
 - *Prefill servers.* A prefill server queues a request once a decode server has memory for it. A
   request that waits for decode memory occupies a buffer for arriving prompts; clients share the
   buffers in proportion to their weights.
-- *Decode servers.* A decode server gives memory to one request after another. Retracted requests of
-  a decode server return first, in SGLang's order. Among requests that were not retracted,
-  fairbench's scheduler chooses the next request of a decode server, and skips requests whose
-  prefill server is not ready. In a decode server, the client pays for each output token except the
-  first, which the prefill server charges together with the prompt. A scheduler in a decode server
-  counts no prefix as cached.
+- *Decode servers.* A decode server first gives memory to its retracted requests, in SGLang's order.
+  Among new requests, fairbench's scheduler chooses the next request that gets memory, and skips
+  requests whose prefill server is not ready. In a decode server, the client pays for each output
+  token except the first, which the prefill server charges together with the prompt. A scheduler in
+  a decode server counts no prefix as cached.
 - *Refused in prefill and decode servers.* The plugin refuses schedulers that preempt (`edf`),
   because a preempted request is computed again from its prompt, and decode servers compute no
   prompts. In prefill and decode servers, the plugin refuses schedulers that refuse requests
@@ -121,36 +120,36 @@ DETAILS = """
   and in `/v1/responses`, where SGLang without the plugin drops the key.
 - *CPU work.* Compared with SGLang's own FCFS, a step with the plugin executes 1.05 times as many
   Python bytecode instructions under `fcfs`, 1.07 times under `vtc`, 1.10 times under `lpm`, 1.12
-  times under `dlpm` and 1.38 times under `edf`. Under `dlpm`, more than half of the additional
-  instructions charge clients or match the prefix of each arriving prompt with SGLang's own code.
-  The counts of instructions are means over steps of SGLang 0.5.23 with 256 running and 256 waiting
-  requests (`python -m tests.benchmarks.plugin_step --engine sglang --count --turns 8`).
-- *CPU time.* Counts of bytecode instructions omit work in C, so the plugin increases CPU time more
-  than the number of instructions. On two cores shared with 40 other processes, a scheduling step
-  took 2.7 ms on average with SGLang's own FCFS, 3.3 ms with the plugin's `fcfs`, 3.6 ms with `vtc`
-  and `lpm`, and 3.7 ms with `dlpm`. On cores shared with three other processes, a scheduling step
-  took 1.4 ms on average with SGLang's own FCFS, and 2.4 ms with `edf`, which fits its cost model
-  again and ranks all waiting requests in every step.
+  times under `dlpm` and 1.38 times under `edf`. Under `dlpm`, more than half of the plugin's
+  instructions serve to charge clients, or to match the prefix of each arriving prompt with SGLang's
+  own code. The counts of instructions are means over steps of SGLang 0.5.23 with 256 running and
+  256 waiting requests (`python -m tests.benchmarks.plugin_step --engine sglang --count --turns 8`).
+- *CPU time.* The plugin increases CPU time by a larger factor than the number of bytecode
+  instructions, which does not include work in C. On two cores shared with 40 other processes, a
+  scheduling step took 2.7 ms on average with SGLang's own FCFS, 3.3 ms with the plugin's `fcfs`,
+  3.6 ms with `vtc` and `lpm`, and 3.7 ms with `dlpm`. On cores shared with three other processes, a
+  scheduling step took 1.4 ms on average with SGLang's own FCFS, and 2.4 ms with `edf`, which fits
+  its cost model again and ranks all waiting requests in every step.
 
 ### Features inside vLLM
 
 - *LoRA.* In vLLM, a LoRA adapter is part of a request's prefix, and does not change the request's
   client. If the adapter of the chosen request has no free slot (`--max-loras`), admission stops.
-  Without the plugin, vLLM lets other requests pass, so a client with a rare adapter may wait
-  forever.
+  Without the plugin, vLLM lets other requests overtake this request, so a client with a rare
+  adapter may wait forever.
 - *Speculative decoding.* Clients pay for accepted tokens, but not for rejected draft tokens or
-  tokens after the end of a request. With a draft model such as EAGLE, vLLM recomputes the last
-  block of a prefix match, so a prefix-aware scheduler matches all waiting requests in every pass.
+  tokens after the end of a request. With a draft model such as EAGLE, the plugin cannot reuse
+  prefix matches, so a prefix-aware scheduler matches all waiting requests in every pass.
 - *Priorities.* With vLLM's `--scheduling-policy priority`, each priority has its own scheduler.
   Under vLLM's priorities, the lowest priority number goes first, and clients of one priority share
   fairly. When memory runs out, vLLM preempts a request with the highest priority number: the
-  newest, or the request that the scheduler chooses (`preempt=fair`). The plugin refuses schedulers
-  that charge measured time together with vLLM's priorities. `fairbench serve` does not forward the
-  field `priority`, because a client could use it to overtake other clients.
+  newest, or the request that the scheduler chooses (`preempt=fair`). With vLLM's priorities, the
+  plugin refuses schedulers that charge measured time. `fairbench serve` does not forward the field
+  `priority`, because a client could use it to overtake other clients.
 - *KV connectors and offloading* are set by `--kv-transfer-config` and `--kv-offloading-size`.
   Tokens that vLLM loads through a KV connector count as cached. If vLLM loads a request's tokens
   while steps run, the request is admitted and charged when the load begins. With `charge=gpu-time`,
-  a load of tokens is charged as a part of the step that waits for it; a load while steps run is
+  the time to load tokens is charged only if a step waits for the load; loading while steps run is
   free. Prefix-aware schedulers see only the prefixes in the GPU's memory. If a load through a KV
   connector fails, vLLM recomputes the tokens, and no client pays for the recomputation.
 - *Disaggregation.* In a prefill server of vLLM, fairbench's scheduler orders the requests. In a
@@ -177,22 +176,23 @@ client: a client that floods every rank receives no more than its share of the s
 - *Exchange.* Each rank writes its charges to a file in memory every 50 ms, and reads the charges of
   the other ranks. The first process of a server creates the folder for the files of all ranks, and
   sets `FAIRBENCH_RANKS` to the folder's path. No rank waits for another rank.
-- *Bound.* If two clients wait at all N ranks of a server, their service differs by at most N times
-  the bound of one rank (DLPM Theorem 5.1), plus twice the charges that a rank has not read yet.
+- *Bound.* While two clients wait at all N ranks, their service differs by at most N times the bound
+  of one rank (DLPM Theorem 5.1), plus twice the charges of other ranks that a rank has not read
+  yet.
 - *Work conservation.* No rank idles in favour of a client that waits at another rank. A client that
-  waits at only one rank receives at most the service of one rank, and goes before clients that
-  received more service at other ranks in the meantime.
+  waits at only one rank cannot receive more service than this rank provides. At this rank, the
+  client goes before clients that received more service at other ranks.
 - *Schedulers.* `vtc`, `dlpm` and their variants share accounts between ranks. Ranks exchange
   nothing under `fcfs`, `lpm`, `edf` and other schedulers without accounts. On a server with several
   ranks, the plugin refuses `rpm`, `equinox` and `tenants=tree`, whose totals the ranks do not
   exchange.
 - *Refused.* The ranks of a server must be on one host, and a server with several ranks refuses
-  priorities. An SGLang server with several ranks also refuses tensor or pipeline parallelism inside
-  a rank under `vtc` or `dlpm`. A vLLM server with several ranks also refuses Ray, external load
-  balancers, and a `VLLM_PLUGINS` without `fairbench`.
-- *Failures.* If a rank dies, both SGLang and vLLM stop the whole server. The charges of a dead rank
-  remain valid. After 10 s, the clients of a dead rank no longer count as waiting. A restarted rank
-  reads all charges of the other ranks.
+  priorities. With several SGLang ranks under `vtc` or `dlpm`, a rank must not use tensor or
+  pipeline parallelism. A vLLM server with several ranks refuses Ray, external load balancers, and a
+  list of plugins in `VLLM_PLUGINS` that does not contain `fairbench`.
+- *Failures.* If a rank dies, both SGLang and vLLM stop the whole server. The accounts keep the
+  charges for requests that a dead rank served. After 10 s, the clients of a dead rank no longer
+  count as waiting. A restarted rank reads all charges of the other ranks.
 - *Reset.* `POST /flush_cache` and `POST /reset_prefix_cache` do not reset the clients' accounts on
   a server with several ranks.
 - *Metrics.* The server's `/metrics` has three gauges for each rank.
@@ -201,10 +201,10 @@ client: a client that floods every rank receives no more than its share of the s
   `fairbench_rank_lag_seconds` is the age of the newest charge of another rank at the time of
   reading.
 
-In a test on a CPU server of vLLM 0.32.0 with two ranks under `vtc`, each with two batch slots, one
-client flooded both ranks over 40 connections, and a well-behaved client had 4 connections at the
-first rank. With a shared account, the well-behaved client received 40% of the service, as on a
-server with one rank of four slots. With a separate account at each rank, the well-behaved client
+In a test of vLLM 0.32.0 on a CPU (`vtc`, two ranks that each run two requests at a time), a client
+flooded both ranks over 40 connections. A well-behaved client had 4 connections to the first rank.
+With a shared account, the well-behaved client received 40% of the service, as with a single rank
+that runs four requests at a time. With a separate account at each rank, the well-behaved client
 received 23% of the service, and its median latency was 0.20 s instead of 0.11 s
 (`tests/vllm_cpu/test_vllm_cpu_ranks.py`, `tests/sglang_cpu/test_sglang_cpu_ranks.py`).
 """

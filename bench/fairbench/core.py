@@ -19,11 +19,11 @@ LIGHTEST, HEAVIEST = 1e-6, 1e6
 
 
 class Segment(NamedTuple):
-    """A part of a prompt: ``length`` tokens, identified by ``key``.
+    """A segment is a part of a prompt: ``length`` tokens with the identifier ``key``.
 
     If two segments have the same key, the shorter segment is a prefix of the longer segment.
-    Segments with different keys differ in their first token. A segment stores no token ids: a
-    document of 21,000 tokens, for example, needs one key and one length.
+    Two segments with different keys share no prefix. A segment stores no token ids: a document of
+    21,000 tokens, for example, needs one key and one length.
     """
 
     key: str

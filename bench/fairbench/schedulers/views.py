@@ -53,7 +53,7 @@ class Running(NamedTuple):
 
 
 class ClientLoad(NamedTuple):
-    """The load of a client's running requests; ``decode_steps`` is their total output in tokens."""
+    """A client load adds up a client's running requests; ``decode_steps`` counts output tokens."""
 
     requests: int
     held_tokens: int
@@ -175,7 +175,7 @@ class Room(NamedTuple):
 
 
 class WorkerLoad(NamedTuple):
-    """The load of the unfinished requests at a worker.
+    """A worker load describes the unfinished requests at a worker.
 
     ``in_flight`` is the number of requests that were sent to the worker and have not finished.
     ``queued`` and ``running`` are numbers of requests, or None if unknown. ``tokens`` is the KV

@@ -54,7 +54,7 @@ def _values(described: type) -> str:
     names = ", ".join(f"`{name}: {kind}`" for name, kind in _fields(described))
     head, _, explained = _text(described).replace("``", "`").partition("\n\n")
     told = explained if is_dataclass(described) else f"{head}\n\n{explained}".strip()
-    return f"## {described.__name__}\n\nFields: {names}.\n\n{told}\n"
+    return f"## {described.__name__}\n\nA `{described.__name__}` contains {names}.\n\n{told}\n"
 
 
 def _fields(described: type) -> Iterator[tuple[str, str]]:
