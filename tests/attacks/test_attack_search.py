@@ -540,7 +540,7 @@ def test_an_attack_of_too_many_programs_is_refused(tmp_path):
         (["--resume", "x", "--seed", "0"], "--resume x continues the search with its stored"),
         (
             ["--workload", "mix"],
-            "workload mix: attacks need a workload with equal clients; choose one",
+            "workload mix: attacks need a workload with equal clients; choose a",
         ),
         (["--objective", "p95"], "--objective p95: choose from gain, harm, latency"),
         (["--budget", "0"], "--budget 0: must be above 0"),
