@@ -142,8 +142,8 @@ DETAILS = """
   tokens after the end of a request. With a draft model such as EAGLE, vLLM recomputes the last
   block of a prefix match, so a prefix-aware scheduler matches all waiting requests in every pass.
 - *Priorities.* With vLLM's `--scheduling-policy priority`, each priority has its own scheduler.
-  Under vLLM's priorities, requests with the lowest number go first, and clients of one priority share
-  fairly. When memory runs out, vLLM preempts a request with the highest priority number: the
+  Under vLLM's priorities, requests with the lowest number go first, and clients of one priority
+  share fairly. When memory runs out, vLLM preempts a request with the highest priority number: the
   newest, or the request that the scheduler chooses (`preempt=fair`). The plugin refuses schedulers
   that charge measured time together with vLLM's priorities. `fairbench serve` does not forward the
   field `priority`, because a client could use it to overtake other clients.
