@@ -141,11 +141,11 @@ DETAILS = """
   tokens after the end of a request. With a draft model such as EAGLE, the plugin cannot reuse
   prefix matches, so a prefix-aware scheduler matches all waiting requests in every pass.
 - *Priorities.* With vLLM's `--scheduling-policy priority`, each priority has its own scheduler.
-  Under vLLM's priorities, the lowest priority number goes first, and clients of one priority share
-  fairly. When memory runs out, vLLM preempts a request with the highest priority number: the
-  newest, or the request that the scheduler chooses (`preempt=fair`). With vLLM's priorities, the
-  plugin refuses schedulers that charge measured time. `fairbench serve` does not forward the field
-  `priority`, because a client could use it to overtake other clients.
+  Under vLLM's priorities, requests with the lowest number go first, and clients of one priority
+  share fairly. When memory runs out, vLLM preempts a request with the highest priority number: the
+  newest, or the request that the scheduler chooses (`preempt=fair`). The plugin refuses schedulers
+  that charge measured time together with vLLM's priorities. `fairbench serve` does not forward the
+  field `priority`, because a client could use it to overtake other clients.
 - *KV connectors and offloading* are set by `--kv-transfer-config` and `--kv-offloading-size`.
   Tokens that vLLM loads through a KV connector count as cached. If vLLM loads a request's tokens
   while steps run, the request is admitted and charged when the load begins. With `charge=gpu-time`,
