@@ -285,7 +285,7 @@ READS = re.compile(
 )
 READERS = {
     "cli/list.py": "read_text, tomllib.loads: bundled meanings of parameters",
-    "config/flag.py": "tomllib.loads: a value on the command line",
+    "config/parse_flags.py": "tomllib.loads: a value on the command line",
     "fairbench_load/far_drivers.py": "open: records that this process has just written",
     "fairbench_ray/cluster.py": "pickle.loads: what our own task returned",
     "fairbench_ray/replicas.py": "json.loads, open: our own probe's answer; a server's log",

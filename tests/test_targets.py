@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.config.flag import goodput_flag
+from fairbench.config.parse_flags import goodput_flag
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile

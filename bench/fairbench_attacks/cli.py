@@ -11,8 +11,8 @@ import typer
 from typer import Option
 
 from fairbench.cli import options
-from fairbench.config.flag import parse_assignments, value_or_default
 from fairbench.config.flags import RESUME, SEEDS
+from fairbench.config.parse_flags import parse_assignments, value_or_default
 from fairbench.doors import STUDY_GROUP, through
 from fairbench.errors import UsageError
 from fairbench.execute.executors import LOCAL, executor_named

@@ -8,8 +8,8 @@ from math import inf
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
-from fairbench.config.flag import Flag, flags_of
 from fairbench.config.flags import RUN
+from fairbench.config.parse_flags import Flag, flags_of
 
 if TYPE_CHECKING:
     from fairbench_attacks.measure import AttackHarm

@@ -9,8 +9,8 @@ import typer
 from typer import Option
 
 from fairbench.cli.options import Weights, option_of
-from fairbench.config.flag import parse_assignments, parse_weights
 from fairbench.config.flags import HOST, PORT, RUN, SETTINGS
+from fairbench.config.parse_flags import parse_assignments, parse_weights
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.schedulers.base import checked_weights

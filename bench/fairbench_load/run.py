@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.flag import weight_flags
+from fairbench.config.parse_flags import weight_flags
 from fairbench.errors import RunFailed
 from fairbench.execute.tasks import DriveProgress, ServersProgress
 from fairbench.files.formats import toml_value

@@ -13,7 +13,7 @@ import typer
 from typer import Option
 
 from fairbench.cli.options import takes
-from fairbench.config.flag import value_or_default
+from fairbench.config.parse_flags import value_or_default
 from fairbench.errors import UsageError, unknown_name
 from fairbench.schedulers.base import checked_weights
 from fairbench.tenants import with_tenants

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from fairbench.config.flag import STARTED, Flag, flags_of
 from fairbench.config.flags import (
     HOST,
     PORT,
@@ -17,6 +16,7 @@ from fairbench.config.flags import (
     SETTINGS,
     UNTESTED,
 )
+from fairbench.config.parse_flags import STARTED, Flag, flags_of
 
 
 class ServeFlags(TypedDict, total=False):

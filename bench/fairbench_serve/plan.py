@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.defaults import SPELLINGS, table_of
-from fairbench.config.flag import STARTED, split_commas
+from fairbench.config.parse_flags import STARTED, split_commas
 from fairbench.config.resolve import resolve
 from fairbench.config.settings import ENGINE
 from fairbench.errors import UsageError, unknown_name, writing

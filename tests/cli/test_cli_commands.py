@@ -10,7 +10,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from fairbench.cli.app import FIRST, GROUPS, PANELLED, app, commands, load, panel_of
-from fairbench.config.flag import COMMON, OTHER, PANELS
+from fairbench.config.parse_flags import COMMON, OTHER, PANELS
 
 COMMAND = [sys.executable, "-c", "from fairbench.cli.main import main; main()"]
 

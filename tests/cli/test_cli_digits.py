@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.config.flag import parse_weights
+from fairbench.config.parse_flags import parse_weights
 from fairbench.errors import UsageError
 from fairbench.targets import parse_targets
 from fairbench_gate.clauses import SHAPE as CLAUSE

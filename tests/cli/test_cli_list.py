@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.cli.list import ListKind, _meanings, _part
 from fairbench.config.defaults import preset_names
-from fairbench.config.flag import parse_assignment
+from fairbench.config.parse_flags import parse_assignment
 from fairbench.config.settings import MACHINE
 from fairbench.hardware.catalogue import profile_ids
 from fairbench.hardware.engines import DISAGGREGATION, ENGINES, DisaggregationParams

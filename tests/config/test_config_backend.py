@@ -6,7 +6,7 @@ import pytest
 
 from fairbench.config import identity, to_toml
 from fairbench.config.backend import AS_SERVED, NO_PROFILE, backend_kinds
-from fairbench.config.flag import STARTED
+from fairbench.config.parse_flags import STARTED
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
 from fairbench_load.kinds import Emulator, Endpoint, SGLang

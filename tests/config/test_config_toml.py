@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.config.flag import parse_assignment
+from fairbench.config.parse_flags import parse_assignment
 from fairbench.errors import UsageError
 from fairbench.files.formats import dumps, toml_value
 

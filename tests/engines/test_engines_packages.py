@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from fairbench.version import DIRECTORY
-from fairbench_engines.replica.code import PACKAGES
+from fairbench_engines.replica.engine_code import PACKAGES
 
 # ``-S`` hides installed packages
 LOOK = f"""

@@ -13,7 +13,7 @@ from fairbench.execute.simulations import jobs_left, outdated_runs
 from fairbench.results.comparison import ComparedRun, compare_sweep, experiment_of, sides_of
 from fairbench.results.store import SweepStore
 from fairbench.results.summary import basis, code_name, is_same_code
-from fairbench_engines.replica.code import SGLangCode, VLLMCode
+from fairbench_engines.replica.engine_code import SGLangCode, VLLMCode
 from tests.results.comparison_helpers import stored
 
 TINY = {"workload": "chat", "scenario": "none", "num_programs": 1}

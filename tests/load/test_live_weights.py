@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.config.flag import parse_weights, weight_flags
+from fairbench.config.parse_flags import parse_weights, weight_flags
 from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed
 from fairbench.workloads.plan import tenant_paths_of

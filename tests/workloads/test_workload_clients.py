@@ -11,7 +11,7 @@ from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import expected_programs, program_stream
 from fairbench.workloads.spec import load_workload, with_settings, workload_names
-from fairbench.workloads.traffic.source import Rate
+from fairbench.workloads.traffic.arrivals import Rate
 from tests.workloads.workload_fakes import calls_of
 
 

@@ -18,7 +18,7 @@ from fairbench.workloads.model import ClientPresence, Sizes, WorkloadSpec
 from fairbench.workloads.plan import expected_programs, last_arrival_s, program_stream
 from fairbench.workloads.spec import load_workload
 from fairbench.workloads.traffic import traffic_kind
-from fairbench.workloads.traffic.source import TrafficLoad
+from fairbench.workloads.traffic.arrivals import TrafficLoad
 from tests.strategies import examples
 
 SMALL = """

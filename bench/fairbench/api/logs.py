@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from fairbench.config.defaults import DEFAULTS
-from fairbench.config.flag import check_names
 from fairbench.config.flags import PLAN, PlanFlags
+from fairbench.config.parse_flags import check_names
 from fairbench.diagnosis import FAIR, FCFS
 from fairbench.diagnosis.access_log import read_log
 from fairbench.diagnosis.diagnosis import DiagnosisInput

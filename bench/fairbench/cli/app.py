@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from fairbench.cli import exits
-from fairbench.config.flag import OTHER, PANELS
+from fairbench.config.parse_flags import OTHER, PANELS
 from fairbench.doors import COMMAND_GROUP, Command, registered, through
 from fairbench.errors import FairbenchError, Interrupted, NotJudged, UsageError, complaint
 from fairbench.version import __version__

@@ -10,8 +10,8 @@ import typer
 from fairbench import api, execute, metrics, report, results
 from fairbench.cli import options
 from fairbench.cli.output import print_json, print_outcome, show
-from fairbench.config.flag import COMMON, OUTPUT, parse_assignments
 from fairbench.config.flags import RESUME, SEEDS, CompareFlags
+from fairbench.config.parse_flags import COMMON, OUTPUT, parse_assignments
 
 if TYPE_CHECKING:
     from fairbench.results.comparison import Contrast

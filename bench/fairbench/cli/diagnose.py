@@ -11,8 +11,8 @@ from fairbench import diagnosis, execute, planning
 from fairbench import report as reporting
 from fairbench.cli import options
 from fairbench.cli.output import check_writable, print_json, show
-from fairbench.config.flag import split_commas
 from fairbench.config.flags import RUN, LogFlags
+from fairbench.config.parse_flags import split_commas
 from fairbench.diagnosis import FAIR, FCFS
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Option
 
-from fairbench.config.flag import OUTPUT, Flag, flags_of
 from fairbench.config.flags import (
     HEADER,
     RAY_ADDRESS,
@@ -20,6 +19,7 @@ from fairbench.config.flags import (
     SETTINGS,
     UNTESTED,
 )
+from fairbench.config.parse_flags import OUTPUT, Flag, flags_of
 from fairbench.errors import UsageError
 from fairbench.execute.executors import EXECUTORS
 from fairbench.workloads.traces import AUTO

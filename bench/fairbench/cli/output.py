@@ -16,7 +16,7 @@ import typer
 
 from fairbench import planning, report, results
 from fairbench.cli.options import option
-from fairbench.config.flag import OUTPUT
+from fairbench.config.parse_flags import OUTPUT
 from fairbench.errors import UsageError, writing
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typer import Option
 from fairbench import config, diagnosis, execute, figures, planning, report, results
 from fairbench.cli import options
 from fairbench.cli.output import print_plan
-from fairbench.config.flag import COMMON, parse_assignments, split_commas, values_of
 from fairbench.config.flags import PICTURE, RESUME, RUN, SEEDS, PlanFlags
+from fairbench.config.parse_flags import COMMON, parse_assignments, split_commas, values_of
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 

@@ -11,7 +11,7 @@ from typer import Option
 
 from fairbench import figures, results
 from fairbench.cli.options import DEFAULT_RESULT_DIR
-from fairbench.config.flag import split_commas
+from fairbench.config.parse_flags import split_commas
 from fairbench.doors import STUDY_GROUP, through
 from fairbench.errors import UsageError, unknown_name, writing
 

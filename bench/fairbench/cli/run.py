@@ -10,8 +10,8 @@ import typer
 from fairbench import config, execute, metrics, report, results
 from fairbench.cli import options, output
 from fairbench.cli.exits import FAILED, complain
-from fairbench.config.flag import OUTPUT, SERVERS, parse_assignments
 from fairbench.config.flags import HEADER, RAY_ADDRESS, READY_S, SEEDS, RunFlags
+from fairbench.config.parse_flags import OUTPUT, SERVERS, parse_assignments
 from fairbench.errors import RunFailed
 from fairbench.execute.executors import DEFAULT, DRIVER_LAUNCHERS, LAUNCHERS, LOCAL, LauncherFlags
 

@@ -13,8 +13,8 @@ from fairbench import metrics, records, scoring
 from fairbench import report as reporting
 from fairbench.cli import output
 from fairbench.cli.options import ReportFile, Weights, json_option, option_of
-from fairbench.config.flag import goodput_flag, parse_weights, split_commas
 from fairbench.config.flags import RUN
+from fairbench.config.parse_flags import goodput_flag, parse_weights, split_commas
 from fairbench.errors import UsageError
 from fairbench.metrics.shown_percentiles import parse_percentiles
 from fairbench.records.layouts import NAMES

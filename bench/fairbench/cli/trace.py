@@ -14,8 +14,8 @@ from typer import Option
 from fairbench import figures, report, workloads
 from fairbench.cli.options import json_option, log_params, option_of, takes
 from fairbench.cli.output import print_json, show
-from fairbench.config.flag import split_commas
 from fairbench.config.flags import PICTURE, TraceFlags
+from fairbench.config.parse_flags import split_commas
 from fairbench.errors import UsageError
 from fairbench.files.reader import read_key
 

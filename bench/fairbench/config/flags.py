@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypedDict
 
-from fairbench.config.flag import (
+from fairbench.config.parse_flags import (
     CLUSTER,
     COMMON,
     LOAD,

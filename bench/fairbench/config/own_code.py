@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from fairbench.config.backend import SGLangPolicy
-from fairbench.config.flag import parse_assignment
+from fairbench.config.parse_flags import parse_assignment
 from fairbench.errors import UsageError, unknown_name
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.named import imported

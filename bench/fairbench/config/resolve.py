@@ -15,10 +15,10 @@ from fairbench import metrics, records, workloads
 from fairbench.config import cluster, defaults, serving
 from fairbench.config.backend import ARGS
 from fairbench.config.cluster import KEYS as CLUSTER_KEYS
-from fairbench.config.flag import PlacedFlags, check_names, place_flags
 from fairbench.config.flags import RUN
 from fairbench.config.origins import chosen_part, given_values, with_given
 from fairbench.config.own_code import settings_of_flags
+from fairbench.config.parse_flags import PlacedFlags, check_names, place_flags
 from fairbench.config.settings import check_engine_settings, flat_settings, resolve_settings
 from fairbench.config.spec import GIVEN, Draft, ExperimentSpec, Origin, without_given
 from fairbench.errors import DataError, UsageError, about, explain, keys_of, unknown_name

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from fairbench.config.backend import AS_SERVED, EXTERNAL, NO_PROFILE, BackendConfig, backend_kinds
 from fairbench.config.defaults import DEFAULTS, has_own_code, pair_of, text_of
-from fairbench.config.flag import ENDPOINT, SIM
+from fairbench.config.parse_flags import ENDPOINT, SIM
 from fairbench.config.settings import ENGINE, MACHINE
 from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import UsageError, about, explain, keys_of, unknown_name

@@ -14,8 +14,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 from fairbench.config.backend import storable
 from fairbench.config.cluster import check_sides, check_used
 from fairbench.config.defaults import DEFAULTS
-from fairbench.config.flag import check_names, parse_assignment, place_flags
 from fairbench.config.flags import SWEEP
+from fairbench.config.parse_flags import check_names, parse_assignment, place_flags
 from fairbench.config.resolve import resolve
 from fairbench.config.settings import current_keys, flat_settings
 from fairbench.config.spec import GIVEN, Draft, ExperimentSpec, experiment_tables, identity

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairbench.config.defaults import DEFAULTS
-from fairbench.config.flag import place_flags
 from fairbench.config.flags import RUN
+from fairbench.config.parse_flags import place_flags
 from fairbench.config.resolve import trace_params
 from fairbench.diagnosis import FAIR, FCFS, SESSION_SLO, USUAL_SLO, access_log
 from fairbench.diagnosis.replay import LogReplay, ReplayedRun, prepared, replayed, usual_replicas

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.flag import check_names
 from fairbench.config.flags import COMPARE
+from fairbench.config.parse_flags import check_names
 from fairbench.config.resolve import experiment
 from fairbench.config.spec import experiment_tables
 from fairbench.config.sweep import Sweep, grid_of, make_sweep, points, with_axes

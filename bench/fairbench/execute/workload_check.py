@@ -17,7 +17,7 @@ from fairbench.hardware.timing import TimingProfile
 from fairbench.metrics.fairness import max_min
 from fairbench.workloads.plan import ClientPlan, expected_programs, nth_program, program_stream
 from fairbench.workloads.programs.base import Job
-from fairbench.workloads.traffic.source import ClosedArrivals
+from fairbench.workloads.traffic.arrivals import ClosedArrivals
 
 SAMPLE = 600
 # At most ``MOST_CALLS`` requests are sampled from all groups of clients together.

@@ -20,7 +20,7 @@ from typing import Any
 from fairbench import workloads
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.backend import NO_PROFILE, without_secrets
-from fairbench.config.flag import SIM
+from fairbench.config.parse_flags import SIM
 from fairbench.doors import BACKEND_GROUP, registered
 from fairbench.results.experiments import CHOSEN, chosen_of
 from fairbench.results.store import SCHEMA_VERSION

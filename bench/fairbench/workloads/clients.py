@@ -22,7 +22,7 @@ from fairbench.workloads.model import (
 )
 from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.programs import Value, make_params
-from fairbench.workloads.traffic.source import ClosedArrivals, TrafficLoad
+from fairbench.workloads.traffic.arrivals import ClosedArrivals, TrafficLoad
 
 if TYPE_CHECKING:
     from fairbench.workloads.model import WorkloadSpec

@@ -25,7 +25,7 @@ from fairbench.targets import parse_targets
 from fairbench.tenants import SEPARATOR, with_tenants
 from fairbench.workloads.programs import Value, make_params, program_class
 from fairbench.workloads.traffic import DEFAULT, traffic_kind
-from fairbench.workloads.traffic.source import Arrival, ArrivalSource, TrafficKind
+from fairbench.workloads.traffic.arrivals import Arrival, ArrivalSource, TrafficKind
 
 INHERITED = "workload"
 MAX_DEPTH = 8  # A longer chain of files that inherit from each other counts as a cycle.

@@ -17,7 +17,7 @@ from fairbench.workloads.items import Item
 from fairbench.workloads.model import ClientPresence
 from fairbench.workloads.programs import program_class
 from fairbench.workloads.programs.base import Job, Program, sample_gap
-from fairbench.workloads.traffic.source import Arrival, ArrivalSource, ClosedArrivals
+from fairbench.workloads.traffic.arrivals import Arrival, ArrivalSource, ClosedArrivals
 
 PROGRAMS_PER_CLIENT = 10**7
 """The maximum number of programs of a client; client i's program ids begin at i x this number."""

@@ -9,7 +9,7 @@ from math import isfinite, nan
 from typing import Any
 
 from fairbench.config.backend import AS_SERVED, NO_PROFILE
-from fairbench.config.flag import SIM
+from fairbench.config.parse_flags import SIM
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import UsageError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.config.backend import COMMAND
-from fairbench.config.flag import weight_flags
+from fairbench.config.parse_flags import weight_flags
 from fairbench.errors import RunFailed, UsageError
 from fairbench.files.formats import toml_value
 from fairbench.hardware.catalogue import load_profile

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.flag import parse_assignments
+from fairbench.config.parse_flags import parse_assignments
 from fairbench.config.resolve import experiment
 from fairbench.results.intervals import t_interval
 from fairbench.schedulers.eviction.registry import EVICTIONS

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.flag import parse_assignments
+from fairbench.config.parse_flags import parse_assignments
 from fairbench.config.resolve import experiment
 from fairbench.metrics.goodput import group_service
 from fairbench.metrics.records import PLAIN

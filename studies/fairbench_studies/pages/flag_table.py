@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairbench.config.flag import PANELS, Flag
 from fairbench.config.flags import COMPARE, PLAN, RUN, SWEEP
+from fairbench.config.parse_flags import PANELS, Flag
 from fairbench.report.pages.markdown import escaped, table
 
 HEADINGS = ("flag", "meaning", "commands", "key in a file", "unit", "default")

@@ -9,8 +9,8 @@ import pytest
 from fairbench.errors import DataError, UsageError
 from fairbench.streams import stream
 from fairbench.workloads.traffic import traffic_kind
+from fairbench.workloads.traffic.arrivals import TrafficLoad
 from fairbench.workloads.traffic.recorded import trace_gaps
-from fairbench.workloads.traffic.source import TrafficLoad
 from tests.workloads.workload_fakes import shared_data
 
 HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"

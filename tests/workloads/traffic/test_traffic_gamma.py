@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.streams import stream
-from fairbench.workloads.traffic.source import GammaArrivals, Rate, arrival_times, gamma_gaps
+from fairbench.workloads.traffic.arrivals import GammaArrivals, Rate, arrival_times, gamma_gaps
 
 
 def take(count, rates, burstiness=1.0, seed=0):

@@ -13,7 +13,7 @@ from fairbench.sim.run import simulate
 from fairbench.workloads import traffic
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload
-from fairbench.workloads.traffic.source import Arrival
+from fairbench.workloads.traffic.arrivals import Arrival
 
 
 def chat(**changes):

@@ -10,7 +10,7 @@ from fairbench.config.resolve import resolve
 from fairbench.errors import DataError, UsageError
 from fairbench.sim.run import simulate
 from fairbench.workloads.traffic import traffic_kind
-from fairbench.workloads.traffic.source import TrafficLoad
+from fairbench.workloads.traffic.arrivals import TrafficLoad
 
 RECORDS = [
     {"t": 0.0, "client": 4, "prompt_len": 10, "output_len": 5},

@@ -14,19 +14,19 @@ from pydantic import ValidationError
 
 from fairbench.errors import UsageError, explain, unknown_name, validated
 from fairbench.named import imported
-from fairbench.workloads.traffic.source import TrafficKind
+from fairbench.workloads.traffic.arrivals import TrafficKind
 
 DEFAULT = "gamma"
 # Classes are stored as import paths, so that a run imports only the modules that it uses.
 KINDS = {
-    DEFAULT: "fairbench.workloads.traffic.source:Gamma",
+    DEFAULT: "fairbench.workloads.traffic.arrivals:Gamma",
     "constant": "fairbench.workloads.traffic.planned:Constant",
     "on-off": "fairbench.workloads.traffic.planned:OnOff",
     "ramp": "fairbench.workloads.traffic.planned:Ramp",
     "phases": "fairbench.workloads.traffic.planned:Phases",
     "diurnal": "fairbench.workloads.traffic.planned:Diurnal",
     "bursts": "fairbench.workloads.traffic.planned:Bursts",
-    "closed": "fairbench.workloads.traffic.source:Closed",
+    "closed": "fairbench.workloads.traffic.arrivals:Closed",
     "trace": "fairbench.workloads.traffic.recorded:TraceTraffic",
     "replay": "fairbench.workloads.traffic.recorded:ReplayTraffic",
     "azure": "fairbench.workloads.traffic.recorded:Azure",

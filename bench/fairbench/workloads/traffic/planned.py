@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from annotated_types import Ge, Gt, Le, Len
 
 from fairbench.errors import UsageError
-from fairbench.workloads.traffic.source import (
+from fairbench.workloads.traffic.arrivals import (
     Arrival,
     ArrivalSource,
     TrafficKind,

@@ -20,7 +20,7 @@ from fairbench.files.formats import csv_rows, json_lines
 from fairbench.workloads.items import Item
 from fairbench.workloads.traces.programs import FileTraffic
 from fairbench.workloads.traces.read import TraceParams, check_params, find_trace_file, read_trace
-from fairbench.workloads.traffic.source import (
+from fairbench.workloads.traffic.arrivals import (
     Arrival,
     ArrivalSource,
     Gamma,

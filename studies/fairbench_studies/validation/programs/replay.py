@@ -23,7 +23,7 @@ from fairbench.metrics.tables import RunResult
 from fairbench.sim.run import Simulation
 from fairbench.workloads.disguises import Disguise
 from fairbench.workloads.plan import ClientPlan
-from fairbench.workloads.traffic.source import Arrival
+from fairbench.workloads.traffic.arrivals import Arrival
 from fairbench_studies.validation.policies import scheduler_of
 from fairbench_studies.validation.programs.measured import SYSTEM_TOKENS, ProgramRun
 from fairbench_studies.validation.serving.profiles import profile_of, with_host_cost

@@ -13,7 +13,7 @@ from fairbench.workloads.items import Item
 from fairbench.workloads.plan import ClientPlan, expected_programs, last_arrival_s, program_stream
 from fairbench.workloads.programs import make_params
 from fairbench.workloads.spec import load_workload
-from fairbench.workloads.traffic.source import Arrival, ArrivalSource, GammaArrivals, Rate
+from fairbench.workloads.traffic.arrivals import Arrival, ArrivalSource, GammaArrivals, Rate
 
 
 @dataclass(frozen=True)
