@@ -36,7 +36,7 @@ class Wanted:
     - If ``share_gpus`` is True, several replicas may use one GPU.
     - If ``spread`` is True, the replicas are distributed over as many machines as possible.
     - ``name`` is the prefix of the replicas' names.
-    - ``asked`` is the flag, shown in messages, that sets the number of replicas (``{}``).
+    - ``asked`` is the setting that messages quote; ``{}`` stands for the number of replicas.
     """
 
     replicas: int
@@ -113,9 +113,9 @@ def engine_modules(wanted: Wanted) -> Sequence[str]:
 def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
     """Raise UsageError, which names the machine, if software versions differ between machines.
 
-    ``found`` holds the result of ``versions`` for each machine. Emulators are fairbench's own code,
-    so all versions must equal the versions here. With real engines, only the version of fairbench
-    must equal the version here.
+    ``found`` holds the result of ``versions`` for each machine. Emulators run fairbench's own code,
+    so all versions must be those of this machine. With real engines, only the version of fairbench
+    must be that of this machine.
     """
     here = versions()
     if wanted.python.modules:
@@ -193,7 +193,7 @@ class ReachedPlace:
     python: str
     environment: Mapping[str, str]
     listen: str = ANYWHERE
-    # A host counts as never lost, because an unreachable host may soon be reachable again.
+    # A host never counts as lost, because an unreachable host may soon be reachable again.
     is_lost: bool = False
 
     @property
@@ -209,7 +209,7 @@ class ReachedPlace:
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> process.Process:
-        # A reaper runs on the host, because killing ``ssh`` here would not end the remote process.
+        # The remote process runs under ``reaper.py``, because killing ``ssh`` would not end it.
         there = [self.python, "-m", reaper.__name__, str(process.GRACE_S), *command]
         return process.ServerProcess(self.reach.line(there, environment), log_path, reaped=True)
 
@@ -221,7 +221,7 @@ class CommandLauncher:
     """
 
     def __init__(self, hosts: Sequence[str], command: Sequence[str]) -> None:
-        """Check the hosts, and the words of the command.
+        """Check the hosts and the launch command.
 
         Raises UsageError without a host, for an invalid host, or if the command lacks ``{host}``.
         """

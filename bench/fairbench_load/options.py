@@ -16,7 +16,7 @@ def launcher_named(name: str, flags: LauncherFlags, *, drivers: str = LOCAL) -> 
     """Return a launcher of servers by name.
 
     ``drivers`` is the name of the launcher that starts load drivers. Raises UsageError for an
-    unknown name, or for a flag that neither of the two launchers supports.
+    unknown launcher, or for a flag that neither the launcher ``name`` nor ``drivers`` supports.
     """
     check_launchers(name, flags, drivers=drivers)
     return _launcher(name, flags)

@@ -1,9 +1,9 @@
 """Records of runs on real servers: files of JSON lines, and their conversion to tables.
 
-Times are in seconds since the start of the run. Records contain names of clients and states,
-whereas tables contain numbers.
+Times are in seconds since the start of the run. Records contain the names of clients and states,
+whereas tables contain their numbers.
 
-If a run has several drivers, each driver has a folder for its records and the offset of its clock.
+If a run has several drivers, each driver has a folder for its records and its clock comparison.
 A record is written as soon as a request or program ends, so ``fairbench recover`` can use the
 records of a run that crashed.
 """
@@ -158,7 +158,7 @@ _Record = TypeVar("_Record", RequestRecord, ProgramRecord)
 def _arrays(
     records: Iterable[Any], kind: type[msgspec.Struct], clients: Sequence[str]
 ) -> dict[str, Any]:
-    """Return an array for each field, with NaN for None and with indices for names."""
+    """Return an array for each field of the records; None becomes NaN, a name becomes its index."""
     rows = [msgspec.structs.astuple(record) for record in records]
     names = kind.__struct_fields__
     table = dict(zip(names, zip(*rows, strict=True) if rows else ((),) * len(names), strict=True))
@@ -187,7 +187,7 @@ def _read_file(path: Path, kind: type[_Record]) -> list[_Record]:
     records = []
     for number, line in lines(path, f"{path}", blank=True, streamed=True):
         if not line.endswith(b"\n"):
-            break  # The writer ended in the middle of the line.
+            break  # The driver was killed while it wrote this line.
         try:
             records.append(decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -262,7 +262,7 @@ def compare_clocks(
 
     ``ask`` asks the other process for its time. The process is assumed to read its clock midway
     between question and answer, so the error is at most half of the round-trip time (Cristian,
-    "Probabilistic clock synchronization", 1989). The fastest of ``rounds`` readings is used.
+    "Probabilistic clock synchronization", 1989). Of ``rounds`` readings, the fastest is returned.
     """
     readings = []
     for _ in range(rounds):
@@ -285,7 +285,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
     @property
     def drift_s(self) -> float:
-        """The change of the offset in the run (s); a change within the uncertainty counts as 0."""
+        """The change of the clock offset in the run (s), or 0 for a change within uncertainty."""
         if self.after is None:
             return 0.0
         drift_s = self.after.offset_s - self.before.offset_s
@@ -294,7 +294,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
     @property
     def uncertainty_s(self) -> float:
-        """The uncertainty in seconds of times that are corrected with this comparison."""
+        """The uncertainty (s) of a driver's times after correction for the clock offset."""
         after = self.before if self.after is None else self.after
         return max(self.before.uncertainty_s, after.uncertainty_s)
 
@@ -342,8 +342,8 @@ def clocks(folder: Path) -> list[ClockComparison]:
 def merge(folder: Path, time_scale: float) -> None:
     """Merge the records of several drivers into ``folder``, with times on this machine's clock.
 
-    ``time_scale`` is the number of emulated seconds per real second. A repeated call writes equal
-    files.
+    ``time_scale`` is the number of emulated seconds per real second. A second call writes the same
+    files again.
     """
     found = clocks(folder)
     if not found:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ServerRuns:
-    """Runs on the servers of any ``LoadedBackend``."""
+    """A runner of experiments on the servers of any ``LoadedBackend``."""
 
     def __init__(self, flags: LiveFlags) -> None:
         self._flags = flags
