@@ -24,8 +24,8 @@ COUNTED = (
     "recomputed_tokens",
     "output_tokens",
 )
-MAX_CLIENTS = 1000  # maximum number of clients with their own sums and label
-MAX_HISTOGRAMS = 100  # maximum number of clients with histograms of their own
+MAX_CLIENTS = 1000  # maximum number of clients with separate sums and labels
+MAX_HISTOGRAMS = 100  # maximum number of clients with separate histograms
 BALANCE_EVERY_S = 1.0
 SHARES_EVERY_S = 5.0
 WINDOW_S = 60.0  # seconds over which a client's share of the service is measured

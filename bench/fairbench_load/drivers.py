@@ -47,7 +47,7 @@ class ReadClock(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """A message that tells a driver which clients' requests to send to which server."""
+    """A message that tells a driver to send the requests of some clients to a server."""
 
     spec: ExperimentSpec
     target: DriverTarget
@@ -255,7 +255,7 @@ class Team:
             self._pipes[number].send(message)
 
     def _heard(self, number: int) -> Any:
-        """Write the records that a driver sends to files, and return its next other message."""
+        """Write records from a driver to files, and return the driver's next other message."""
         with self._alive(number):
             while isinstance(message := self._received(number), Written):
                 with (self._folders[number] / message.name).open("ab") as file:

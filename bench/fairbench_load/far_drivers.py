@@ -47,12 +47,12 @@ class Telling:
         self._told = dict.fromkeys((REQUESTS_FILE, PROGRAMS_FILE), 0)
 
     def recv(self) -> Any:
-        """Receive the next message; in ``Begin``, set the folder on this machine for records."""
+        """Receive the next message; replace the folder in ``Begin`` by a folder on this machine."""
         message = self._pipe.recv()
         return message._replace(folder=self._folder) if isinstance(message, Begin) else message
 
     def send(self, message: Any, /) -> None:
-        """Send all new records of the driver, and then a message.
+        """Send all new records of the driver, and then the message.
 
         Only one thread may call this method.
         """

@@ -330,8 +330,8 @@ class Connections:
         except OSError:  # The client disconnected, or the TLS handshake failed.
             accepted.close()
             return
-        # aiohttp reads up to 32 requests of a connection ahead, of any size. The two attributes,
-        # which some releases of aiohttp lack, set a lower limit.
+        # aiohttp reads up to 32 requests of a connection ahead, of any size. Two private attributes
+        # of most releases of aiohttp set a lower limit on the number of requests.
         with suppress(AttributeError):
             connection._max_msg_queue_size, connection._msg_queue_resume_size = MOST_AHEAD, 0
         self._since_s[connection] = asyncio.get_running_loop().time()
@@ -468,7 +468,7 @@ async def listening(
 async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncIterator[str]:
     """Serve a second application on a local port while the ``with`` block runs, and yield its URL.
 
-    Signals such as SIGTERM are left to ``listening``. Compressed request bodies are not
+    Signals such as SIGTERM must be handled elsewhere. Compressed request bodies are not
     decompressed. Raises UsageError, which names the ``flag``, if the port is not available.
     """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)

@@ -1,7 +1,7 @@
 """The kinds of backend: the settings of real servers, emulated servers and a running endpoint.
 
 Each kind of backend is an entry point of the group ``fairbench.backends``. The class attribute
-``backend`` names a ``LiveBackend`` (``MODULE:NAME``), which only runs on servers import.
+``backend`` is the ``MODULE:NAME`` of a ``LiveBackend``, which is imported only for live runs.
 """
 
 from __future__ import annotations

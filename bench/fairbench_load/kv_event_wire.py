@@ -2,7 +2,8 @@
 
 A message of the PUB socket has three frames: topic, sequence number (8 bytes, big-endian, starting
 at 0) and batch. To ask for missed messages again, a DEALER socket sends ``replay_request``. The
-ROUTER socket answers with stored messages, each after an empty frame. Message ``END`` is the last.
+ROUTER socket answers with the stored messages, each after an empty frame. ``END`` is the sequence
+number of the last message.
 
 This module writes SGLang's format (disaggregation/kv_events.py), in which a batch is an array and
 an event is a map. The module also reads three formats of vLLM (distributed/kv_events.py):
@@ -33,8 +34,7 @@ class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
 
     ``token_ids`` contains the tokens of all blocks; each entry of ``block_hashes`` stands for
     ``block_size`` tokens. If a model has several kinds of attention, ``group_idx`` is a group of
-    layers with one kind; such groups store and remove blocks independently. vLLM's arrays determine
-    the order of the fields.
+    layers with one kind; such groups store and remove blocks independently.
     """
 
     block_hashes: Sequence[BlockHash]

@@ -36,7 +36,7 @@ class Wanted:
     - If ``share_gpus`` is True, several replicas may use one GPU.
     - If ``spread`` is True, the replicas are distributed over as many machines as possible.
     - ``name`` is the prefix of the replicas' names.
-    - ``asked`` is the setting that messages quote; ``{}`` stands for the number of replicas.
+    - ``asked`` is the setting that error messages show; ``{}`` stands for the number of replicas.
     """
 
     replicas: int
@@ -114,8 +114,8 @@ def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
     """Raise UsageError, which names the machine, if software versions differ between machines.
 
     ``found`` holds the result of ``versions`` for each machine. Emulators run fairbench's own code,
-    so all versions must be those of this machine. With real engines, only the version of fairbench
-    must be that of this machine.
+    so all versions must be the same as on this machine. With real engines, only the version of
+    fairbench must be the same as on this machine.
     """
     here = versions()
     if wanted.python.modules:
@@ -209,7 +209,7 @@ class ReachedPlace:
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> process.Process:
-        # The remote process runs under ``reaper.py``, because killing ``ssh`` would not end it.
+        # ``reaper.py`` on the host ends the server, because killing ``ssh`` would not end it.
         there = [self.python, "-m", reaper.__name__, str(process.GRACE_S), *command]
         return process.ServerProcess(self.reach.line(there, environment), log_path, reaped=True)
 

@@ -558,7 +558,7 @@ _BESIDE_MESSAGES = (
     *("text", "output_config"),
 )
 # ``_TURNS`` maps each field of a request body that contains turns to the role of a turn that is a
-# plain text. The fields have the order of the prompt.
+# plain text. The order of the fields is their order in the prompt.
 _TURNS = {"instructions": "system", "system": "system", "input": "user", "messages": "user"}
 SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # fields of a request that a chat template may use
 _CONTENTS = ("content", "output")
@@ -616,7 +616,7 @@ def turns_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def pieces_of(message: Mapping[str, Any], start: str) -> list[Piece]:
     """Return the texts and media of a message, in the order of the prompt.
 
-    The first text begins with ``start``. The last text ends with fields such as tool calls as JSON.
+    The first text begins with ``start``. The last text ends with other fields, such as tool calls.
     """
     parts: list[Piece] = []
     for content in (message.get(name) for name in _CONTENTS):
@@ -675,7 +675,7 @@ class EventSplitter:
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
         """Add received bytes; return completed events and pieces of oversized events.
 
-        The flag of a returned event is True; the flag of a piece or a comment is False.
+        The flag beside each returned event is True; for a piece or a comment, the flag is False.
         """
         is_event = chunk.endswith(b"\n\n") and chunk.find(b"\n\n") == len(chunk) - 2
         if is_event and not self._begun and not self._oversized and b"\r" not in chunk:

@@ -56,7 +56,7 @@ class PluginConfig:
     """The configuration of a server's plugin: a local scheduler with all its parameters.
 
     - ``params`` maps ``NAME.PARAM`` to the value of each parameter of the scheduler and of the
-      eviction policy. The keys ``LOAD_CAP`` and ``SHARE`` are present only if they have an effect.
+      eviction policy. ``LOAD_CAP`` and ``SHARE`` are keys of ``params`` only if they are in use.
     - ``weights`` are the clients' weights; a client that is not listed has weight 1.
     - ``eviction`` is the eviction policy of the server's cache; None means the server's own policy.
     - ``clients`` are the clients that the eviction policy distinguishes.
@@ -137,7 +137,7 @@ def plugin_config(
         local: Name of the local scheduler.
         settings: The settings of the run, as ``NAME.PARAM``.
         weights: Weights by client; a client that is not listed has weight 1.
-        evicting: The eviction policy, for which LRU means the server's own policy, and the clients.
+        evicting: The eviction policy and its clients; the policy LRU means the server's own policy.
     """
     params = make_params(local, local_class(local).Params, settings)
     cap = make_params("engine", EngineParams, settings).load_cap
@@ -174,8 +174,8 @@ def config_from(environment: Mapping[str, str]) -> PluginConfig:
         )
     if local_class(local).decodes_first is not None:
         raise UsageError(
-            f"{LOCAL} = {local!r}: chooses between prefill and decoding, which only the simulated "
-            "SGLang supports; name another scheduler"
+            f"{LOCAL} = {local!r}: this scheduler chooses between prefill and decoding, which only "
+            "the simulated SGLang supports; name another scheduler"
         )
     settings = read_variable(environment, SETTINGS, f'{{"{local}.PARAM": VALUE}}')
     shape = '{"policy": "POLICY", "clients": ["CLIENT"]}'
@@ -236,7 +236,7 @@ def installed(distributions: Sequence[str]) -> str:
 
 
 def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
-    """Return True for a supported engine release, and False for a newer, allowed release.
+    """Return True for a supported engine release, or False for a newer release that is allowed.
 
     ``supported`` lists the supported releases in ascending order. Raises UsageError if the engine
     is not installed or its release is not allowed.
@@ -261,8 +261,8 @@ def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
 def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
     """Raise UsageError unless the engine has a function with the expected first parameters.
 
-    ``target`` is the dotted name of the engine's function. ``expected`` contains the expected names
-    of its first parameters.
+    ``target`` is the dotted name of the engine's function. ``expected`` lists the names of the
+    function's first parameters.
     """
     try:
         function = pkgutil.resolve_name(target)

@@ -1,7 +1,7 @@
 """Records of runs on real servers: files of JSON lines, and their conversion to tables.
 
-Times are in seconds since the start of the run. Records contain the names of clients and states,
-whereas tables contain their numbers.
+Times are in seconds since the start of the run. Records contain the names of clients and states;
+tables contain numbers instead of the names.
 
 If a run has several drivers, each driver has a folder for its records and its clock comparison.
 A record is written as soon as a request or program ends, so ``fairbench recover`` can use the
@@ -122,7 +122,7 @@ def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
     """
     rows = sorted(records.requests, key=lambda record: record.request_id)
     columns = _arrays(rows, RequestRecord, clients)
-    # The stored table has no column for the time of sending.
+    # The stored table of requests has no column for the time at which a request was sent.
     del columns["submit_s"]
     if not columns["estimated"].any():
         del columns["estimated"]
@@ -158,7 +158,7 @@ _Record = TypeVar("_Record", RequestRecord, ProgramRecord)
 def _arrays(
     records: Iterable[Any], kind: type[msgspec.Struct], clients: Sequence[str]
 ) -> dict[str, Any]:
-    """Return an array for each field of the records; None becomes NaN, a name becomes its index."""
+    """Return an array for each field of records; None becomes NaN, and a name becomes its index."""
     rows = [msgspec.structs.astuple(record) for record in records]
     names = kind.__struct_fields__
     table = dict(zip(names, zip(*rows, strict=True) if rows else ((),) * len(names), strict=True))
@@ -214,12 +214,12 @@ class Journal:
     def request(self, record: RequestRecord) -> None:
         """Append the record of a request.
 
-        Raises RunFailed if the file cannot be written, for example on a full disk.
+        Raises RunFailed if the record cannot be written, for example on a full disk.
         """
         self._write_line(self._requests, record)
 
     def program(self, record: ProgramRecord) -> None:
-        """Append the record of a program. Raises RunFailed if the file cannot be written."""
+        """Append the record of a program. Raises RunFailed if the record cannot be written."""
         self._write_line(self._programs, record)
 
     def _write_line(self, file: FileIO, record: msgspec.Struct) -> None:
@@ -261,8 +261,8 @@ def compare_clocks(
     """Measure by how many seconds another process's clock is ahead of the clock ``now_s``.
 
     ``ask`` asks the other process for its time. The process is assumed to read its clock midway
-    between question and answer, so the error is at most half of the round-trip time (Cristian,
-    "Probabilistic clock synchronization", 1989). Of ``rounds`` readings, the fastest is returned.
+    between question and answer. The error is then at most half of the round-trip time (Cristian,
+    "Probabilistic clock synchronization", 1989). The fastest of ``rounds`` measurements is used.
     """
     readings = []
     for _ in range(rounds):
@@ -285,7 +285,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
     @property
     def drift_s(self) -> float:
-        """The change of the clock offset in the run (s), or 0 for a change within uncertainty."""
+        """The change of the clock offset in a run (s); a change below the uncertainty is 0."""
         if self.after is None:
             return 0.0
         drift_s = self.after.offset_s - self.before.offset_s

@@ -144,9 +144,9 @@ def run_live(
     Each request is written to ``directory`` as soon as it ends. When ``interrupted`` returns True,
     the run ends, and the records until then are kept.
 
-    Running ``workers`` must fit the experiment (see ``can_serve``). Their caches are emptied before
-    the run, and the workers keep running after the run. If no ``workers`` are given, the run starts
-    and ends its own workers. ``driving`` is the function that sends the load.
+    Given ``workers`` must fit the experiment (see ``can_serve``). The caches of ``workers`` are
+    emptied before the run, and ``workers`` keep running after the run. If no ``workers`` are given,
+    the run starts and ends its own workers. ``driving`` is the function that sends the load.
     Drivers on other machines reach the router at ``listen``, an address of this machine. Raises
     RunFailed if servers fail to start, and KeyboardInterrupt if a signal arrives before the servers
     have started.
@@ -183,7 +183,7 @@ class _Serving:
         return [one.named_with_place() for one in self.workers if one.deaths or one.has_ended]
 
     def broken(self) -> str:
-        """Return why no server can answer more requests, or "" if a server still can."""
+        """Return why no server can answer more requests, or "" if at least one server can."""
         if self.router is not None and self.router.has_ended:
             return f"the router ended during the run, with {self.router.last_words()}"
         if self.workers and all(worker.has_ended for worker in self.workers):

@@ -49,8 +49,8 @@ def run_live_in(
 
     ``cluster`` contains workers that are already running, or is None. Raises Interrupted if a
     signal comes before the servers are ready; the directory is then removed. After any other
-    failure, the directory keeps logs and records for ``recover_run``. A failure before the first
-    record moves the logs to a temporary directory, and removes the run's directory.
+    failure, the directory keeps logs and records for ``recover_run``. If a run fails before the
+    first record, its logs are moved to a temporary directory, and its directory is removed.
     """
     watch = Stopwatch.start()
     with removing_new_folders(parent):

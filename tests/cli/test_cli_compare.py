@@ -113,9 +113,12 @@ def test_wrong_usage_is_exit_code_2_and_one_line(compared, tmp_path):
         (["vtc", "lpm", "--workload", "chatt"], "Did you mean 'chat'?"),
         (["vtc", "lpm", "--dp", "0"], "dp = 0"),
         (["vtc", "lpm", "--num-runs", "0"], "--num-runs"),
-        (["vtc", "lpm", "--baseline", "vtc"], "baseline vtc: needs a single directory; of several"),
+        (
+            ["vtc", "lpm", "--baseline", "vtc"],
+            "baseline vtc: needs a single directory; with several",
+        ),
         (["vtc", "nowhere.toml"], "nowhere.toml: cannot be read"),
-        ([path, "lpm"], "holds 2 experiments; give this directory as the only argument, or"),
+        ([path, "lpm"], "holds 2 experiments; give this directory as the only"),
         ([vtc, fcfs], "vtc has seed 0 and fcfs has seed 1: a comparison needs"),
         (
             [vtc, fcfs, "--dp", "2"],

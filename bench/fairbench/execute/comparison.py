@@ -267,7 +267,7 @@ def compare_experiments(
     """Run the missing experiments of a comparison, and return all of its experiments in groups.
 
     ``arguments`` are those of ``plan_comparison``, or a single directory with several schedulers.
-    The ``baseline`` of a single directory is, by default, the first scheduler. ``resume`` is the
+    In a single directory, the default ``baseline`` is the first scheduler. ``resume`` is the
     directory of a stored comparison to continue. New runs are saved in a new directory in
     ``parent``. The names in ``metrics`` are checked before any run starts. Raises UsageError for
     experiments that cannot be compared, and errors of ``carry_out``.

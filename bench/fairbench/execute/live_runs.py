@@ -88,7 +88,7 @@ class LiveRuns(Protocol):
 def live_runs(backend: BackendConfig, flags: LiveFlags = NO_FLAGS) -> LiveRuns:
     """Return the object that runs experiments on a backend.
 
-    Raises UsageError if the package that registered the backend has another version.
+    Raises UsageError if the backend's package is missing or does not fit this fairbench version.
     """
     kind: type[LiveRuns] = doors.loaded(backend.runs, f"backend {backend.kind}")
     return kind(flags)

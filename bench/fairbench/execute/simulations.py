@@ -146,7 +146,7 @@ def keep_all(
 ) -> list[FailedPoint]:
     """Store and report the result of each task that ends.
 
-    ``results`` yields ``((key, name), result)``, with the fields of the task's ``SimulationJob``.
+    ``results`` yields ``((key, name), result)``; ``SimulationJob`` defines ``key`` and ``name``.
     """
     failures = []
     for number, ((key, name), result) in enumerate(results, start=1):

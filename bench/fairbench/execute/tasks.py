@@ -64,7 +64,7 @@ def interruptible() -> Iterator[Interruption]:
 
     By default, Python may raise KeyboardInterrupt in the middle of a state change. Code in the
     ``with`` block must check the ``Interruption`` often, stop at a safe point and save its results.
-    If 1 s after a signal the code has made no check, as in an endless loop, another signal raises
+    If the code makes no check for 1 s after a signal, as in an endless loop, the next signal raises
     KeyboardInterrupt. Outside the main thread, signals have their usual effect.
     """
     asked = Interruption()
@@ -80,8 +80,8 @@ def interruptible() -> Iterator[Interruption]:
 
 
 Task = Callable[[Interruption], Any]
-"""A picklable function that checks its ``Interruption`` often, stops early if asked, and saves its
-results.
+"""A picklable function that saves its results. The function checks its ``Interruption`` often, and
+stops early after a signal.
 """
 
 

@@ -40,7 +40,7 @@ from fairbench_load.server_facts import fetch_report, get_json, require_active, 
 
 
 def sent_names(spec: ExperimentSpec) -> Mapping[str, str]:
-    """Return the name in requests, such as ``owner/client``, of each client with an owner."""
+    """Return the name in requests (``owner/client``) of each client that has an owner."""
     owners = spec.workload.client_owners or {}
     clients = spec.workload.name_clients(spec.clients)
     sent = named_below({client: owners.get(client, "") for client in clients})
@@ -120,8 +120,8 @@ class Served:
     - ``name`` is the server's name in tables.
     - ``pool_flag`` is the server's flag that sets the size of the KV memory, or "".
     - ``timing_profile`` and ``timing_grade`` describe emulated servers only.
-    - ``workers`` is the number of workers for computing metrics; None means the number in the
-      experiment.
+    - ``workers`` is the number of workers that metrics assume; None means the experiment's number
+      of workers.
     - ``unbounded`` is the reason why no theorem bounds the service differences between clients.
     - ``hosts`` are the machines of the workers; () means that all workers are on this machine.
     - ``async_scheduling`` is True if the engine schedules a step while the previous step runs,
@@ -257,21 +257,21 @@ class WorkerBackend(LiveBackend[C]):
 
     @abstractmethod
     def recipe(self, number: int, place: ReplicaPlace) -> Recipe:
-        """Return the instructions for starting worker ``number`` at a place (a machine's GPUs)."""
+        """Return instructions for starting worker ``number`` on the machine and GPUs of ``place``."""
 
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
         return [self.recipe(number, place) for number, place in enumerate(places)]
 
 
 def sent_evicting(spec: ExperimentSpec) -> Evicting:
-    """Return the run's eviction policy, and the names that clients use in requests."""
+    """Return the run's eviction policy, with the names that clients have in requests."""
     names = sent_names(spec)
     clients = spec.workload.name_clients(spec.clients)
     return Evicting(spec.eviction, tuple(names.get(one, one) for one in clients))
 
 
 def sent_settings(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the run's settings; memory quotas refer to the names that clients use in requests."""
+    """Return the run's settings; memory quotas contain the names that clients have in requests."""
     names, quotas = sent_names(spec), f"{spec.eviction}.percent"
     settings = dict(spec.settings)
     if names and quotas in settings:

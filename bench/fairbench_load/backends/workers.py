@@ -145,7 +145,7 @@ def running_workers(
 ) -> Iterator[Workers]:
     """Start and verify the experiment's workers, and end them after the ``with`` block.
 
-    A worker that ends within the block is restarted. Raises UsageError if no machine is suitable.
+    Workers that end too early are restarted. Raises UsageError if no machine can hold the workers.
     Raises RunFailed if a worker does not start or runs another scheduler, and KeyboardInterrupt if
     ``interrupted`` returns true.
     """

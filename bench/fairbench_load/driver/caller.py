@@ -33,7 +33,7 @@ from fairbench_load.records import FINISHED, REFUSED, UNFINISHED, RequestRecord
 class ProgramCall:
     """A call of the model by a program, to be sent at time ``due_s``.
 
-    ``output_tokens`` is the answer's length in the workload, and ``max_new_tokens`` limits it.
+    ``output_tokens`` is the answer's length in the workload; ``max_new_tokens`` limits the length.
     ``name`` identifies the call in its program. ``answers`` are the program's earlier answers.
     """
 
@@ -118,7 +118,7 @@ class Attempt:
 
 @dataclass(eq=False)
 class Caller:
-    """A sender of a program's calls, which passes the record of each call to ``on_record``.
+    """A sender of requests for programs, which passes each request's record to ``on_record``.
 
     ``prefixes`` are the prefixes of all answered prompts; None means that token ids are unknown.
     """

@@ -55,7 +55,7 @@ class Disconnected(Exception):
 class Listener(Protocol):
     """The interface of receivers of an HTTP response.
 
-    A connection calls ``on_head``, then ``on_body`` for each piece, and finally ``on_end``.
+    A connection calls ``on_head``, ``on_body`` for each piece of the body, and finally ``on_end``.
     """
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
@@ -105,7 +105,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError:
-            # The parser's callbacks are code of fairbench, so the server caused no such error.
+            # An error in a callback of the parser is a fault of fairbench, not of the server.
             raise
         except httptools.HttpParserError as error:
             self._end_response(Disconnected(f"not HTTP: {error}"))

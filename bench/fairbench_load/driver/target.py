@@ -13,7 +13,7 @@ from fairbench.errors import UsageError, unknown_name
 from fairbench_load.kinds import Api
 
 Lengths = Literal["exact", "header", "free"]
-# By default, a request waits at most ``LONGEST_WAIT_S`` seconds in total after HTTP status 429.
+# ``LONGEST_WAIT_S`` limits the total seconds for which a request waits after HTTP status 429.
 LONGEST_WAIT_S = float(RUN["longest_wait"].default)
 
 MANAGED_HEADERS = frozenset({"content-length", "transfer-encoding", "connection"})
@@ -33,11 +33,10 @@ class DriverTarget:
     - ``idle_timeout_s`` is the number of real seconds without data after which a stream counts as
       failed. There is no timeout before the first token, because the benchmark measures starvation.
     - ``time_scale`` is the number of emulated seconds in one real second.
-    - ``foreign_router`` is True if requests go to a third-party router. A third-party router may
-      drop headers, so the request id repeats fairbench's headers, and a request's worker is known
-      only if the answer names the worker.
+    - ``foreign_router`` is True if requests go to a third-party router, which may drop headers. The
+      request id then repeats fairbench's headers.
     - ``objectives`` maps clients to the objective (a set of latency targets) in their requests.
-    - ``names`` maps a client to another name, which the client's requests state.
+    - ``names`` maps a client to the name that its requests state instead of the client's own name.
     - ``extra_body`` contains fields that are added to each request body.
     - ``max_tokens_field`` is the field of OpenAI's APIs for the maximum length of an answer.
     - ``rate_limited`` decides whether a request with HTTP status 429 fails ("fail") or is sent

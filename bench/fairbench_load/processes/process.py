@@ -31,7 +31,7 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]{0,100}(?:Error|Exception|Exit|Failure): ?\
 _REFUSED = re.compile(r"(?:\S{1,80}: error: |fairbench: )\S")
 _KILLED = re.compile(r"\S.{0,80} (?:was killed by signal|died unexpectedly)")
 
-# A log message with one of ``_ECHOES`` comes from a process that another process caused to end.
+# A log message with one of ``_ECHOES`` is of a process that ended because another process ended.
 _ECHOES = (
     *("See root cause above", "Engine core initialization failed", "EngineDeadError"),
     *("CancelledError", "BrokenPipeError", "ConnectionResetError", "EOFError", "SystemExit"),
@@ -66,8 +66,8 @@ def cause_of(text: str) -> str:
     """Return the message in a log that explains why a server ended.
 
     The message is the last exception, usage error or kill message that no earlier error caused. If
-    the log has no such message, its last line is returned. If a GPU is missing, advice is added.
-    Characters that cannot be printed are escaped.
+    the log has no such message, its last line is returned. If the server found no GPU, advice for
+    servers without a GPU is added. Characters that cannot be printed are escaped.
     """
     plain = [_BEFORE.sub("", line) for line in text.splitlines() if line.strip()]
     causes = [
@@ -101,7 +101,7 @@ class Process(Protocol):
         """Return the last lines of the process's output."""
 
     def cause(self) -> str:
-        """Return the log line that explains why the process ended; by default, the last line."""
+        """Return the log line that explains why the process ended, or the last line of the log."""
 
     def ask_to_stop(self) -> None:
         """Ask the process to end, and return at once."""

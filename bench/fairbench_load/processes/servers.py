@@ -142,14 +142,14 @@ class Server:
     def failed(self, how: str) -> RunFailed:
         """Return an error whose message tells the cause, and whose note has the log's last lines.
 
-        Control characters are escaped only in the message.
+        Control characters are escaped in the message, but not in the note.
         """
         error = RunFailed(self._shown(how))
         error.add_note(self.process.log_tail())
         return error
 
     def tell_of_waiting(self, waited_s: float) -> None:
-        """Log that the server is not ready after ``waited_s`` seconds, and quote its last line."""
+        """Log that the server is not ready after ``waited_s`` seconds; quote its last log line."""
         said = [line for line in self.process.log_tail().splitlines() if line.strip()]
         last = f" ({printable(said[-1].strip())[:200]})" if said else ""
         log.info("%s is not ready after %d s%s", self.recipe.name, waited_s, last)
@@ -181,7 +181,7 @@ def start_all(
     """
     servers: list[Server] = []
     try:
-        # ``extend`` adds servers one by one, so that started servers end if a later start fails.
+        # ``extend`` adds each server when it starts, so that a failure can end started servers.
         servers.extend(Server(recipe, log_dir) for recipe in recipes)
         _wait_ready(servers, time.monotonic() + timeout_s, timeout_s, on_ready, interrupted)
     except BaseException:
