@@ -65,8 +65,8 @@ class RecentShares:
     """Each client's service in the last minute, relative to its fair share.
 
     Max-min fairness divides the service of all clients into fair shares, up to each client's
-    demand. A client's demand is unlimited if the client waited in more than half of the last
-    minute's samples; otherwise, the demand is the service that the client received.
+    demand. A client that waited in more than half of the last minute's samples has an unlimited
+    demand. The demand of a client that waited less is the service that the client received.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -133,7 +133,7 @@ class Ledger:
     """
 
     def __init__(self, exporter: Exporter | None = None, most: int | None = None) -> None:
-        # ``_clients`` has each client's sums; the most recently active client is the last.
+        # ``_clients`` has the sums of each client; the most recently active client is the last.
         self._clients: dict[str, Totals] = {}
         self._all: Totals = defaultdict(int)
         self._exporter = exporter

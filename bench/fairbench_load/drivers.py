@@ -255,7 +255,7 @@ class Team:
             self._pipes[number].send(message)
 
     def _heard(self, number: int) -> Any:
-        """Write records from a driver to files, and return the driver's next other message."""
+        """Write a driver's records to files; return the driver's next message of another kind."""
         with self._alive(number):
             while isinstance(message := self._received(number), Written):
                 with (self._folders[number] / message.name).open("ab") as file:
@@ -316,7 +316,7 @@ def drive_sharded(
 ) -> DriveResult:
     """Send the load of an experiment with several drivers, each for some of the clients.
 
-    Each finished request is written to a driver's folder at once, and to ``folder`` at the end.
+    A driver writes each finished request to its own folder; ``merge`` joins all drivers' requests.
     Raises RunFailed if a driver dies, and any error that a driver reports.
     """
     with crew.started(folder, interrupted) as drivers:

@@ -39,7 +39,7 @@ MODULE = "fairbench_load.far_drivers"
 class Telling:
     """A driver's pipe, which also sends the driver's records to the controlling process.
 
-    Before each message, a few times a second, the driver's new records are sent.
+    The driver's new records are sent before each message, a few times a second.
     """
 
     def __init__(self, pipe: Connection, folder: Path) -> None:

@@ -468,8 +468,8 @@ async def listening(
 async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncIterator[str]:
     """Serve a second application on a local port while the ``with`` block runs, and yield its URL.
 
-    Signals such as SIGTERM must be handled elsewhere. Compressed request bodies are not
-    decompressed. Raises UsageError, which names the ``flag``, if the port is not available.
+    The caller must handle signals such as SIGTERM. Compressed request bodies are not decompressed.
+    Raises UsageError, which names the ``flag``, if the port is not available.
     """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
     await runner.setup()

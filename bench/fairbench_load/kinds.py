@@ -142,7 +142,7 @@ VLLM_FLAGS = {
     "mem_fraction_static": "--gpu-memory-utilization",
 }
 
-# Outside these limits on emulated seconds per real second, measured times are meaningless.
+# If ``time_scale`` (emulated seconds per real second) is beyond its limits, times mean nothing.
 MIN_TIME_SCALE, MAX_TIME_SCALE = 1e-6, 1e6
 
 

@@ -2,8 +2,8 @@
 
 A message of the PUB socket has three frames: topic, sequence number (8 bytes, big-endian, starting
 at 0) and batch. To ask for missed messages again, a DEALER socket sends ``replay_request``. The
-ROUTER socket answers with the stored messages, each after an empty frame. ``END`` is the sequence
-number of the last message.
+ROUTER socket answers with the stored messages, each after an empty frame. The last message of a
+replay has the sequence number ``END``.
 
 This module writes SGLang's format (disaggregation/kv_events.py), in which a batch is an array and
 an event is a map. The module also reads three formats of vLLM (distributed/kv_events.py):

@@ -60,10 +60,10 @@ class Launcher(Protocol):
     ) -> AbstractContextManager[Sequence[process.ReplicaPlace]]:
         """Yield a place (a machine and its GPUs) for each replica.
 
-        When the ``with`` block ends, all processes at the places are ended. Raises UsageError if
-        there are too few places, or if a place does not meet the requirements in ``wanted``. Raises
-        RunFailed if the places are not found within ``timeout_s`` seconds, and KeyboardInterrupt if
-        ``interrupted`` returns True.
+        When the ``with`` block ends, the processes of all replicas are ended. Raises UsageError if
+        there are too few machines or GPUs, or if a machine does not meet the requirements in
+        ``wanted``. Raises RunFailed if the search for machines takes more than ``timeout_s``
+        seconds, and KeyboardInterrupt if ``interrupted`` returns True.
         """
 
 
@@ -223,7 +223,7 @@ class CommandLauncher:
     def __init__(self, hosts: Sequence[str], command: Sequence[str]) -> None:
         """Check the hosts and the launch command.
 
-        Raises UsageError without a host, for an invalid host, or if the command lacks ``{host}``.
+        Raises UsageError if there is no host, if a host is invalid, or if ``{host}`` is missing.
         """
         if not hosts:
             raise UsageError("--launcher command needs --hosts A,B,...")

@@ -433,7 +433,7 @@ def whole_fault(payload: bytes) -> Fault | None:
     found = judge(answer)
     if answer is None or found.fault is not None:
         return found.fault
-    # Every answer of an API has one of these output fields, which may be empty.
+    # Every valid answer has at least one of the output fields in ``places``, possibly empty.
     places: list[Any] = [answer.text, answer.output_ids, answer.output, answer.content]
     places += [choice.text if choice.message is None else 0 for choice in answer.choices or ()]
     has_place = any(place is not None for place in places)
@@ -557,8 +557,8 @@ _BESIDE_MESSAGES = (
     *("tools", "chat_template_kwargs", "reasoning_effort", "reasoning", "thinking"),
     *("text", "output_config"),
 )
-# ``_TURNS`` maps each field of a request body that contains turns to the role of a turn that is a
-# plain text. The order of the fields is their order in the prompt.
+# ``_TURNS`` maps each body field with turns to the role of turns that are plain texts. The keys of
+# ``_TURNS`` are in the order of the prompt.
 _TURNS = {"instructions": "system", "system": "system", "input": "user", "messages": "user"}
 SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # fields of a request that a chat template may use
 _CONTENTS = ("content", "output")
@@ -675,7 +675,7 @@ class EventSplitter:
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
         """Add received bytes; return completed events and pieces of oversized events.
 
-        The flag beside each returned event is True; for a piece or a comment, the flag is False.
+        Events are returned with the flag True; pieces of events, and comments, with False.
         """
         is_event = chunk.endswith(b"\n\n") and chunk.find(b"\n\n") == len(chunk) - 2
         if is_event and not self._begun and not self._oversized and b"\r" not in chunk:

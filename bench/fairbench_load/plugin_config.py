@@ -131,7 +131,7 @@ def plugin_config(
     """Return the plugin's configuration for a scheduler, from a run's settings.
 
     Raises UsageError for an unknown scheduler, eviction policy or parameter, for an invalid value,
-    and for ``SHARE`` with an eviction policy that does not divide the memory among clients.
+    and for ``SHARE`` with an eviction policy that gives clients no shares.
 
     Args:
         local: Name of the local scheduler.
@@ -197,7 +197,7 @@ def config_from(environment: Mapping[str, str]) -> PluginConfig:
 def read_variable(environment: Mapping[str, str], variable: str, shape: str) -> dict[str, Any]:
     """Return the JSON object in an environment variable, or {} if the variable is not set.
 
-    Raises UsageError for other JSON; the message shows ``shape``, an example of the object.
+    Raises UsageError if the variable holds no JSON object; the message shows the example ``shape``.
     """
     text = environment.get(variable) or "{}"
     try:

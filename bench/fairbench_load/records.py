@@ -246,8 +246,8 @@ class Offset(msgspec.Struct, frozen=True):
     """The offset of a driver's clock from this machine's clock, in seconds.
 
     A positive offset means that the driver's clock is ahead. The true offset differs from
-    ``offset_s`` by at most ``uncertainty_s`` seconds. ``at_s`` is the time of the measurement on
-    this machine's clock, in seconds.
+    ``offset_s`` by at most ``uncertainty_s`` seconds. ``at_s`` is the time at which the offset was
+    measured, in seconds on this machine's clock.
     """
 
     at_s: float
@@ -260,9 +260,9 @@ def compare_clocks(
 ) -> Offset:
     """Measure by how many seconds another process's clock is ahead of the clock ``now_s``.
 
-    ``ask`` asks the other process for its time. The process is assumed to read its clock midway
-    between question and answer. The error is then at most half of the round-trip time (Cristian,
-    "Probabilistic clock synchronization", 1989). The fastest of ``rounds`` measurements is used.
+    ``ask`` asks the other process for its time. The other process is assumed to read its clock
+    midway between question and answer, with an error of at most half of the round-trip time
+    (Cristian, "Probabilistic clock synchronization", 1989). Only the fastest reading is used.
     """
     readings = []
     for _ in range(rounds):
@@ -299,7 +299,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
         return max(self.before.uncertainty_s, after.uncertainty_s)
 
     def ahead_s(self, since_s: float) -> float:
-        """Return the drift (s) of the driver's clock, ``since_s`` seconds after the first check."""
+        """Return the drift (s) of the driver's clock ``since_s`` seconds after ``before``."""
         if self.after is None or self.after.at_s <= self.before.at_s:
             return 0.0
         return self.drift_s * since_s / (self.after.at_s - self.before.at_s)
@@ -328,7 +328,7 @@ def write_clock(folder: Path, comparison: ClockComparison) -> None:
 def clocks(folder: Path) -> list[ClockComparison]:
     """Return the clock comparisons of all drivers in order.
 
-    A run with a single driver has no clock comparison. Raises DataError if a file is unreadable.
+    A run with a single driver has no clock comparison. Raises DataError for an unreadable file.
     """
     found: list[ClockComparison] = []
     while (path := folder / FOLDER.format(number=len(found)) / CLOCK_FILE).exists():

@@ -144,8 +144,8 @@ def run_live(
     Each request is written to ``directory`` as soon as it ends. When ``interrupted`` returns True,
     the run ends, and the records until then are kept.
 
-    Given ``workers`` must fit the experiment (see ``can_serve``). The caches of ``workers`` are
-    emptied before the run, and ``workers`` keep running after the run. If no ``workers`` are given,
+    If ``workers`` are given, they must fit the experiment (see ``can_serve``). The caches of
+    ``workers`` are emptied before the run, and ``workers`` keep running after the run. By default,
     the run starts and ends its own workers. ``driving`` is the function that sends the load.
     Drivers on other machines reach the router at ``listen``, an address of this machine. Raises
     RunFailed if servers fail to start, and KeyboardInterrupt if a signal arrives before the servers

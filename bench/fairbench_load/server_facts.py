@@ -126,7 +126,7 @@ def _plugin_report(labels: dict[str, str]) -> dict[str, Any]:
 class PluginReport:
     """The report of a server process that runs a scheduler of fairbench.
 
-    - ``params`` holds each parameter as ``NAME.PARAM``.
+    - ``params`` maps ``NAME.PARAM`` to the value of each parameter of the scheduler.
     - ``eviction`` names the eviction policy of fairbench that the server uses; None means the
       server's own policy.
     - ``async_scheduling`` says whether vLLM schedules asynchronously.
@@ -150,8 +150,8 @@ class PluginReport:
 def fetch_report(url: str) -> list[PluginReport]:
     """Fetch the reports of all scheduler processes of the server at ``url``.
 
-    The list is empty if the server runs no scheduler of fairbench. Raises RunFailed if the server
-    does not answer, or if the answer has an unknown form.
+    The list of reports is empty if the server runs no scheduler of fairbench. Raises RunFailed if
+    the server does not answer, or if the answer has an unknown form.
     """
     info = get_json(f"{url}/server_info")
     # An emulator has one plugin report; in SGLang, each data-parallel rank has a plugin report.

@@ -48,9 +48,9 @@ def run_live_in(
     """Run an experiment in a new directory in ``parent``; return its result and its directory.
 
     ``cluster`` contains workers that are already running, or is None. Raises Interrupted if a
-    signal comes before the servers are ready; the directory is then removed. After any other
-    failure, the directory keeps logs and records for ``recover_run``. If a run fails before the
-    first record, its logs are moved to a temporary directory, and its directory is removed.
+    signal comes before the servers are ready; the directory is then removed. If the run fails, its
+    directory keeps logs and records for ``recover_run``. If a run fails before the first record,
+    its logs are moved to a temporary directory, and its directory is removed.
     """
     watch = Stopwatch.start()
     with removing_new_folders(parent):
@@ -140,7 +140,7 @@ def run_live_seeds(
 
 @contextmanager
 def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
-    """Remove a run's directory if the ``with`` block ends by an error before the first record.
+    """Remove a run's directory if the ``with`` block ends with an error before the first record.
 
     After an error, such as a server that does not start, the logs are moved to a temporary
     directory, which the error message names.

@@ -95,7 +95,7 @@ def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
             by_server = kind.startswith(("HTTP", "stream error", "no answer"))
             if not messages.get(kind) and by_server:
                 said = said.strip()
-                # The error's JSON may be cut off.
+                # The JSON text of an error may be cut off.
                 found = _MESSAGE.search(said) if said.startswith("{") else None
                 said = found[1].replace('\\"', '"') if found else " ".join(said.split())
                 messages[kind] = printable(shortened(said))

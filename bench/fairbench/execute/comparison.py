@@ -270,7 +270,7 @@ def compare_experiments(
     In a single directory, the default ``baseline`` is the first scheduler. ``resume`` is the
     directory of a stored comparison to continue. New runs are saved in a new directory in
     ``parent``. The names in ``metrics`` are checked before any run starts. Raises UsageError for
-    experiments that cannot be compared, and errors of ``carry_out``.
+    experiments that cannot be compared, and the errors that ``carry_out`` raises.
     """
     codes = len(codes_of(flags))
     alone = resume is None and len(arguments) == 1 and codes < 2
@@ -319,7 +319,7 @@ def go_on(
 ) -> ComparedExperiments:
     """Run the missing runs of a stored comparison; a larger ``num_runs`` adds seeds.
 
-    Raises DataError if the directory does not contain a sweep, and the errors of ``carry_out``.
+    Raises DataError if the directory contains no sweep, and the errors that ``carry_out`` raises.
     """
     store = SweepStore(folder)
     sweep = store.sweep()

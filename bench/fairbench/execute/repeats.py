@@ -141,8 +141,8 @@ def run_sweep(
     """Run the unfinished experiments of a sweep, compare all experiments, and store the comparison.
 
     If an experiment fails, the sweep continues with the next experiment. Raises UsageError while
-    another process runs this sweep, and Interrupted after a signal. The message of Interrupted
-    tells users to continue with ``command``.
+    another process runs this sweep, and Interrupted after a signal. The message of ``Interrupted``
+    tells users how to continue with ``command``.
     """
     # A lock on the folder keeps another process from executing the runs of this sweep.
     with run_folder(store.path, "alone"):

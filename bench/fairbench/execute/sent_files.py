@@ -27,8 +27,8 @@ class SentFiles:
     - ``files`` maps the paths of the files that tasks read, relative to the working directory, to
       the files' contents.
     - ``fixed`` maps absolute paths to digests of files; these files must exist on every node.
-    - ``code`` contains names and contents of the user's Python files, by the environment variable
-      that names the files (``FAIRBENCH_SCHEDULERS`` or ``FAIRBENCH_PROGRAMS``).
+    - ``code`` maps ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS`` to the names and contents of
+      the Python files that these environment variables name.
     """
 
     environment: Mapping[str, str]

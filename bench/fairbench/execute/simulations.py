@@ -49,7 +49,7 @@ def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
 
 
 def _called_file(value: Any) -> Iterator[str]:
-    """Yield every text under a key ``file``, such as the trace among the parameters of arrivals."""
+    """Yield every text under a key ``file``, such as the path of a trace."""
     if isinstance(value, Mapping):
         for key, one in value.items():
             if key == "file" and isinstance(one, str):

@@ -277,8 +277,8 @@ def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
     """Return facts about the workload of an experiment as JSON types, without a run.
 
     ``load`` is the requested GPU time divided by the available GPU time, with an unlimited cache.
-    ``load_uncached`` is the same as ``load``, but without a cache. ``peak_load`` is the load of the
-    busiest minute without a cache, and ``peak`` is the ratio of ``peak_load`` to the mean load.
+    ``load_uncached`` is the load without a cache. ``peak_load`` is the load of the busiest minute
+    without a cache, and ``peak`` is the ratio of ``peak_load`` to the mean load without a cache.
     Rates are expected values per second, summed over the clients of a group.
     """
     plans = spec.client_plans()

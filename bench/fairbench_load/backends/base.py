@@ -124,8 +124,8 @@ class Served:
       of workers.
     - ``unbounded`` is the reason why no theorem bounds the service differences between clients.
     - ``hosts`` are the machines of the workers; () means that all workers are on this machine.
-    - ``async_scheduling`` is True if the engine schedules a step while the previous step runs,
-      which SGLang calls overlap schedule and vLLM calls asynchronous scheduling.
+    - ``async_scheduling`` is True if the engine schedules a step while the previous step runs
+      (SGLang's overlap schedule, vLLM's asynchronous scheduling).
     """
 
     backend: str
@@ -257,7 +257,7 @@ class WorkerBackend(LiveBackend[C]):
 
     @abstractmethod
     def recipe(self, number: int, place: ReplicaPlace) -> Recipe:
-        """Return instructions for starting worker ``number`` on the machine and GPUs of ``place``."""
+        """Return instructions for starting worker ``number`` at ``place`` (a machine and GPUs)."""
 
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
         return [self.recipe(number, place) for number, place in enumerate(places)]

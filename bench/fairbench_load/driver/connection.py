@@ -24,7 +24,7 @@ from fairbench_load.openai import EventSplitter, data_lines, event_name
 class RunClock:
     """A clock that counts the seconds of a run, ``scale`` times as fast as real time.
 
-    The run starts, at time 0 of the clock, ``starts_in_s`` real seconds after the clock is created.
+    The run starts ``starts_in_s`` real seconds after the clock is created; the clock then reads 0.
     """
 
     def __init__(self, scale: float = 1.0, starts_in_s: float = 0.0) -> None:
@@ -236,7 +236,7 @@ class Stream:
       received chunks.
     - ``error`` is the reason why the answer is incomplete, or None.
     - ``untouched`` is True until the server has sent data.
-    - ``unnamed`` is the worker's number if no header of the answer states it; -1 means unknown.
+    - ``unnamed`` is the worker's number if the answer has no header with the number; -1 is unknown.
     """
 
     def __init__(

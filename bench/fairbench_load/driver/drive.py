@@ -191,7 +191,7 @@ class _Stream:
     """The programs of one client with their arrival times.
 
     - ``room`` is a semaphore that limits how many programs of the client run at once.
-    - ``users`` are closed-loop users, which start no program from ``until_s`` on.
+    - ``users`` are closed-loop users, which start no new program after ``until_s`` seconds.
     - If ``recorded`` is True, programs with equal start times start in the order of the trace.
     """
 

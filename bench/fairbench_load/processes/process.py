@@ -66,8 +66,8 @@ def cause_of(text: str) -> str:
     """Return the message in a log that explains why a server ended.
 
     The message is the last exception, usage error or kill message that no earlier error caused. If
-    the log has no such message, its last line is returned. If the server found no GPU, advice for
-    servers without a GPU is added. Characters that cannot be printed are escaped.
+    the log has no error message, its last line is returned. If the server found no GPU, advice for
+    machines without a GPU is added. Characters that cannot be printed are escaped.
     """
     plain = [_BEFORE.sub("", line) for line in text.splitlines() if line.strip()]
     causes = [

@@ -26,7 +26,7 @@ TAKEN = ("address already in use", "address in use")
 PROBE_BYTES = 2**16  # bytes that are written to test whether a disk is full
 TELL_S = 30.0  # seconds between two log lines about servers that are not ready yet
 MAX_STARTS = 5  # maximum number of attempts to start a server whose port is always taken
-LOOK_S = 0.5  # seconds between two checks whether servers have ended
+LOOK_S = 0.5  # seconds between two searches for servers that have ended
 FIRST_PAUSE_S = 1.0  # seconds from the first end of a server to its restart
 # The pause before a restart doubles with each end of the server, up to 60 s.
 LONGEST_PAUSE_S = 60.0
@@ -60,7 +60,7 @@ class Recipe:
 
 
 class Server:
-    """A server that starts on free ports, by the instructions of a recipe."""
+    """A server that is started on free ports, by the instructions in a ``Recipe``."""
 
     def __init__(self, recipe: Recipe, log_dir: Path) -> None:
         self.recipe = recipe
@@ -97,7 +97,7 @@ class Server:
         """Return whether the server is ready.
 
         If the server exited because a port was taken, the server is started again. Raises
-        RunFailed, with the last lines of the log, if the server exited for any other reason.
+        RunFailed, with the last lines of the log, if the server exited for another reason.
         """
         if not self.has_ended:
             if self.recipe.ready is not None:
@@ -181,7 +181,7 @@ def start_all(
     """
     servers: list[Server] = []
     try:
-        # ``extend`` adds each server when it starts, so that a failure can end started servers.
+        # ``extend`` adds each server at its start, so that ``stop_all`` ends all started servers.
         servers.extend(Server(recipe, log_dir) for recipe in recipes)
         _wait_ready(servers, time.monotonic() + timeout_s, timeout_s, on_ready, interrupted)
     except BaseException:
