@@ -142,7 +142,7 @@ VLLM_FLAGS = {
     "mem_fraction_static": "--gpu-memory-utilization",
 }
 
-# If ``time_scale`` (emulated seconds per real second) is beyond its limits, times mean nothing.
+# Beyond these limits on ``time_scale`` (emulated s per real s), measured times are meaningless.
 MIN_TIME_SCALE, MAX_TIME_SCALE = 1e-6, 1e6
 
 

@@ -675,7 +675,7 @@ class EventSplitter:
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
         """Add received bytes; return completed events and pieces of oversized events.
 
-        Events are returned with the flag True; pieces of events, and comments, with False.
+        An event is returned with the flag True; a piece or a comment is returned with False.
         """
         is_event = chunk.endswith(b"\n\n") and chunk.find(b"\n\n") == len(chunk) - 2
         if is_event and not self._begun and not self._oversized and b"\r" not in chunk:

@@ -260,9 +260,9 @@ def compare_clocks(
 ) -> Offset:
     """Measure by how many seconds another process's clock is ahead of the clock ``now_s``.
 
-    ``ask`` asks the other process for its time. The other process is assumed to read its clock
-    midway between question and answer, with an error of at most half of the round-trip time
-    (Cristian, "Probabilistic clock synchronization", 1989). Only the fastest reading is used.
+    ``ask`` returns the other clock's time, assumed to be read midway between question and answer.
+    The offset is wrong by at most half of the round-trip time (Cristian, "Probabilistic clock
+    synchronization", 1989). The measurement with the shortest round trip is returned.
     """
     readings = []
     for _ in range(rounds):
@@ -328,7 +328,7 @@ def write_clock(folder: Path, comparison: ClockComparison) -> None:
 def clocks(folder: Path) -> list[ClockComparison]:
     """Return the clock comparisons of all drivers in order.
 
-    A run with a single driver has no clock comparison. Raises DataError for an unreadable file.
+    A run with a single driver has no clock comparison. Raises DataError if a clock file is invalid.
     """
     found: list[ClockComparison] = []
     while (path := folder / FOLDER.format(number=len(found)) / CLOCK_FILE).exists():

@@ -236,7 +236,8 @@ class Stream:
       received chunks.
     - ``error`` is the reason why the answer is incomplete, or None.
     - ``untouched`` is True until the server has sent data.
-    - ``unnamed`` is the worker's number if the answer has no header with the number; -1 is unknown.
+    - ``unnamed`` is the worker's number if the headers of the answer do not contain the number; -1
+      means that the number is unknown.
     """
 
     def __init__(

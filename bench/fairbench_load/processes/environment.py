@@ -157,7 +157,7 @@ class ServerPython:
     check: str = "check_version"
 
     def named_python(self, chosen: str | None) -> str:
-        """Return ``chosen`` if given; the default is ``variable``, or this process's Python."""
+        """Return the path ``chosen``, if given, or the path in ``variable``, or this Python."""
         return chosen or os.environ.get(self.variable) or sys.executable
 
     def find_python(self, chosen: str | None) -> str:
