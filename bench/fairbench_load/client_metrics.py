@@ -24,8 +24,8 @@ COUNTED = (
     "recomputed_tokens",
     "output_tokens",
 )
-MAX_CLIENTS = 1000  # maximum number of clients with totals or a label of their own
-MAX_HISTOGRAMS = 100  # maximum number of clients with histograms of their own
+MAX_CLIENTS = 1000  # maximum number of clients with separate sums and labels
+MAX_HISTOGRAMS = 100  # maximum number of clients with separate histograms
 BALANCE_EVERY_S = 1.0
 SHARES_EVERY_S = 5.0
 WINDOW_S = 60.0  # seconds over which a client's share of the service is measured
@@ -64,9 +64,9 @@ class Look(NamedTuple):
 class RecentShares:
     """Each client's service in the last minute, relative to its fair share.
 
-    Fair shares divide the service by max-min fairness, up to each client's demand. The demand of a
-    client that waited in more than half of the last minute's samples is unlimited. The demand of
-    any other client is the service that it received.
+    Max-min fairness divides the service of all clients into fair shares, up to each client's
+    demand. A client that waited in more than half of the last minute's samples has an unlimited
+    demand. The demand of a client that waited less is the service that the client received.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -127,13 +127,13 @@ Totals: TypeAlias = "defaultdict[str, float]"
 class Ledger:
     """Sums of tokens and counts of events for each client.
 
-    At most ``MAX_CLIENTS`` clients have sums of their own; the sums of the clients that were
-    inactive longest are added together. ``extend_tokens`` leaves out tokens that a preempted
-    request computes again.
+    At most ``MAX_CLIENTS`` clients have their own sums of tokens and events; the sums of clients
+    that were inactive longest are added together. ``extend_tokens`` does not count tokens that a
+    preempted request computes again.
     """
 
     def __init__(self, exporter: Exporter | None = None, most: int | None = None) -> None:
-        # ``_clients`` counts requests and tokens by client, in the order of the last activity.
+        # ``_clients`` has the sums of each client; the most recently active client is the last.
         self._clients: dict[str, Totals] = {}
         self._all: Totals = defaultdict(int)
         self._exporter = exporter
@@ -206,7 +206,7 @@ class Host(Protocol):
 
 
 class Exporter:
-    """The Prometheus metrics ``fairbench_client_*`` on the server's page, labelled by client."""
+    """The Prometheus metrics ``fairbench_client_*`` of a server, labelled by client."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         # prometheus_client is imported late, because its import looks for SGLang's directory.
@@ -233,7 +233,7 @@ class Exporter:
             name: Gauge(f"fairbench_rank_{name}", text, ["rank"], multiprocess_mode="mostrecent")
             for name, text in RANK_GAUGES.items()
         }
-        # Clients receive labels of their own in the order of their first use.
+        # The first ``MAX_CLIENTS`` clients that the server sees receive their own labels.
         self._labels: dict[str, int] = {}
         self._shares = RecentShares(time.monotonic())
         self._shown: dict[str, float] = {}
@@ -252,10 +252,10 @@ class Exporter:
         self._seconds[what].labels(client).observe(time.monotonic() - request.arrival_s)
 
     def update_gauges(self, home: Host) -> None:
-        """Update the gauges of balances and shares.
+        """Update the gauges of each client's balance and share of the service.
 
-        Balances are updated at most once a second and whenever the engine becomes idle. Shares of
-        the service are updated every 5 s.
+        Clients' balances in the scheduler are updated once a second, and when the engine is idle.
+        Clients' shares of the service are updated every 5 s.
         """
         now_s, idle = time.monotonic(), home.idle
         if idle or now_s - self._balances_at_s >= BALANCE_EVERY_S:
@@ -284,7 +284,7 @@ class Exporter:
             for client, totals in home.ledger.items()
         }
         waiting = home.waiting
-        # Shares refer to the whole server, not to a single data-parallel rank.
+        # A client's share refers to the service of the whole server, not of one data-parallel rank.
         if home.ranks is not None:
             service = dict(home.ranks.served(service))
             waiting = {*waiting, *home.ranks.waiting}
@@ -300,7 +300,7 @@ class Exporter:
     def _client_label(self, client: str) -> str:
         """Return the label of a client, or ``OTHERS`` if ``MAX_CLIENTS`` labels are in use.
 
-        A label of a client is never removed.
+        A client keeps its label as long as the process runs.
         """
         if client not in self._labels:
             if len(self._labels) >= MAX_CLIENTS:

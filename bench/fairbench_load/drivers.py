@@ -47,7 +47,7 @@ class ReadClock(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """A message with a driver's work, sent once to each driver."""
+    """A message that tells a driver to send the requests of some clients to a server."""
 
     spec: ExperimentSpec
     target: DriverTarget
@@ -57,7 +57,7 @@ class Begin(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """A message that a driver is ready; the reply is the start time on the driver's clock."""
+    """A message that a driver is ready; the reply is the run's start time on the driver's clock."""
 
 
 class Stop(NamedTuple):
@@ -71,9 +71,9 @@ class Failed(NamedTuple):
 
 
 def serve(pipe: Pipe, clock: Callable[[], float] = time.monotonic) -> None:
-    """Run a driver: answer messages until the pipe closes, and send requests after ``Begin``.
+    """Run a driver, which answers the controlling process until the pipe closes.
 
-    The driver sends ``DriveProgress`` messages, and at the end a ``DriveResult`` or ``Failed``.
+    After ``Begin``, the driver sends the load, and reports its progress and finally its result.
     """
     leave_signals_to_parent()
     stop = Event()
@@ -146,7 +146,7 @@ class Driver:
 
 
 class Crew(Protocol):
-    """A set of drivers that can be started on this machine or on other machines."""
+    """The interface of a set of drivers, on this machine or on other machines."""
 
     def started(
         self, folder: Path, interrupted: Callable[[], bool]
@@ -162,7 +162,7 @@ class Crew(Protocol):
 class Team:
     """The drivers of a live run, as the controlling process sees them.
 
-    ``folders`` contains a folder for the records of each driver.
+    ``folders`` lists the folder of each driver's records.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class Team:
             self._pipes[number].send(message)
 
     def _heard(self, number: int) -> Any:
-        """Return a driver's next message, and write records that arrive before it to files."""
+        """Write a driver's records to files; return the driver's next message of another kind."""
         with self._alive(number):
             while isinstance(message := self._received(number), Written):
                 with (self._folders[number] / message.name).open("ab") as file:
@@ -316,7 +316,7 @@ def drive_sharded(
 ) -> DriveResult:
     """Send the load of an experiment with several drivers, each for some of the clients.
 
-    Each finished request is written to a driver's folder at once, and to ``folder`` at the end.
+    A driver writes each finished request to its own folder; ``merge`` joins all drivers' requests.
     Raises RunFailed if a driver dies, and any error that a driver reports.
     """
     with crew.started(folder, interrupted) as drivers:

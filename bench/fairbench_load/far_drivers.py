@@ -4,7 +4,7 @@ A driver on another machine runs the following command, connects to this machine
 
     python -m fairbench_load.far_drivers HOST PORT NUMBER
 
-The environment contains the connection's key, because process lists show command lines.
+An environment variable contains the connection's key, because process lists show command lines.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ MODULE = "fairbench_load.far_drivers"
 
 
 class Telling:
-    """A driver's pipe that also sends the records that the driver wrote into a folder.
+    """A driver's pipe, which also sends the driver's records to the controlling process.
 
-    Records are sent a few times a second, and always before any other message is sent.
+    The driver's new records are sent before each message, a few times a second.
     """
 
     def __init__(self, pipe: Connection, folder: Path) -> None:
@@ -47,12 +47,12 @@ class Telling:
         self._told = dict.fromkeys((REQUESTS_FILE, PROGRAMS_FILE), 0)
 
     def recv(self) -> Any:
-        """Receive the controlling process's next message, with the folder of this machine."""
+        """Receive the next message; replace the folder in ``Begin`` by a folder on this machine."""
         message = self._pipe.recv()
         return message._replace(folder=self._folder) if isinstance(message, Begin) else message
 
     def send(self, message: Any, /) -> None:
-        """Send a message after all records that the driver has written so far.
+        """Send all new records of the driver, and then the message.
 
         Only one thread may call this method.
         """
@@ -142,7 +142,7 @@ def address_facing(host: str) -> str:
 class RemoteCrew:
     """Drivers on other machines (``places``), which connect to ``address`` on this machine.
 
-    Drivers must authenticate, because their messages are unpickled. Each start has a new key.
+    Drivers authenticate with a secret key, new in each run, because their messages are unpickled.
     """
 
     places: Sequence[ReplicaPlace]
@@ -222,10 +222,10 @@ def _is_lost(place: ReplicaPlace) -> Callable[[], bool]:
 
 
 def _next_caller(listening: socket.socket, key: bytes) -> tuple[int, Connection] | None:
-    """Accept one connection, and return the number of the calling driver and the connection.
+    """Accept a driver's connection, and return the driver's number and the connection.
 
-    Both ends of the connection authenticate with the secret ``key``. The driver then sends its
-    number. The result is None if no driver connects in time, has a wrong key, or has died.
+    Both ends of the connection authenticate with the secret ``key``. Returns None if no driver
+    connects in time, if the driver's key is wrong, or if the driver has died.
     """
     try:
         caller, _ = listening.accept()

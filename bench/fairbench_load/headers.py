@@ -21,8 +21,8 @@ DEFAULT_CLIENT = "default"
 # ``BODY_CLIENT`` is the body field of OpenAI's APIs that names the client.
 BODY_CLIENT = "user"
 BODY_CLIENTS = (BODY_CLIENT, "safety_identifier", "prompt_cache_key")
-# ``OTHERS`` is the label of all clients without a label of their own. ``HEALTH`` is the client of a
-# server's health checks. No other client can have these names.
+# In metrics, clients beyond the limit on labels share the label ``OTHERS``. Health checks of a
+# server have the client ``HEALTH``.
 OTHERS, HEALTH = "(others)", "(health)"
 # In Anthropic's API, the header ``API_KEY`` replaces the header ``Authorization``.
 API_KEY = "x-api-key"
@@ -32,8 +32,8 @@ ROUTING_KEY = "x-smg-routing-key"
 SESSION = "x-session-id"
 
 # ``DEADLINE`` holds the milliseconds within which a request should be finished. The headers
-# ``OBJECTIVE_ALIASES`` name a request's objective, which is a set of latency targets. The first
-# name is llm-d's, and earlier releases of the Gateway API inference extension used the second name.
+# ``OBJECTIVE_ALIASES``, of llm-d and of earlier releases of the Gateway API inference extension,
+# name a request's objective, which is a set of latency targets.
 DEADLINE = "x-request-deadline-ms"
 OBJECTIVE_ALIASES = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 
@@ -89,37 +89,37 @@ def worker_in(answer: str) -> int:
     return int(found[1]) if found else -1
 
 
-# A tag states times in milliseconds with at most 12 digits (31 years).
+# A tag after a client's name states times in milliseconds with at most 12 digits (31 years).
 _MOST_MS = 10**12 - 1
 _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOTALL)
 
 
 def tagged(client: str, due: Due, now_s: float) -> str:
-    """Add a tag with a request's deadlines and pace (time per output token) to the client's name.
+    """Return the client's name with a tag that states the request's latency targets (``due``).
 
-    The tag states the milliseconds to each deadline, and the promised milliseconds per output
-    token. A request without deadlines and pace needs no tag.
+    The tag states the milliseconds from ``now_s`` to each deadline, and the milliseconds per output
+    token. If the request has no latency targets, no tag is added.
     """
     ends = [None if at_s is None else at_s - now_s for at_s in (due.first_token_s, due.end_s)]
     left = [
         "" if span_s is None else f"{round(max(-_MOST_MS, min(span_s * 1000, _MOST_MS)))}"
         for span_s in (*ends, due.token_every_s)
     ]
-    # A name that looks like a tag gets a real tag, so that ``untagged`` returns the whole name.
+    # If a client's name looks tagged, a tag is added, so that ``untagged`` returns the whole name.
     return f"{client};due={','.join(left)}" if any(left) or _TAGGED.fullmatch(client) else client
 
 
 def tagged_client(request: Request, now_s: float) -> str:
-    """Return a request's client with the request's deadlines as a tag (see ``tagged``)."""
+    """Return the name of a request's client with the request's deadlines as a tag (``tagged``)."""
     due = Due(request.first_token_by_s, request.deadline_s, request.token_every_s)
     return tagged(request.client, due, now_s)
 
 
 def untagged(name: str, now_s: float, scale: float = 1.0) -> tuple[str, Due]:
-    """Return the client's name without its tag, and the deadlines and pace in the tag.
+    """Return the client's name without its tag, and the latency targets that the tag states.
 
-    Deadlines are in seconds on a clock that now reads ``now_s``, and that runs ``scale`` times as
-    fast as the clock of the process that wrote the tag.
+    The returned deadlines are in seconds on a clock that now reads ``now_s``. This clock runs
+    ``scale`` times as fast as the clock of the process that wrote the tag.
     """
     found = _TAGGED.fullmatch(name)
     if found is None:

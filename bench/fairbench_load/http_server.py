@@ -133,8 +133,8 @@ class Problem(Exception):
         """Return the error as the last events of a stream that has begun.
 
         Clients of OpenAI's API and of SGLang recognise these events as an error. ``named`` adds
-        an event name, for APIs whose clients ignore events without names. ``done`` is False if
-        the API has no final event "[DONE]", or if the worker sends the final event.
+        an event name, for APIs whose clients ignore events without names. ``done`` adds the event
+        "[DONE]", which ends a stream of OpenAI's API.
         """
         body = error_body(self.status, str(self))
         if named:
@@ -222,7 +222,7 @@ def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
 
 
 class Connections:
-    """The open connections of a server, whose number is limited to ``most``.
+    """The open connections of a server, at most ``most`` connections at a time.
 
     If the limit is reached, the connections that have been idle longest are closed. If every open
     connection has a request in progress, new connections wait in the kernel's backlog.
@@ -299,7 +299,7 @@ class Connections:
     def _accept(self, listens: socket.socket) -> None:
         for number in range(AT_ONCE):
             if not self._has_free_slot():
-                # A readable listening socket means that at least one client waits.
+                # In the first iteration, a client is waiting, so an idle connection is closed.
                 if number == 0:
                     self._make_room()
                 self._pause()
@@ -330,8 +330,8 @@ class Connections:
         except OSError:  # The client disconnected, or the TLS handshake failed.
             accepted.close()
             return
-        # aiohttp reads up to 32 requests ahead, and their memory has no limit. The two attributes
-        # limit the number of requests; some releases of aiohttp lack them.
+        # aiohttp reads up to 32 requests of a connection ahead, of any size. Two private attributes
+        # of most releases of aiohttp set a lower limit on the number of requests.
         with suppress(AttributeError):
             connection._max_msg_queue_size, connection._msg_queue_resume_size = MOST_AHEAD, 0
         self._since_s[connection] = asyncio.get_running_loop().time()
@@ -397,7 +397,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 BACKLOG = 1024
 MAX_BODY_BYTES = 64 * 2**20
-# After the grace period, requests in progress may continue for ``SHUTDOWN_S`` seconds.
+# When a server ends, requests in progress may continue for ``SHUTDOWN_S`` seconds.
 SHUTDOWN_S = 0.5
 # Request bodies of at least 256 KiB are parsed in a thread, because parsing and tokenizing such a
 # body may block the event loop for 0.1 s.
@@ -430,8 +430,8 @@ async def listening(
     If a client disconnects, the handler of its request is cancelled.
 
     Port 0 means that any free port is used. If ``tls`` is given, the server accepts only HTTPS. If
-    ``decompress`` is False, compressed request bodies are not decompressed. ``Connections`` limits
-    the number of connections. Raises UsageError if the address is not available.
+    ``decompress`` is False, compressed request bodies are not decompressed. Raises UsageError if
+    the address is not available.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     # Signal handlers are set first, because the application may take seconds to start.
@@ -468,8 +468,8 @@ async def listening(
 async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncIterator[str]:
     """Serve a second application on a local port while the ``with`` block runs, and yield its URL.
 
-    The server of the first application handles signals such as SIGTERM. Compressed request bodies
-    are not decompressed. Raises UsageError, which names the ``flag``, if the port is not available.
+    The caller must handle signals such as SIGTERM. Compressed request bodies are not decompressed.
+    Raises UsageError, which names the ``flag``, if the port is not available.
     """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
     await runner.setup()

@@ -1,7 +1,7 @@
 """The kinds of backend: the settings of real servers, emulated servers and a running endpoint.
 
-Each kind is an entry point of the group ``fairbench.backends``. ``backend`` of a kind is the
-``MODULE:NAME`` of its ``LiveBackend``, which is imported only when a run uses servers.
+Each kind of backend is an entry point of the group ``fairbench.backends``. The class attribute
+``backend`` is the ``MODULE:NAME`` of a ``LiveBackend``, which is imported only for live runs.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def check_router_command(words: Sequence[str]) -> None:
 def fill_command(
     words: Sequence[str], *, host: str, ports: Sequence[int], workers: Sequence[str], model: str
 ) -> list[str]:
-    """Fill in the placeholders of the router's command."""
+    """Return the router's command with its placeholders filled in."""
     each_url = f"{{{WORKER_URLS}}}"
     values = {
         PORT: str(ports[0]),
@@ -104,9 +104,9 @@ def check_server_args(args: Sequence[str]) -> None:
             raise ValueError(f"server_args: {flag} is set by fairbench itself; leave it out")
         if flag.startswith(RANK_ARGS):
             raise ValueError(
-                f"server_args: {flag} is not supported: each rank has its own queue and "
-                "cache, and a run counts a server as one worker; start more servers with dp "
-                "instead"
+                f"server_args: {flag} is not supported: fairbench counts a server as one "
+                "worker, but each data-parallel rank has its own queue and cache; start more "
+                "servers with dp instead"
             )
 
 
@@ -125,7 +125,7 @@ MANAGED_FIELDS = frozenset(
     {"messages", "prompt", "input_ids", "stream", "max_tokens", "max_completion_tokens"}
 )
 
-# SGLang has no flag for the settings ``ENGINE_ONLY``, or they are not tested on real servers.
+# The settings ``ENGINE_ONLY`` have no flag in SGLang, or are not tested on real servers.
 ENGINE_ONLY = (
     "full_reservation",
     "step_by_step",
@@ -142,12 +142,12 @@ VLLM_FLAGS = {
     "mem_fraction_static": "--gpu-memory-utilization",
 }
 
-# Measured times are meaningless beyond the limits on emulated seconds per real second.
+# Beyond these limits on ``time_scale`` (emulated s per real s), measured times are meaningless.
 MIN_TIME_SCALE, MAX_TIME_SCALE = 1e-6, 1e6
 
 
 class LoadedBackend(BackendConfig):
-    """A kind of backend that the load driver of this package uses."""
+    """The base class of backends to which this package's load driver sends requests."""
 
     runs: ClassVar[str] = "fairbench_load.runs:ServerRuns"
     backend: ClassVar[str]
@@ -250,12 +250,12 @@ class Endpoint(LoadedBackend):
     """A running OpenAI-compatible server that fairbench did not start.
 
     - ``output_lengths`` is "exact" if requests contain ``min_tokens``, which not every server
-      supports. If ``output_lengths`` is "free", answers may be shorter than in the workload.
+      supports. If ``output_lengths`` is "free", answers may be shorter than the workload demands.
     - ``extra_body`` is a JSON object with more fields for every request; null removes a field.
     - ``max_tokens_field`` names the field that limits the length of an answer.
-    - ``rate_limited`` decides whether a request with status 429 fails, or is sent again after the
-      time in the answer's Retry-After header.
-    - ``longest_wait_s`` limits the total seconds for which a request waits after status 429.
+    - ``rate_limited`` decides whether a request with HTTP status 429 fails, or is sent again after
+      the time in the answer's Retry-After header.
+    - ``longest_wait_s`` limits the total seconds for which a request waits after HTTP status 429.
     """
 
     backend: ClassVar[str] = "fairbench_load.backends.endpoint:EndpointBackend"
@@ -278,8 +278,8 @@ class Endpoint(LoadedBackend):
             raise ValueError(f"base_url = {self.base_url!r}: write http://HOST:PORT")
         if parts.username or parts.password:
             raise ValueError(
-                "base_url: must not contain credentials, because it is stored; give them "
-                "with --header"
+                "base_url: must not contain credentials, because the URL is stored; give "
+                "credentials with --header"
             )
         return self
 

@@ -1,15 +1,16 @@
 """The wire format of KV cache events in SGLang and vLLM: ZMQ frames and msgpack.
 
 A message of the PUB socket has three frames: topic, sequence number (8 bytes, big-endian, starting
-at 0) and batch. For a replay, a DEALER socket sends ``replay_request``. The ROUTER socket answers
-with the stored messages, each after an empty frame, and ends with the sequence number ``END``.
+at 0) and batch. To ask for missed messages again, a DEALER socket sends ``replay_request``. The
+ROUTER socket answers with the stored messages, each after an empty frame. The last message of a
+replay has the sequence number ``END``.
 
 This module writes SGLang's format (disaggregation/kv_events.py), in which a batch is an array and
 an event is a map. The module also reads three formats of vLLM (distributed/kv_events.py):
 
-- until 2025, a batch was an array of events, and an event was an array;
-- for some time on vLLM's main branch, batches and events were maps, and replays had no topic;
-- the releases 0.28 to 0.32 of vLLM use SGLang's format.
+- Until 2025, vLLM encoded a batch as an array of events, and an event as an array.
+- For some time, vLLM's main branch encoded batches and events as maps, and replays had no topic.
+- vLLM 0.28 to 0.32 uses SGLang's format.
 
 Unknown fields are ignored, because new releases add fields to events.
 """
@@ -32,9 +33,8 @@ class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
     """A KV event: consecutive blocks were stored, the first after ``parent_block_hash``.
 
     ``token_ids`` contains the tokens of all blocks; each entry of ``block_hashes`` stands for
-    ``block_size`` tokens. ``group_idx`` is the group of layers with one kind of attention, if a
-    model has several kinds; the groups store and remove blocks independently. The fields have the
-    order of vLLM's arrays.
+    ``block_size`` tokens. If a model has several kinds of attention, ``group_idx`` is a group of
+    layers with one kind; such groups store and remove blocks independently.
     """
 
     block_hashes: Sequence[BlockHash]

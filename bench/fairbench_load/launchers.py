@@ -36,7 +36,7 @@ class Wanted:
     - If ``share_gpus`` is True, several replicas may use one GPU.
     - If ``spread`` is True, the replicas are distributed over as many machines as possible.
     - ``name`` is the prefix of the replicas' names.
-    - ``asked`` is the flag, shown in messages, that sets the number of replicas (``{}``).
+    - ``asked`` is the setting that error messages show; ``{}`` stands for the number of replicas.
     """
 
     replicas: int
@@ -60,10 +60,10 @@ class Launcher(Protocol):
     ) -> AbstractContextManager[Sequence[process.ReplicaPlace]]:
         """Yield a place (a machine and its GPUs) for each replica.
 
-        When the ``with`` block ends, all processes at the places are ended. Raises UsageError if
-        there are too few places, or if a place does not meet the requirements in ``wanted``. Raises
-        RunFailed if the places are not found within ``timeout_s`` seconds, and KeyboardInterrupt if
-        ``interrupted`` returns True.
+        When the ``with`` block ends, the processes of all replicas are ended. Raises UsageError if
+        there are too few machines or GPUs, or if a machine does not meet the requirements in
+        ``wanted``. Raises RunFailed if the search for machines takes more than ``timeout_s``
+        seconds, and KeyboardInterrupt if ``interrupted`` returns True.
         """
 
 
@@ -113,9 +113,9 @@ def engine_modules(wanted: Wanted) -> Sequence[str]:
 def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
     """Raise UsageError, which names the machine, if software versions differ between machines.
 
-    ``found`` holds the result of ``versions`` for each machine. Emulators are fairbench's own code,
-    so all versions must equal the versions here. With real engines, only the version of fairbench
-    must equal the version here.
+    ``found`` holds the result of ``versions`` for each machine. Emulators run fairbench's own code,
+    so all versions must be the same as on this machine. With real engines, only the version of
+    fairbench must be the same as on this machine.
     """
     here = versions()
     if wanted.python.modules:
@@ -193,7 +193,7 @@ class ReachedPlace:
     python: str
     environment: Mapping[str, str]
     listen: str = ANYWHERE
-    # A host counts as never lost, because an unreachable host may soon be reachable again.
+    # A host never counts as lost, because an unreachable host may soon be reachable again.
     is_lost: bool = False
 
     @property
@@ -209,7 +209,7 @@ class ReachedPlace:
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> process.Process:
-        # A reaper runs on the host, because killing ``ssh`` here would not end the remote process.
+        # ``reaper.py`` on the host ends the server, because killing ``ssh`` would not end it.
         there = [self.python, "-m", reaper.__name__, str(process.GRACE_S), *command]
         return process.ServerProcess(self.reach.line(there, environment), log_path, reaped=True)
 
@@ -221,9 +221,9 @@ class CommandLauncher:
     """
 
     def __init__(self, hosts: Sequence[str], command: Sequence[str]) -> None:
-        """Check the hosts, and the words of the command.
+        """Check the hosts and the launch command.
 
-        Raises UsageError without a host, for an invalid host, or if the command lacks ``{host}``.
+        Raises UsageError if there is no host, if a host is invalid, or if ``{host}`` is missing.
         """
         if not hosts:
             raise UsageError("--launcher command needs --hosts A,B,...")

@@ -129,7 +129,7 @@ def _known(value: Any, other: Any) -> Any:
 
 _OUTPUT = ("completion_tokens", "output_tokens")
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
-# ``_CACHED`` are the names of cached tokens in the APIs of Moonshot and DeepSeek.
+# The fields ``_CACHED`` count cached tokens in the APIs of Moonshot and DeepSeek.
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens")
 _COUNTS = ("prompt_tokens", "input_tokens", *_OUTPUT)
 
@@ -137,8 +137,8 @@ _COUNTS = ("prompt_tokens", "input_tokens", *_OUTPUT)
 def usage_in(usage: Any, payload: bytes) -> ReportedUsage | None:
     """Return the token counts of an event, from the field ``usage`` or any other field.
 
-    Some servers write the counts into a choice, or into an object of another name, such as
-    ``x_groq``. Raises ``msgspec.MsgspecError`` if a count is invalid.
+    Some servers write token counts into a choice, or into an object such as ``x_groq``. Raises
+    ``msgspec.MsgspecError`` if a count is invalid.
     """
     found = _counts_in(usage) if usage else None
     if found is None and b'_tokens"' in payload:
@@ -169,7 +169,7 @@ def _first_known(fields: dict[str, Any], names: tuple[str, ...]) -> Any:
     return next((fields[name] for name in names if fields.get(name) is not None), None)
 
 
-# ``LABELS`` are fields of an answer that hold labels instead of text that the model wrote.
+# The fields ``LABELS`` of an answer contain no text that the model wrote.
 LABELS = frozenset(("type", "id", "index", "role", "format", "effort"))
 _NO_OUTPUT = LABELS | {"status", "phase", "call_id", "logprobs", "annotations"}
 _NO_OUTPUT |= {"signature", "encrypted_content"}
@@ -359,7 +359,7 @@ _decode = msgspec.json.Decoder(Answered).decode
 
 
 def answered(payload: bytes) -> Answered | None:
-    """Return the fields of a JSON payload, or None if it fits no supported API."""
+    """Return the fields of a JSON payload, or None if the payload fits no supported API."""
     try:
         try:
             return _decode(payload)
@@ -428,12 +428,12 @@ def judge(answer: Answered | None, event: str = "") -> AnswerJudgement:
 
 
 def whole_fault(payload: bytes) -> Fault | None:
-    """Return why a response with status 200 contains no answer, or None if it has an answer."""
+    """Return why a response with HTTP status 200 has no answer, or None for a valid answer."""
     answer = answered(payload)
     found = judge(answer)
     if answer is None or found.fault is not None:
         return found.fault
-    # Every answer of an API has one of these output fields, which may be empty.
+    # Every valid answer has at least one of the output fields in ``places``, possibly empty.
     places: list[Any] = [answer.text, answer.output_ids, answer.output, answer.content]
     places += [choice.text if choice.message is None else 0 for choice in answer.choices or ()]
     has_place = any(place is not None for place in places)
@@ -446,7 +446,7 @@ class StreamJudge:
     """A judge of a streamed answer, which reads the stream's events.
 
     - ``output`` is True if the stream has contained output.
-    - ``ended`` is True if a choice has ended.
+    - ``ended`` is True if at least one choice (an alternative answer) has ended.
     - ``finished`` is True if all choices have ended; ``answers`` is the number of choices.
     """
 
@@ -455,7 +455,7 @@ class StreamJudge:
         self.ended = False
         self._answers, self._ends = answers, set[Any]()
         self.may_be_empty = False
-        self._promised = False  # whether the finish reason promises output
+        self._promised = False  # whether a finish reason, such as "tool_calls", requires output
         self._told: int | None = None
 
     def judge_event(self, payload: bytes, event: str = "") -> AnswerJudgement:
@@ -482,7 +482,7 @@ class StreamJudge:
         return self.ended and len(self._ends) >= self._answers
 
     def end_fault(self) -> Fault | None:
-        """Return why an ended stream contains no answer, or None if it contains an answer."""
+        """Return why an ended stream contains no answer, or None for a valid answer."""
         idle = self._promised or (self._told == 0 and not self.may_be_empty)
         return None if self.output or (self.ended and not idle) else NO_OUTPUT
 
@@ -497,7 +497,7 @@ class StreamJudge:
 def _status(*said: Any) -> int | None:
     """Return the first HTTP error status (400 to 599) among an error's fields.
 
-    Error types that blame the request, such as "invalid_request_error", count as 400.
+    An error type that blames the request, such as "invalid_request_error", counts as status 400.
     """
     for one in said:
         if isinstance(one, str):
@@ -537,7 +537,7 @@ def _ended_with(answer: Answered, kinds: Sequence[str]) -> bool:
 
 
 def _reported(answer: Answered) -> int | None:
-    """Return how many output tokens an answer reports, or None if it reports no valid number."""
+    """Return the number of output tokens that an answer reports, or None for an invalid number."""
     named = typed(answer)
     told = answer.meta_info or answer.usage or (named and named.usage)
     if isinstance(told, dict):
@@ -557,8 +557,8 @@ _BESIDE_MESSAGES = (
     *("tools", "chat_template_kwargs", "reasoning_effort", "reasoning", "thinking"),
     *("text", "output_config"),
 )
-# ``_TURNS`` lists the fields of a request body with turns, in the order of the prompt. If a turn is
-# a plain text, the field determines the role of the turn.
+# ``_TURNS`` maps each body field with turns to the role of turns that are plain texts. The keys of
+# ``_TURNS`` are in the order of the prompt.
 _TURNS = {"instructions": "system", "system": "system", "input": "user", "messages": "user"}
 SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # fields of a request that a chat template may use
 _CONTENTS = ("content", "output")
@@ -566,7 +566,7 @@ _TURN = frozenset({"role", *_CONTENTS})
 
 
 class Media(NamedTuple):
-    """An image, a sound or a video in a prompt; equal media have equal keys."""
+    """An image, a sound or a video in a prompt; ``key`` is a hash of its content."""
 
     key: int
 
@@ -592,7 +592,7 @@ def media_of(content: object) -> Media:
 def beside_messages(body: Mapping[str, Any]) -> str:
     """Return a request's tools and template arguments as JSON text.
 
-    In a prompt, this text precedes the messages.
+    In a prompt, the JSON text precedes the messages.
     """
     return _json({name: body.get(name) for name in _BESIDE_MESSAGES})
 
@@ -600,8 +600,8 @@ def beside_messages(body: Mapping[str, Any]) -> str:
 def turns_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the turns in a request body of any API.
 
-    A turn is a message, an item, or a text that stands for a message. A list of blocks, as in the
-    field "system", is the content of one message.
+    A turn is a message; the Responses API calls a turn an item. A plain text, or a list of blocks
+    as in the field "system", is the content of one message.
     """
     found: list[Mapping[str, Any]] = []
     for name, role in _TURNS.items():
@@ -614,9 +614,9 @@ def turns_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def pieces_of(message: Mapping[str, Any], start: str) -> list[Piece]:
-    """Return the pieces of a message: ``start``, the content, and JSON of other fields.
+    """Return the texts and media of a message, in the order of the prompt.
 
-    Tool calls are an example of another field. Neighbouring pieces of text are joined.
+    The first text begins with ``start``. The last text ends with other fields, such as tool calls.
     """
     parts: list[Piece] = []
     for content in (message.get(name) for name in _CONTENTS):
@@ -637,7 +637,7 @@ def _texts(value: Any) -> Iterator[Piece]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list) and all(isinstance(part, dict) for part in value):
-        for part in value:  # A tool's result may also be a list of parts.
+        for part in value:  # The result of a tool call may be a list of parts, like a message.
             for name, content in part.items():
                 if name in _MEDIA or (name == "source" and part.get("type") == "image"):
                     yield media_of(content)
@@ -675,7 +675,7 @@ class EventSplitter:
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
         """Add received bytes; return completed events and pieces of oversized events.
 
-        Each event or piece is returned with a flag that is True for a completed event.
+        An event is returned with the flag True; a piece or a comment is returned with False.
         """
         is_event = chunk.endswith(b"\n\n") and chunk.find(b"\n\n") == len(chunk) - 2
         if is_event and not self._begun and not self._oversized and b"\r" not in chunk:
@@ -705,7 +705,7 @@ class EventSplitter:
         for end in _BLANK_LINE.finditer(whole):
             found.append((whole[start : end.end()], not self._oversized))
             start, self._oversized = end.end(), False
-        if start < len(whole):  # A line end without data may follow the last event.
+        if start < len(whole):  # An extra line end may follow the last event.
             found.append((whole[start:], False))
         return found
 

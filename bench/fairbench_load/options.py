@@ -13,10 +13,10 @@ from fairbench_load.launchers import CommandLauncher, Launcher, LocalLauncher
 
 
 def launcher_named(name: str, flags: LauncherFlags, *, drivers: str = LOCAL) -> Launcher:
-    """Return a launcher of servers by name.
+    """Return the launcher of servers with the given name.
 
     ``drivers`` is the name of the launcher that starts load drivers. Raises UsageError for an
-    unknown name, or for a flag that neither of the two launchers supports.
+    unknown launcher, or for a flag that neither the launcher ``name`` nor ``drivers`` supports.
     """
     check_launchers(name, flags, drivers=drivers)
     return _launcher(name, flags)

@@ -35,8 +35,8 @@ SETTINGS = "FAIRBENCH_SETTINGS"
 WEIGHTS = "FAIRBENCH_WEIGHTS"
 EVICTION = "FAIRBENCH_EVICTION"
 
-# On a server's metrics page, the labels of ``PROOF`` name the scheduler and its parameters. The
-# value of ``LIMIT`` is the limit on running requests.
+# On a server's metrics page, the labels of the metric ``PROOF`` name the scheduler and its
+# parameters. The metric ``LIMIT`` is the limit on running requests.
 PROOF, LIMIT = "fairbench_scheduler", "fairbench_max_running_requests"
 
 # ``LOAD_CAP`` is the only engine setting that the plugin itself enforces.
@@ -55,13 +55,13 @@ class Classes(Enum):
 class PluginConfig:
     """The configuration of a server's plugin: a local scheduler with all its parameters.
 
-    - ``params`` has all parameters as ``NAME.PARAM`` for the scheduler and the eviction policy.
-      ``params`` has ``LOAD_CAP`` if the load is limited, and ``SHARE`` if memory shares are on.
+    - ``params`` maps ``NAME.PARAM`` to the value of each parameter of the scheduler and of the
+      eviction policy. ``LOAD_CAP`` and ``SHARE`` are keys of ``params`` only if they are in use.
     - ``weights`` are the clients' weights; a client that is not listed has weight 1.
     - ``eviction`` is the eviction policy of the server's cache; None means the server's own policy.
     - ``clients`` are the clients that the eviction policy distinguishes.
-    - ``classes`` is the order in which the engine serves classes of priority, each of which has its
-      own scheduler; None means a single scheduler.
+    - ``classes`` is the order in which the engine serves priority classes; each priority class has
+      its own scheduler. None means that all requests have the same scheduler.
     """
 
     local: str
@@ -113,7 +113,7 @@ class PluginConfig:
 
 
 class Evicting(NamedTuple):
-    """The eviction policy of a run's servers, and the clients that it distinguishes."""
+    """The eviction policy of a run's servers, and the clients that the policy distinguishes."""
 
     policy: str | None = None
     clients: tuple[str, ...] = ()
@@ -131,13 +131,13 @@ def plugin_config(
     """Return the plugin's configuration for a scheduler, from a run's settings.
 
     Raises UsageError for an unknown scheduler, eviction policy or parameter, for an invalid value,
-    and for memory shares without an eviction policy that gives shares.
+    and for ``SHARE`` with an eviction policy that gives clients no shares.
 
     Args:
         local: Name of the local scheduler.
         settings: The settings of the run, as ``NAME.PARAM``.
         weights: Weights by client; a client that is not listed has weight 1.
-        evicting: The eviction policy and its clients; LRU means the server's own policy.
+        evicting: The eviction policy and its clients; the policy LRU means the server's own policy.
     """
     params = make_params(local, local_class(local).Params, settings)
     cap = make_params("engine", EngineParams, settings).load_cap
@@ -174,8 +174,8 @@ def config_from(environment: Mapping[str, str]) -> PluginConfig:
         )
     if local_class(local).decodes_first is not None:
         raise UsageError(
-            f"{LOCAL} = {local!r}: chooses between prompts and decoding, which only the simulated "
-            "SGLang supports; name another scheduler"
+            f"{LOCAL} = {local!r}: this scheduler chooses between prefill and decoding, which only "
+            "the simulated SGLang supports; name another scheduler"
         )
     settings = read_variable(environment, SETTINGS, f'{{"{local}.PARAM": VALUE}}')
     shape = '{"policy": "POLICY", "clients": ["CLIENT"]}'
@@ -197,7 +197,7 @@ def config_from(environment: Mapping[str, str]) -> PluginConfig:
 def read_variable(environment: Mapping[str, str], variable: str, shape: str) -> dict[str, Any]:
     """Return the JSON object in an environment variable, or {} if the variable is not set.
 
-    Raises UsageError for other JSON; the message shows ``shape``, an example of the object.
+    Raises UsageError if the variable holds no JSON object; the message shows the example ``shape``.
     """
     text = environment.get(variable) or "{}"
     try:
@@ -213,17 +213,17 @@ def check_classes(flag: str, config: PluginConfig) -> None:
     """Raise UsageError if memory shares are combined with ``flag``, which adds priority classes."""
     if config.shares_memory:
         raise UsageError(
-            f"{flag} is not supported with {SHARE}: each class of priority has its own queue, and "
-            f"{SHARE} decides over a single queue"
+            f"{flag} is not supported with {SHARE}: each priority class has its own queue, but "
+            f"{SHARE} needs a single queue"
         )
 
 
-# If the environment variable ``UNTESTED`` is 1, releases newer than the supported ones are tried.
+# If the environment variable ``UNTESTED`` is 1, engines may be newer than all supported releases.
 UNTESTED = "FAIRBENCH_ALLOW_UNTESTED_RELEASE"
 
 
 def installed(distributions: Sequence[str]) -> str:
-    """Return the version of the first installed distribution in a list, or "".
+    """Return the version of the first installed distribution in a list, or "" if there is none.
 
     The version comes from the distribution's metadata, because importing an engine is slow.
     """
@@ -236,10 +236,10 @@ def installed(distributions: Sequence[str]) -> str:
 
 
 def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
-    """Return True for a supported release, and False for a newer release that the user allows.
+    """Return True for a supported engine release, or False for a newer release that is allowed.
 
-    ``supported`` lists the supported releases in ascending order. Raises UsageError for any other
-    release, or if the engine is not installed.
+    ``supported`` lists the supported releases in ascending order. Raises UsageError if the engine
+    is not installed or its release is not allowed.
     """
     if not found:
         raise UsageError(f"{engine} is not installed in this Python")
@@ -261,8 +261,8 @@ def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
 def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
     """Raise UsageError unless the engine has a function with the expected first parameters.
 
-    ``target`` is the dotted name of the function; ``expected`` are the names of the first
-    parameters.
+    ``target`` is the dotted name of the engine's function. ``expected`` lists the names of the
+    function's first parameters.
     """
     try:
         function = pkgutil.resolve_name(target)
@@ -288,7 +288,7 @@ def allow_untested() -> None:
 
 
 def untested_environment() -> dict[str, str]:
-    """Return this process's variable ``UNTESTED``, for the environment of a remote server."""
+    """Return the environment variable ``UNTESTED``, if set, to pass it on to a remote server."""
     return {UNTESTED: "1"} if os.environ.get(UNTESTED) == "1" else {}
 
 

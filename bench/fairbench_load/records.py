@@ -1,9 +1,9 @@
 """Records of runs on real servers: files of JSON lines, and their conversion to tables.
 
-Times are in seconds since the start of the run. Records contain names of clients and states,
-whereas tables contain numbers.
+Times are in seconds since the start of the run. Records contain the names of clients and states;
+tables contain numbers instead of the names.
 
-If a run has several drivers, each driver has a folder for its records and the offset of its clock.
+If a run has several drivers, each driver has a folder for its records and its clock comparison.
 A record is written as soon as a request or program ends, so ``fairbench recover`` can use the
 records of a run that crashed.
 """
@@ -122,7 +122,7 @@ def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
     """
     rows = sorted(records.requests, key=lambda record: record.request_id)
     columns = _arrays(rows, RequestRecord, clients)
-    # The stored table has no column for the time of sending.
+    # The stored table of requests has no column for the time at which a request was sent.
     del columns["submit_s"]
     if not columns["estimated"].any():
         del columns["estimated"]
@@ -158,7 +158,7 @@ _Record = TypeVar("_Record", RequestRecord, ProgramRecord)
 def _arrays(
     records: Iterable[Any], kind: type[msgspec.Struct], clients: Sequence[str]
 ) -> dict[str, Any]:
-    """Return an array for each field, with NaN for None and with indices for names."""
+    """Return an array for each field of records; None becomes NaN, and a name becomes its index."""
     rows = [msgspec.structs.astuple(record) for record in records]
     names = kind.__struct_fields__
     table = dict(zip(names, zip(*rows, strict=True) if rows else ((),) * len(names), strict=True))
@@ -187,7 +187,7 @@ def _read_file(path: Path, kind: type[_Record]) -> list[_Record]:
     records = []
     for number, line in lines(path, f"{path}", blank=True, streamed=True):
         if not line.endswith(b"\n"):
-            break  # The writer ended in the middle of the line.
+            break  # The driver was killed while it wrote this line.
         try:
             records.append(decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -214,12 +214,12 @@ class Journal:
     def request(self, record: RequestRecord) -> None:
         """Append the record of a request.
 
-        Raises RunFailed if the file cannot be written, for example on a full disk.
+        Raises RunFailed if the record cannot be written, for example on a full disk.
         """
         self._write_line(self._requests, record)
 
     def program(self, record: ProgramRecord) -> None:
-        """Append the record of a program. Raises RunFailed if the file cannot be written."""
+        """Append the record of a program. Raises RunFailed if the record cannot be written."""
         self._write_line(self._programs, record)
 
     def _write_line(self, file: FileIO, record: msgspec.Struct) -> None:
@@ -246,8 +246,8 @@ class Offset(msgspec.Struct, frozen=True):
     """The offset of a driver's clock from this machine's clock, in seconds.
 
     A positive offset means that the driver's clock is ahead. The true offset differs from
-    ``offset_s`` by at most ``uncertainty_s`` seconds. ``at_s`` is the time of the measurement on
-    this machine's clock, in seconds.
+    ``offset_s`` by at most ``uncertainty_s`` seconds. ``at_s`` is the time at which the offset was
+    measured, in seconds on this machine's clock.
     """
 
     at_s: float
@@ -260,9 +260,9 @@ def compare_clocks(
 ) -> Offset:
     """Measure by how many seconds another process's clock is ahead of the clock ``now_s``.
 
-    ``ask`` asks the other process for its time. The process is assumed to read its clock midway
-    between question and answer, so the error is at most half of the round-trip time (Cristian,
-    "Probabilistic clock synchronization", 1989). The fastest of ``rounds`` readings is used.
+    ``ask`` returns the other clock's time, assumed to be read midway between question and answer.
+    The offset is wrong by at most half of the round-trip time (Cristian, "Probabilistic clock
+    synchronization", 1989). The measurement with the shortest round trip is returned.
     """
     readings = []
     for _ in range(rounds):
@@ -285,7 +285,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
     @property
     def drift_s(self) -> float:
-        """The change of the offset in the run (s); a change within the uncertainty counts as 0."""
+        """The change of the clock offset in a run (s); a change below the uncertainty is 0."""
         if self.after is None:
             return 0.0
         drift_s = self.after.offset_s - self.before.offset_s
@@ -294,12 +294,12 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
     @property
     def uncertainty_s(self) -> float:
-        """The uncertainty in seconds of times that are corrected with this comparison."""
+        """The uncertainty (s) of a driver's times after correction for the clock offset."""
         after = self.before if self.after is None else self.after
         return max(self.before.uncertainty_s, after.uncertainty_s)
 
     def ahead_s(self, since_s: float) -> float:
-        """Return the drift (s) of the driver's clock, ``since_s`` seconds after the first check."""
+        """Return the drift (s) of the driver's clock ``since_s`` seconds after ``before``."""
         if self.after is None or self.after.at_s <= self.before.at_s:
             return 0.0
         return self.drift_s * since_s / (self.after.at_s - self.before.at_s)
@@ -328,7 +328,7 @@ def write_clock(folder: Path, comparison: ClockComparison) -> None:
 def clocks(folder: Path) -> list[ClockComparison]:
     """Return the clock comparisons of all drivers in order.
 
-    A run with a single driver has no clock comparison. Raises DataError if a file is unreadable.
+    A run with a single driver has no clock comparison. Raises DataError if a clock file is invalid.
     """
     found: list[ClockComparison] = []
     while (path := folder / FOLDER.format(number=len(found)) / CLOCK_FILE).exists():
@@ -342,8 +342,8 @@ def clocks(folder: Path) -> list[ClockComparison]:
 def merge(folder: Path, time_scale: float) -> None:
     """Merge the records of several drivers into ``folder``, with times on this machine's clock.
 
-    ``time_scale`` is the number of emulated seconds per real second. A repeated call writes equal
-    files.
+    ``time_scale`` is the number of emulated seconds per real second. A second call writes the same
+    files again.
     """
     found = clocks(folder)
     if not found:

@@ -59,8 +59,8 @@ def router_recipe(
     def command(ports: Sequence[int]) -> list[str]:
         arguments = [sys.executable, "-m", "fairbench", "serve", "--router", spec.router]
         arguments += ["--host", listen, "--port", str(ports[0])]
-        # The queue has no limit, because an experiment may overload the workers. There is no grace
-        # period, because no client waits for answers at the end of a run.
+        # The router's queue has no limit, because an experiment may overload the workers. The
+        # router ends at once, because no client waits for answers at the end of a run.
         arguments += ["--max-queue", str(UNLIMITED), "--grace", "0", "--no-client-limit"]
         for worker in workers:
             arguments += ["--worker-url", worker.as_option()]
@@ -94,9 +94,9 @@ def external_recipe(
 
 
 def takes_requests(url: str) -> bool:
-    """Return whether a router takes requests.
+    """Return whether a router accepts requests.
 
-    All pages must answer, at least one page with success and no page with an error 5xx. In
+    All ``READY_PAGES`` must answer, at least one with success and none with HTTP status 5xx. In
     sglang-router, ``/health`` succeeds before there is a worker, but ``/readiness`` does not.
     """
     found = [status_of(url + page, timeout_s=servers.HEALTH_TIMEOUT_S) for page in READY_PAGES]
@@ -144,8 +144,8 @@ def run_live(
     Each request is written to ``directory`` as soon as it ends. When ``interrupted`` returns True,
     the run ends, and the records until then are kept.
 
-    If ``workers`` are given, they must fit the experiment (see ``can_serve``). The caches of given
-    workers are emptied, and these workers keep running after the run. If no ``workers`` are given,
+    If ``workers`` are given, they must fit the experiment (see ``can_serve``). The caches of
+    ``workers`` are emptied before the run, and ``workers`` keep running after the run. By default,
     the run starts and ends its own workers. ``driving`` is the function that sends the load.
     Drivers on other machines reach the router at ``listen``, an address of this machine. Raises
     RunFailed if servers fail to start, and KeyboardInterrupt if a signal arrives before the servers
@@ -170,7 +170,7 @@ def run_live(
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """A backend that is ready for load: the driver's target, a description, and processes."""
+    """A backend that is ready for requests: the driver's target, a description, and the servers."""
 
     target: DriverTarget
     served: Served
@@ -179,11 +179,11 @@ class _Serving:
     remarks: Callable[[], Mapping[str, str]] = dict
 
     def ended_workers(self) -> list[str]:
-        """Return the names of workers that have ended; some of them may have been restarted."""
+        """Return the names of all workers that have ended, including restarted workers."""
         return [one.named_with_place() for one in self.workers if one.deaths or one.has_ended]
 
     def broken(self) -> str:
-        """Return why the servers can serve no further request, or "" if they can serve more."""
+        """Return why no server can answer more requests, or "" if at least one server can."""
         if self.router is not None and self.router.has_ended:
             return f"the router ended during the run, with {self.router.last_words()}"
         if self.workers and all(worker.has_ended for worker in self.workers):

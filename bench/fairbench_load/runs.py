@@ -1,4 +1,4 @@
-"""The entry of the core to this package: checks, runs, and the recovery of killed runs.
+"""The interface of this package for the core: checks, runs, and the recovery of killed runs.
 
 Methods that run experiments import modules that need the packages of the extra "live".
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ServerRuns:
-    """Runs on the servers of any ``LoadedBackend``."""
+    """A runner of experiments on the servers of any ``LoadedBackend``."""
 
     def __init__(self, flags: LiveFlags) -> None:
         self._flags = flags

@@ -88,9 +88,9 @@ def vocab_size_of(model: str) -> int | None:
 def info_in(metrics: str) -> dict[str, Any]:
     """Return a server's settings from its Prometheus metrics, under the keys of SGLang.
 
-    The settings are the KV memory and the block size in tokens, the plugin's report, and the limit
-    on running requests. Settings that the page lacks are left out. Raises ValueError if the text is
-    not a page of Prometheus metrics.
+    The result contains the KV memory and the block size in tokens, the plugin's report, and the
+    limit on running requests, if the metrics page states them. Raises ValueError if the text is not
+    a page of Prometheus metrics.
     """
     # prometheus_client is imported late, because it belongs to the extra `live`.
     from prometheus_client.parser import text_string_to_metric_families
@@ -126,7 +126,7 @@ def _plugin_report(labels: dict[str, str]) -> dict[str, Any]:
 class PluginReport:
     """The report of a server process that runs a scheduler of fairbench.
 
-    - ``params`` holds each parameter as ``NAME.PARAM``.
+    - ``params`` maps ``NAME.PARAM`` to the value of each parameter of the scheduler.
     - ``eviction`` names the eviction policy of fairbench that the server uses; None means the
       server's own policy.
     - ``async_scheduling`` says whether vLLM schedules asynchronously.
@@ -150,11 +150,11 @@ class PluginReport:
 def fetch_report(url: str) -> list[PluginReport]:
     """Fetch the reports of all scheduler processes of the server at ``url``.
 
-    The list is empty if the server runs no scheduler of fairbench. Raises RunFailed if the server
-    does not answer, or if the answer has an unknown form.
+    The list of reports is empty if the server runs no scheduler of fairbench. Raises RunFailed if
+    the server does not answer, or if the answer has an unknown form.
     """
     info = get_json(f"{url}/server_info")
-    # An emulator has one report, at the top level; in SGLang, each data-parallel rank has a report.
+    # An emulator has one plugin report; in SGLang, each data-parallel rank has a plugin report.
     places = [info, *info.get("internal_states", ())]
     known = PluginReport.__slots__
     return [

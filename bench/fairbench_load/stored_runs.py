@@ -45,12 +45,12 @@ def run_live_in(
     context: RunContext,
     cluster: Workers | None = None,
 ) -> tuple[RunResult, Path]:
-    """Run an experiment in a new directory in ``parent``, and return result and directory.
+    """Run an experiment in a new directory in ``parent``; return its result and its directory.
 
     ``cluster`` contains workers that are already running, or is None. Raises Interrupted if a
-    signal comes before the servers are ready; the directory is then removed. After any other
-    failure, the directory keeps logs and records for ``recover_run``. If there is no record, the
-    logs are moved elsewhere and the directory is removed.
+    signal comes before the servers are ready; the directory is then removed. If the run fails, its
+    directory keeps logs and records for ``recover_run``. If a run fails before the first record,
+    its logs are moved to a temporary directory, and its directory is removed.
     """
     watch = Stopwatch.start()
     with removing_new_folders(parent):
@@ -78,7 +78,7 @@ def run_live_in(
 def _driving(
     spec: ExperimentSpec, options: LiveOptions, context: RunContext
 ) -> Iterator[tuple[Driving, str]]:
-    """Yield the function that sends the load, and this machine's address for the drivers."""
+    """Yield the function that sends the load, and the address at which drivers reach the router."""
     if (launcher := options.driver_launcher) is None:
         alone = options.drivers == 1
         here = drive_here if alone else partial(drive_sharded, LocalCrew(options.drivers))
@@ -104,8 +104,8 @@ def cluster_in(
 ) -> Iterator[Workers | None]:
     """Start workers for several runs, with logs in ``parent``; for an endpoint, yield None.
 
-    Raises KeyboardInterrupt if a signal comes before the workers are ready. If ``fresh`` is True,
-    ``parent`` is removed after such a signal.
+    Raises KeyboardInterrupt if a signal comes before the workers are ready; if ``fresh`` is True,
+    ``parent`` is then removed.
     """
     if spec.backend is None or not spec.backend.is_managed:
         yield None
@@ -123,7 +123,7 @@ def cluster_in(
 def run_live_seeds(
     parent: Path, specs: Sequence[ExperimentSpec], options: LiveOptions, context: RunContext
 ) -> list[dict[str, Any]]:
-    """Run experiments that differ only in the seed on the same servers; return the summaries.
+    """On the same servers, run experiments that differ only in the seed; return their summaries.
 
     After an interruption, some summaries are missing.
     """
@@ -140,7 +140,7 @@ def run_live_seeds(
 
 @contextmanager
 def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
-    """Remove a run's directory if the ``with`` block ends by an error before the first record.
+    """Remove a run's directory if the ``with`` block ends with an error before the first record.
 
     After an error, such as a server that does not start, the logs are moved to a temporary
     directory, which the error message names.
@@ -194,9 +194,9 @@ class _Runs:
                 return
 
     def _until_one_fails(self, left: deque[LivePoint]) -> Iterator[tuple[LivePoint, Any]]:
-        """Start servers, and run points on the servers until a point fails.
+        """Start servers, and run the points in ``left`` on the servers until a point fails.
 
-        Points that have begun are removed from ``left``.
+        A point is removed from ``left`` when its run begins.
         """
         interrupted = self.context.interrupted
         starting = cluster_in(self.store.path, left[0].spec, self.options, self.context)

@@ -58,7 +58,7 @@ NO_ADMISSION = "the server does not report when it admitted requests"
 
 
 def lateness_ms(requests: Iterable[RequestRecord]) -> Floats:
-    """Return by how many milliseconds each request was sent late, for requests that were sent."""
+    """Return how many milliseconds late each request was sent; unsent requests are left out."""
     return np.array(
         [1000 * (r.submit_s - r.arrival_s) for r in requests if r.submit_s is not None], float
     )
@@ -95,7 +95,7 @@ def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
             by_server = kind.startswith(("HTTP", "stream error", "no answer"))
             if not messages.get(kind) and by_server:
                 said = said.strip()
-                # The error's JSON may be cut off.
+                # The JSON text of an error may be cut off.
                 found = _MESSAGE.search(said) if said.startswith("{") else None
                 said = found[1].replace('\\"', '"') if found else " ".join(said.split())
                 messages[kind] = printable(shortened(said))
@@ -139,7 +139,7 @@ def summary_of(
 
 
 def _measured(records: LiveRecords) -> Measurements:
-    """Return the driver's measurements that the tables do not contain, such as token gaps.
+    """Return measurements of the driver that no table contains, such as inter-token gaps.
 
     Requests that still waited for a free slot of the driver when the run ended are left out.
     """
@@ -270,7 +270,7 @@ def outcome(
 
     ``ended`` are the names of the workers that ended during the run. ``broken`` is the reason why
     the run had to end early, or "". If the run ended early or no request succeeded, the run is
-    marked as incomplete, and a note says why. ``remarks`` are further notes, by key.
+    marked as incomplete, and a note says why. ``remarks`` are added to the summary's notes.
     """
     records = read_records(folder)
     tables = tables_of(records, [plan.client for plan in spec.client_plans()])
@@ -314,7 +314,7 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
 
 
 def recovered(records: LiveRecords) -> DriveResult:
-    """Return the driver's result of a killed run, which ended at its last record.
+    """Return the driver's result of a killed run, whose end is the time of its last record.
 
     Requests and programs that were in progress when the run was killed have no record.
     """

@@ -21,7 +21,7 @@ EMULATOR = ["serve", "--dp", "1", "--backend", "emulator", "--port", "0"]
         (["--worker-url", f"{WORKER},kv=tcp://a:1,kv=tcp://a:2"], "each given once"),
         (
             ["--worker-url", f"{WORKER},replay=tcp://a:1"],
-            "replay needs kv, because it repeats the KV events that were missed; give kv, too",
+            "replay needs kv, because a replay repeats missed KV events; give kv, too",
         ),
         (
             ["--worker-url", WORKER, "--worker-url", f"{WORKER}/"],

@@ -51,7 +51,7 @@ class ToRun:
 
 
 def experiment_key(experiment: Experiment) -> str:
-    """Return a key of an experiment, which does not depend on its seed and its report options."""
+    """Return a key of an experiment that does not depend on the seed and the report options."""
     return key_of({k: v for k, v in experiment.items() if k not in OF_THE_REPORT | {"seed"}})
 
 
@@ -97,9 +97,9 @@ def plan_comparison(
     """Read stored experiments, and resolve the experiments that must be run.
 
     An argument is a directory with runs of one experiment, an experiment FILE.toml, or the name of
-    a scheduler. A named scheduler runs with the configuration and seeds of the first directory, if
-    there is a directory. ``flags`` and ``settings`` apply only to new runs. Raises UsageError if an
-    argument is wrong.
+    a scheduler. If the arguments contain a directory, schedulers given by name run with the
+    configuration and seeds of the first directory. ``flags`` and ``settings`` apply only to new
+    runs. Raises UsageError if an argument is wrong.
     """
     check_names(flags, COMPARE)
     stored = {one: _stored(Path(one)) for one in arguments if is_stored(one)}
@@ -115,7 +115,7 @@ def plan_comparison(
     new = [one for one in members if isinstance(one, ToRun)]
     for index, one in enumerate(new):
         if one.key in (earlier.key for earlier in new[:index]):
-            raise UsageError(f"{one.name}: this experiment is given twice; give different ones")
+            raise UsageError(f"{one.name}: this experiment is given twice; leave one out")
     seeds: Iterable[int] = ()
     if new and model is not None and num_runs is None and "seed" not in flags:
         seeds = model.by_seed
@@ -174,8 +174,8 @@ def check_usage(
     elif len(arguments) > 1:
         if baseline:
             raise UsageError(
-                f"baseline {baseline}: needs a single directory; of several arguments, the "
-                "first is the baseline"
+                f"baseline {baseline}: needs a single directory; with several arguments, the "
+                "first argument is the baseline"
             )
     elif arguments[0] and not is_stored(arguments[0]):
         raise UsageError(
@@ -202,8 +202,8 @@ def _stored(path: Path) -> SchedulerResults:
     sides = sides_below(path)
     if len(sides) > 1:
         raise UsageError(
-            f"{path}: holds {len(sides)} experiments; give it as the only argument, or "
-            "give the directory of one of them"
+            f"{path}: holds {len(sides)} experiments; give this directory as the only "
+            "argument, or give the directory of a single experiment"
         )
     return replace(sides[0], scheduler=str(path))
 
@@ -266,11 +266,11 @@ def compare_experiments(
 ) -> ComparedExperiments:
     """Run the missing experiments of a comparison, and return all of its experiments in groups.
 
-    ``arguments`` are the arguments of ``plan_comparison``, or a single directory. The schedulers in
-    a single directory are compared with the scheduler ``baseline``, by default the first scheduler,
-    in each configuration. ``resume`` is the directory of a stored comparison to continue. New runs
-    are saved in a new directory in ``parent``. The names in ``metrics`` are checked before any run
-    starts. Raises UsageError for experiments that cannot be compared, and errors of ``carry_out``.
+    ``arguments`` are those of ``plan_comparison``, or a single directory with several schedulers.
+    In a single directory, the default ``baseline`` is the first scheduler. ``resume`` is the
+    directory of a stored comparison to continue. New runs are saved in a new directory in
+    ``parent``. The names in ``metrics`` are checked before any run starts. Raises UsageError for
+    experiments that cannot be compared, and the errors that ``carry_out`` raises.
     """
     codes = len(codes_of(flags))
     alone = resume is None and len(arguments) == 1 and codes < 2
@@ -319,7 +319,7 @@ def go_on(
 ) -> ComparedExperiments:
     """Run the missing runs of a stored comparison; a larger ``num_runs`` adds seeds.
 
-    Raises DataError if the directory does not contain a sweep, and the errors of ``carry_out``.
+    Raises DataError if the directory contains no sweep, and the errors that ``carry_out`` raises.
     """
     store = SweepStore(folder)
     sweep = store.sweep()
@@ -340,7 +340,7 @@ def grouped(
 ) -> list[list[SchedulerResults]]:
     """Group schedulers by configuration, with the baseline first.
 
-    A configuration with a single scheduler is left out.
+    A configuration in which only one scheduler has runs is left out.
     """
     names = list(dict.fromkeys(side.scheduler for side in sides))
     if baseline is not None and baseline not in names:

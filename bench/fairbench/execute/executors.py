@@ -38,7 +38,7 @@ def executor_named(name: str, ray_address: str | None = None) -> Executor:
     return executor
 
 
-DEFAULT = "ssh -o BatchMode=yes {host}"  # the command that runs a shell line on a host
+DEFAULT = "ssh -o BatchMode=yes {host}"  # the default command that runs a shell line on a host
 
 
 class LauncherFlags(NamedTuple):

@@ -62,7 +62,7 @@ class LiveRuns(Protocol):
     def run(
         self, parent: Path, spec: ExperimentSpec, context: RunContext, /
     ) -> tuple[RunResult, Path]:
-        """Run an experiment in a new directory in ``parent``; return result and directory.
+        """Run an experiment in a new directory in ``parent``; return its result and its directory.
 
         Raises Interrupted, and leaves no files, if a signal comes before the servers are ready.
         """
@@ -71,7 +71,7 @@ class LiveRuns(Protocol):
     def run_seeds(
         self, parent: Path, specs: Sequence[ExperimentSpec], context: RunContext, /
     ) -> list[dict[str, Any]]:
-        """Run experiments that differ only in the seed on the same servers; return summaries."""
+        """On the same servers, run experiments that differ only in the seed; return summaries."""
         ...
 
     def run_points(
@@ -88,7 +88,7 @@ class LiveRuns(Protocol):
 def live_runs(backend: BackendConfig, flags: LiveFlags = NO_FLAGS) -> LiveRuns:
     """Return the object that runs experiments on a backend.
 
-    Raises UsageError if the package that registered the backend has another version.
+    Raises UsageError if the backend's package is missing or does not fit this fairbench version.
     """
     kind: type[LiveRuns] = doors.loaded(backend.runs, f"backend {backend.kind}")
     return kind(flags)
@@ -97,7 +97,7 @@ def live_runs(backend: BackendConfig, flags: LiveFlags = NO_FLAGS) -> LiveRuns:
 def runs_of_points(
     points: Sequence[LivePoint], flags: LiveFlags
 ) -> list[tuple[LiveRuns, list[LivePoint]]]:
-    """Return each object that runs some of the points, and these points."""
+    """Return each runner (``LiveRuns``) with the points of a sweep that this runner executes."""
     groups: dict[str, list[LivePoint]] = {}
     first: dict[str, BackendConfig] = {}
     for point in points:
@@ -136,7 +136,7 @@ def check_live_points(specs: Sequence[ExperimentSpec], flags: LiveFlags) -> None
 
 
 def _check_engine(specs: Sequence[ExperimentSpec]) -> None:
-    """Raise UsageError if no run uses a real engine, whose release could be untested."""
+    """Raise UsageError unless a run uses a real engine, whose release may be untested."""
     if not any(obeys(spec.backend, "server_python") for spec in specs):
         raise UsageError(f"--allow-untested-release needs --backend {kinds_with('server_python')}")
 

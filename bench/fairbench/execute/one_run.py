@@ -23,11 +23,11 @@ from fairbench.sim.run import simulate
 def run_and_save(
     spec: ExperimentSpec, live: LiveFlags, parent: Path, context: RunContext
 ) -> tuple[RunResult, Path]:
-    """Run an experiment in a new directory in ``parent``; return result and directory.
+    """Run an experiment in a new directory in ``parent``; return its result and its directory.
 
-    A run that is interrupted ends early and is saved. Raises
-    Interrupted, and leaves no files, if a signal comes before the servers are ready. Raises
-    UsageError if the run is impossible, and RunFailed if the run cannot continue.
+    An interrupted run ends early and is saved. Raises Interrupted, and leaves no files, if a signal
+    comes before the servers are ready. Raises UsageError if the run is impossible, and RunFailed if
+    the run cannot continue.
     """
     check_writable(parent)
     with context.progress.watching():

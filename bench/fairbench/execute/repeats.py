@@ -49,7 +49,7 @@ def repeat(
     All runs are saved in one new directory, with confidence intervals (``intervals.json``) and the
     logs of the servers. Servers are started once, and their caches are emptied between two runs.
     After an interruption, runs that had already begun are kept. Raises Interrupted if a signal
-    comes before the servers are ready, and the error of a failed run.
+    comes before the servers are ready. If a run fails, its error is raised.
     """
     check_writable(parent)
     specs = [spec.model_copy(update={"seed": spec.seed + n}) for n in range(num_runs)]
@@ -102,7 +102,7 @@ REMARKS = ("workers", "errors", "cache", "lateness", "estimated", "lengths")
 def remarks_on(summary: Summary, place: str = "") -> Iterator[str]:
     """Yield the notes of a run that limit the conclusions from a comparison.
 
-    Each note begins with ``place`` (the configuration) and the run's seed.
+    Each note begins with the configuration ``place`` and the seed of the run.
     """
     notes = summary["notes"]
     for key in REMARKS:
@@ -141,10 +141,10 @@ def run_sweep(
     """Run the unfinished experiments of a sweep, compare all experiments, and store the comparison.
 
     If an experiment fails, the sweep continues with the next experiment. Raises UsageError while
-    another process runs this sweep, and Interrupted after a signal. The message of Interrupted
-    tells users to continue with ``command``.
+    another process runs this sweep, and Interrupted after a signal. The message of ``Interrupted``
+    tells users how to continue with ``command``.
     """
-    # The lock keeps two processes from executing the same runs.
+    # A lock on the folder keeps another process from executing the runs of this sweep.
     with run_folder(store.path, "alone"):
         store.discard_partial()
         failures = run_jobs(store, jobs_left(store, specs), context)

@@ -26,9 +26,9 @@ class SentFiles:
 
     - ``files`` maps the paths of the files that tasks read, relative to the working directory, to
       the files' contents.
-    - ``fixed`` contains digests of files with absolute paths, which must exist on every node.
-    - ``code`` contains names and contents of the user's Python files, by the environment variable
-      that names the files (``FAIRBENCH_SCHEDULERS`` or ``FAIRBENCH_PROGRAMS``).
+    - ``fixed`` maps absolute paths to digests of files; these files must exist on every node.
+    - ``code`` maps ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS`` to the names and contents of
+      the Python files that these environment variables name.
     """
 
     environment: Mapping[str, str]
@@ -48,7 +48,7 @@ class SentFiles:
 
     @classmethod
     def with_files(cls, names: Iterable[str]) -> SentFiles:
-        """Pack the named files for the nodes.
+        """Pack the files with the given names, which every node of the cluster receives.
 
         Raises UsageError if a file cannot be sent to other machines.
         """

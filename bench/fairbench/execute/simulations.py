@@ -49,7 +49,7 @@ def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
 
 
 def _called_file(value: Any) -> Iterator[str]:
-    """Yield every text under a key ``file``, such as the trace among the parameters of arrivals."""
+    """Yield every text under a key ``file``, such as the path of a trace."""
     if isinstance(value, Mapping):
         for key, one in value.items():
             if key == "file" and isinstance(one, str):
@@ -92,7 +92,7 @@ def jobs_left(
 ) -> list[SimulationJob]:
     """Return the simulations that are missing in ``store``, the longest first.
 
-    If ``with_alone`` is True, more jobs simulate each client alone on the cluster. Raises
+    If ``with_alone`` is True, simulations of each client alone on the cluster are included. Raises
     UsageError if the engine code of a finished run has changed since that run.
     """
     check_same_code(store, specs)
@@ -146,7 +146,7 @@ def keep_all(
 ) -> list[FailedPoint]:
     """Store and report the result of each task that ends.
 
-    ``results`` yields ``((key, name), result)`` for each task, with the key and name of its job.
+    ``results`` yields ``((key, name), result)``; ``SimulationJob`` defines ``key`` and ``name``.
     """
     failures = []
     for number, ((key, name), result) in enumerate(results, start=1):
@@ -206,7 +206,7 @@ ADDITIONS = 500_000
 # workloads).
 ADDITIONS_PER_REQUEST = 10_000
 BYTES_PER_REQUEST = 220
-LARGE = 200_000  # From this number of requests on, commands show an estimate of the duration first.
+LARGE = 200_000  # Above this number of requests, commands first show an estimate of the duration.
 
 
 class TimeEstimate(NamedTuple):
@@ -225,7 +225,7 @@ class TimeEstimate(NamedTuple):
 
     @property
     def large(self) -> bool:
-        """Whether the work is so large that users should see the estimate first."""
+        """Whether the simulations take so long that users should first see the estimate."""
         return self.requests > LARGE
 
     def __str__(self) -> str:
@@ -243,7 +243,7 @@ def estimate(requests: Iterable[float]) -> TimeEstimate:
     total, load, processors = sum(counts), 0.0, _processors()
     with suppress(AttributeError, OSError):  # Some systems do not report their load.
         load = os.getloadavg()[0]
-    # A simulation gets the fraction ``share`` of a processor's time beside other processes.
+    # Other processes leave the fraction ``share`` of the processors' time to the simulations.
     share = processors / (processors + load)
     seconds = total * ADDITIONS_PER_REQUEST * _addition_s() / processors / share
     return TimeEstimate(len(counts), total, seconds, total * BYTES_PER_REQUEST, load)

@@ -23,13 +23,13 @@ from typing import Any, NamedTuple, Protocol
 from fairbench.errors import FairbenchError, Interrupted, RunFailed
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# If code does not read the interruption flag within 1 s of a signal, the next signal raises
+# If a task does not read its interruption flag within 1 s of a signal, the next signal raises
 # KeyboardInterrupt.
 STUCK_S = 1.0
 
 
 class Interruption:
-    """A flag; calling it returns whether an interruption was requested."""
+    """A flag for interruptions; a call of the flag returns whether a signal has arrived."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
@@ -62,9 +62,9 @@ class Interruption:
 def interruptible() -> Iterator[Interruption]:
     """Make SIGINT and SIGTERM only set the yielded ``Interruption`` within the block.
 
-    Otherwise, Python could raise KeyboardInterrupt in the middle of a state change. Code in the
-    block must check the ``Interruption`` often, stop at a safe point and save its results. If the
-    code does not check for a second, as in an endless loop, another signal raises
+    By default, Python may raise KeyboardInterrupt in the middle of a state change. Code in the
+    ``with`` block must check the ``Interruption`` often, stop at a safe point and save its results.
+    If the code makes no check for 1 s after a signal, as in an endless loop, the next signal raises
     KeyboardInterrupt. Outside the main thread, signals have their usual effect.
     """
     asked = Interruption()
@@ -80,8 +80,8 @@ def interruptible() -> Iterator[Interruption]:
 
 
 Task = Callable[[Interruption], Any]
-"""A function to run in a process, which can be pickled, checks for an interruption often, and saves
-its results.
+"""A picklable function that saves its results. The function checks its ``Interruption`` often, and
+stops early after a signal.
 """
 
 
@@ -89,7 +89,7 @@ its results.
 class Reading:
     """A task that reads files of the user, whose names are in ``reads``.
 
-    An executor that runs tasks on other machines sends the files in ``reads`` along.
+    If the task runs on another machine, the executor first sends the files in ``reads``.
     """
 
     work: Task
@@ -103,7 +103,7 @@ class Reading:
 class Saving:
     """A task that saves files in a single folder; ``reads`` are the files that the task reads.
 
-    An executor that runs tasks on other machines sends the saved files back to this machine.
+    If the task runs on another machine, the executor sends the saved files back to this machine.
     """
 
     work: Callable[[Path, Interruption], Any]
@@ -129,9 +129,9 @@ class Executor(Protocol):
     ) -> Generator[tuple[int, Any], None, None]:
         """Yield (index, result) as tasks end; the result of a failed task is a ``Failure``.
 
-        Tasks are started in the given order. After an interruption, no task is started, and running
-        tasks are asked to stop. The results of running tasks are still yielded. No task runs after
-        the generator is closed.
+        Tasks are started in the given order. After an interruption, no more tasks are started, and
+        running tasks are asked to stop, but the results of these tasks are still yielded. Closing
+        the generator ends all tasks.
         """
         ...
 
@@ -179,7 +179,7 @@ def leave_signals_to_parent() -> None:
 
 @contextmanager
 def _signals_held_back() -> Iterator[None]:
-    """Delay signals until the end of the ``with`` block, even in processes that start in it."""
+    """Delay signals until the ``with`` block ends, even in processes that start in the block."""
     # The resource tracker must start first, because its start would unblock the signals.
     ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -213,7 +213,7 @@ class LocalProcesses:
     def run(
         self, tasks: Sequence[Task], interrupted: Interruption
     ) -> Generator[tuple[int, Any], None, None]:
-        """Run the tasks. If a worker process dies, only the task of this process fails."""
+        """Run the tasks. If a worker process dies, only its own task fails."""
         left = list(reversed(range(len(tasks))))
         workers: list[Child] = []
         idle: list[Child] = []
@@ -271,7 +271,7 @@ def _serve(pipe: Connection) -> None:
         # EOFError and OSError mean that the parent has ended. KeyboardInterrupt means that the
         # parent has interrupted a task that does not end.
         with suppress(EOFError, OSError, KeyboardInterrupt):
-            # A task runs even after a request to stop, because the parent waits for its result.
+            # A received task runs even after a signal, because the parent waits for its result.
             goes_on = True
             while goes_on:
                 result = attempt(pipe.recv(), interrupted)
@@ -288,7 +288,7 @@ def _stop_without_parent() -> None:
 
 
 class ServersProgress(NamedTuple):
-    """The progress of starting servers: how many of them are ready."""
+    """The progress of starting servers: the number of ready servers, and of all servers."""
 
     ready: int
     total: int
@@ -318,8 +318,8 @@ class ProgressReceiver(Protocol):
     def update(self, state: Any) -> None:
         """Report the progress of a task or a run.
 
-        ``state`` is a text, a ``sim.run.SimulationProgress``, or a progress report of a run on
-        servers: ``ServersProgress``, then ``DriveProgress``.
+        ``state`` is a text, the ``SimulationProgress`` of a simulation, or the ``ServersProgress``
+        or ``DriveProgress`` of a run on servers.
         """
         ...
 
@@ -372,7 +372,7 @@ class RunContext:
 
     @property
     def on_progress(self) -> Callable[[Any], None] | None:
-        """Return ``progress.update``, or None if nothing receives progress reports."""
+        """Return ``progress.update``, or None if the progress receiver is silent."""
         return None if type(self.progress) is Silent else self.progress.update
 
 
@@ -380,6 +380,6 @@ class RunContext:
 def run_context(
     progress: ProgressReceiver | None = None, executor: Executor | None = None
 ) -> Iterator[RunContext]:
-    """Yield a context in which signals set the interruption flag; by default, tasks run locally."""
+    """Yield a ``RunContext``, in which SIGINT and SIGTERM only set the interruption flag."""
     with interruptible() as interrupted:
         yield RunContext(interrupted, progress or Silent(), executor or LocalProcesses())

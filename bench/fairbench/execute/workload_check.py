@@ -55,7 +55,7 @@ class EndlessCache:
 
 
 def calls_of(program: Job, cache: EndlessCache) -> list[MeanCall]:
-    """Return a program's calls in order, and add their prompts and answers to the cache."""
+    """Return a program's calls in order, and add the prompts and answers to the prefix cache."""
     llm = _DryLLM(program, cache)
     try:
         program.run(llm).send(None)
@@ -118,7 +118,7 @@ class LoadGroup(NamedTuple):
 
 
 def groups_of(plans: Sequence[ClientPlan]) -> list[LoadGroup]:
-    """Return the clients in groups, ordered by the first client of each group."""
+    """Group clients with equal programs, parameters and behaviour, in the order of ``plans``."""
     found: dict[object, list[ClientPlan]] = {}
     for plan in plans:
         arrivals = (type(plan.arrivals).__name__, getattr(plan.arrivals, "phases", None))
@@ -165,8 +165,8 @@ def sampled(group: LoadGroup, seed: int) -> Iterator[tuple[str, Job]]:
 def calls_of_groups(groups: Sequence[LoadGroup], seed: int) -> list[list[AskedLoad]]:
     """Return a sample of each group's programs; all programs share one unlimited cache.
 
-    The first half of a client's programs fills the cache, so that tokens shared by all programs do
-    not count as misses.
+    The first half of a client's programs only fills the cache, and is not returned, so that tokens
+    shared by all programs do not count as misses.
     """
     cache = EndlessCache()
     found = []
@@ -184,7 +184,7 @@ def calls_of_groups(groups: Sequence[LoadGroup], seed: int) -> list[list[AskedLo
 
 
 def _weighted(group: LoadGroup, calls: Mapping[str, Sequence[list[MeanCall]]]) -> list[AskedLoad]:
-    """Return the second half of each client's programs, weighted to represent the whole group."""
+    """Return the second half of each client's programs, weighted to represent all programs."""
     sizes = {plan.client: expected_programs(plan) for plan in group.plans}
     late = {client: made[len(made) // 2 :] for client, made in calls.items()}
     there = sum(sizes[client] for client in late)
@@ -196,9 +196,9 @@ def _weighted(group: LoadGroup, calls: Mapping[str, Sequence[list[MeanCall]]]) -
     ]
 
 
-BATCHED_TOKENS = 2048  # tokens of a prefill batch of short prompts
+BATCHED_TOKENS = 2048  # number of prompt tokens in a prefill batch of several short prompts
 MOST_TOGETHER = 8
-# The peak load is the largest load in a minute, or in a tenth of a run shorter than ten minutes.
+# The peak load is the highest load in any minute, or in any tenth of a run under ten minutes.
 PEAK_S, PEAK_PARTS = 60.0, 10
 
 
@@ -211,7 +211,7 @@ class LoadedMachine(NamedTuple):
 
 
 def gpu_s(calls: Sequence[MeanCall], machine: LoadedMachine, *, cached: bool) -> float:
-    """Return the GPU seconds of requests on a replica.
+    """Return the GPU time (s) that requests take on a replica.
 
     If ``cached`` is True, the prefix cache is unlimited; otherwise, there is no prefix cache.
     """
@@ -226,7 +226,7 @@ def _prefill_s(call: MeanCall, machine: LoadedMachine, cached: bool) -> float:
 
 
 def _decode_s(call: MeanCall, machine: LoadedMachine) -> float:
-    """Return the GPU seconds of a request's decode in a full batch of similar requests."""
+    """Return the GPU time (s) to decode a request in a full batch of similar requests."""
     context = call.input_tokens + call.output_tokens // 2
     # A request needs KV memory for its prompt and its answer; engines reserve only slightly more.
     held = max(1, call.input_tokens + call.output_tokens)
@@ -268,8 +268,8 @@ def busiest_minute(
 
 
 FEW = 20  # If a client has fewer than 20 programs, its percentiles are unreliable.
-# Loads as fractions of the cluster's capacity: a load below ``IDLE`` often leaves the cluster idle,
-# and a load above ``FLOODED`` floods the cluster.
+# If the load is below the fraction ``IDLE`` of the cluster's capacity, hardly any request waits. If
+# the load is above the fraction ``FLOODED``, queues grow until the end of the run.
 IDLE, FLOODED = 0.7, 2.0
 
 
@@ -277,8 +277,8 @@ def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
     """Return facts about the workload of an experiment as JSON types, without a run.
 
     ``load`` is the requested GPU time divided by the available GPU time, with an unlimited cache.
-    ``load_uncached`` is the same as ``load``, but without a cache. ``peak_load`` is the load of the
-    busiest minute without a cache, and ``peak`` is the ratio of ``peak_load`` to the mean load.
+    ``load_uncached`` is the load without a cache. ``peak_load`` is the load of the busiest minute
+    without a cache, and ``peak`` is the ratio of ``peak_load`` to the mean load without a cache.
     Rates are expected values per second, summed over the clients of a group.
     """
     plans = spec.client_plans()
@@ -313,7 +313,7 @@ def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def machine_of(spec: ExperimentSpec) -> LoadedMachine:
-    """Return one replica of an experiment's cluster, with its times and limits."""
+    """Return the iteration times and limits of a replica in an experiment's cluster."""
     profile = load_profile(spec.gpu)
     engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, profile)
     return LoadedMachine(profile, engine.pool_tokens, engine.most_running)

@@ -40,7 +40,7 @@ from fairbench_load.server_facts import fetch_report, get_json, require_active, 
 
 
 def sent_names(spec: ExperimentSpec) -> Mapping[str, str]:
-    """Return the new names of all clients that are renamed in requests."""
+    """Return the name in requests (``owner/client``) of each client that has an owner."""
     owners = spec.workload.client_owners or {}
     clients = spec.workload.name_clients(spec.clients)
     sent = named_below({client: owners.get(client, "") for client in clients})
@@ -120,12 +120,12 @@ class Served:
     - ``name`` is the server's name in tables.
     - ``pool_flag`` is the server's flag that sets the size of the KV memory, or "".
     - ``timing_profile`` and ``timing_grade`` describe emulated servers only.
-    - ``workers`` is the number of workers that metrics use; None means the number in the
-      experiment.
+    - ``workers`` is the number of workers that metrics assume; None means the experiment's number
+      of workers.
     - ``unbounded`` is the reason why no theorem bounds the service differences between clients.
-    - ``hosts`` are the machines of the workers, empty if all workers are on this machine.
-    - ``async_scheduling`` is True if the engine schedules a step while the previous step runs,
-      which SGLang calls overlap schedule and vLLM calls asynchronous scheduling.
+    - ``hosts`` are the machines of the workers; () means that all workers are on this machine.
+    - ``async_scheduling`` is True if the engine schedules a step while the previous step runs
+      (SGLang's overlap schedule, vLLM's asynchronous scheduling).
     """
 
     backend: str
@@ -155,21 +155,21 @@ class LiveBackend(ABC, Generic[C]):
 
     @property
     def running_at(self) -> str | None:
-        """The URL of a server that runs already; None means that the run starts its servers."""
+        """The URL of a server that the user started; None means that fairbench starts servers."""
         return None
 
     @abstractmethod
     def wanted(self, options: LiveOptions) -> Wanted:
-        """Return what the experiment's workers need.
+        """Return what the experiment's workers need, such as GPUs and a Python interpreter.
 
-        A server that runs already needs no workers. Raises UsageError for options that this kind
-        of worker does not support.
+        If the user started the server, the number of workers is 0. Raises UsageError for options
+        that this kind of worker does not support.
         """
 
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
         """Return instructions for starting the worker at each place (a machine and its GPUs).
 
-        For servers that already run, the list of instructions is empty.
+        If the user started the server, the list of instructions is empty.
         """
         return []
 
@@ -239,7 +239,7 @@ def vocabulary(model: str) -> range:
 
 
 def too_small(spec: ExperimentSpec, pool_tokens: int | None) -> str:
-    """Return why the KV memory cannot hold any client's mean first prompt, or "" if it can."""
+    """Return why the KV memory is too small for every client, or "" if a client's prompts fit."""
     prompts = []
     for plan in islice(spec.client_plans(), LOOKED_AT):
         for _, program in islice(program_stream(plan, seed=spec.seed), 1):
@@ -257,21 +257,21 @@ class WorkerBackend(LiveBackend[C]):
 
     @abstractmethod
     def recipe(self, number: int, place: ReplicaPlace) -> Recipe:
-        """Return the instructions for starting worker ``number`` at a place."""
+        """Return instructions for starting worker ``number`` at ``place`` (a machine and GPUs)."""
 
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
         return [self.recipe(number, place) for number, place in enumerate(places)]
 
 
 def sent_evicting(spec: ExperimentSpec) -> Evicting:
-    """Return the run's eviction policy, with clients named as in requests."""
+    """Return the run's eviction policy, with the names that clients have in requests."""
     names = sent_names(spec)
     clients = spec.workload.name_clients(spec.clients)
     return Evicting(spec.eviction, tuple(names.get(one, one) for one in clients))
 
 
 def sent_settings(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the run's settings, with clients in quotas named as in requests."""
+    """Return the run's settings; memory quotas contain the names that clients have in requests."""
     names, quotas = sent_names(spec), f"{spec.eviction}.percent"
     settings = dict(spec.settings)
     if names and quotas in settings:
@@ -302,7 +302,7 @@ class RealServerBackend(WorkerBackend[R]):
 
     def _plugin(self) -> dict[str, str]:
         if self.config.schedule_policy is not None:
-            # An empty value overrides the variable of this process, which may be set.
+            # The empty value overrides a value that the server would inherit from this process.
             return {LOCAL: ""}
         return self.plugin.environment() | untested_environment()
 

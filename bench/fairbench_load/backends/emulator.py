@@ -26,7 +26,7 @@ from fairbench_load.server_facts import get_json
 
 
 class EmulatorBackend(base.WorkerBackend[Emulator]):
-    """The backend of emulators, to which a header tells the true length of each answer."""
+    """The backend of emulators, which read the output length of each answer from a header."""
 
     def wanted(self, options: base.LiveOptions) -> Wanted:
         check_given(self.config.server_args)

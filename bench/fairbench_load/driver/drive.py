@@ -28,7 +28,7 @@ from fairbench_load.driver.server_apis import AskChat, AskCompletions, AskGenera
 from fairbench_load.driver.target import DriverTarget
 from fairbench_load.processes.environment import allow_many_connections
 
-# ``_due_s`` is the time, in seconds of the run, at which a branch of a program acts next.
+# ``_due_s`` is the time, in seconds of the run, at which a program's branch sends its next call.
 _due_s: ContextVar[float] = ContextVar("due_s")
 
 
@@ -81,7 +81,7 @@ class LiveLLM:
         if errors:
             raise min(
                 errors, key=lambda error: isinstance(error, ProgramFailed)
-            )  # Errors of fairbench itself come before failures of the program.
+            )  # An error of fairbench itself is raised instead of a ProgramFailed.
         return results
 
 
@@ -191,8 +191,8 @@ class _Stream:
     """The programs of one client with their arrival times.
 
     - ``room`` is a semaphore that limits how many programs of the client run at once.
-    - ``users`` are closed-loop users, which start no program from ``until_s`` on.
-    - ``recorded`` programs start in the order of their trace, even at equal times.
+    - ``users`` are closed-loop users, which start no new program after ``until_s`` seconds.
+    - If ``recorded`` is True, programs with equal start times start in the order of the trace.
     """
 
     programs: Iterator[tuple[float, Job]]
@@ -203,10 +203,7 @@ class _Stream:
 
 
 def _in_turn(stream: _Stream) -> Iterator[tuple[float, int, Job, _Room]]:
-    """Yield the programs in the order in which they start, with time, number and ``room``.
-
-    Programs with equal times start in the order of their numbers.
-    """
+    """Yield a client's programs, each with its start time (s) and its number in the trace."""
     for arrival_s, program in stream.programs:
         yield arrival_s, getattr(program, "turn", None) or 0, program, stream.room
 
@@ -302,7 +299,7 @@ class _Run:
 
     async def _arrivals(self, group: asyncio.TaskGroup, stream: _Stream) -> None:
         """Start one client's programs at their arrival times."""
-        # A user's first think time begins when the run begins.
+        # The first think time of a closed-loop user begins when the run begins.
         await self.clock.sleep_until(0.0)
         for arrival_s, program in stream.programs:
             await self.clock.sleep_until(arrival_s)

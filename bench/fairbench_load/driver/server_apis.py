@@ -46,7 +46,7 @@ WORDS = tuple(_WORDS.split())
 def token_ids(segment: Segment, vocab: range) -> Ints:
     """Return a segment's token ids, which SHAKE-128 computes from the segment's key.
 
-    If two segments have equal keys, the shorter one is a prefix of the longer one.
+    If two segments have equal keys, the shorter segment is a prefix of the longer segment.
     """
     stream = shake_128(segment.key.encode()).digest(ID_BYTES * segment.length)
     ids: Ints = np.frombuffer(stream, "<u4").astype(np.int64) % len(vocab) + vocab.start
@@ -129,7 +129,7 @@ class StreamedAnswer(ABC):
     def take_event(self, payload: bytes, event: str = "") -> int:
         """Read the data of an event named ``event``; return the number of new output tokens.
 
-        An event without a token count returns 0. Raises BadEvent for a faulty event.
+        Raises BadEvent for an event that reports an error or does not match the server's API.
         """
         if payload == DONE:
             self.done = True
@@ -137,7 +137,7 @@ class StreamedAnswer(ABC):
             return 0
         found = self._judge.judge_event(payload, event)
         if self.done and found.fault is not None:
-            return 0  # The answer is complete, so a later fault has no effect.
+            return 0  # An error after the end of a complete answer has no effect.
         if found.answer is None:
             raise BadEvent("the event does not match the server's API")
         if found.fault is not None:
@@ -154,7 +154,7 @@ class StreamedAnswer(ABC):
         return self._judge.ended or self.done
 
     def fault(self) -> str | None:
-        """Return why an ended stream holds no complete answer, or None if the answer is whole."""
+        """Return why the stream ended without a complete answer, or None for a complete answer."""
         if not self.finished:
             return CUT
         if self.output_tokens or (self._judge.may_be_empty and self._judge.end_fault() is None):
@@ -163,18 +163,18 @@ class StreamedAnswer(ABC):
 
     @abstractmethod
     def _read_event(self, found: AnswerJudgement, answer: Answered, payload: bytes) -> int:
-        """Read an event that reports no fault, and add its content to the answer."""
+        """Add an event's content to the answer; return the event's number of new tokens."""
 
     @abstractmethod
     def rendered(self) -> bytes:
-        """Return the output in the format in which later prompts of this API contain it."""
+        """Return the output in the format of the API's prompts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
     """A call of a program, in a form that all APIs share.
 
-    ``outputs`` holds earlier answers in the prompt by segment key, in the format of the API.
+    ``outputs`` maps segment keys to earlier answers, in the format of the API's prompts.
     ``min_new_tokens`` is None if the server does not support a minimum length.
     """
 
@@ -202,7 +202,7 @@ def with_extra(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, A
 def rendered(
     segments: Iterable[Segment], outputs: Mapping[str, bytes], fresh: Callable[[Segment], bytes]
 ) -> list[bytes]:
-    """Return each segment as bytes: an earlier output of the server, or ``fresh(segment)``."""
+    """Return each segment as bytes: its entry in ``outputs`` if any, or ``fresh(segment)``."""
     return [outputs[one.key] if one.key in outputs else fresh(one) for one in segments]
 
 
@@ -244,8 +244,8 @@ class _Meta(msgspec.Struct):
 class GenerateAnswer(StreamedAnswer):
     """An answer of SGLang's API ``/generate``.
 
-    Each event repeats all earlier output; with SGLang's incremental streaming, each event has only
-    new output.
+    By default, each event contains all output tokens so far. With SGLang's incremental streaming,
+    each event contains only new output tokens.
     """
 
     def __init__(self) -> None:
@@ -258,7 +258,7 @@ class GenerateAnswer(StreamedAnswer):
         meta = msgspec.convert(answer.meta_info, _Meta)
         ids = msgspec.convert(answer.output_ids or [], list[int])
         self.answer_id = self.answer_id or str(meta.id or "")
-        if self.queue_s is None:  # Later values include waits after a preemption.
+        if self.queue_s is None:  # Later queue times include waits after a preemption.
             self.queue_s = meta.queue_time
         self.input_tokens, self.cached_tokens = meta.prompt_tokens, meta.cached_tokens
         self.retractions = meta.num_retractions
@@ -281,8 +281,8 @@ class GenerateAnswer(StreamedAnswer):
 class _AskOpenAI:
     """The common part of OpenAI's completions and chat APIs.
 
-    ``most`` names the field for the maximum number of output tokens; ``extra`` has more fields for
-    request bodies.
+    ``most`` names the field for the maximum number of output tokens. ``extra`` contains fields that
+    are added to each request body.
     """
 
     model: str | None

@@ -13,7 +13,7 @@ from fairbench.errors import UsageError, unknown_name
 from fairbench_load.kinds import Api
 
 Lengths = Literal["exact", "header", "free"]
-# After answers with status 429, a request waits at most ``LONGEST_WAIT_S`` seconds in total.
+# ``LONGEST_WAIT_S`` limits the total seconds for which a request waits after HTTP status 429.
 LONGEST_WAIT_S = float(RUN["longest_wait"].default)
 
 MANAGED_HEADERS = frozenset({"content-length", "transfer-encoding", "connection"})
@@ -25,23 +25,22 @@ _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 class DriverTarget:
     """The target of a driver: a server, or a router in front of several servers.
 
-    - ``lengths`` decides how the length of an answer is set. With ``exact``, each request demands
-      exactly the true number of output tokens. With ``header``, the limit is the workload's
-      ``max_new_tokens``, and the emulator reads the true length from a header. With ``free``, each
-      request only limits the output length from above.
+    - If ``lengths`` is "exact", the workload's output length is both the minimum and the maximum of
+      a request's output tokens. If ``lengths`` is "header", the maximum is the workload's
+      ``max_new_tokens``, and an emulator reads the output length from a header. If ``lengths`` is
+      "free", the workload's output length is only the maximum of a request's output tokens.
     - ``max_concurrency`` limits the requests in progress; None means no limit.
     - ``idle_timeout_s`` is the number of real seconds without data after which a stream counts as
       failed. There is no timeout before the first token, because the benchmark measures starvation.
     - ``time_scale`` is the number of emulated seconds in one real second.
-    - ``foreign_router`` is True if requests go to another project's router. With such a router, the
-      request id repeats fairbench's headers, and a request's worker is known only if the answer
-      names the worker.
+    - If ``foreign_router`` is True, requests go to a third-party router, which may drop headers, so
+      the request id repeats fairbench's headers.
     - ``objectives`` maps clients to the objective (a set of latency targets) in their requests.
-    - ``names`` maps clients to the different names that their requests use.
+    - ``names`` maps a client to the name that its requests state instead of the client's own name.
     - ``extra_body`` contains fields that are added to each request body.
     - ``max_tokens_field`` is the field of OpenAI's APIs for the maximum length of an answer.
-    - ``rate_limited`` is the reaction to HTTP status 429: ``fail``, or ``wait`` for the time that
-      the answer states, for at most ``longest_wait_s`` real seconds in total.
+    - ``rate_limited`` decides whether a request with HTTP status 429 fails ("fail") or is sent
+      again later ("wait"). A request waits at most ``longest_wait_s`` real seconds in total.
 
     Raises UsageError for an invalid header, URL or limit.
     """

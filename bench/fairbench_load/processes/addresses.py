@@ -18,7 +18,7 @@ USUAL_PORTS = {"http": 80, "https": 443}
 class WorkerAddress:
     """A worker's HTTP root URL, and the addresses at which it publishes KV events, if any.
 
-    ``key`` is the API key that the worker expects in each request; no output shows it.
+    ``key`` is the API key that the worker expects in each request; no output shows the key.
     """
 
     url: str
@@ -57,8 +57,8 @@ def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
         raise UsageError(f"{name} {text}: {url!r} must be an address http://HOST[:PORT]")
     if "replay" in ports and "kv" not in ports:
         raise UsageError(
-            f"{name} {text}: replay needs kv, because it repeats the KV events that were "
-            "missed; give kv, too"
+            f"{name} {text}: replay needs kv, because a replay repeats missed KV events; "
+            "give kv, too"
         )
     # Addresses are normalised, so that equal addresses have equal texts.
     root = urlsplit(url)
@@ -93,8 +93,8 @@ def _is_address(url: str, schemes: Sequence[str]) -> bool:
 def free_ports(count: int) -> list[int]:
     """Return ``count`` different ports that are free at present.
 
-    Another process may take a port before the server uses it. If the server's log reports a taken
-    port, callers must retry.
+    Another process may take a free port before the server uses the port. If the server's log
+    reports a taken port, callers must retry.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]

@@ -96,8 +96,8 @@ def rocm_gpus() -> list[str]:
     """Return HIP's numbers of the AMD GPUs that this process can use, in the order of KFD's nodes.
 
     KFD (the kernel's driver for AMD GPUs) lists all CPUs and GPUs of the machine, even in a
-    container. In KFD's list, the SIMD count of a CPU is 0. A GPU that is not passed to this
-    container has no render device here, and HIP does not count this GPU.
+    container. KFD reports 0 SIMD units for a CPU. HIP does not count a GPU that has no render
+    device in this container.
     """
     try:
         nodes = sorted((ROOT / NODES).iterdir(), key=lambda node: int(node.name))
@@ -138,15 +138,15 @@ except UsageError as error:
 
 @dataclass(frozen=True, slots=True)
 class ServerPython:
-    """Requirements on the Python that starts a kind of server; by default, this process's Python.
+    """Requirements on the Python interpreter that starts servers of one kind.
 
     - ``modules`` are the modules that the Python must have.
     - ``install`` is the pip requirement that installs the first of the ``modules``.
     - ``variable`` is the environment variable that names the Python if the user does not.
     - ``for_cpu`` is Python code that prints True if the engine needs no GPU.
     - ``plugin`` names the engine whose plugin is checked.
-    - ``check`` names a function of the plugin, and its arguments; this function raises UsageError
-      for an unsupported release.
+    - ``check`` contains the name and the arguments of a function of the plugin. The function raises
+      UsageError for an unsupported engine release.
     """
 
     modules: tuple[str, ...] = ()
@@ -157,11 +157,11 @@ class ServerPython:
     check: str = "check_version"
 
     def named_python(self, chosen: str | None) -> str:
-        """Return the Python ``chosen``, or the Python of ``variable``, or this process's Python."""
+        """Return the path ``chosen``, if given, or the path in ``variable``, or this Python."""
         return chosen or os.environ.get(self.variable) or sys.executable
 
     def find_python(self, chosen: str | None) -> str:
-        """Return the path of the Python that ``named_python`` returns.
+        """Check the Python that ``named_python`` returns, and return its path.
 
         Raises UsageError if the Python lacks a module or has an unsupported release of the engine.
         """
@@ -189,7 +189,7 @@ OWN = ServerPython()
 
 
 def ask_python(python: str, program: str, *arguments: str) -> str:
-    """Return the text that ``program``, which is Python code, prints under ``python``.
+    """Run the Python code ``program`` with the interpreter ``python``; return the printed text.
 
     Raises UsageError if ``python`` cannot be run.
     """

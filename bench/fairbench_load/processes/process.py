@@ -31,7 +31,7 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]{0,100}(?:Error|Exception|Exit|Failure): ?\
 _REFUSED = re.compile(r"(?:\S{1,80}: error: |fairbench: )\S")
 _KILLED = re.compile(r"\S.{0,80} (?:was killed by signal|died unexpectedly)")
 
-# A message with one of ``_ECHOES`` is from a process that ended only because another one ended.
+# A log message with one of ``_ECHOES`` is of a process that ended because another process ended.
 _ECHOES = (
     *("See root cause above", "Engine core initialization failed", "EngineDeadError"),
     *("CancelledError", "BrokenPipeError", "ConnectionResetError", "EOFError", "SystemExit"),
@@ -48,7 +48,7 @@ GPU_MISSING = (
 def log_end(path: Path, begin: int, most: int = TAIL_BYTES, lines: int = TAIL_LINES) -> str:
     """Return at most the last ``lines`` lines and ``most`` bytes of a log.
 
-    Bytes before ``begin``, which an earlier process wrote, are ignored.
+    Bytes of the log before the position ``begin``, which an earlier process wrote, are ignored.
     """
     with path.open("rb") as log:
         size = log.seek(0, os.SEEK_END)
@@ -65,9 +65,9 @@ def cause_in(path: Path, begin: int) -> str:
 def cause_of(text: str) -> str:
     """Return the message in a log that explains why a server ended.
 
-    The message is the last exception, usage error or kill message that does not merely follow from
-    an earlier message. Without such a message, the last line is returned. Advice is added if a GPU
-    is missing. Characters that cannot be printed are escaped.
+    The message is the last exception, usage error or kill message that no earlier error caused. If
+    the log has no error message, its last line is returned. If the server found no GPU, advice for
+    machines without a GPU is added. Characters that cannot be printed are escaped.
     """
     plain = [_BEFORE.sub("", line) for line in text.splitlines() if line.strip()]
     causes = [
@@ -83,7 +83,7 @@ def cause_of(text: str) -> str:
 
 
 GRACE_S = 10.0
-REAPER_MARGIN_S = 5.0  # seconds after ``GRACE_S`` within which the reaper must end
+REAPER_MARGIN_S = 5.0  # seconds after ``GRACE_S`` within which a server's reaper must end
 
 
 class Process(Protocol):
@@ -101,7 +101,7 @@ class Process(Protocol):
         """Return the last lines of the process's output."""
 
     def cause(self) -> str:
-        """Return the log line that explains why the process ended, or else the last line."""
+        """Return the log line that explains why the process ended, or the last line of the log."""
 
     def ask_to_stop(self) -> None:
         """Ask the process to end, and return at once."""
@@ -115,26 +115,26 @@ class ReplicaPlace(Protocol):
 
     @property
     def host(self) -> str:
-        """The address of the servers at this place, as this machine reaches them."""
+        """The address by which this machine reaches the replica's server."""
 
     @property
     def listen(self) -> str:
-        """The address at which servers at this place listen."""
+        """The address at which the replica's server listens."""
 
     @property
     def python(self) -> str:
-        """The path of the Python interpreter that starts servers at this place."""
+        """The path of the Python interpreter that starts the replica's server."""
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Environment variables for servers at this place, for example to select GPUs."""
+        """Environment variables for the replica's server, for example to select its GPUs."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether no server can start at this place any more."""
+        """Whether the replica's machine is lost, so that its server cannot be restarted."""
 
     def free_ports(self, count: int) -> list[int]:
-        """Return ``count`` different ports that are free on the machine of this place.
+        """Return ``count`` different ports that are free on the replica's machine.
 
         Raises RunFailed if the machine does not answer.
         """
@@ -142,9 +142,9 @@ class ReplicaPlace(Protocol):
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> Process:
-        """Run a command at this place, and append its output to a file on this machine.
+        """Run a command on the replica's machine; append its output to a file on this machine.
 
-        The started process ends at the latest when this process ends, even by SIGKILL.
+        The command ends no later than this process, even if SIGKILL ends this process.
         """
 
 
@@ -163,9 +163,9 @@ class ServerProcess:
         grace_s: float = GRACE_S,
         reaped: bool = False,
     ) -> None:
-        """Start a command; ``reaped`` means that the command starts a reaper on another machine.
+        """Start a command under ``reaper.py``, which ends the command when this process ends.
 
-        A reaper is the program that ends a server.
+        If ``reaped`` is True, the command itself starts ``reaper.py`` on another machine.
         """
         under = () if reaped else (sys.executable, "-I", "-S", reaper.__file__, str(grace_s))
         self._log_path = log_path
@@ -205,7 +205,7 @@ class ServerProcess:
         self.ask_to_stop()
         try:
             self._reaper.wait(self._grace_s + REAPER_MARGIN_S)
-        # The server has survived SIGKILL, so only the reaper can be ended.
+        # The server did not end after SIGKILL, so its reaper is ended without the server.
         except subprocess.TimeoutExpired:
             self._reaper.kill()
             self._reaper.wait()
@@ -213,7 +213,7 @@ class ServerProcess:
 
 @dataclass(frozen=True, slots=True)
 class LocalPlace:
-    """A place on this machine, whose servers only this machine can reach by default."""
+    """The place of a replica on this machine; by default, only this machine reaches its server."""
 
     python: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)

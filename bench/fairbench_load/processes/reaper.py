@@ -19,7 +19,7 @@ import threading
 from contextlib import suppress
 
 HARNESS = 0  # the file descriptor of standard input, the pipe from the parent process
-PR_SET_CHILD_SUBREAPER = 36  # the value in linux/prctl.h
+PR_SET_CHILD_SUBREAPER = 36  # value of this constant in linux/prctl.h
 
 
 def main() -> int:

@@ -25,12 +25,12 @@ HEALTH_TIMEOUT_S = 5.0
 TAKEN = ("address already in use", "address in use")
 PROBE_BYTES = 2**16  # bytes that are written to test whether a disk is full
 TELL_S = 30.0  # seconds between two log lines about servers that are not ready yet
-MAX_STARTS = 5  # maximum number of starts of a server whose port was taken each time
-LOOK_S = 0.5  # seconds between two checks whether servers have ended
+MAX_STARTS = 5  # maximum number of attempts to start a server whose port is always taken
+LOOK_S = 0.5  # seconds between two searches for servers that have ended
 FIRST_PAUSE_S = 1.0  # seconds from the first end of a server to its restart
 # The pause before a restart doubles with each end of the server, up to 60 s.
 LONGEST_PAUSE_S = 60.0
-# After 60 s without an end of the server, the next pause is again ``FIRST_PAUSE_S``.
+# If a server has run for 60 s, the pause before its next restart is again ``FIRST_PAUSE_S``.
 STEADY_S = 60.0
 
 
@@ -41,11 +41,11 @@ OnReady: TypeAlias = Callable[[ServersProgress], None]
 class Recipe:
     """The instructions for starting a server.
 
-    - ``command`` returns the command line for ``ports`` free ports, the first of which is for HTTP.
+    - ``command`` returns the command line for ``ports`` free ports; the first port is for HTTP.
     - ``health`` is the page that answers with success when the server is ready.
     - ``ready`` is a function that replaces the check of ``health``; it takes the server's URL.
-    - ``kv_events`` is the address of the server's KV cache events, with placeholders for the host
-      and the second port.
+    - ``kv_events`` is the address of the server's KV cache events; ``{host}`` and ``{port}`` stand
+      for the server's host and its second port.
     - ``place`` is the machine on which the server starts.
     """
 
@@ -60,7 +60,7 @@ class Recipe:
 
 
 class Server:
-    """A server that starts on free ports, by the instructions of a recipe."""
+    """A server that is started on free ports, by the instructions in a ``Recipe``."""
 
     def __init__(self, recipe: Recipe, log_dir: Path) -> None:
         self.recipe = recipe
@@ -76,7 +76,7 @@ class Server:
         self._launch()
 
     def start_again(self) -> None:
-        """Start the ended server again on its first ports, which other processes know."""
+        """Restart the ended server on its former ports, because other processes use these ports."""
         self.process.stop()
         self._launch()
 
@@ -97,7 +97,7 @@ class Server:
         """Return whether the server is ready.
 
         If the server exited because a port was taken, the server is started again. Raises
-        RunFailed, with the last lines of the log, if the server exited for any other reason.
+        RunFailed, with the last lines of the log, if the server exited for another reason.
         """
         if not self.has_ended:
             if self.recipe.ready is not None:
@@ -121,7 +121,7 @@ class Server:
         return f"{self.recipe.name} (with {place.host})" if place.is_lost else self.recipe.name
 
     def how_it_ended(self) -> str:
-        """Return a line that tells how and why the server, which must have ended, did so."""
+        """Return a line that tells how and why the server ended; the server must have ended."""
         return self._shown(f"ended with {self.process.ending}")
 
     def last_words(self) -> str:
@@ -133,7 +133,7 @@ class Server:
         return f" ({cause})" if cause else ""
 
     def _shown(self, how: str) -> str:
-        """Return a message with the event ``how``, its cause, the log's path and any disk error."""
+        """Return a message about the event ``how``: its cause, the log's path, and disk errors."""
         shown = f"{self.recipe.name} {how}{self._cause()}; its log is {self._log_path}"
         directory = self._log_path.parent
         why = unwritable(directory)
@@ -142,14 +142,14 @@ class Server:
     def failed(self, how: str) -> RunFailed:
         """Return an error whose message tells the cause, and whose note has the log's last lines.
 
-        Control characters are escaped only in the message.
+        Control characters are escaped in the message, but not in the note.
         """
         error = RunFailed(self._shown(how))
         error.add_note(self.process.log_tail())
         return error
 
     def tell_of_waiting(self, waited_s: float) -> None:
-        """Log that the server is not ready after ``waited_s`` seconds, with its last log line."""
+        """Log that the server is not ready after ``waited_s`` seconds; quote its last log line."""
         said = [line for line in self.process.log_tail().splitlines() if line.strip()]
         last = f" ({printable(said[-1].strip())[:200]})" if said else ""
         log.info("%s is not ready after %d s%s", self.recipe.name, waited_s, last)
@@ -181,7 +181,7 @@ def start_all(
     """
     servers: list[Server] = []
     try:
-        # The list grows with each start, so that started servers end if a later start fails.
+        # ``extend`` adds each server at its start, so that ``stop_all`` ends all started servers.
         servers.extend(Server(recipe, log_dir) for recipe in recipes)
         _wait_ready(servers, time.monotonic() + timeout_s, timeout_s, on_ready, interrupted)
     except BaseException:
@@ -232,7 +232,7 @@ class _Case:
     """The state of a supervised server process, with times in seconds.
 
     ``due_s`` is the time of the next restart; None means that the server runs. ``is_over`` is True
-    if the server cannot be restarted.
+    if the server's machine is lost, so that no restart is possible.
     """
 
     started_s: float
