@@ -175,8 +175,8 @@ def registry_of(emulator: EmulatedWorker) -> CollectorRegistry:
     return registry
 
 
-# A refused client may try again after ``RETRY_AFTER_S`` seconds. Schedulers refuse requests above a
-# limit of tokens per minute, so a shorter wait would not help.
+# A refused client may try again after ``RETRY_AFTER_S`` seconds, because schedulers limit tokens
+# per minute.
 TOO_MANY, RETRY_AFTER_S = HTTPStatus.TOO_MANY_REQUESTS, 60
 
 _encode = msgspec.json.Encoder().encode
@@ -318,7 +318,7 @@ async def serve_emulator(
 ) -> None:
     """Serve requests until SIGINT or SIGTERM.
 
-    ``on_ready`` is called with the URL of the server and the worker.
+    ``on_ready`` is called with the server's URL and the emulated worker.
 
     Raises UsageError for an invalid setting or an unavailable port. Raises RunFailed if the local
     scheduler raises an error, because an SGLang server would also end.

@@ -29,7 +29,7 @@ from fairbench_load.headers import (
 )
 from fairbench_load.openai import DEFAULT_NEW_TOKENS
 
-MAX_ID = 2**31 - 1  # highest token id, and highest count, that a request may contain
+MAX_ID = 2**31 - 1  # largest token id or count in a request
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_ID)]
@@ -40,7 +40,7 @@ STOP, LENGTH = "stop", "length"
 
 
 class StopFields(msgspec.Struct, kw_only=True):
-    """The request fields, common to all APIs, that end an output or set the event frequency."""
+    """The request fields of all APIs for stop conditions and for tokens per stream event."""
 
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
@@ -165,11 +165,11 @@ def _header_number(headers: Mapping[str, str], name: str, default: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of an output after ``tokens`` tokens.
+    """The reason why an output ends after ``tokens`` tokens.
 
-    ``reason`` is SGLang's name for the cause of the end. ``matched`` is the stop text or token that
-    ended the output, if any. ``visible`` is the number of characters that the client receives, or
-    None for all characters.
+    ``reason`` is SGLang's finish reason. ``matched`` is the stop text or token that ended the
+    output, if any. ``visible`` is the number of characters that the client receives, or None for
+    all characters.
     """
 
     tokens: int
@@ -179,7 +179,7 @@ class Ending:
 
 
 def ending_of(ids: list[int], most: int, stops: Stops, text: Text) -> Ending:
-    """Return the end of an output with the tokens ``ids`` under a limit of ``most`` tokens.
+    """Return where and why the output ``ids`` ends, with at most ``most`` tokens.
 
     Like SGLang, the function checks the length after each token, then the stop tokens, and then the
     stop texts.
@@ -231,7 +231,7 @@ class Generation:
         self._news.set()
 
     async def begun(self) -> None:
-        """Wait until the output has begun or has ended, without an effect on ``changed``."""
+        """Wait until the output has begun or has ended."""
         await self._news.wait()
 
     async def changed(self) -> None:

@@ -24,11 +24,11 @@ from fairbench.errors import DataError
 from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 
 Ids: TypeAlias = NDArray[np.int32]
-FORK_TRIES = 16  # largest number of attempts to draw an output whose first token is new
-VOCABULARY = 128_000  # token ids of the emulator's approximate tokenizer
+FORK_TRIES = 16  # maximum number of draws until an output differs from earlier outputs
+VOCABULARY = 128_000  # number of token ids of the emulator's approximate tokenizer
 OUTPUT_WORDS = 4096  # different words in the emulator's outputs
-# A token is up to ten letters, three digits, or two other characters. English prose then has about
-# 4.5 characters per token.
+# A token is up to ten letters, three digits, or two other characters. English prose has about 4.5
+# characters per token of this kind.
 PIECE = re.compile(r"\s*(?:[^\W\d_]{1,10}|\d{1,3}|[^\w\s]{1,2}|_)|\s+")
 
 
@@ -69,7 +69,7 @@ class TokenStreams:
         self.tokens = 0
 
     def prompt_of(self, ids: Ids) -> tuple[Prompt, StreamPosition]:
-        """Return the prompt with these token ids, and the position at which it ends."""
+        """Return the prompt with these token ids, and its end position in the token tree."""
         segments = []
         at, start = StreamPosition(self._root, 0), 0
         while start < len(ids):
@@ -86,10 +86,10 @@ class TokenStreams:
         return tuple(segments), at
 
     def output_at(self, place: StreamPosition, draw: Callable[[], Ids]) -> tuple[Segment, Ids]:
-        """Draw an output after the prompt that ends at ``place``; return its segment and tokens.
+        """Draw a random output for the prompt that ends at ``place``; return segment and tokens.
 
-        The output's first token should differ from all known continuations of the prompt. If every
-        draw fails, the output replaces a known output, which later prompts then cannot match.
+        ``draw`` is repeated until the output's first token continues no known sequence. After
+        ``FORK_TRIES`` draws, the output replaces a known continuation of the prompt.
         """
         stream, offset = place
         follows = int(stream.ids[offset]) if offset < len(stream.ids) else None

@@ -64,9 +64,9 @@ class Look(NamedTuple):
 class RecentShares:
     """Each client's service in the last minute, relative to its fair share.
 
-    Max-min fairness divides the service of all clients into fair shares, up to each client's
-    demand. A client that waited in more than half of the last minute's samples has an unlimited
-    demand. The demand of a client that waited less is the service that the client received.
+    Fair shares are max-min fair: no client's fair share exceeds its demand. A client that waited in
+    more than half of the last minute's samples has an unlimited demand. The demand of a client that
+    waited less is the service that the client received.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -140,7 +140,7 @@ class Ledger:
         self._most = most
 
     def count(self, what: str, client: str, amount: int = 1) -> None:
-        """Add ``amount`` to the sum ``what`` of a client; ``what`` is one of ``COUNTED``."""
+        """Add ``amount`` to a client's counter ``what``, which is one of ``COUNTED``."""
         self.totals_of(client)[what] += amount
         self._all[what] += amount
         if self._exporter is not None:
@@ -152,7 +152,7 @@ class Ledger:
             self._exporter.waited(what, request)
 
     def totals_of(self, client: str) -> Totals:
-        """Return the sums of a client as a dictionary that the caller may change."""
+        """Return the counters of a client as a dictionary that the caller may change."""
         totals = self._clients.pop(client, None)
         if totals is None:
             totals = defaultdict(int)
@@ -209,7 +209,7 @@ class Exporter:
     """The Prometheus metrics ``fairbench_client_*`` of a server, labelled by client."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        # prometheus_client is imported late, because its import looks for SGLang's directory.
+        # prometheus_client is imported late, after SGLang has set PROMETHEUS_MULTIPROC_DIR.
         from prometheus_client import Counter, Gauge, Histogram
 
         self._counters: dict[str, Any] = {

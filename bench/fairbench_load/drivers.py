@@ -316,7 +316,7 @@ def drive_sharded(
 ) -> DriveResult:
     """Send the load of an experiment with several drivers, each for some of the clients.
 
-    A driver writes each finished request to its own folder; ``merge`` joins all drivers' requests.
+    Each driver writes its finished requests to a subfolder of ``folder``; ``merge`` joins them.
     Raises RunFailed if a driver dies, and any error that a driver reports.
     """
     with crew.started(folder, interrupted) as drivers:

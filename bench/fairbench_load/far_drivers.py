@@ -1,10 +1,10 @@
-"""The start of drivers as processes on this machine or on other machines.
+"""Classes that start driver processes on this machine or on other machines.
 
 A driver on another machine runs the following command, connects to this machine and sends records:
 
     python -m fairbench_load.far_drivers HOST PORT NUMBER
 
-An environment variable contains the connection's key, because process lists show command lines.
+The connection's key is in an environment variable, because all users can see command lines.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MODULE = "fairbench_load.far_drivers"
 
 
 class Telling:
-    """A driver's pipe, which also sends the driver's records to the controlling process.
+    """A pipe that sends a driver's messages and records to the controlling process.
 
     The driver's new records are sent before each message, a few times a second.
     """
@@ -191,7 +191,7 @@ class RemoteCrew:
         processes: Sequence[Process],
         interrupted: Callable[[], bool],
     ) -> Iterator[list[Connection]]:
-        """Wait until all drivers have connected, and yield their pipes in order of number."""
+        """Wait until all drivers have connected, and yield their pipes by driver number."""
         found: dict[int, Connection] = {}
         until = time.monotonic() + self.patience_s
         try:

@@ -2,8 +2,8 @@
 
 Operators find a request in all logs by the header ``x-request-id``. All known routers forward this
 header, but third-party routers may drop custom headers: sglang-router 0.3.2 forwards few, and
-vllm-router 0.1.17 forwards all. The driver therefore also writes the values that an emulated worker
-needs into the request id. The emulator puts its worker number into the id of each answer.
+vllm-router 0.1.17 forwards all. The request id therefore contains copies of the header values that
+an emulated worker needs. The emulator puts its worker number into the id of each answer.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ DEFAULT_CLIENT = "default"
 # ``BODY_CLIENT`` is the body field of OpenAI's APIs that names the client.
 BODY_CLIENT = "user"
 BODY_CLIENTS = (BODY_CLIENT, "safety_identifier", "prompt_cache_key")
-# In metrics, clients beyond the limit on labels share the label ``OTHERS``. Health checks of a
-# server have the client ``HEALTH``.
+# In metrics, clients beyond the limit on labels share the label ``OTHERS``. A server's health
+# checks count for the client ``HEALTH``.
 OTHERS, HEALTH = "(others)", "(health)"
 # In Anthropic's API, the header ``API_KEY`` replaces the header ``Authorization``.
 API_KEY = "x-api-key"
@@ -66,9 +66,9 @@ def tag(number: int, headers: Mapping[str, str]) -> str:
 
 
 def with_tag(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the headers in lower case, and add the headers that the request id repeats.
+    """Return the headers in lower case, with missing headers restored from the request id.
 
-    Received headers take precedence over their copies in the request id.
+    A received header takes precedence over its copy in the request id.
     """
     text = headers.get(REQUEST_ID, "")
     if not text.startswith(_TAG):
@@ -79,7 +79,7 @@ def with_tag(headers: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def answer_id(worker: int, rid: str) -> str:
-    """Return the id of worker number ``worker``'s answer to the request with the id ``rid``."""
+    """Return the answer id of worker ``worker`` for the request with id ``rid``."""
     return f"worker-{worker}-{rid}"
 
 
@@ -105,7 +105,7 @@ def tagged(client: str, due: Due, now_s: float) -> str:
         "" if span_s is None else f"{round(max(-_MOST_MS, min(span_s * 1000, _MOST_MS)))}"
         for span_s in (*ends, due.token_every_s)
     ]
-    # If a client's name looks tagged, a tag is added, so that ``untagged`` returns the whole name.
+    # A name that ends like a tag also gets a tag, so that ``untagged`` returns the whole name.
     return f"{client};due={','.join(left)}" if any(left) or _TAGGED.fullmatch(client) else client
 
 

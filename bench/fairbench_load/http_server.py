@@ -132,9 +132,9 @@ class Problem(Exception):
     def event(self, *, named: bool = False, done: bool = True) -> bytes:
         """Return the error as the last events of a stream that has begun.
 
-        Clients of OpenAI's API and of SGLang recognise these events as an error. ``named`` adds
-        an event name, for APIs whose clients ignore events without names. ``done`` adds the event
-        "[DONE]", which ends a stream of OpenAI's API.
+        Clients of OpenAI's API and of SGLang recognise the error. ``named`` adds an event name, for
+        APIs whose clients ignore events without names. ``done`` adds the event "[DONE]", which ends
+        a stream of OpenAI's API.
         """
         body = error_body(self.status, str(self))
         if named:
@@ -179,7 +179,7 @@ AT_ONCE = 64  # maximum number of connections that are accepted before other tas
 # At the connection limit, at most one sixteenth of all connections is closed at a time.
 CLOSED_AT_ONCE = 16
 COMPLAIN_S = 60.0  # seconds between two equal warnings in the log
-# While an answer is in progress, at most ``MOST_AHEAD`` requests are read ahead.
+# maximum number of requests that aiohttp reads from a connection while it sends an answer
 MOST_AHEAD = 2
 
 log = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ log = logging.getLogger(__name__)
 def most_connections() -> int:
     """Return how many client connections the limit on open files allows.
 
-    A client connection needs up to two files, because the router may open a connection to a worker.
+    A client connection needs up to two file descriptors: its own and that of a worker connection.
     """
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most == resource.RLIM_INFINITY:
@@ -330,8 +330,8 @@ class Connections:
         except OSError:  # The client disconnected, or the TLS handshake failed.
             accepted.close()
             return
-        # aiohttp reads up to 32 requests of a connection ahead, of any size. Two private attributes
-        # of most releases of aiohttp set a lower limit on the number of requests.
+        # aiohttp reads up to 32 requests of a connection in advance, each of any size. In most
+        # releases of aiohttp, two private attributes limit the number of requests.
         with suppress(AttributeError):
             connection._max_msg_queue_size, connection._msg_queue_resume_size = MOST_AHEAD, 0
         self._since_s[connection] = asyncio.get_running_loop().time()
@@ -466,10 +466,10 @@ async def listening(
 
 @asynccontextmanager
 async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncIterator[str]:
-    """Serve a second application on a local port while the ``with`` block runs, and yield its URL.
+    """Serve an additional application on a local port during the ``with`` block; yield its URL.
 
-    The caller must handle signals such as SIGTERM. Compressed request bodies are not decompressed.
-    Raises UsageError, which names the ``flag``, if the port is not available.
+    Compressed request bodies are not decompressed. Raises UsageError, which names the ``flag``, if
+    the port is not available.
     """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
     await runner.setup()

@@ -142,7 +142,7 @@ VLLM_FLAGS = {
     "mem_fraction_static": "--gpu-memory-utilization",
 }
 
-# Beyond these limits on ``time_scale`` (emulated s per real s), measured times are meaningless.
+# limits on ``time_scale`` (emulated seconds per real second)
 MIN_TIME_SCALE, MAX_TIME_SCALE = 1e-6, 1e6
 
 
@@ -169,7 +169,7 @@ class _Servers(LoadedBackend):
 class RealServers(_Servers):
     """Real servers with ``tp`` GPUs each; ``share_gpus`` lets several servers use one GPU.
 
-    ``schedule_policy`` is a policy of the engine that replaces fairbench's scheduler.
+    If ``schedule_policy`` is set, this engine policy runs instead of fairbench's scheduler.
     """
 
     tp: Count = 1

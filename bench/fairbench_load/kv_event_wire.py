@@ -163,7 +163,7 @@ def _event(packed: bytes) -> Event | None:
 
 
 def replay_request(first: int) -> tuple[bytes, bytes]:
-    """Return the frames of a request for the messages from sequence number ``first`` on."""
+    """Return the ZMQ frames that request all messages from sequence number ``first`` on."""
     return b"", _seq_bytes(first)
 
 

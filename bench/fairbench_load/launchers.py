@@ -36,7 +36,7 @@ class Wanted:
     - If ``share_gpus`` is True, several replicas may use one GPU.
     - If ``spread`` is True, the replicas are distributed over as many machines as possible.
     - ``name`` is the prefix of the replicas' names.
-    - ``asked`` is the setting that error messages show; ``{}`` stands for the number of replicas.
+    - ``asked`` is a setting for error messages, in which ``{}`` stands for ``replicas``.
     """
 
     replicas: int
@@ -114,8 +114,8 @@ def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
     """Raise UsageError, which names the machine, if software versions differ between machines.
 
     ``found`` holds the result of ``versions`` for each machine. Emulators run fairbench's own code,
-    so all versions must be the same as on this machine. With real engines, only the version of
-    fairbench must be the same as on this machine.
+    so all software versions must equal those on this machine. With real engines, only the version
+    of fairbench must equal that on this machine.
     """
     here = versions()
     if wanted.python.modules:
@@ -223,7 +223,7 @@ class CommandLauncher:
     def __init__(self, hosts: Sequence[str], command: Sequence[str]) -> None:
         """Check the hosts and the launch command.
 
-        Raises UsageError if there is no host, if a host is invalid, or if ``{host}`` is missing.
+        Raises UsageError if no host is given, a host is invalid, or the command lacks ``{host}``.
         """
         if not hosts:
             raise UsageError("--launcher command needs --hosts A,B,...")

@@ -194,7 +194,7 @@ _MESSAGE_END = "message_stop"
 
 
 class Typed(NamedTuple):
-    """The parsed content of an answer or event that names its type, as in the Responses API.
+    """The parsed content of an answer or event with a field ``type``, as in the Responses API.
 
     If ``whole`` is True, ``texts`` are the whole output instead of only new output. ``complete`` is
     True if the stream has ended.
@@ -409,7 +409,7 @@ def choice_texts(choice: Choice) -> list[str]:
 
 
 def judge(answer: Answered | None, event: str = "") -> AnswerJudgement:
-    """Judge an answer, or the data of a stream's event ``event``.
+    """Return whether an answer, or the data of the stream event ``event``, has output or a fault.
 
     ``answer`` is None if the payload could not be read, which is a fault.
     """
@@ -443,7 +443,7 @@ def whole_fault(payload: bytes) -> Fault | None:
 
 
 class StreamJudge:
-    """A judge of a streamed answer, which reads the stream's events.
+    """A reader of a streamed answer that finds its output, end and faults.
 
     - ``output`` is True if the stream has contained output.
     - ``ended`` is True if at least one choice (an alternative answer) has ended.
@@ -459,14 +459,14 @@ class StreamJudge:
         self._told: int | None = None
 
     def judge_event(self, payload: bytes, event: str = "") -> AnswerJudgement:
-        """Judge the data of the next event; ``output`` in the result refers to new output only."""
+        """Judge the next event; the result's ``output`` is False for repeated output."""
         found = judge(answered(payload), event)
         repeats = found.typed is not None and found.typed.whole and self.output
         if found.answer is not None and (repeats or not self._is_new(found.answer)):
             found = found._replace(output=False, texts=() if repeats else found.texts)
         if found.ended and found.answer is not None:
             self.ended = True
-            # An answer without choices counts as choice 0.
+            # An end without a choice index is recorded for choice 0.
             self._ends |= {
                 choice.index if isinstance(choice.index, int) else 0
                 for choice in found.answer.choices or ()
@@ -517,7 +517,7 @@ def _error_of(answer: Answered, event: str, named: Typed | None) -> Fault | None
         error = answer.message or answer.detail or (ERROR if is_error else None)
     if not error:
         return None
-    fields = error if isinstance(error, dict) else {}  # Some servers send only a text.
+    fields = error if isinstance(error, dict) else {}  # Some servers send a text, not an object.
     codes = [fields.get(name) for name in ("code", "status", "status_code", "type")]
     codes += [answer.code, answer.status, answer.status_code, answer.type, answer.error_type]
     return Fault(str(fields.get("message", error))[:MOST_SHOWN], _status(*codes))
@@ -557,8 +557,8 @@ _BESIDE_MESSAGES = (
     *("tools", "chat_template_kwargs", "reasoning_effort", "reasoning", "thinking"),
     *("text", "output_config"),
 )
-# ``_TURNS`` maps each body field with turns to the role of turns that are plain texts. The keys of
-# ``_TURNS`` are in the order of the prompt.
+# body fields with turns, in the order of the prompt, each with the role of a turn that is a plain
+# text
 _TURNS = {"instructions": "system", "system": "system", "input": "user", "messages": "user"}
 SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # fields of a request that a chat template may use
 _CONTENTS = ("content", "output")
@@ -590,10 +590,7 @@ def media_of(content: object) -> Media:
 
 
 def beside_messages(body: Mapping[str, Any]) -> str:
-    """Return a request's tools and template arguments as JSON text.
-
-    In a prompt, the JSON text precedes the messages.
-    """
+    """Return a request's tools and template arguments as JSON; prompts begin with this JSON."""
     return _json({name: body.get(name) for name in _BESIDE_MESSAGES})
 
 
@@ -616,7 +613,7 @@ def turns_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def pieces_of(message: Mapping[str, Any], start: str) -> list[Piece]:
     """Return the texts and media of a message, in the order of the prompt.
 
-    The first text begins with ``start``. The last text ends with other fields, such as tool calls.
+    The first text begins with ``start``. The last text ends with the remaining fields as JSON.
     """
     parts: list[Piece] = []
     for content in (message.get(name) for name in _CONTENTS):
@@ -670,7 +667,7 @@ class EventSplitter:
         self._most_bytes = most_bytes
         self._begun = bytearray()
         self._searched = 0  # No blank line begins before the position ``_searched``.
-        self._oversized = False  # whether a piece of the current event was already returned
+        self._oversized = False  # whether the first part of the current event was already returned
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
         """Add received bytes; return completed events and pieces of oversized events.

@@ -36,7 +36,7 @@ WEIGHTS = "FAIRBENCH_WEIGHTS"
 EVICTION = "FAIRBENCH_EVICTION"
 
 # On a server's metrics page, the labels of the metric ``PROOF`` name the scheduler and its
-# parameters. The metric ``LIMIT`` is the limit on running requests.
+# parameters. The metric ``LIMIT`` shows the maximum number of running requests.
 PROOF, LIMIT = "fairbench_scheduler", "fairbench_max_running_requests"
 
 # ``LOAD_CAP`` is the only engine setting that the plugin itself enforces.
@@ -100,7 +100,7 @@ class PluginConfig:
 
     @property
     def has_cap(self) -> bool:
-        """Whether the load is limited, so that the server must measure its steps."""
+        """Whether ``load_cap`` is set, which requires that the server measures its steps."""
         return LOAD_CAP in self.params
 
     @property
@@ -137,7 +137,7 @@ def plugin_config(
         local: Name of the local scheduler.
         settings: The settings of the run, as ``NAME.PARAM``.
         weights: Weights by client; a client that is not listed has weight 1.
-        evicting: The eviction policy and its clients; the policy LRU means the server's own policy.
+        evicting: The eviction policy, with its client names; LRU is the server's own policy.
     """
     params = make_params(local, local_class(local).Params, settings)
     cap = make_params("engine", EngineParams, settings).load_cap
@@ -162,9 +162,9 @@ def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[s
 
 
 def config_from(environment: Mapping[str, str]) -> PluginConfig:
-    """Return the configuration that environment variables describe.
+    """Return the configuration in environment variables.
 
-    Raises UsageError if a variable is invalid.
+    Raises UsageError if an environment variable is invalid.
     """
     local = environment[LOCAL]
     if local_class(local).sort_queue is not None:
@@ -288,7 +288,7 @@ def allow_untested() -> None:
 
 
 def untested_environment() -> dict[str, str]:
-    """Return the environment variable ``UNTESTED``, if set, to pass it on to a remote server."""
+    """Return the environment variable ``UNTESTED`` for remote servers, if it is set."""
     return {UNTESTED: "1"} if os.environ.get(UNTESTED) == "1" else {}
 
 

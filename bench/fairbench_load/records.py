@@ -35,7 +35,7 @@ Time: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e12)]
 
 
 class RequestRecord(msgspec.Struct, frozen=True):
-    """The record of an ended request: the columns of ``metrics.records.Requests`` and more.
+    """The record of an ended request, with all columns of ``metrics.records.Requests``.
 
     - ``arrival_s`` is the time at which the request was due, plus the ``held_s`` seconds for which
       the driver had no free slot.
@@ -285,7 +285,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
     @property
     def drift_s(self) -> float:
-        """The change of the clock offset in a run (s); a change below the uncertainty is 0."""
+        """The change (s) of the clock offset during a run; 0 if it is below the uncertainty."""
         if self.after is None:
             return 0.0
         drift_s = self.after.offset_s - self.before.offset_s

@@ -96,7 +96,7 @@ def external_recipe(
 def takes_requests(url: str) -> bool:
     """Return whether a router accepts requests.
 
-    All ``READY_PAGES`` must answer, at least one with success and none with HTTP status 5xx. In
+    All ``READY_PAGES`` must answer: at least one with status 2xx, and none with status 5xx. In
     sglang-router, ``/health`` succeeds before there is a worker, but ``/readiness`` does not.
     """
     found = [status_of(url + page, timeout_s=servers.HEALTH_TIMEOUT_S) for page in READY_PAGES]

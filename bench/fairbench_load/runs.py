@@ -1,4 +1,4 @@
-"""The interface of this package for the core: checks, runs, and the recovery of killed runs.
+"""Functions that fairbench calls to check, run and recover experiments on real servers.
 
 Methods that run experiments import modules that need the packages of the extra "live".
 """

@@ -88,9 +88,9 @@ def vocab_size_of(model: str) -> int | None:
 def info_in(metrics: str) -> dict[str, Any]:
     """Return a server's settings from its Prometheus metrics, under the keys of SGLang.
 
-    The result contains the KV memory and the block size in tokens, the plugin's report, and the
-    limit on running requests, if the metrics page states them. Raises ValueError if the text is not
-    a page of Prometheus metrics.
+    The result contains the KV memory and the block size in tokens, the report of fairbench's
+    plugin, and the limit on running requests, if the metrics page states them. Raises ValueError if
+    the text is not a page of Prometheus metrics.
     """
     # prometheus_client is imported late, because it belongs to the extra `live`.
     from prometheus_client.parser import text_string_to_metric_families
@@ -150,8 +150,8 @@ class PluginReport:
 def fetch_report(url: str) -> list[PluginReport]:
     """Fetch the reports of all scheduler processes of the server at ``url``.
 
-    The list of reports is empty if the server runs no scheduler of fairbench. Raises RunFailed if
-    the server does not answer, or if the answer has an unknown form.
+    Returns an empty list if the server runs no scheduler of fairbench. Raises RunFailed if the
+    server does not answer, or if the answer has an unknown form.
     """
     info = get_json(f"{url}/server_info")
     # An emulator has one plugin report; in SGLang, each data-parallel rank has a plugin report.

@@ -48,9 +48,9 @@ def run_live_in(
     """Run an experiment in a new directory in ``parent``; return its result and its directory.
 
     ``cluster`` contains workers that are already running, or is None. Raises Interrupted if a
-    signal comes before the servers are ready; the directory is then removed. If the run fails, its
-    directory keeps logs and records for ``recover_run``. If a run fails before the first record,
-    its logs are moved to a temporary directory, and its directory is removed.
+    signal comes before the servers are ready; the directory is then removed. After any failure, the
+    directory keeps logs and records for ``recover_run``; if there are no records, it is removed and
+    the logs are moved to a temporary directory.
     """
     watch = Stopwatch.start()
     with removing_new_folders(parent):
@@ -104,8 +104,8 @@ def cluster_in(
 ) -> Iterator[Workers | None]:
     """Start workers for several runs, with logs in ``parent``; for an endpoint, yield None.
 
-    Raises KeyboardInterrupt if a signal comes before the workers are ready; if ``fresh`` is True,
-    ``parent`` is then removed.
+    Raises KeyboardInterrupt if a signal comes before the workers are ready. In this case,
+    ``parent`` is removed if ``fresh`` is True.
     """
     if spec.backend is None or not spec.backend.is_managed:
         yield None
@@ -175,7 +175,7 @@ def run_live_points(
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """A sweep's runs on real servers, whose methods yield results as ``Executor.run`` does."""
+    """The live runs of a sweep; the methods yield results in the form of ``Executor.run``."""
 
     store: SweepStore
     options: LiveOptions
@@ -194,9 +194,9 @@ class _Runs:
                 return
 
     def _until_one_fails(self, left: deque[LivePoint]) -> Iterator[tuple[LivePoint, Any]]:
-        """Start servers, and run the points in ``left`` on the servers until a point fails.
+        """Start servers, and run the experiments in ``left`` until one of them fails.
 
-        A point is removed from ``left`` when its run begins.
+        An experiment is removed from ``left`` when its run begins.
         """
         interrupted = self.context.interrupted
         starting = cluster_in(self.store.path, left[0].spec, self.options, self.context)

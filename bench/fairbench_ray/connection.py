@@ -36,8 +36,8 @@ class Unreachable(NamedTuple):
 def connected(pipe: Connection, address: str) -> Iterator[Any]:
     """Connect to the cluster, and yield the module ``ray``, or None if the connection fails.
 
-    The function sends ``Connected`` or ``Unreachable`` through ``pipe``. Tasks that were started in
-    the ``with`` block end with the block. If the other end of ``pipe`` closes, the block ends
+    The outcome, ``Connected`` or ``Unreachable``, is sent through ``pipe``. Tasks that were started
+    in the ``with`` block end with the block. If the other end of ``pipe`` closes, the block ends
     without an error. If this process loses its node of the cluster, the process ends.
     """
     leave_signals_to_parent()

@@ -50,7 +50,7 @@ LOST = 255  # the exit code recorded for a server on an unreachable node
 
 
 class ReplicaLost(Exception):
-    """The error that a replica can no longer be reached."""
+    """An error that is raised if a replica cannot be reached any more."""
 
 
 class ReplicaCalls:

@@ -26,8 +26,8 @@ CLOSE_S = 30.0  # seconds within which all actors must close their servers
 AT_ONCE = 4  # concurrent calls of an actor; a status check need not wait for a stopping server
 CPU, GPU = "CPU", "GPU"
 
-# When an actor ends, Ray kills the actor's direct children. The shell makes the process that ends
-# the server a grandchild of the actor, so that this process survives the actor.
+# When an actor ends, Ray kills the actor's direct children. The shell starts the reaper, which ends
+# the server, as a grandchild of the actor, so that the reaper survives the actor.
 BETWEEN = ("/bin/sh", "-c", '"$@"; exit', "sh")
 
 
@@ -52,7 +52,7 @@ class ReplicaActor:
         self._server: ServerProcess | None = None
 
     def find(self, wanted: ServerPython, chosen: str | None, modules: Sequence[str]) -> NodePython:
-        """Find the Python that runs servers on the node.
+        """Find the Python interpreter that runs servers on the node.
 
         Raises UsageError if fairbench is not installed on the node.
         """

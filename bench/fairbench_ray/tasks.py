@@ -166,7 +166,7 @@ class _Bridge:
         # itself failed.
         except errors.RayTaskError as error:
             if isinstance(error.cause, errors.RayActorError):
-                # The actor StartedTasks runs on the node of this process, so this node is failing.
+                # If the local actor StartedTasks fails, this node is failing.
                 give_up()
             self._pipe.send(Refused(f"{error.cause}".partition("\n")[0]))
         except errors.WorkerCrashedError:
@@ -192,7 +192,7 @@ class _Bridge:
 def _work_function() -> Any:
     """Return a function that runs a task on a node, and reports a node without fairbench.
 
-    Ray pickles the inner function by value, so a node without fairbench can load this function.
+    Ray pickles the returned function by value, so that a node without fairbench can load it.
     """
 
     def work(sent_files: bytes, task: bytes, index: int, started: Any) -> bytes:

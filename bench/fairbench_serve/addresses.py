@@ -13,7 +13,7 @@ from fairbench_load.processes.addresses import LOOPBACK, USUAL_PORTS
 
 
 def door_of(url: str) -> tuple[int, str]:
-    """Return the port and path of a URL, which do not depend on the host's name."""
+    """Return the port and path of a URL."""
     parts = urlsplit(url)
     path = "/".join(part for part in parts.path.split("/") if part not in ("", "."))
     return parts.port or USUAL_PORTS[parts.scheme], path
@@ -22,8 +22,8 @@ def door_of(url: str) -> tuple[int, str]:
 def hosts_of(url: str) -> frozenset[str]:
     """Look up the IP addresses of a URL's host, which may take seconds.
 
-    If the host is this machine, the result also contains ``LOOPBACK``. If the host's name is
-    unknown, the result contains only the name.
+    If the host is this machine, the result also contains ``LOOPBACK``. If the look-up fails, the
+    result contains only the host's name.
     """
     host = _host(url)
     try:

@@ -113,7 +113,7 @@ class Membership:
         """Stop sending requests to a worker, and remove the worker after its last request.
 
         Draining a worker twice has no further effect. Raises Problem with HTTP status 404 for an
-        unknown worker, and 409 for the only available worker or an unsupported routing policy.
+        unknown worker, and 409 if it is the last available worker or the router cannot remove it.
         """
         if worker not in self.dispatcher.flights:
             raise Problem(HTTPStatus.NOT_FOUND, f"there is no worker {worker}")
@@ -182,7 +182,7 @@ def admin_app(
 
 
 def worker_in(body: Any, keys: WorkerKeys) -> WorkerAddress:
-    """Return the worker in a request body's fields ``url`` (as in ``--worker-url``) and ``key``.
+    """Return a worker's address from the fields ``url`` and ``key`` of a request body.
 
     Raises Problem for an invalid field.
     """

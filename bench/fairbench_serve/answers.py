@@ -77,7 +77,6 @@ def usage_of(answer: bytes) -> Usage:
 
 
 def _usage_told(named: openai.Typed) -> Usage:
-    """Return the token counts of a typed event, or no counts if one of them is invalid."""
     with suppress(msgspec.MsgspecError):
         if (told := openai.usage_in(named.usage, b"")) is not None:
             return Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
@@ -186,7 +185,7 @@ class StreamReader:
         return waiting
 
     def _unread(self, piece: bytes) -> bytes:
-        """Pass on an SSE comment or a part of an overlong event, which counts as output."""
+        """Pass on part of an overlong event; pass on a comment only after the first output."""
         self._is_passing |= b"data" in piece
         return piece if self._is_passing else b""
 
@@ -231,8 +230,8 @@ def _text_bytes(texts: Iterable[str]) -> int:
 
 # seconds per output token before a worker's first complete answer (8B model on an A100)
 FIRST_TOKEN_S = 0.02
-# SGLang reserves KV memory for a fraction of a request's remaining output, of which at most 4,096
-# tokens count. ``RESERVED_SHARE`` is the smallest reserved fraction (``new_token_ratio``).
+# SGLang reserves KV memory for a fraction (``new_token_ratio``) of a request's remaining output,
+# counted up to 4,096 tokens. ``RESERVED_SHARE`` is the smallest value of this fraction.
 RESERVED_SHARE, MOST_RESERVED = 0.098, 4_096
 LATEST_SHARE = 0.05  # weight of the latest answer in the average time per token
 
@@ -295,9 +294,9 @@ def broken_off(
     also pays for the memory that the engine reserved for the remaining output. Without this charge,
     a client could reserve memory for free by requesting long answers and disconnecting early.
 
-    Without streaming, the router does not see tokens before the end of an answer. An unfinished
-    answer is charged one token per ``token_s`` seconds since the request was sent. ``token_s`` is
-    None if the number of received tokens is known exactly.
+    Without streaming, the router does not see tokens before the end of an answer, so an unfinished
+    answer is charged one token per ``token_s`` seconds since the request was sent. For a streamed
+    answer, ``token_s`` is None, and the received tokens are charged.
     """
     so_far, most = reported(usage, asked), asked.most_output_tokens
     produced = so_far.output_tokens

@@ -61,7 +61,7 @@ class Decoder:
             yield part
 
     def _next_part(self) -> bytes:
-        """Return at most ``PIECE_BYTES`` decompressed bytes, or b"" at the end of the piece."""
+        """Return at most ``PIECE_BYTES`` decompressed bytes, or b"" if no input is left."""
         try:
             while True:
                 if self._inner is None or self._inner.eof:
@@ -157,8 +157,8 @@ def usual_bytes() -> int:
 class _Shares:
     """A limit of ``most`` units (bytes or bodies) that clients share.
 
-    No client may hold more units than are still free. A single client can therefore hold half of
-    the limit, and a second client half of the rest.
+    A client's units may not exceed the free units. The first client can therefore take at most half
+    of the limit, and the second client at most half of the rest.
     """
 
     def __init__(self, most: int) -> None:
@@ -167,7 +167,7 @@ class _Shares:
         self._all = 0
 
     def would_have(self, client: str, more: int) -> tuple[int, bool]:
-        """Return the client's units after taking ``more``, and whether the limit allows them."""
+        """Return a client's units if it took ``more`` units, and whether the limit allows this."""
         own = self._had[client] + more
         return own, own <= self._most - self._all - more
 
@@ -179,11 +179,11 @@ class _Shares:
 
 
 class BodyMemory:
-    """A memory limit for all request bodies that no client can use up alone.
+    """A limit on the memory of all request bodies; no single client can use up this memory.
 
     All bodies together may use ``most`` bytes. A body counts toward this limit from its first byte
-    until its request ends. The number of arriving bodies is also limited, because each arriving
-    body occupies a connection.
+    until its request ends. The number of bodies that are still arriving is also limited, because
+    each of them occupies a connection.
     """
 
     def __init__(self, most: int) -> None:
@@ -194,7 +194,7 @@ class BodyMemory:
     def lease(self, client: str) -> Iterator[BodyLease]:
         """Reserve memory for a body while the ``with`` block runs.
 
-        Raises Problem (HTTP status 429) if the client has too many arriving bodies.
+        Raises Problem (HTTP status 429) if the client sends too many bodies at the same time.
         """
         number, fits = self._arriving.would_have(client, 1)
         if not fits:

@@ -35,11 +35,11 @@ class _State:
 class Breakers:
     """The circuit breakers of all workers.
 
-    A worker's failure counts only if another worker has served the same request. Requests that fail
-    at every worker thus open no breaker. After ``TRIPS_AFTER`` consecutive failures, the worker's
-    breaker opens and the worker gets no requests for 5 s. Each time the breaker opens again, the
-    pause doubles, up to 60 s. After the pause, a single probe request decides whether the breaker
-    closes or opens again.
+    A worker's failure counts only if another worker has served the same request, so a request that
+    fails at every worker does not open a breaker. After ``TRIPS_AFTER`` consecutive failures, the
+    worker's breaker opens and the worker gets no requests for 5 s. Each time the breaker opens
+    again, the pause doubles, up to 60 s. After the pause, a single probe request decides whether
+    the breaker closes or opens again.
 
     A breaker stays closed if only one client's requests fail and the worker served another client
     in the last 5 s, because the client's requests may be the cause. ``now_s`` returns the time in
@@ -148,9 +148,9 @@ class Refusals:
     A kind is a hash of properties such as model and fields; a size is the number of tokens that a
     request needs. After ``TRIPS_AFTER`` refusals, the worker gets no requests of the same kind and
     at least the same size during a pause. The pause is as long as a breaker's. After the pause, one
-    request of the refused kind tests the worker. When the worker serves a request, its refusals of
-    requests up to the served size are forgotten. If one client sent all refused requests, only this
-    client's requests avoid the worker, because their content may be the cause.
+    request of the refused kind tests the worker. When the worker serves a request of this kind, its
+    refusals of equal or smaller requests are forgotten. If one client sent all refused requests,
+    only this client's requests avoid the worker, because their content may be the cause.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -160,7 +160,7 @@ class Refusals:
     def record_refusal(self, worker: int, kind: int, size: int, client: str) -> bool:
         """Record that a worker refused a request that another worker served.
 
-        The result is True if the refusal starts a pause for requests of this kind.
+        Returns True if the worker now gets no requests of this ``kind`` for a while.
         """
         while len(self._kinds) >= MOST_KINDS and kind not in self._kinds:
             del self._kinds[next(iter(self._kinds))]
@@ -201,7 +201,7 @@ class Refusals:
 
 
 class Doubts:
-    """The workers whose last request, or last request of some kind, failed.
+    """The workers that failed their last request, or their last request of one kind.
 
     The cause of a failure may be the worker or the request itself. A failed worker gets no request
     that has already failed at another worker. A ``kind`` of None stands for all kinds of requests.

@@ -27,8 +27,8 @@ MOST_PROMPT_LOGPROBS = 8_192
 SEVERAL = "a request must have one prompt, because workers do not keep the client of a batch"
 # limit on ``n``, the answers per request; limits on concurrent requests ignore ``n``
 MOST_ANSWERS = 16
-# Tools that the client runs have no type or a type with one of these prefixes. Other tools run at
-# the worker and cause further outputs, although the router reserves only one.
+# Tools that the client runs have no type or a type with one of these prefixes. Tools of other types
+# run at the worker and add outputs for which the router has reserved no tokens.
 _OWN_TOOLS = (
     *("function", "custom", "namespace"),
     *("bash_", "computer_", "memory_", "text_editor_"),
@@ -42,7 +42,7 @@ _BLOCKS = frozenset(
 
 @dataclass(slots=True)
 class Call:
-    """The data of a request that the router uses.
+    """The parts of a request that the router reads.
 
     - ``fields`` are the fields of the body that the worker receives.
     - ``ids`` are the prompt's token ids; ``exact`` is True if they are the worker's own token ids.
@@ -297,8 +297,8 @@ class ChatApi(Api):
 
     def call_of(self, reader: BodyReader) -> Call:
         body, ids = reader.body, reader.chat_ids()
-        # Some engines prefer ``max_tokens`` to ``max_completion_tokens``; 0 means no limit in
-        # SGLang.
+        # The larger limit counts, because engines differ in which field they prefer. In SGLang, 0
+        # means no limit.
         most = max(body.max_completion_tokens or 0, body.max_tokens or 0) or None
         is_long = body.ignore_eos or body.logit_bias or (body.min_tokens or 0) > MOST_RESERVED
         if most is None and is_long:

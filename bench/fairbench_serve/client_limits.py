@@ -127,7 +127,7 @@ class _Bucket:
     """A token bucket that holds the quota of one minute, and whose level may fall below 0."""
 
     def __init__(self, now_s: float) -> None:
-        # tokens by which the level is below the quota; this number does not change with the quota
+        # number of missing tokens; a full bucket, which holds the quota, has 0 missing tokens
         self._missing = 0.0
         self._counted_s = now_s
 
@@ -148,8 +148,8 @@ class Quotas:
     is checked before and after the body is read. An accepted request takes its prompt and reserved
     output from the bucket. When the request ends, its true cost replaces the reservation.
 
-    In any period, a client can exceed its rate by one minute's quota and by unreserved costs of its
-    running requests, which later refills compensate. ``now_s`` returns the time in seconds.
+    In any period, a client can exceed its rate by one minute's quota. Costs above a reservation
+    also exceed the rate, until refills have paid for them. ``now_s`` returns the time in seconds.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -182,8 +182,8 @@ class Quotas:
     def lease(self, client: str, tokens: int) -> Iterator[Bill]:
         """Reserve the tokens of a request while the ``with`` block runs.
 
-        At the end of the block, the actual charges replace the reservation. Raises Problem (HTTP
-        status 429) if other requests have used up the quota since ``check_quota``.
+        At the end of the ``with`` block, the actual charges replace the reservation. Raises Problem
+        (HTTP status 429) if other requests have used up the quota since ``check_quota``.
         """
         self._check_tokens(client)
         bill = Bill()
@@ -209,6 +209,6 @@ class Quotas:
 
 
 def _quota_used_up(quota: str, minutes: float) -> Problem:
-    # Retry-After is at most a minute, because running requests may return reserved tokens.
+    # Retry-After is at most a minute, because requests that end early return reserved tokens.
     wait_s = max(1, ceil(min(minutes, 1.0) * MINUTE_S))
     return too_many(f"the client has used its quota of {quota} per minute; try again later", wait_s)

@@ -47,9 +47,9 @@ class Promises:
     def promise_for(self, sent: Mapping[str, str]) -> Promise:
         """Return the latency targets that the headers of a request select.
 
-        An objective is a named set of targets. An unknown objective is an error if the router has
-        objectives. A router without objectives ignores the header, because another router may use
-        it. Raises Problem (HTTP status 400) for an invalid header.
+        An objective is a named set of targets. Raises Problem (HTTP status 400) for an invalid
+        header, or for an unknown objective if the router has objectives. A router without
+        objectives ignores the header of objectives, because another router may use it.
         """
         named = (sent[name] for name in headers.OBJECTIVE_ALIASES if name in sent)
         objective = next(named, None)
@@ -82,8 +82,8 @@ class Promises:
 def promises(given: Mapping[str, str] | None) -> Promises:
     """Parse ``--goodput`` flags: ``ttft`` is for all requests, ``NAME.ttft`` is for an objective.
 
-    Raises UsageError for an unknown latency or an invalid time, such as a multiple of the latency
-    on an idle worker, which the router does not know.
+    Raises UsageError for an unknown latency or an invalid time. Multiples of the latency on an idle
+    worker are invalid, because the router does not know this latency.
     """
     texts: dict[str, dict[str, str]] = {"": {}}
     for key, text in (given or {}).items():
@@ -124,7 +124,7 @@ class RouterConfig:
     - ``gateway``, ``saturation``: policy and saturation detector of a queue before the router.
       Without ``gateway``, no queue is in front of the router. By default, the detector
       ``concurrency`` limits the requests of a worker to the number that the worker reports.
-    - ``limits_clients``: whether the requests of each client at the workers are limited by default.
+    - ``limits_clients``: whether each client's running requests are limited by default.
     - ``promises``: the latency targets of requests.
     - ``hosts``: host names that the router accepts without keys, besides IP addresses,
       ``localhost`` and this machine's name; ``*`` accepts any name.

@@ -36,8 +36,8 @@ from fairbench_serve.ingress import (
     pages_of,
 )
 
-# The simulated cache of a worker with KV events is this many times as large as the KV pool. The
-# simulation thus evicts no prefix before the worker does.
+# The simulated cache of a worker with KV events is twice as large as the worker's KV pool, so that
+# it evicts no prefix before the worker does.
 FOLLOWED_SLACK = 2
 
 
@@ -74,8 +74,8 @@ class _LosingCache(KVCache):
 class AssumedCache:
     """A simulated cache of the size of a worker's KV memory, with the worker's finished prompts.
 
-    A worker's KV events report evictions sooner and more exactly than an assumed cache. The assumed
-    cache limits the router's memory if the worker sends no KV events, if token ids are approximate,
+    KV events report a worker's evictions sooner and more exactly. Evictions from the assumed cache
+    keep the router's memory small if the worker sends no KV events, if token ids are approximate,
     or if the worker never cached a prompt. ``on_evict(prefix, tokens)`` is called for tokens that
     the worker can no longer have in its cache. Queued prompts are not added, because they would
     evict tokens that the worker still has.
@@ -294,8 +294,8 @@ class Dispatcher:
                 self.router.on_first_token(request, flight.routed, flight.first_token_s)
             self.router.on_finish(request, flight.routed, output, self.now_s())
         if self.router.wants_evictions and output_tokens:
-            # ``output`` is a placeholder that no later prompt matches and no cache reports as
-            # evicted, so its eviction is reported to the router at once.
+            # No later prompt matches the placeholder ``output``, and no cache will report its
+            # eviction. The router therefore removes it at once.
             self.evicted(flight.routed, (*request.prompt, output), output_tokens)
         self._remove_if_empty(flight.worker)
         self.release()
@@ -321,7 +321,7 @@ class Dispatcher:
         if worker not in self.up:
             return
         self.up.remove(worker)
-        # A policy with fixed workers may still choose this worker; ``_send`` uses another worker.
+        # If the policy still chooses the removed worker, ``_send`` replaces the choice.
         with suppress(RunFailed):
             self.router.on_worker_leave(worker, self.now_s())
         self._caches.renew(worker)

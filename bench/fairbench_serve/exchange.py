@@ -30,8 +30,8 @@ EVENTS, JSON = "text/event-stream", "application/json"
 # maximum number of seconds of a Retry-After header that the router passes on to a client
 LONGEST_RETRY_S = 3_600
 SERVED, REFUSED = range(200, 300), range(400, 600)
-# After a stream's last event, the router waits at most END_S seconds for its end. After a finish
-# reason, the router waits at most USAGE_S seconds for the usage event.
+# After the last event, the router waits at most END_S seconds for the end of the stream. After a
+# finish reason, the router waits at most USAGE_S seconds for the usage event.
 END_S, USAGE_S = 0.5, 5.0
 # seconds after which a client that reads nothing counts as disconnected
 STALLED_S = 60.0
@@ -213,7 +213,7 @@ class Exchange:
         return response
 
     async def _write(self, stream: web.StreamResponse, data: bytes) -> None:
-        """Send data to the client, after the HTTP headers in the first call.
+        """Send data to the client; the first call also sends the HTTP headers before the data.
 
         Raises ClientLeft if the client has disconnected.
         """
@@ -254,7 +254,7 @@ def _returned(answer: ClientResponse) -> dict[str, str]:
 def _reason_of(error: Exception) -> AttemptFailure:
     if isinstance(error, ClientConnectorError | ServerTimeoutError):
         return AttemptFailure.UNREACHED
-    # All other errors of the HTTP client concern received data, such as an invalid body.
+    # A closed connection is STALE; invalid data, the only other case, is BROKE.
     return (
         AttemptFailure.STALE
         if isinstance(error, ClientConnectionError | OSError)

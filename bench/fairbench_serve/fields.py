@@ -6,7 +6,7 @@ so.
 
 Engines compile and evaluate constraints in their scheduler process for the whole batch, so a
 pattern that backtracks for minutes stops all clients. Constraints of unbounded cost are refused
-unless the operator allows them. All other constraints are limited in size.
+unless the operator allows them. Constraints of bounded cost are limited in size.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Raw: TypeAlias = msgspec.Raw
 Fields: TypeAlias = dict[str, Raw]
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-# Engines store integers such as top_k and seeds in tensors of fixed width. An integer that does not
-# fit would crash the whole engine.
+# Engines store integers such as top_k and seeds in tensors of 32 or 64 bits. A larger integer would
+# crash the whole engine.
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 # Engines divide logits by the repetition penalty. A penalty such as 1e-40 would give infinite
@@ -62,7 +62,7 @@ INTEGERS = frozenset(
 )
 _NULL, _FALSE = b"null", b"false"
 _NOTHING: Container[object] = (_NULL, _FALSE)
-# values without an effect, besides null and false: every engine uses priority 0 by default
+# values that have no effect, besides null and false; 0 is the default priority of engines
 _ABSENT: Mapping[str, Container[object]] = {"priority": (_NULL, _FALSE, b"0")}
 STORED = (
     "a worker gives a stored response to any client that knows its id, and no other worker has the "
@@ -297,7 +297,7 @@ def refused_field(name: str, where: str = "") -> Problem:
 
 
 def _as_integer(value: Raw) -> Raw | None:
-    """Return a float such as 2.0 as an integer, or None if it is not an integer."""
+    """Convert a float such as 2.0 to an integer; return None if the value is not whole."""
     text = bytes(value) if len(memoryview(value)) <= _LONGEST_NUMBER else b""
     if not any(sign in text for sign in _FLOAT_SIGNS):
         return None
@@ -330,7 +330,7 @@ def check_bias(bias: Mapping[str, float] | None, vocab_size: int | None) -> None
 
 
 def check_template_kwargs(values: Mapping[str, object] | None) -> None:
-    """Raise Problem unless all values are scalars, because the worker runs the chat template."""
+    """Raise Problem if an argument of the chat template is a list, an object or a template."""
     for name, value in (values or {}).items():
         if name == "chat_template" or isinstance(value, list | dict):
             raise bad_request(
@@ -341,7 +341,7 @@ def check_template_kwargs(values: Mapping[str, object] | None) -> None:
 ALLOW_FLAG = "--allow-regex"
 # fields that may contain a regular expression, alone or inside a grammar
 PATTERNS = frozenset({"stop_regex", "regex", "ebnf", "structural_tag"})
-# fields without schemas; in some engine, any other field may contain a schema
+# fields that contain no JSON schema in any engine
 PROMPTS = frozenset({"prompt", "suffix", "system", "instructions"})
 CHECKED = frozenset({"logit_bias", "stop", "stop_regex", "stop_token_ids", "stop_sequences"})
 CHECKED |= {"chat_template_kwargs"}
@@ -359,9 +359,9 @@ LONGEST_STOP = 256
 MOST_STOP_IDS = 128  # maximum number of stop token ids, as in vLLM
 MOST_BIASES = 1024  # maximum number of entries of ``logit_bias``, as in vLLM
 
-# maximum number of JSON values in a request's schemas; TEXT_VALUE characters count as one value
+# maximum number of JSON values in a request's schemas
 MOST_VALUES = 5_000
-TEXT_VALUE = 16
+TEXT_VALUE = 16  # A text counts as one more value for each 16 characters.
 MOST_DEPTH = 32  # maximum number of nested levels of a schema
 # maximum number of repetitions that a schema may allow; limits of nested elements are multiplied
 MOST_REPEATS = 10_000
@@ -370,7 +370,7 @@ ANY_OBJECT = "$$ANY$$"  # SGLang's schema for any object
 FORMAT, FORMATS = "response_format", ("text", "json_object", "json_schema")
 # fields that may contain JSON as a string
 SCHEMA_TEXTS = frozenset({"json_schema", "structural_tag"})
-# number of JSON levels around the schema in each field; MOST_WRAPPINGS holds for all other fields
+# number of JSON levels that may enclose the schema in a field; MOST_WRAPPINGS is the default
 WRAPPINGS = {"json_schema": 1, FORMAT: 3}
 MOST_WRAPPINGS = 4
 
@@ -397,9 +397,9 @@ _messages = msgspec.json.Decoder(list[Fields])
 def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None:
     """Raise Problem for a constraint that may slow the steps of an engine.
 
-    Objects in ``given`` are replaced by their parsed form, because engines treat repeated keys
-    differently. ``patterns`` says whether the operator allows regular expressions and grammars.
-    Error messages put ``where`` before a field's name.
+    Objects in ``given`` (the fields of a body) are replaced by objects without repeated keys, which
+    engines treat differently. ``patterns`` says whether the operator allows regular expressions and
+    grammars. Error messages put ``where`` before a field's name.
     """
     if not patterns:
         for name in sorted(PATTERNS & given.keys()):
@@ -420,7 +420,6 @@ def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None
 
 
 def _check_field(given: Fields, name: str, budget: _Budget, where: str) -> None:
-    """Check the JSON schemas that a field may contain; numbers and booleans contain none."""
     opening = bytes(memoryview(given[name])[:1])
     if opening not in _OPENINGS and name not in (*SCHEMA_TEXTS, FORMAT):
         return
@@ -475,10 +474,10 @@ class _Budget:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A position in a JSON value: its depth, the objects around it, and how often it may occur.
+    """A position in a JSON value: its depth, enclosing objects, and number of repetitions.
 
-    ``within`` holds the references that were followed to this position, each with the id of its
-    object.
+    ``within`` holds the followed references, each with the id of the object that defines its
+    target.
     """
 
     depth: int

@@ -88,8 +88,8 @@ async def hold_requests(
 ) -> Follow | None:
     """Put the configured gateway and admission control in front of the router.
 
-    ``weights`` may change after the call. The result is a function that starts to poll a worker's
-    load, given the worker's number and address. The result is None if no load needs polling.
+    ``weights`` may change after the call. Returns a function that takes a worker's number and
+    address and starts to poll the worker's load. Returns None if no component uses polled loads.
     """
     settings: dict[str, Any] = {**SERVED_OUTPUTS, **config.settings}
     admission = admission_params(settings)

@@ -34,7 +34,7 @@ PROOF = {"prompt": "a", "max_tokens": 1, "temperature": 0}
 LOOKS = 8
 # maximum number of seconds per output token of an answer without streaming
 SLOWEST_TOKEN_S = 0.1
-# maximum number of stall timeouts that an answer without streaming may take
+# maximum duration of an answer without streaming, as a multiple of the stall timeout
 LONGEST_STALLS = 5
 # metrics that change while an engine decodes, such as token counts and the used share of KV memory
 MOVING = (
@@ -187,8 +187,8 @@ class WorkerWatch:
     Progress is an event with new output, a complete answer, or a change of the token metrics on the
     worker's page ``/metrics``. A worker counts as stalled after ``stall_s`` seconds without
     progress. Time in which a worker has no requests, or only requests of slowly reading clients, is
-    not counted. A cancelled request is not progress. A worker that neither reports token metrics
-    nor streams an answer gets more time, because its tokens are not visible.
+    not counted. A worker that neither reports token metrics nor streams an answer gets more time,
+    because its tokens are not visible.
     """
 
     workers: Sequence[WorkerAddress]

@@ -28,7 +28,7 @@ MAX_BODY_LENGTH = 512
 HASHED, HASH_BYTES = "user-", 10
 # A session's number has few bytes, so that it fits into the header for the worker.
 NO_SESSION, SESSION_BYTES = -1, 7
-# names of the router's own machine, which clients also use through a tunnel
+# names of this machine, which requests through an SSH tunnel also contain
 LOOPBACK_HOSTS = (LOOPBACK, "localhost", "::1")
 ANY_HOST = "*"
 # headers that a request may contain only once, because proxies disagree on which value counts
@@ -61,7 +61,7 @@ class Keyring:
 
 
 def check_bearer(request: web.Request, key: str, what: str) -> None:
-    """Raise Problem (HTTP status 401) about ``what`` unless the request has this bearer key."""
+    """Raise Problem (HTTP status 401), which names ``what``, unless the bearer key is ``key``."""
     shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
     if not compare_digest(shown, f"Bearer {key}".encode()):
         raise Problem(
@@ -98,7 +98,7 @@ def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -
 def session_of(sent: Mapping[str, str], said: str | None) -> int:
     """Return the number of a request's session, or ``NO_SESSION``.
 
-    The session's name is in a header, or else in the body field ``said``. A client's requests with
+    The session's name is in a header, or else in ``said``, from the body. A client's requests with
     equal session names belong to the same session. Raises Problem for a name that is too long.
     """
     name = next((sent[name] for name in headers.SESSION_ALIASES if sent.get(name)), said)

@@ -52,7 +52,7 @@ _REPORTED = {
 
 
 def outcome_of(failure: AttemptFailure | None, *, retried: bool = False) -> str:
-    """Return the outcome of an attempt to serve a request, which another attempt may follow."""
+    """Return the outcome of an attempt; ``retried`` means that another attempt follows."""
     return _REPORTED.get(failure, RETRIED if retried else ERROR)
 
 
@@ -96,7 +96,7 @@ def pages_of(ids: array[int], page_tokens: int) -> Prompt:
     """
     whole = ids[: len(ids) - len(ids) % page_tokens]
     whole.append(0)
-    # Omit the last segment, because it contains the token that was appended above.
+    # Omit the last segment, because it contains only the additional token 0.
     return segments_of(whole)[:-1]
 
 
@@ -157,9 +157,9 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
     def enter(self, request: Request, on_sent: OnSent, wish: Wish) -> RequestInFlight | None:
         """Put a request into the queue, and send it at once if possible.
 
-        The result is the state of a sent request at its worker. For a queued request, the result is
-        None, and ``on_sent`` later gets the state or a Problem. Raises Problem with HTTP status 429
-        if the queue refuses the request, or the Problem that sending the request has raised.
+        For a sent request, returns its state at the worker. For a queued request, returns None, and
+        ``on_sent`` later gets the state or a Problem. Raises Problem with HTTP status 429 if the
+        queue refuses the request, or another Problem if the request cannot be sent.
         """
         sent: list[RequestInFlight | Problem] = []
         self.held[request] = sent.append, wish

@@ -144,9 +144,9 @@ def admin_key_of(
 ) -> str | None:
     """Return the admin port's API key from ``file``, or None if there is no port or no file.
 
-    If clients have API keys, the admin port needs a key that no client has. If workers have API
-    keys, the admin port needs a key, too, because the router sends a worker's key to each added
-    worker. Raises UsageError or DataError for an unusable key.
+    If clients have API keys, the admin port needs a key that no client has. If the router has API
+    keys for workers, the admin port needs a key, too, because anyone who adds a worker receives
+    such a key. Raises UsageError or DataError for an unusable key.
     """
     if file is None:
         keys = "--keys" if clients is not None else "keys of workers"
@@ -188,7 +188,7 @@ log = logging.getLogger(__name__)
 class Access:
     """The API keys, weights and quotas that are in force at present.
 
-    A changed key file is read as soon as two checks in a row find it unchanged, so that a
+    After a change, the key file is read once two successive checks find the same content, so that a
     half-written file is never used. A changed file that is invalid is ignored. Weights in the
     configuration override weights in the file.
 

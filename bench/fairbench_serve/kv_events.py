@@ -35,11 +35,11 @@ from fairbench_load.processes.addresses import WorkerAddress
 
 # storage media whose blocks count as cached; blocks in host memory or on disk do not count
 MEDIA = (None, "GPU")
-Key = tuple[int | None, BlockHash]  # a block's group of layers, and its hash
+Key = tuple[int | None, BlockHash]  # a block's group of layers, and the block's hash
 
 
-# maximum number of tokens in a run of blocks. The router keeps the token ids of a whole run in
-# memory while any of its blocks is cached.
+# maximum number of tokens in a run (successive cache blocks). The router keeps the token ids of a
+# run in memory while any block of the run is cached.
 RUN_TOKENS = 256
 
 
@@ -47,8 +47,8 @@ RUN_TOKENS = 256
 class _Run:
     """A run of consecutive cache blocks that follows the first ``start`` tokens of ``parent``.
 
-    ``ids`` holds the token ids of the blocks in this run. Each entry of ``hashes`` is the hash of a
-    block of ``block_size`` tokens.
+    ``ids`` holds the token ids of these blocks. Each entry of ``hashes`` is the hash of a block of
+    ``block_size`` tokens.
     """
 
     parent: _Run | None
@@ -58,7 +58,7 @@ class _Run:
     hashes: list[BlockHash] = field(default_factory=list)
 
     def end_of(self, index: int) -> int:
-        """Return the number of tokens up to the end of block ``index``, or ``start`` for -1."""
+        """Return the number of prompt tokens up to the end of block ``index``."""
         return self.start + min((index + 1) * self.block_size, len(self.ids))
 
     def may_grow(self, parent: BlockHash | None, block_size: int) -> bool:
@@ -165,7 +165,7 @@ class BlockIndex:
             self._on_evict(pages, len(ids) - ends[first - 1])
 
 
-# seconds without a replayed message after which a replay has failed
+# A replay fails after this many seconds without a message.
 SILENCE_S = 5.0
 # number of replayed messages (a few milliseconds of work) after which other tasks may run
 AT_A_TIME = 16
@@ -207,7 +207,7 @@ log = logging.getLogger(__name__)
 
 
 class Unreadable(Exception):
-    """An error after several consecutive messages of a worker that cannot be decoded."""
+    """The error that several consecutive messages of a worker could not be decoded."""
 
 
 class Subscriber:
@@ -387,7 +387,7 @@ class Subscriber:
         first: int,
         take: Callable[[NumberedBatch], bool],
     ) -> int | None:
-        """Request messages from number ``first`` on, and pass each message to ``take``.
+        """Ask the worker for all messages from number ``first`` on, and pass each to ``take``.
 
         The replay ends when ``take`` returns False. The result is the number of received messages,
         or None if the replay failed or the worker restarted meanwhile.
@@ -401,7 +401,7 @@ class Subscriber:
                         break
         except (TimeoutError, ValueError) as error:
             if isinstance(error, ValueError) and not self._received:
-                # Before the first KV event, an invalid replay counts as an unreadable message.
+                # Before the first KV event, a replay that cannot be decoded also counts.
                 self._count_unreadable()
             # Log only the first of several consecutive failures.
             if not self._replay_fails:

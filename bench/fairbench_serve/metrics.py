@@ -74,7 +74,7 @@ class TotalsByClient(Collector):
         totals[f"{what} {bisect_left(BOUNDS_S, seconds)}"] += 1
 
     def service(self) -> dict[str, float]:
-        """Return the service (weighted tokens) of each client that has its own totals."""
+        """Return the service (weighted tokens) of each recent client."""
         return {client: totals["service"] for client, totals in self._ledger.items()}
 
     def latest(self) -> list[str]:
@@ -176,7 +176,7 @@ class HeldRequests(Collector):
 
 
 class WorkerGauges(Collector):
-    """Gauges of each current worker; ``subscribers`` holds the readers of workers' KV events."""
+    """Prometheus gauges of each worker: its requests, availability and KV events."""
 
     def __init__(self, dispatcher: Dispatcher, subscribers: Mapping[int, Subscriber]) -> None:
         self._dispatcher = dispatcher

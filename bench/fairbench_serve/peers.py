@@ -1,8 +1,8 @@
 """Peers (other routers in front of the same workers), and the exchange of clients' totals.
 
-Simulations use the same classes in ``schedulers/peers.py``. A message contains only totals that
-have changed since the version that the peer last confirmed. If a message is lost, the next message
-repeats its changes. No message is stored, so an unreachable peer takes no memory.
+The totals, in ``schedulers/peers.py``, are also used by simulations. A message contains only totals
+that have changed since the version that the peer last confirmed. If a message is lost, the next
+message repeats its changes. No message is stored, so an unreachable peer takes no memory.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ MOST_CLIENTS = 200_000  # maximum number of entries for clients in a message
 LONGEST_ORIGIN = 64  # maximum number of characters of a router's id
 
 Versions = dict[str, dict[str, int]]
-"""Version numbers of known totals, by router and by part (``router`` or ``gateway``)."""
+"""Version numbers of clients' totals, by router and by part (``router`` or ``gateway``)."""
 PATH = "/peers/totals"
 # seconds within which another router must answer
 PATIENCE_S = 2.0
-# totals of stopped routers are sent for this many seconds after a router starts or stops
+# After a router starts or stops, the totals of stopped routers are sent for RELAYED_S seconds.
 RELAYED_S = 30.0
-# the parts of `fairbench serve` that may share totals with other routers
+# the two components of `fairbench serve` that may share clients' totals with other routers
 ROUTER, GATEWAY = "router", "gateway"
 MOST_KNOWN = 1_000  # maximum number of routers whose totals are kept
 
@@ -60,9 +60,9 @@ class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
 
     - ``origin`` identifies the process; each start of a router gives a new identifier.
     - ``fleet`` is a hash of the settings that all peers must share.
-    - ``parts`` holds the totals that the process counted itself, by part.
-    - ``gone`` holds the last totals of stopped routers. Without ``gone``, a restarted router would
-      treat the clients of a stopped router as clients without service.
+    - ``parts`` maps ``router`` and ``gateway`` to the clients' totals that this process counted.
+    - ``gone`` holds the last totals of stopped routers. A new router needs them, because it has not
+      heard how much service the clients of stopped routers received.
     """
 
     origin: str
@@ -98,7 +98,7 @@ def places_of(totals: Totals) -> set[int]:
 
 
 class PeerState(msgspec.Struct, forbid_unknown_fields=True):
-    """An answer of the router ``origin``, with the version of all totals that the router has."""
+    """The answer of the router ``origin`` to a message: the versions of the totals that it has."""
 
     origin: str
     known: Versions
@@ -119,7 +119,7 @@ class PeerKnowledge:
         self.versions.update(answer.known)
 
     def forget_sometimes(self, now_s: float) -> None:
-        """Forget the peer's confirmed versions every ``ALL_EVERY_S`` seconds."""
+        """Forget every ``ALL_EVERY_S`` seconds which totals the peer has."""
         if now_s - self.forgotten_s >= ALL_EVERY_S:
             self.forgotten_s, self.versions = now_s, {}
 
@@ -133,7 +133,7 @@ class Peering:
     key: str = field(repr=False)
     dispatcher: Dispatcher
     forget_s: float
-    # allowed keys of totals: worker numbers (router) or numbers of priority bands (gateway)
+    # allowed keys in clients' totals: worker numbers (router) or priorities (gateway)
     places: Mapping[str, Collection[int]]
     origin: str = field(default_factory=lambda: token_hex(8))
     # times in seconds of the first and last message from each router, on the dispatcher's clock
@@ -142,8 +142,8 @@ class Peering:
     def message(self, known: PeerKnowledge | None = None) -> bytes:
         """Return the message for a peer: the totals that it lacks, and the waiting clients.
 
-        While this router has no available worker, the message omits its waiting clients, because
-        they would delay clients of other routers.
+        While this router has no available worker, the message omits its waiting clients. Otherwise,
+        clients of other routers would have to wait for them.
         """
         known = known or PeerKnowledge()
         versions = known.versions.get(self.origin, {})
@@ -160,7 +160,7 @@ class Peering:
         return msgspec.json.encode(PeerMessage(self.origin, self.fleet, parts, gone))
 
     def _gone(self) -> dict[str, dict[str, Totals]]:
-        """Return the last totals of routers that have stopped, without waiting clients."""
+        """Return the last totals of stopped routers; their lists of waiting clients are empty."""
         now_s = self.dispatcher.now_s()
         newest_s = max((first_s for first_s, _ in self.heard_s.values()), default=-inf)
         found: dict[str, dict[str, Totals]] = {}
@@ -179,7 +179,7 @@ class Peering:
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
     def take_in(self, body: bytes) -> PeerState:
-        """Apply the totals in a peer's message, and return the versions that this router now has.
+        """Apply the totals in a peer's message; return the versions of this router's totals.
 
         Raises Problem if the message is invalid.
         """
@@ -249,7 +249,7 @@ def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
 
 
 def settings_hash(config: RouterConfig) -> str:
-    """Return a hash of the settings that all peers must share, because totals depend on them."""
+    """Return a hash of the settings that must be equal in all peers."""
     names = (params_owner(config.router), config.gateway)
     own = [(name, sorted(own_settings(str(name), config.settings).items())) for name in names]
     equal = *own, [worker.url for worker in config.workers]
@@ -268,7 +268,7 @@ def check_peers(router: type, name: str, gateway: str | None) -> None:
 
 
 async def tell_peer(session: ClientSession, peering: Peering, url: str, every_s: float) -> None:
-    """Send a peer the totals that it lacks every ``every_s`` seconds, until cancelled."""
+    """Every ``every_s`` seconds until cancelled, send a peer the totals that it lacks."""
     headers = {"Authorization": f"Bearer {peering.key}", "Content-Type": "application/json"}
     trouble: str | None = None
     known = PeerKnowledge()
@@ -305,6 +305,6 @@ async def _told(
 
 
 def telling(config: RouterConfig, peering: Peering | None, session: ClientSession) -> list[Work]:
-    """Return a background task for each peer that sends it the totals of ``peering``."""
+    """Return a background task for each peer; the task sends clients' totals to the peer."""
     every_s = served_routers(config.settings).every_s
     return [tell_peer(session, peering, url, every_s) for url in config.peers] if peering else []

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
 
 
-AUTO = "auto"  # --max-inflight-per-worker: the limit that the worker reports
+AUTO = "auto"  # value of --max-inflight-per-worker for the limit that each worker reports
 
 
 class GatewayChoice(NamedTuple):
@@ -246,11 +246,11 @@ def named_workers(
     keys: WorkerKeys,
     all_named: bool,
 ) -> Routed:
-    """Return running workers with their API ``keys``.
+    """Return the routing of requests to workers that are already running.
 
-    ``settings`` may contain parameters of the router and of the components in ``parts``. Raises
-    UsageError for an invalid name or address, a repeated worker, a key of an unknown worker, or a
-    setting of a part that is not used.
+    ``keys`` holds the API keys of workers. ``settings`` may contain parameters of the router and of
+    the components in ``parts``. Raises UsageError for an invalid name or address, a repeated
+    worker, a key of an unknown worker, or a setting of a part that is not used.
     """
     name = router or split_pair(scheduler)[0]
     _check_settings(settings, *dict.fromkeys((params_owner(name), *parts)))
@@ -278,7 +278,7 @@ def planned_workers(
     *,
     parts: Collection[str],
 ) -> Routed:
-    """Return the workers that ``started_workers`` would start; raise UsageError if impossible."""
+    """Return the workers that ``started_workers`` would start, or raise its UsageErrors."""
     if (kind := flags["backend"]["kind"]) not in STARTED:
         raise unknown_name("backend", kind, STARTED)
     # The router, not the workers that it starts, uses the clients' weights and admission control.
@@ -326,7 +326,7 @@ def started_workers(
             interrupted=interrupted,
         ) as workers,
     ):
-        # A signal during the start of the workers ends the command here.
+        # The user interrupted the start of the workers.
         if interrupted():
             raise KeyboardInterrupt
         yield planned._replace(workers=workers.addresses)

@@ -15,9 +15,9 @@ TOKEN_BYTES = array("I").itemsize
 UNKNOWN_POOL_TOKENS = 2**21
 # maximum number of bytes per token, far above the mean of any language and vocabulary
 LONGEST_TOKEN_BYTES = 16
-# JSON characters, each with its maximum number in a body per token of the longest prompt
+# JSON characters in a body, each with its maximum number per token of the longest prompt
 SIGNS = ((b",", 1.0), (b"\\", 4.0), (b":", 0.25))
-# number of additional JSON characters of each kind that a body may contain
+# number by which a body may exceed the maximum of each JSON character in SIGNS
 OTHER_SIGNS = 100_000
 
 
@@ -32,7 +32,7 @@ class TextTokens(Protocol):
 
 
 class ApproximateTokens:
-    """A tokenizer that makes a token of each four bytes of UTF-8, as in typical English text."""
+    """A tokenizer that makes a token of each four bytes of UTF-8."""
 
     method = f"approximated: {TOKEN_BYTES} bytes a token"
 

@@ -221,7 +221,7 @@ class _Listed(msgspec.Struct):
 
 
 async def _passed(answer: ClientResponse) -> web.Response:
-    """Return a worker's page; an error that is not JSON is replaced by an error in JSON."""
+    """Return a worker's answer; replace an error that is not JSON by an error in JSON."""
     body, status = await answer.read(), answer.status
     if not (answer.ok or is_object(body)):
         body = http_server.error_body(

@@ -68,11 +68,11 @@ async def wait_until_sent(
 
 log = logging.getLogger(__name__)
 
-# failures after which the worker may not have received the request
+# failures that can occur before the worker receives the request
 UNSEEN = (AttemptFailure.UNREACHED, AttemptFailure.STALE)
 # failures of a worker that runs but did not serve the request
 FAILED = (AttemptFailure.BROKE, AttemptFailure.ANSWERED)
-# failures of a connection, after which a health check shows whether the worker runs
+# failures of a connection; a health check then finds out whether the worker still runs
 DISCONNECTED = (AttemptFailure.UNREACHED, AttemptFailure.STALE, AttemptFailure.BROKE)
 # HTTP statuses that concern the worker's load or the router's API key rather than the request
 OF_WORKERS = (401, 403, 407, 408, 425, 429)
@@ -126,7 +126,7 @@ class Tries:
 
     @property
     def stale(self) -> int | None:
-        """The worker that closed a reused connection and gets the next attempt, or None."""
+        """The worker that closed a reused connection in the last attempt, or None."""
         last = self.failures[-1]
         return last.worker if last.reason is AttemptFailure.STALE else None
 
@@ -176,9 +176,9 @@ class Attempts:
 
         The request is sent again if a worker cannot be reached (at most once per worker) or has
         closed a reused connection. After any other failure, the request is retried once, at another
-        worker or, if the connection broke, at any worker. More retries require that all failures
-        were error answers, and that some other worker did not fail its last request. If the
-        worker's process has ended, the request is not retried.
+        worker or, if the connection broke, at any worker. Further retries take place only if all
+        failures were error answers, and if there is another worker whose last request succeeded. If
+        the worker's process has ended, the request is not retried.
 
         Raises Problem if no worker has answered.
         """

@@ -34,7 +34,7 @@ SERVED_ROUTERS = ("every_s", "ahead_tok_s", "forget_s")  # parameters of routers
 
 
 def served_routers(settings: Mapping[str, Any]) -> RoutersParams:
-    """Return the parameters of a real router with peers; raise UsageError for wrong values."""
+    """Return the parameters of `fairbench serve` with peers; raise UsageError if invalid."""
     for name in own_settings(ROUTERS, settings):
         if name not in SERVED_ROUTERS:
             raise UsageError(
@@ -45,7 +45,7 @@ def served_routers(settings: Mapping[str, Any]) -> RoutersParams:
 
 
 def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all ``NAME.PARAM`` settings of admission control by a real router.
+    """Return the admission control settings of `fairbench serve`, as ``NAME.PARAM``.
 
     Without admission control, the result is {}. Raises UsageError for a wrong value, or if no
     timing profile of the workers is set.

@@ -51,7 +51,7 @@ NO_TRACES = Traces()
 
 
 def otel_traces() -> Traces:
-    """Return traces that OpenTelemetry exports; its environment variables configure the export.
+    """Return a tracer with OpenTelemetry's exporter, which environment variables configure.
 
     Raises UsageError if OpenTelemetry is not installed.
     """

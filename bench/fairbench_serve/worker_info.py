@@ -80,7 +80,7 @@ class PolledLoads:
         self.dispatcher.release()
 
     def blocked(self) -> str | None:
-        """Return why no request can be sent, or None if the load of some worker is known."""
+        """Return why requests must wait (all workers' loads are unknown), or None."""
         up = self.workers()
         if not up or not all(map(self._is_blind, up)):
             return None
@@ -179,7 +179,7 @@ def _sum_of(ranks: Sequence[tuple[float, float, float]]) -> Told:
     return Told(int(sum(waiting)), int(sum(running)), sum(usage) / len(usage))
 
 
-# assumed tokens of an unknown KV memory, as for an 8B model on a GPU with 80 GB
+# assumed KV capacity in tokens if no worker reports it (8B model on a GPU with 80 GB)
 ASSUMED_POOL_TOKENS = 400_000
 # time limit for a GET request to a worker; vLLM needs seconds to answer some paths
 ASK_TIMEOUT = ClientTimeout(total=5.0)
@@ -193,9 +193,9 @@ log = logging.getLogger(__name__)
 
 
 class WorkerInfo(NamedTuple):
-    """Sizes of all workers, and their local schedulers.
+    """KV memory, cache page and vocabulary of the workers, and their local schedulers.
 
-    A size is None if no worker reports it.
+    A value is None if no worker reports it.
 
     - ``pool_tokens`` and ``most_pool_tokens`` are the smallest and the largest KV memory of a
       worker.
@@ -235,7 +235,7 @@ class WorkerFacts:
         self.limits = self.info.limits(self.config)
 
     async def learn(self, worker: int) -> None:
-        """Ask a worker that is about to become available for sizes that are still unknown.
+        """Ask a worker that becomes available for its KV memory, vocabulary and scheduler.
 
         The limits on prompts change if an added worker has a smaller vocabulary or more KV memory.
         """
@@ -363,7 +363,7 @@ async def _most(session: ClientSession, worker: WorkerAddress, path: str) -> int
 def most_told_by(body: bytes) -> int | None:
     """Return the limit on running requests from an answer of SGLang, the emulator or vLLM.
 
-    The result is the sum over a server's ranks, or None if the answer contains no limit.
+    Returns the sum of the limits of all ranks, or None if a rank reports no limit.
     """
     try:
         page: Any = msgspec.json.decode(body)

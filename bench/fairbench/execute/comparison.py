@@ -57,7 +57,7 @@ def experiment_key(experiment: Experiment) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonPlan:
-    """The arguments of ``compare`` in their order, and the seeds of new runs."""
+    """The experiments that ``compare`` will compare, and the seeds of new runs."""
 
     members: tuple[SchedulerResults | ToRun, ...]
     seeds: tuple[int, ...]
@@ -97,9 +97,9 @@ def plan_comparison(
     """Read stored experiments, and resolve the experiments that must be run.
 
     An argument is a directory with runs of one experiment, an experiment FILE.toml, or the name of
-    a scheduler. If the arguments contain a directory, schedulers given by name run with the
-    configuration and seeds of the first directory. ``flags`` and ``settings`` apply only to new
-    runs. Raises UsageError if an argument is wrong.
+    a scheduler. Schedulers given by name run with the configuration and seeds of the first
+    directory among the arguments, if any. ``flags`` and ``settings`` apply only to new runs. Raises
+    UsageError if an argument is wrong.
     """
     check_names(flags, COMPARE)
     stored = {one: _stored(Path(one)) for one in arguments if is_stored(one)}
@@ -137,7 +137,7 @@ def _to_run(
     settings: Mapping[str, Any],
     model: SchedulerResults | None,
 ) -> list[ToRun]:
-    """Return the experiments to run for an argument, one for each value of ``engine_code``."""
+    """Return the experiments to run for a scheduler or file: one for each ``engine_code``."""
     if not (codes := codes_of(flags)):
         return [ToRun(argument, _spec(argument, flags, settings, model))]
     return [
@@ -214,7 +214,7 @@ def _spec(
     settings: Mapping[str, Any],
     model: SchedulerResults | None,
 ) -> ExperimentSpec:
-    # Without the name of a scheduler, the default scheduler runs with each ``engine_code``.
+    # If no scheduler is named, the default scheduler runs with each ``engine_code``.
     if not argument:
         return experiment(flags, settings)
     if argument.endswith(".toml"):
@@ -246,7 +246,7 @@ def called(sides: Sequence[SchedulerResults]) -> list[SchedulerResults]:
 
 @dataclass(frozen=True, slots=True)
 class ComparedExperiments:
-    """Groups of experiments, each with its baseline first, and the outcome of the new runs."""
+    """Compared experiments in groups; the first experiment of each group is the baseline."""
 
     groups: Sequence[Sequence[SchedulerResults]]
     outcome: SweepOutcome | None = None

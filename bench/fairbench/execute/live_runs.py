@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LiveFlags(NamedTuple):
-    """The user's flags that decide how servers and drivers start, but not the records."""
+    """The user's flags that affect the start of servers and drivers, but not what runs record."""
 
     server_python: str | None = None
     ready_timeout_s: float = READY_S
@@ -57,7 +57,7 @@ class LiveRuns(Protocol):
         """Raise UsageError if the run is impossible on this machine, before any server starts."""
 
     def check_points(self, points: Sequence[LivePoint], /) -> None:
-        """Check all runs of a sweep as ``check`` does."""
+        """Check each run of a sweep with ``check``."""
 
     def run(
         self, parent: Path, spec: ExperimentSpec, context: RunContext, /
@@ -136,7 +136,7 @@ def check_live_points(specs: Sequence[ExperimentSpec], flags: LiveFlags) -> None
 
 
 def _check_engine(specs: Sequence[ExperimentSpec]) -> None:
-    """Raise UsageError unless a run uses a real engine, whose release may be untested."""
+    """Raise UsageError if no run uses a real engine."""
     if not any(obeys(spec.backend, "server_python") for spec in specs):
         raise UsageError(f"--allow-untested-release needs --backend {kinds_with('server_python')}")
 

@@ -49,7 +49,7 @@ def repeat(
     All runs are saved in one new directory, with confidence intervals (``intervals.json``) and the
     logs of the servers. Servers are started once, and their caches are emptied between two runs.
     After an interruption, runs that had already begun are kept. Raises Interrupted if a signal
-    comes before the servers are ready. If a run fails, its error is raised.
+    comes before the servers are ready, and raises the error of any run that fails.
     """
     check_writable(parent)
     specs = [spec.model_copy(update={"seed": spec.seed + n}) for n in range(num_runs)]
@@ -100,7 +100,7 @@ REMARKS = ("workers", "errors", "cache", "lateness", "estimated", "lengths")
 
 
 def remarks_on(summary: Summary, place: str = "") -> Iterator[str]:
-    """Yield the notes of a run that limit the conclusions from a comparison.
+    """Yield a run's notes on problems that make a comparison less certain.
 
     Each note begins with the configuration ``place`` and the seed of the run.
     """
@@ -120,7 +120,7 @@ class SweepOutcome:
     comparison: dict[str, Any]
 
     def remarks(self) -> Iterator[str]:
-        """Yield notes on live runs that limit the conclusions from the sweep."""
+        """Yield notes on problems in live runs that make the comparison less certain."""
         for cell in self.cells:
             for one in cell.runs:
                 yield from remarks_on(one.summary, f"{cell.place}, {cell.scheduler}, ")

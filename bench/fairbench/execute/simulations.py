@@ -49,7 +49,7 @@ def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
 
 
 def _called_file(value: Any) -> Iterator[str]:
-    """Yield every text under a key ``file``, such as the path of a trace."""
+    """Yield the values of all keys ``file`` at any depth, such as the path of a trace."""
     if isinstance(value, Mapping):
         for key, one in value.items():
             if key == "file" and isinstance(one, str):
@@ -146,7 +146,7 @@ def keep_all(
 ) -> list[FailedPoint]:
     """Store and report the result of each task that ends.
 
-    ``results`` yields ``((key, name), result)``; ``SimulationJob`` defines ``key`` and ``name``.
+    ``results`` yields ``((key, name), result)``, with ``key`` and ``name`` of a SimulationJob.
     """
     failures = []
     for number, ((key, name), result) in enumerate(results, start=1):
@@ -202,7 +202,7 @@ def tell_ended(context: RunContext, name: str, error: str, number: int, count: i
 
 # A test of the processor's speed makes ``ADDITIONS`` additions, which take less than 0.1 s.
 ADDITIONS = 500_000
-# To simulate a request takes as long as 4,500 to 30,000 additions (six schedulers, bundled
+# The simulation of a request takes as long as 4,500 to 30,000 additions (six schedulers, bundled
 # workloads).
 ADDITIONS_PER_REQUEST = 10_000
 BYTES_PER_REQUEST = 220
@@ -288,7 +288,7 @@ def outdated_runs(
         specs: Experiments; an experiment without ``engine_code`` or without a stored run is
             skipped.
 
-    Raises UsageError if a Python of ``engine_code``, or its engine, is no longer installed.
+    Raises UsageError if a Python interpreter in ``engine_code`` lacks its engine or is gone.
     """
     installed = cache(_installed)
     found = []

@@ -29,7 +29,7 @@ STUCK_S = 1.0
 
 
 class Interruption:
-    """A flag for interruptions; a call of the flag returns whether a signal has arrived."""
+    """A callable that returns whether a signal has arrived."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
@@ -60,7 +60,7 @@ class Interruption:
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Make SIGINT and SIGTERM only set the yielded ``Interruption`` within the block.
+    """Within the block, record SIGINT and SIGTERM in the yielded ``Interruption``.
 
     By default, Python may raise KeyboardInterrupt in the middle of a state change. Code in the
     ``with`` block must check the ``Interruption`` often, stop at a safe point and save its results.
@@ -87,9 +87,9 @@ stops early after a signal.
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A task that reads files of the user, whose names are in ``reads``.
+    """A task that reads the user's files ``reads`` (a sequence of paths).
 
-    If the task runs on another machine, the executor first sends the files in ``reads``.
+    If the task runs on another machine, the executor first sends these files.
     """
 
     work: Task
@@ -271,7 +271,7 @@ def _serve(pipe: Connection) -> None:
         # EOFError and OSError mean that the parent has ended. KeyboardInterrupt means that the
         # parent has interrupted a task that does not end.
         with suppress(EOFError, OSError, KeyboardInterrupt):
-            # A received task runs even after a signal, because the parent waits for its result.
+            # After a signal, a received task still runs, because the parent waits for its result.
             goes_on = True
             while goes_on:
                 result = attempt(pipe.recv(), interrupted)

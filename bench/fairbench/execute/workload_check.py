@@ -100,7 +100,7 @@ class LoadGroup(NamedTuple):
     @property
     def clients(self) -> str:
         """The names of the clients as text, such as ``client-3..9``; a long list is shortened."""
-        # ``words`` holds the first and the last name of each range of consecutive client names.
+        # Each entry of ``words`` is a range of consecutive names: the first and the last name.
         words: list[tuple[str, str]] = []
         expected = ""
         for plan in self.plans:
@@ -139,8 +139,7 @@ def sampled(group: LoadGroup, seed: int) -> Iterator[tuple[str, Job]]:
     """Yield a sample of a group's programs, each with its client.
 
     The sample of a client is proportional to its number of programs, so that requests of a heavy
-    client have the right weight. In a replayed trace, the first programs of a client represent all
-    of the client's programs.
+    client have the right weight. In a replayed trace, a client's sample is its first programs.
     """
     sizes = {plan.client: expected_programs(plan) for plan in group.plans}
     largest = sorted(group.plans, key=lambda plan: -sizes[plan.client])[:SAMPLE]
@@ -184,7 +183,7 @@ def calls_of_groups(groups: Sequence[LoadGroup], seed: int) -> list[list[AskedLo
 
 
 def _weighted(group: LoadGroup, calls: Mapping[str, Sequence[list[MeanCall]]]) -> list[AskedLoad]:
-    """Return the second half of each client's programs, weighted to represent all programs."""
+    """Return the second half of each client's sample, with weights for all of its programs."""
     sizes = {plan.client: expected_programs(plan) for plan in group.plans}
     late = {client: made[len(made) // 2 :] for client, made in calls.items()}
     there = sum(sizes[client] for client in late)
@@ -313,7 +312,7 @@ def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def machine_of(spec: ExperimentSpec) -> LoadedMachine:
-    """Return the iteration times and limits of a replica in an experiment's cluster."""
+    """Return the iteration times, KV memory and request limit of a replica in the experiment."""
     profile = load_profile(spec.gpu)
     engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, profile)
     return LoadedMachine(profile, engine.pool_tokens, engine.most_running)

@@ -1,9 +1,8 @@
 """The interface of backends: the methods of each kind of backend in a live run.
 
-This module also defines the names that drivers put into requests. A client with an owner
-(``client_owners``) is called ``owner/client``, a path in the tree of tenants, as in simulations. As
-in llm-d, a header names the client's objective, which is a set of latency targets that the router
-knows.
+This module also defines the client names in requests. A client with an owner (``client_owners``) is
+called ``owner/client``, a path in the tree of tenants, as in simulations. As in llm-d, a header
+names the client's objective, which is a set of latency targets that the router knows.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def time_scale_of(spec: ExperimentSpec) -> float:
 
 
 def objective_flags(spec: ExperimentSpec) -> list[str]:
-    """Return the flags of ``fairbench serve`` for the latency objectives, in real seconds.
+    """Return the flags of ``fairbench serve`` for the latency objectives (real seconds).
 
     Targets relative to a program's latency on an idle server are left out, because the router does
     not know this latency.
@@ -160,7 +159,7 @@ class LiveBackend(ABC, Generic[C]):
 
     @abstractmethod
     def wanted(self, options: LiveOptions) -> Wanted:
-        """Return what the experiment's workers need, such as GPUs and a Python interpreter.
+        """Return the number of workers, and the GPUs and Python interpreter that each needs.
 
         If the user started the server, the number of workers is 0. Raises UsageError for options
         that this kind of worker does not support.
@@ -257,7 +256,7 @@ class WorkerBackend(LiveBackend[C]):
 
     @abstractmethod
     def recipe(self, number: int, place: ReplicaPlace) -> Recipe:
-        """Return instructions for starting worker ``number`` at ``place`` (a machine and GPUs)."""
+        """Return instructions for starting worker ``number`` on a machine and GPUs (``place``)."""
 
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
         return [self.recipe(number, place) for number, place in enumerate(places)]

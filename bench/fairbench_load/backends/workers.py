@@ -1,4 +1,4 @@
-"""The backend of an experiment, checks before a run, and the workers of one or several runs."""
+"""Selection of a backend, checks before a live run, and the workers of one or more runs."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Attempt:
         """Return the record of this attempt, which ended at time ``now_s`` with ``status``."""
         call, stream, answer = self.call, self.stream, self.stream.answer
         first_s, last_s = stream.chunk_s[:1], stream.chunk_s[-1:]
-        # If a complete answer has no chunks, its first and last token count as received now.
+        # A complete answer without chunks counts as received now.
         if status == FINISHED and not stream.chunk_s:
             first_s = last_s = [now_s]
         admitted_s = None

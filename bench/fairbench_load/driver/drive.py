@@ -81,7 +81,7 @@ class LiveLLM:
         if errors:
             raise min(
                 errors, key=lambda error: isinstance(error, ProgramFailed)
-            )  # An error of fairbench itself is raised instead of a ProgramFailed.
+            )  # An error of fairbench itself takes precedence over a ProgramFailed.
         return results
 
 
@@ -177,7 +177,7 @@ async def drive(
         ids = count(shard.number, shard.drivers)
         run = _Run(spec, target, vocab, pool, journal, clock, len(streams), ids)
         if target.api == "generate" and shard.drivers == 1:
-            # With other APIs, a chat template adds unknown tokens to the prompts.
+            # Other APIs apply a chat template, so the driver does not know the token ids.
             run.caller.prefixes = DistinctPrefixes()
         try:
             complete = await run.until_over(streams, on_progress, interrupted)

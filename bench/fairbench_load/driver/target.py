@@ -33,8 +33,8 @@ class DriverTarget:
     - ``idle_timeout_s`` is the number of real seconds without data after which a stream counts as
       failed. There is no timeout before the first token, because the benchmark measures starvation.
     - ``time_scale`` is the number of emulated seconds in one real second.
-    - If ``foreign_router`` is True, requests go to a third-party router, which may drop headers, so
-      the request id repeats fairbench's headers.
+    - If ``foreign_router`` is True, requests go to a third-party router. Because the router may
+      drop headers, the request id contains the values of fairbench's headers.
     - ``objectives`` maps clients to the objective (a set of latency targets) in their requests.
     - ``names`` maps a client to the name that its requests state instead of the client's own name.
     - ``extra_body`` contains fields that are added to each request body.

@@ -30,9 +30,9 @@ class Gpus(NamedTuple):
 def found_gpus() -> Gpus:
     """Return the GPUs that this process may use, and the variables that select them.
 
-    If the machine has NVIDIA GPUs, AMD GPUs are ignored. All GPU variables of this process are set
-    for servers, because vLLM does not start if two of the variables contradict each other. ROCm
-    applies ``ROCR_VISIBLE_DEVICES`` first; HIP numbers the remaining GPUs.
+    If the machine has NVIDIA GPUs, AMD GPUs are ignored. Servers get every environment variable
+    that selects GPUs, because vLLM does not start if two of these variables contradict each other.
+    ROCm applies ``ROCR_VISIBLE_DEVICES`` first; HIP numbers the remaining GPUs.
     """
     cuda, hip = _listed_in(VISIBLE), _listed_in(HIP)
     if cuda is not None and hip is None:
@@ -140,9 +140,9 @@ except UsageError as error:
 class ServerPython:
     """Requirements on the Python interpreter that starts servers of one kind.
 
-    - ``modules`` are the modules that the Python must have.
+    - ``modules`` are the modules that the interpreter must be able to import.
     - ``install`` is the pip requirement that installs the first of the ``modules``.
-    - ``variable`` is the environment variable that names the Python if the user does not.
+    - ``variable`` is the environment variable that names the default interpreter.
     - ``for_cpu`` is Python code that prints True if the engine needs no GPU.
     - ``plugin`` names the engine whose plugin is checked.
     - ``check`` contains the name and the arguments of a function of the plugin. The function raises
@@ -157,13 +157,13 @@ class ServerPython:
     check: str = "check_version"
 
     def named_python(self, chosen: str | None) -> str:
-        """Return the path ``chosen``, if given, or the path in ``variable``, or this Python."""
+        """Return the interpreter ``chosen``, that in ``variable``, or that of this process."""
         return chosen or os.environ.get(self.variable) or sys.executable
 
     def find_python(self, chosen: str | None) -> str:
-        """Check the Python that ``named_python`` returns, and return its path.
+        """Check the interpreter of ``named_python``, and return its path.
 
-        Raises UsageError if the Python lacks a module or has an unsupported release of the engine.
+        Raises UsageError if the interpreter lacks a module or has an unsupported engine release.
         """
         python = self.named_python(chosen)
         if not self.modules:
@@ -181,7 +181,7 @@ class ServerPython:
         return python
 
     def needs_no_gpu(self, python: str) -> bool:
-        """Return whether a Python's engine is built for CPUs only."""
+        """Return whether the engine installed for an interpreter is built for CPUs only."""
         return self.for_cpu is not None and ask_python(python, self.for_cpu).strip() == "True"
 
 

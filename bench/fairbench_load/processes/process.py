@@ -66,8 +66,8 @@ def cause_of(text: str) -> str:
     """Return the message in a log that explains why a server ended.
 
     The message is the last exception, usage error or kill message that no earlier error caused. If
-    the log has no error message, its last line is returned. If the server found no GPU, advice for
-    machines without a GPU is added. Characters that cannot be printed are escaped.
+    the log has no error message, its last line is returned. If the server found no GPU, the message
+    also says how to run without a GPU. Characters that cannot be printed are escaped.
     """
     plain = [_BEFORE.sub("", line) for line in text.splitlines() if line.strip()]
     causes = [
@@ -83,7 +83,7 @@ def cause_of(text: str) -> str:
 
 
 GRACE_S = 10.0
-REAPER_MARGIN_S = 5.0  # seconds after ``GRACE_S`` within which a server's reaper must end
+REAPER_MARGIN_S = 5.0  # seconds after the grace period until the reaper is killed
 
 
 class Process(Protocol):
@@ -144,7 +144,7 @@ class ReplicaPlace(Protocol):
     ) -> Process:
         """Run a command on the replica's machine; append its output to a file on this machine.
 
-        The command ends no later than this process, even if SIGKILL ends this process.
+        If this process ends, even by SIGKILL, the command ends, too.
         """
 
 
@@ -205,7 +205,7 @@ class ServerProcess:
         self.ask_to_stop()
         try:
             self._reaper.wait(self._grace_s + REAPER_MARGIN_S)
-        # The server did not end after SIGKILL, so its reaper is ended without the server.
+        # The server survived SIGKILL, so only its reaper is killed.
         except subprocess.TimeoutExpired:
             self._reaper.kill()
             self._reaper.wait()

@@ -25,10 +25,10 @@ HEALTH_TIMEOUT_S = 5.0
 TAKEN = ("address already in use", "address in use")
 PROBE_BYTES = 2**16  # bytes that are written to test whether a disk is full
 TELL_S = 30.0  # seconds between two log lines about servers that are not ready yet
-MAX_STARTS = 5  # maximum number of attempts to start a server whose port is always taken
+MAX_STARTS = 5  # maximum number of starts of a server if its port is already in use
 LOOK_S = 0.5  # seconds between two searches for servers that have ended
 FIRST_PAUSE_S = 1.0  # seconds from the first end of a server to its restart
-# The pause before a restart doubles with each end of the server, up to 60 s.
+# The pause before a restart doubles each time the server ends, up to 60 s.
 LONGEST_PAUSE_S = 60.0
 # If a server has run for 60 s, the pause before its next restart is again ``FIRST_PAUSE_S``.
 STEADY_S = 60.0
@@ -76,7 +76,7 @@ class Server:
         self._launch()
 
     def start_again(self) -> None:
-        """Restart the ended server on its former ports, because other processes use these ports."""
+        """Restart the ended server on its former ports."""
         self.process.stop()
         self._launch()
 
@@ -96,8 +96,8 @@ class Server:
     def is_ready(self) -> bool:
         """Return whether the server is ready.
 
-        If the server exited because a port was taken, the server is started again. Raises
-        RunFailed, with the last lines of the log, if the server exited for another reason.
+        If the server exited because a port was taken, the server is started again. If the server
+        exited for a different reason, raises RunFailed with the last lines of the log.
         """
         if not self.has_ended:
             if self.recipe.ready is not None:
@@ -121,7 +121,7 @@ class Server:
         return f"{self.recipe.name} (with {place.host})" if place.is_lost else self.recipe.name
 
     def how_it_ended(self) -> str:
-        """Return a line that tells how and why the server ended; the server must have ended."""
+        """Return a line that says how and why an ended server has ended."""
         return self._shown(f"ended with {self.process.ending}")
 
     def last_words(self) -> str:
@@ -133,14 +133,14 @@ class Server:
         return f" ({cause})" if cause else ""
 
     def _shown(self, how: str) -> str:
-        """Return a message about the event ``how``: its cause, the log's path, and disk errors."""
+        """Return a message: what happened (``how``), its cause, the log's path, and disk errors."""
         shown = f"{self.recipe.name} {how}{self._cause()}; its log is {self._log_path}"
         directory = self._log_path.parent
         why = unwritable(directory)
         return f"{directory}: cannot be written: {why}, so {shown}" if why else shown
 
     def failed(self, how: str) -> RunFailed:
-        """Return an error whose message tells the cause, and whose note has the log's last lines.
+        """Return an error with the cause as message and the log's last lines as a note.
 
         Control characters are escaped in the message, but not in the note.
         """
@@ -156,7 +156,7 @@ class Server:
 
 
 def unwritable(directory: Path) -> str | None:
-    """Return why a directory cannot be written, such as a full disk, or None if it is writable."""
+    """Return the reason why a directory is not writable, such as a full disk, or None."""
     try:
         with TemporaryFile(dir=directory) as file:
             file.write(bytes(PROBE_BYTES))
