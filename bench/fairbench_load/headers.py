@@ -95,7 +95,7 @@ _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOT
 
 
 def tagged(client: str, due: Due, now_s: float) -> str:
-    """Return the client's name with a tag that states the request's latency targets (``due``).
+    """Return a client's name, followed by a tag with the request's latency targets (``due``).
 
     The tag states the milliseconds from ``now_s`` to each deadline, and the milliseconds per output
     token. If the request has no latency targets, no tag is added.

@@ -1,7 +1,7 @@
 """The kinds of backend: the settings of real servers, emulated servers and a running endpoint.
 
 Each kind of backend is an entry point of the group ``fairbench.backends``. The class attribute
-``backend`` is the ``MODULE:NAME`` of a ``LiveBackend``, which is imported only for live runs.
+``backend`` names a ``LiveBackend`` as ``MODULE:NAME``; the module is imported only for live runs.
 """
 
 from __future__ import annotations

@@ -48,9 +48,9 @@ def run_live_in(
     """Run an experiment in a new directory in ``parent``; return its result and its directory.
 
     ``cluster`` contains workers that are already running, or is None. Raises Interrupted if a
-    signal comes before the servers are ready; the directory is then removed. After any failure, the
-    directory keeps logs and records for ``recover_run``; if there are no records, it is removed and
-    the logs are moved to a temporary directory.
+    signal comes before the servers are ready; the directory is then removed. If the run fails, its
+    directory keeps logs and records for ``recover_run``. Without any record, the directory is
+    removed and the logs are moved to a temporary directory.
     """
     watch = Stopwatch.start()
     with removing_new_folders(parent):

@@ -314,7 +314,7 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
 
 
 def recovered(records: LiveRecords) -> DriveResult:
-    """Return the driver's result of a killed run, whose end is the time of its last record.
+    """Return the result of a killed run; the run counts as ended at its last record.
 
     Requests and programs that were in progress when the run was killed have no record.
     """

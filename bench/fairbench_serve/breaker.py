@@ -147,10 +147,10 @@ class Refusals:
 
     A kind is a hash of properties such as model and fields; a size is the number of tokens that a
     request needs. After ``TRIPS_AFTER`` refusals, the worker gets no requests of the same kind and
-    at least the same size during a pause. The pause is as long as a breaker's. After the pause, one
-    request of the refused kind tests the worker. When the worker serves a request of this kind, its
-    refusals of equal or smaller requests are forgotten. If one client sent all refused requests,
-    only this client's requests avoid the worker, because their content may be the cause.
+    at least the same size during a pause. The pause is as long as in ``Breakers``. After the pause,
+    one request of the refused kind tests the worker. When the worker serves a request of this kind,
+    its refusals of equal or smaller requests are forgotten. If one client sent all refused
+    requests, only this client's requests avoid the worker, because their content may be the cause.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:

@@ -184,8 +184,8 @@ class Health:
 class WorkerWatch:
     """A monitor of all workers that calls ``on_stall(worker)`` if a worker makes no progress.
 
-    Progress is an event with new output, a complete answer, or a change of the token metrics on the
-    worker's page ``/metrics``. A worker counts as stalled after ``stall_s`` seconds without
+    Progress of a worker is an event with new output, a complete answer, or a change of the token
+    metrics on its page ``/metrics``. A worker counts as stalled after ``stall_s`` seconds without
     progress. Time in which a worker has no requests, or only requests of slowly reading clients, is
     not counted. A worker that neither reports token metrics nor streams an answer gets more time,
     because its tokens are not visible.

@@ -207,7 +207,7 @@ log = logging.getLogger(__name__)
 
 
 class Unreadable(Exception):
-    """The error that several consecutive messages of a worker could not be decoded."""
+    """An error that is raised if several messages of a worker in a row cannot be decoded."""
 
 
 class Subscriber:
@@ -222,9 +222,9 @@ class Subscriber:
     ``MAX_UNREADABLE`` consecutive unreadable messages, the worker's events are ignored until the
     worker restarts. ``on_follow`` is called when the reader starts or stops ignoring events.
 
-    The loss of the last message, or of messages before the subscription, causes no gap. The reader
-    therefore requests missing messages at the start and after ``quiet_s`` seconds without a
-    message.
+    The message numbers do not show that the last message, or a message before the subscription, was
+    lost. The reader therefore requests missing messages at the start and after ``quiet_s`` seconds
+    without a message.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class Subscriber:
         self._asking = asyncio.Lock()
         self._replay_fails = False
         self._restarted = asyncio.Event()
-        self._unreadable = 0  # consecutive invalid messages
+        self._unreadable = 0  # number of consecutive invalid messages
         self.gaps = 0
         self.losses = 0
         self.unreadable = 0

@@ -1,8 +1,8 @@
 """Peers (other routers in front of the same workers), and the exchange of clients' totals.
 
-The totals, in ``schedulers/peers.py``, are also used by simulations. A message contains only totals
-that have changed since the version that the peer last confirmed. If a message is lost, the next
-message repeats its changes. No message is stored, so an unreachable peer takes no memory.
+Simulations also use the classes for totals in ``schedulers/peers.py``. A message contains only
+totals that have changed since the version that the peer last confirmed. If a message is lost, the
+next message repeats its changes. No message is stored, so an unreachable peer takes no memory.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
     - ``origin`` identifies the process; each start of a router gives a new identifier.
     - ``fleet`` is a hash of the settings that all peers must share.
     - ``parts`` maps ``router`` and ``gateway`` to the clients' totals that this process counted.
-    - ``gone`` holds the last totals of stopped routers. A new router needs them, because it has not
-      heard how much service the clients of stopped routers received.
+    - ``gone`` holds the last totals of stopped routers. A new router needs them to know how much
+      service the clients of stopped routers received.
     """
 
     origin: str
@@ -92,7 +92,7 @@ def check_message(message: PeerMessage) -> None:
 
 
 def places_of(totals: Totals) -> set[int]:
-    """Return the numbers of all workers or priority bands in the totals."""
+    """Return the worker numbers, or the gateway's priorities, that clients' totals contain."""
     sums = (*totals.charged.values(), *totals.raised.values())
     return {place for of in sums for place in of}.union(*totals.waiting.values())
 
@@ -119,7 +119,7 @@ class PeerKnowledge:
         self.versions.update(answer.known)
 
     def forget_sometimes(self, now_s: float) -> None:
-        """Forget every ``ALL_EVERY_S`` seconds which totals the peer has."""
+        """Every ``ALL_EVERY_S`` seconds, assume that the peer has no totals."""
         if now_s - self.forgotten_s >= ALL_EVERY_S:
             self.forgotten_s, self.versions = now_s, {}
 

@@ -278,7 +278,7 @@ def planned_workers(
     *,
     parts: Collection[str],
 ) -> Routed:
-    """Return the workers that ``started_workers`` would start, or raise its UsageErrors."""
+    """Return the workers that ``started_workers`` would start; raise UsageError for wrong flags."""
     if (kind := flags["backend"]["kind"]) not in STARTED:
         raise unknown_name("backend", kind, STARTED)
     # The router, not the workers that it starts, uses the clients' weights and admission control.
