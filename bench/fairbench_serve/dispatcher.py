@@ -295,7 +295,7 @@ class Dispatcher:
             self.router.on_finish(request, flight.routed, output, self.now_s())
         if self.router.wants_evictions and output_tokens:
             # No later prompt matches the placeholder ``output``, and no cache will report its
-            # eviction. The router therefore removes it at once.
+            # eviction. The router therefore removes ``output`` at once.
             self.evicted(flight.routed, (*request.prompt, output), output_tokens)
         self._remove_if_empty(flight.worker)
         self.release()

@@ -89,7 +89,7 @@ stops early after a signal.
 class Reading:
     """A task that reads the user's files ``reads`` (a sequence of paths).
 
-    If the task runs on another machine, the executor first sends these files.
+    If the task runs on another machine, the executor first sends the files in ``reads``.
     """
 
     work: Task
