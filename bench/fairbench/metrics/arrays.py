@@ -78,7 +78,7 @@ def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
 
 
 class Piecewise:
-    """A sum of linear functions of time for each client, evaluated at given times in seconds.
+    """Each client's total over time, as a sum of linear functions, at given times in seconds.
 
     A linear function (a "piece") is 0 at times outside ``(start, end]``. Long pieces cost no more
     time to add than short pieces.

@@ -107,7 +107,7 @@ def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: 
         largest_input: L_input, the most input tokens of any request.
         pool: KV pool of a worker in tokens (M in the paper).
         weights: The prices w_p of an input token and w_q of an output token.
-        remaining: Most output tokens still to be produced (``largest_remaining_output``).
+        remaining: The largest remaining output, in tokens (``largest_remaining_output``).
     """
     weighted = weights.extend * largest_input
     reserved = max(weighted, weights.output * pool)
@@ -138,7 +138,7 @@ def theorem_bound(
         largest_input: L_input, the most input tokens of any request.
         pool: M, the KV pool of a worker in tokens.
         client_weights: The weights of the clients, shape (n_clients,).
-        remaining: Most output tokens still to be produced (``largest_remaining_output``).
+        remaining: The largest remaining output, in tokens (``largest_remaining_output``).
     """
     if bound.quantum_tokens:
         overdraft = dlpm_unit(largest_input, max(pool, remaining), bound.weights)

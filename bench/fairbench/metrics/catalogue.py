@@ -112,7 +112,7 @@ def columns_of(
 
 
 def column_of(key: str, display: Display) -> Column:
-    """Return the column of a metric in a display. Precondition: the metric is known."""
+    """Return the column of a metric in the table ``display``. Precondition: the metric is known."""
     metric = metric_of(key)
     assert metric is not None, key
     shown = (one for one in metric.shown if one.display is display)

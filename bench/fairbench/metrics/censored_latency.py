@@ -81,7 +81,7 @@ class Ranked:
         owner = np.concatenate([np.repeat(every, count) for count in counts])
         values = np.concatenate([np.empty(0), *known, *bounds, np.full(sum(refused), np.inf)])
         unknown = np.repeat([False, True, False], [sum(count) for count in counts])
-        # A lower bound is sorted after an equal known latency, because the real latency is longer.
+        # A lower bound is sorted after an equal known latency, because the true latency is longer.
         order = np.lexsort((unknown, values, owner))
         self._least, self._unknown = values[order], unknown[order]
         self._most = self._least
@@ -255,8 +255,8 @@ class WellBehaved:
     """The latencies of the well-behaved clients that had work in progress in the window.
 
     A well-behaved client without work in the window is left out, because nothing could delay it. A
-    client with only a program from before the window is kept, because a waiting client may send
-    nothing more. If no well-behaved client had work, all well-behaved clients are kept.
+    client whose only work is a program from before the window is kept, because a waiting client may
+    send nothing more. If no well-behaved client had work, all well-behaved clients are kept.
     """
 
     def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts, lost: str) -> None:

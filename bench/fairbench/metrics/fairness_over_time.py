@@ -3,8 +3,8 @@
 A client's share of a whole run misses a flood whose backlog drains before the end, because all
 service has been received by then. In a sliding window, a client that waits while other clients are
 served loses share, even if it is served later. Service counts as due when the client would have
-received it without waiting for admission. A batch that slows all clients equally therefore costs no
-client any share.
+received it without waiting for admission. A large batch that slows all clients equally does not
+lower any client's share.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ class Timeline(NamedTuple):
     def window_shares(self, cells: int) -> tuple[Floats, Floats, Flags]:
         """Return each client's service, entitlement and delay (true or false) in each window.
 
-        Windows have ``cells`` cells, and arrays the shape (n_clients, n_windows). The demand in a
-        window is the service in the window plus the shortfall at the window's end. Calls that were
-        refused before the window do not count as shortfall. A client counts as delayed if its calls
-        waited in half of the window's cells and for more than 5% of their time. A client also
+        Each window has ``cells`` cells. Arrays have the shape (n_clients, n_windows). The demand in
+        a window is the service in the window plus the shortfall at the window's end. Calls that
+        were refused before the window do not count as shortfall. A client counts as delayed if its
+        calls waited in half of the window's cells and for more than 5% of their time. A client also
         counts as delayed if one of its calls was refused in the window.
         """
         total = np.cumsum(np.pad(self.service, ((0, 0), (1, 0))), axis=1)
@@ -180,8 +180,8 @@ def judged_shares(
 ) -> Floats:
     """Return the share of each client in each window, at most 1; NaN if the client is not judged.
 
-    A client is judged in windows in which it was delayed and its fair share was large enough.
-    Arrays have the shape (n_clients, n_windows), and amounts are weighted tokens.
+    A client is judged in a window if it was delayed and its fair share was large enough. Arrays
+    have the shape (n_clients, n_windows), and amounts are weighted tokens.
     """
     judged = held_up & (entitlement > 0)
     judged &= entitlement >= least_requests * line.request_cost[:, np.newaxis]

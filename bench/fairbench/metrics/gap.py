@@ -1,9 +1,8 @@
 """The largest difference in service between two clients while both wait at every worker.
 
 [DLPM] Theorems 4.1 and 5.1 and [VTC] Theorem 4.4 bound the difference in service between two
-waiting clients. Input counts as service at admission, and recomputed tokens do not count. A joint
-wait is an interval in which two clients both wait. A booking is a number of tokens that counts as a
-client's service from one instant on.
+waiting clients. Input counts as service at admission, and recomputed tokens do not count. A booking
+is a number of tokens that counts as a client's service from one instant on.
 
 The search for the largest gap divides time into short intervals (``Cells``). Each client's service
 at the start and the end of a cell limits the service difference of two clients inside the cell
@@ -78,16 +77,16 @@ class Cells:
     def ahead(self) -> Floats:
         """Return upper bounds on each client's lead over the mean service since its wait began.
 
-        The result has the shape (n_cells, n_clients), and is minus infinity in cells in which the
-        client does not wait.
+        The result has the shape (n_cells, n_clients). A bound is minus infinity if the client does
+        not wait in the cell.
         """
         return self._risen(*self._deviation())
 
     def behind(self) -> Floats:
         """Return upper bounds on each client's lag behind the mean service since its wait began.
 
-        The result has the shape (n_cells, n_clients), and is minus infinity in cells in which the
-        client does not wait.
+        The result has the shape (n_cells, n_clients). A bound is minus infinity if the client does
+        not wait in the cell.
         """
         low, high = self._deviation()
         return self._risen(-high, -low)
@@ -102,7 +101,7 @@ class Cells:
         return service[:-1] - average[:, np.newaxis], service[1:] - before[:, np.newaxis]
 
     def _risen(self, low: Floats, high: Floats) -> Floats:
-        """Return how much a value from ``low`` to ``high`` can have grown since a wait began."""
+        """Return by how much a value can have grown since a wait began, given its bounds."""
         low = np.where(self.waits, low, np.inf)
         begins_anew = self.begins | ~self.waits
         least = np.full(low.shape[1], np.inf)
@@ -151,7 +150,7 @@ def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
     return np.unique(np.concatenate([[before], shared, [backlog.end.max()]]))
 
 
-# A booking is made at the start or the end of an iteration; at one instant, ends precede starts.
+# Service grows at the start or the end of an iteration; at one instant, ends precede starts.
 END, START = 0, 1
 BOOKINGS_AT_ONCE = 2**20
 
@@ -214,7 +213,7 @@ class _Part(NamedTuple):
         )
 
     def touching(self, places: Places, cells: Cells) -> tuple[Ints, Ints]:
-        """Return all pairs of a place (index) and a log row that may add service to the place."""
+        """Return all pairs of a place and a log row that may add service to the place."""
         wanted = (places.client * len(cells) + places.cell).astype(self.first.dtype)
         low = np.searchsorted(self.reach, wanted, "left")
         high = np.searchsorted(self.first, wanted, "right")
@@ -273,11 +272,11 @@ class BookingsByCell:
         )
 
 
-CELLS_AT_ONCE = 2**18  # Bounds are in memory for at most this number of cells.
+CELLS_AT_ONCE = 2**18  # Bounds for at most this number of cells are in memory at a time.
 
 
 class Joint(NamedTuple):
-    """A table of joint waits; each row is an interval in which two clients both wait.
+    """A table of intervals in which two clients both wait, with one row per interval.
 
     ``first`` and ``second`` are the indices of the two clients. ``start`` and ``end`` are the
     bounds of the interval in seconds, and ``low`` and ``high`` are its first and last cells.
@@ -408,12 +407,12 @@ class Differences(NamedTuple):
 
     @property
     def at_most(self) -> Floats:
-        """An upper bound on (largest - smallest) service difference while both clients wait."""
+        """An upper bound, per interval, on the largest minus the smallest service difference."""
         return self.highest - self.lowest
 
     @property
     def at_least(self) -> Floats:
-        """A lower bound, at least 0, on (largest - smallest) service difference while both wait."""
+        """A lower bound, per interval, on the largest minus the smallest service difference."""
         high = np.fmax.reduceat(self.edge, self.begin)
         found: Floats = np.nan_to_num(high - np.fmin.reduceat(self.edge, self.begin))
         return found
@@ -430,7 +429,7 @@ class Inside:
         self._bookings = BookingsByCell(log, view, cells, facts)
 
     def ranges(self, joint: Joint, above: float) -> Floats:
-        """Return (largest - smallest) service difference of two clients while both wait.
+        """Return, for each interval of ``joint``, largest minus smallest service difference.
 
         The largest result is exact if it exceeds ``above``; all other results may be too small.
         """
@@ -533,8 +532,8 @@ class _Search:
     """A branch-and-bound search that starts with the clients that may be furthest ahead.
 
     The gap of two clients is at most one client's lead over the mean service plus the other
-    client's lag behind the mean. The gap is also at most the leading client's service while both
-    clients wait.
+    client's lag behind the mean. The gap of two clients never exceeds the leading client's service
+    while both wait.
     """
 
     def __init__(self, backlog: Backlog, log: ServiceRows, view: View, facts: Facts) -> None:

@@ -179,9 +179,9 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
 def most_service(tables: Tables, facts: Facts, got: Shares, work: LeastWork, share: float) -> float:
     """Return the highest service rate (tok/s) if every client gets ``share`` of its fair share.
 
-    Every client receives at least ``share`` of its max-min fair share, and at most its demand. GPU
-    time that is left goes to the clients whose service costs least. A client's service is
-    assumed to be a uniform mix of all its requests. The rate is NaN for a disaggregated cluster,
+    Every client receives at least ``share`` of its max-min fair share, and at most its demand. The
+    remaining GPU time serves the clients that need the least GPU time per token. A client's service
+    is assumed to be a uniform mix of all its requests. The rate is NaN for a disaggregated cluster,
     and for an empty window.
     """
     clients, requests = len(facts.clients), tables.requests
@@ -220,7 +220,7 @@ def cheapest(price: Floats, most: Floats, least: Floats, total: float) -> float:
 
 
 def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
-    """Return the mean P95 of the least program latencies, over the well-behaved clients."""
+    """Return the P95 of least latencies (s), averaged over the well-behaved clients."""
     requests, programs, prices = tables.requests, tables.programs, facts.prices
     assert prices is not None
     if facts.latency == "ttft":
@@ -372,7 +372,7 @@ def work_from(
 
 
 def _charged_until(requests: Requests, start_s: Floats) -> Floats:
-    """Return, for each request, the earliest start of all requests that did not end before it."""
+    """Return, for each request R, the earliest start of any request that ended with or after R."""
     ended_s = np.where(requests.status == FINISHED, requests.finish_s, np.inf)
     order = np.argsort(ended_s, kind="stable")
     earliest_s = np.minimum.accumulate(start_s[order][::-1])[::-1]

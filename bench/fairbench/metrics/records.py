@@ -167,7 +167,7 @@ class Service(Table):
     A stretch consists of ``steps`` iterations of one worker with an unchanged batch. Each step
     lasts ``step_growth_s`` seconds longer than the step before, because contexts grow. The log
     represents a prefill iteration by a stretch of one step. Rows of one worker overlap in time only
-    if they belong to one stretch.
+    if they belong to the same stretch.
 
     - ``input_tokens`` and ``extend_charged_tokens`` count as service from ``start_s`` on, when the
       requests are admitted.
@@ -286,7 +286,7 @@ class WorkPrices(NamedTuple):
     - ``decode_token_s``: the time of an output token in the largest batch, without attention.
     - ``context_s``: the time to read a token of context in a decode step.
     - ``lone_first_s``: the time to compute one prompt token of a lone request, without attention.
-    - ``lone_token_s``: the decode step time of a lone request whose context takes no time.
+    - ``lone_token_s``: the decode step time of a lone request, minus the time for its context.
     - ``lone_context_s``: the time in which a lone request reads a context token in a decode step.
     """
 

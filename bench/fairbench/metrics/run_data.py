@@ -335,7 +335,7 @@ class RunData:
 
     @cached_property
     def stalls(self) -> Stalls | None:
-        """The stalls of answers; None if neither decode steps nor gaps between tokens are known."""
+        """The stalls of answers; None if no times of decode steps or of tokens are known."""
         if self.measured.token_gaps is not None:
             return recorded_stalls(self.requests, self.measured.token_gaps, self.facts)
         return stalls_of(self.requests, self.log, self.facts)

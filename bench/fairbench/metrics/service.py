@@ -1,9 +1,10 @@
 """Service of each client over time, exact to the decode step, and GPU time.
 
-Each token counts from one instant on (it is "booked" then). Tokens charged at admission are booked
-at the start of an iteration, and computed input tokens at the iteration's end. An output token is
-booked at the end of its decode step. A stretch is a period in which the batch does not change. A
-log has a row for each client in a stretch, but the times of a stretch are computed only once.
+A token is "booked" at the instant from which on it counts as service. Tokens charged at admission
+are booked at the start of an iteration, and computed input tokens at the iteration's end. An output
+token is booked at the end of its decode step. A stretch is a period in which the batch does not
+change. A log has a row for each client in a stretch, but the times of a stretch are computed only
+once.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class View(Enum):
 
 
 class Booked(NamedTuple):
-    """Unweighted tokens of each client that were booked in a window.
+    """Unweighted tokens of each client that count as service in a window.
 
     ``charged`` counts uncached input tokens at their admission, and ``extend`` counts uncached
     input tokens when they have been computed. Each array has the shape (n_clients,).
@@ -187,7 +188,7 @@ class Booked(NamedTuple):
 
 
 def booked_in(log: ServiceRows, window: Window, clients: int) -> Booked:
-    """Return the tokens of each client that were booked in the half-open window."""
+    """Return the tokens of each client that count as service in the half-open window."""
     total = np.zeros((4, clients))
     if window.length_s == 0:
         return Booked(*total)
@@ -228,7 +229,7 @@ def cumulative(
     with_starts: bool = False,
     with_ends: bool = False,
 ) -> Floats:
-    """Return the service of each client booked before each time, shape (clients, times).
+    """Return the service of each client before each time, shape (clients, times).
 
     At one instant, steps end before iterations start. With ``with_ends``, the service before a time
     includes steps that end exactly at the time. With ``with_starts``, the service before a time
@@ -379,11 +380,11 @@ def service_of(requests: Requests, last_token_s: Floats) -> Service:
     """Return the service log of a live run, estimated from what the clients of the server see.
 
     The log has a prefill row for each answered request, from its admission to its first token. A
-    request's input is booked at the start of its prefill row, and its computed input and first
-    token at the end. Each request with at least two tokens also gets a decode row from the first to
-    the last token. The tokens of a decode row are divided evenly among at most ``DECODE_STEPS``
-    steps, because one step per token would take gigabytes of memory. The rows are sorted by start
-    time and worker.
+    request's input counts at the start of its prefill row. Its computed input and first token count
+    at the end of the row. Each request with at least two tokens also gets a decode row from the
+    first to the last token. The tokens of a decode row are divided evenly among at most
+    ``DECODE_STEPS`` steps, because one step per token would take gigabytes of memory. The rows are
+    sorted by start time and worker.
 
     Unlike in a simulated log, rows of one worker overlap, ``context_tokens`` is 0, and
     ``batch_size`` is always 1. At any time, a client's service is wrong by at most the tokens of

@@ -222,8 +222,8 @@ def _calls_of(requests: Requests, programs: Programs, horizon_s: float) -> Calls
 def _alone_s(calls: Requests, session: Ints) -> Floats:
     """Return the seconds that each call takes alone, with only the session's own prefix cached.
 
-    Alone, a call would compute the tokens beyond the longest earlier prompt and answer of its
-    session, but no more tokens than in the run.
+    Alone, a call computes the part of its prompt that is longer than every earlier prompt with its
+    answer in the session. The call never computes more tokens than in the run.
     """
     context = calls.input_tokens + calls.output_tokens
     before = np.zeros(len(context), np.int64)

@@ -84,7 +84,7 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
     """Return the consecutive events that have the largest total gain minus cost.
 
     Args:
-        gains: The gain of each event, shape (n_events,); at least one event is needed.
+        gains: The gain of each event, such as its tokens, shape (n_events,) with n_events > 0.
         cost: The cumulative cost up to each event, which never falls, shape (n_events,). The events
             i to j together cost ``cost[j] - cost[i]``.
     """
