@@ -20,8 +20,8 @@ class PrefixUses(NamedTuple):
     Nodes are numbered from 1, and row 0 of the arrays stands for the root.
 
     - Each node begins after the first ``offset`` tokens of its parent node ``parent``.
-    - ``maker`` is the prompt whose answer begins the node, or -1 if no answer does.
-    - ``made_tokens`` is the length, in tokens, of the answer that begins the node.
+    - ``maker`` is the prompt whose answer forms the node's first tokens, or -1 for no answer.
+    - ``made_tokens`` is the number of the node's first tokens that are part of an answer.
     - Each prompt ends after the first ``used`` tokens of the node ``end``.
     - ``used_ps`` is the time at which a prompt is looked up in the cache.
     - ``finished_ps`` is the time at which the answer to a prompt is complete.
@@ -57,7 +57,7 @@ def least_computed(uses: PrefixUses, capacity: int) -> int:
 
 
 def _stays(uses: PrefixUses) -> tuple[int, _Stays]:
-    """Return how many prompt tokens no cache can save, and the stays of all other tokens."""
+    """Return how many prompt tokens no cache can save, and when all other tokens are cached."""
     node, used, prompt = _paths(uses)
     made = np.flatnonzero(uses.maker >= 0)
     width = 1 + int(max(used.max(initial=0), uses.made_tokens.max(initial=0)))
@@ -109,7 +109,7 @@ def _together(stays: _Stays) -> _Stays:
 
 
 def _evicted_one_by_one(stays: _Stays, ends: Ints, capacity: int) -> int:
-    """Return how many tokens Belady's rule evicts; ``ends`` is the order of stays by end time."""
+    """Return how many tokens Belady's rule evicts; ``ends`` sorts the rows of ``stays`` by end."""
     kept = stays.tokens.tolist()
     ending = list(zip(stays.end_ps[ends].tolist(), ends.tolist(), strict=True))
     held = ended = evicted = 0

@@ -18,7 +18,7 @@ Side: TypeAlias = Literal["left", "right"]
 
 
 class Instants:
-    """The distinct times of events at each queue, in seconds; integers identify the queues.
+    """The distinct times of events in each numbered queue, in seconds.
 
     ``queue`` and ``at_s`` have one element for each event. Because many rows of a log have equal
     times, the methods take only the distinct times, and ``stretch`` has the index of each row's
@@ -28,7 +28,8 @@ class Instants:
     def __init__(self, queue: Ints, at_s: Floats) -> None:
         self._times = np.unique(at_s)
         self._stride = len(self._times) + 2
-        # Each queue has one more slot, which counts the events after the queue's last instant.
+        # An additional key of each queue collects the amounts that come after the queue's last
+        # event.
         late = np.unique(queue) * self._stride + len(self._times)
         every = np.arange(len(queue))
         self._keys = np.unique(np.concatenate([self._key(queue, at_s, every, "left"), late]))
@@ -52,8 +53,8 @@ class Instants:
     def landed(self, queue: Ints, at_s: Floats, stretch: Ints, amount: Ints | Floats) -> Floats:
         """Return, for each event time, the sum of the amounts since the previous event time.
 
-        ``queue``, ``stretch`` and ``amount`` have the shape (n_rows,), and ``at_s`` has the shape
-        (n_stretches,).
+        The time of each row is ``at_s[stretch]``. ``queue``, ``stretch`` and ``amount`` have the
+        shape (n_rows,).
         """
         count = len(self._keys)
         if not count:
@@ -65,7 +66,7 @@ class Instants:
         return np.bincount(place, weights=amount, minlength=count).astype(np.float64)
 
     def running(self, landed: Floats) -> Floats:
-        """Return, for each queue, the cumulative sum of the amounts ``landed`` at its events."""
+        """Return, for each queue separately, the cumulative sum of a result of ``landed``."""
         total = np.cumsum(landed)
         begin = np.flatnonzero(np.diff(self._queues, prepend=-1))
         before = np.repeat((total - landed)[begin], np.diff(begin, append=len(self._queues)))
@@ -98,14 +99,15 @@ def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: 
 
     U_v is in weighted tokens; w_p and w_q are the prices of input and output, and the KV pool has M
     tokens. If admission reserves memory for the prompt and all outputs, U_v is max(w_p * L_input,
-    w_q * M) ([VTC] Lemma 4.3). If admission reserves no memory for some outputs, U_v is at least
-    w_p * L_input + w_q * ``remaining`` (docs/appendix/theory.md).
+    w_q * M) ([VTC] Lemma 4.3). If admission does not reserve memory for all output tokens, the
+    result is at least the weighted size of ``largest_input`` input and ``remaining`` output tokens
+    (docs/appendix/theory.md).
 
     Args:
         largest_input: L_input, the most input tokens of any request.
         pool: KV pool of a worker in tokens (M in the paper).
         weights: The prices w_p of an input token and w_q of an output token.
-        remaining: Most output tokens still to be produced (``largest_remaining_output``).
+        remaining: The largest remaining output, in tokens (``largest_remaining_output``).
     """
     weighted = weights.extend * largest_input
     reserved = max(weighted, weights.output * pool)
@@ -126,12 +128,9 @@ def theorem_bound(
     whose quantum is 0, the bound is 2 * |W| * U_v ([VTC] Theorem 4.4), with ``vtc_unit`` U_v. The
     proofs are in docs/appendix/theory.md.
 
-    With ``client_weights``, each client's service is divided by its weight. The bound with weights
-    is |W| * (2 Q^u + U/w_f + U/w_g), where w_f and w_g are the two lowest weights. The proofs in
-    the papers also hold with weights. Under DLPM, two clients that both wait are refilled equally
-    often. A client of weight w gets w Q^u per refill, and its credit stays within (-U, w Q^u].
-    Under VTC, the counter of a client of weight w is at most U_v/w above the lowest counter of a
-    waiting client.
+    With ``client_weights``, each client's service is divided by its weight. For weighted clients,
+    the DLPM bound is |W| * (2 Q^u + U/w_f + U/w_g), with |W| workers, quantum Q^u, largest debt U
+    and the two lowest weights w_f and w_g.
 
     Args:
         bound: The theorem's numbers: the quantum Q^u, the number of workers |W| and the prices of
@@ -139,7 +138,7 @@ def theorem_bound(
         largest_input: L_input, the most input tokens of any request.
         pool: M, the KV pool of a worker in tokens.
         client_weights: The weights of the clients, shape (n_clients,).
-        remaining: Most output tokens still to be produced (``largest_remaining_output``).
+        remaining: The largest remaining output, in tokens (``largest_remaining_output``).
     """
     if bound.quantum_tokens:
         overdraft = dlpm_unit(largest_input, max(pool, remaining), bound.weights)
@@ -157,15 +156,15 @@ def largest_input(requests: Requests) -> int:
 
 
 def largest_remaining_output(requests: Requests, log: ServiceRows, facts: Facts) -> int:
-    """Return the most output tokens that a client's requests on one worker still had to produce.
+    """Return the largest remaining output, in tokens, of any client on any worker.
 
-    The remaining output is measured just after each admission. The remaining output of a request,
-    even of a retracted one, is the number of tokens that it really produced later. The sum of
-    remaining outputs can exceed the KV pool's size if memory is over-committed.
+    A client's remaining output is the number of tokens that its admitted requests, even retracted
+    ones, produce later in the run. The remaining output can exceed the KV pool's size if memory is
+    over-committed.
     """
     clients = len(facts.clients)
     here = requests.take(~np.isnan(requests.admitted_s))
-    # Only admissions are examined, because a client's remaining output falls between admissions.
+    # A client's remaining output falls between admissions, so its maximum comes at an admission.
     queue, every = here.worker * clients + here.client, np.arange(len(here))
     instants = Instants(queue, here.admitted_s)
     remaining = instants.landed(queue, here.admitted_s, every, here.output_tokens)
@@ -175,7 +174,7 @@ def largest_remaining_output(requests: Requests, log: ServiceRows, facts: Facts)
 
 
 def _produced(part: Service, workers: int, clients: int, instants: Instants) -> Floats:
-    """Return, for each event, the output tokens produced since the queue's previous event."""
+    """Return how many output tokens each queue produced between consecutive ``instants``."""
     own = Stretches.of_log(part)
     order, _ = in_order(part.worker * clients + part.client, workers * clients)
     queue, stretch = (part.worker * clients + part.client)[order], own.of_row[order]

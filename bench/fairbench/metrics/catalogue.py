@@ -14,7 +14,7 @@ from fairbench.metrics.entries import METRICS, chosen_metric
 from fairbench.metrics.metric import DIGITS, Column, Display, Metric, Needs, Shown
 from fairbench.metrics.shown_percentiles import P99
 
-# A metric is missing from many runs if its key begins with one of the prefixes ``SOMETIMES``.
+# ``SOMETIMES`` lists the first words in the keys of metrics that many runs do not have.
 SOMETIMES = (
     *("weight", "goodput", "demoted", "gpu", "tree", "useful", "residency", "min_share_", "limit_"),
     *("max_turn_wait", "victim_session", "min_session"),
@@ -51,12 +51,12 @@ def metric_of(key: str) -> Metric | None:
 
 
 def key_of(name: str) -> str:
-    """Return the summary key for a user's name of a metric."""
+    """Return the summary key of the metric that a user named."""
     return ALIASES.get(name, name)
 
 
 def known_key(name: str) -> str:
-    """Return the summary key for a user's name of a metric; raise UsageError if unknown."""
+    """Return the summary key of the metric that a user named; raise UsageError if unknown."""
     if metric_of(key_of(name)) is None:
         raise unknown_name("metric", name, CATALOGUE)
     return key_of(name)
@@ -112,7 +112,7 @@ def columns_of(
 
 
 def column_of(key: str, display: Display) -> Column:
-    """Return the column of a metric in a display. Precondition: the metric is known."""
+    """Return the column of a metric in the table ``display``. Precondition: the metric is known."""
     metric = metric_of(key)
     assert metric is not None, key
     shown = (one for one in metric.shown if one.display is display)
@@ -140,7 +140,7 @@ def _column(shown: Shown, metric: Metric) -> Column:
 
 
 def fitting(columns: list[Column]) -> Iterator[list[Column]]:
-    """Yield lists of ever fewer columns, of which the caller can use the first that fits."""
+    """Yield all columns, and then ever shorter lists; the caller uses the first list that fits."""
     order = sorted(one.dropped for one in columns if one.dropped is not None)
     yield columns
     for last in order:
@@ -148,7 +148,7 @@ def fitting(columns: list[Column]) -> Iterator[list[Column]]:
 
 
 def forget_needing(summary: dict[str, Any], needs: Needs, reason: str) -> None:
-    """Set every metric that ``needs`` missing data to null in a summary, and note the reason."""
+    """Set all metrics that need the data ``needs`` to null in a summary, and note the reason."""
     forget_metrics(summary, [key for key in needing(needs) if key in summary], reason)
 
 

@@ -81,7 +81,7 @@ class Ranked:
         owner = np.concatenate([np.repeat(every, count) for count in counts])
         values = np.concatenate([np.empty(0), *known, *bounds, np.full(sum(refused), np.inf)])
         unknown = np.repeat([False, True, False], [sum(count) for count in counts])
-        # Lower bounds come after an equal known latency, because they stand for longer latencies.
+        # A lower bound is sorted after an equal known latency, because the true latency is longer.
         order = np.lexsort((unknown, values, owner))
         self._least, self._unknown = values[order], unknown[order]
         self._most = self._least
@@ -90,7 +90,7 @@ class Ranked:
             self._most = most[np.lexsort((most, owner))]
 
     def percentiles(self, percent: float) -> list[Percentile]:
-        """Return each sample's percentile, equal to the result of ``percentile`` for the sample."""
+        """Return the percentile ``percent`` of each sample, in the order of the samples."""
         value_s, censored = np.full(len(self._n), np.nan), np.zeros(len(self._n), dtype=np.bool_)
         some = np.flatnonzero(self._n)
         rank = (self._n[some] - 1) * percent / 100
@@ -99,8 +99,8 @@ class Ranked:
         least = _interpolate(self._least, low, high, part)
         open_ended = least != _interpolate(self._most, low, high, part)
         unsure = self._unknown[low] | self._unknown[high]
-        # A censored percentile prints as "more than x". Between two known latencies, the percentile
-        # may equal x, so the code reduces x to the next smaller number.
+        # A censored percentile prints as "> x". If the true percentile may be exactly x, the code
+        # reduces x to the next smaller number, so that "> x" is true.
         below = np.where(open_ended & ~unsure, np.nextafter(least, -np.inf), least)
         value_s[some], censored[some] = below, open_ended
         return list(map(Percentile, value_s.tolist(), censored.tolist()))
@@ -110,7 +110,7 @@ def percentile(sample: Sample, percent: float) -> Percentile:
     """Return the percentile by linear interpolation between order statistics, as numpy does.
 
     The percentile is exact if the censored latencies cannot change it. If censored latencies can
-    change the percentile, the function returns its largest lower bound.
+    change the percentile, the result is a lower bound on the percentile.
     """
     return Ranked([sample]).percentiles(percent)[0]
 
@@ -190,7 +190,7 @@ def _first_tokens(
 def _arrived_requests(
     requests: Requests, programs: Programs, arrived: Flags, clients: int
 ) -> tuple[Ints, Ints]:
-    """Return the rows of requests whose programs have ``arrived``, and the requests' clients.
+    """Return the rows of requests whose programs ``arrived`` marks, and the requests' clients.
 
     If programs of several clients have equal ids, each request counts for each of these clients.
     """
@@ -215,7 +215,7 @@ def _split_by_client(client: Ints, values: Floats, clients: int) -> Iterator[Flo
 def why_undefined(sample: Sample, lost: str) -> str:
     """Return why a percentile of a sample is not finite.
 
-    The reason calls unanswered requests by the word ``lost``, such as "refused".
+    ``lost`` is the word for unanswered requests in the returned text, such as "refused".
     """
     if sample.n == 0:
         return NO_COHORT
@@ -255,8 +255,8 @@ class WellBehaved:
     """The latencies of the well-behaved clients that had work in progress in the window.
 
     A well-behaved client without work in the window is left out, because nothing could delay it. A
-    client is included even if its only work is a program from before the window, because a waiting
-    client may send nothing more. If no client had work, all well-behaved clients are included.
+    client whose only work is a program from before the window is kept, because a waiting client may
+    send nothing more. If no well-behaved client had work, all well-behaved clients are kept.
     """
 
     def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts, lost: str) -> None:
@@ -273,11 +273,11 @@ class WellBehaved:
 
     @property
     def least_n(self) -> int:
-        """The number of latencies of the included client that has the fewest latencies."""
+        """The smallest number of latencies that any of the clients has."""
         return min((self._cohorts.samples[one].n for one in self._counted), default=0)
 
     def percentile(self, percent: int) -> Noted:
-        """Return the mean of the included clients' percentiles in seconds ([DLPM] §6.1)."""
+        """Return a latency percentile (s), averaged over well-behaved clients ([DLPM] §6.1)."""
         remark = ""
         if self._absent:
             absent = "one client" if self._absent == 1 else f"{self._absent} clients"

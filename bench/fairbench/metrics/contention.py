@@ -1,4 +1,4 @@
-"""Contention in a run: clients that waited or lacked service, and overload without a queue.
+"""Contention in a run: calls that wait, service that is missing, and tokens that come slowly.
 
 Calls are compared with the fastest calls of the same run, so that simulated, live and external runs
 are judged by one rule.
@@ -25,8 +25,8 @@ from fairbench.metrics.records import (
 )
 from fairbench.metrics.waiting import waits
 
-# The third fastest answer sets the pace of fast answers. A stream that stalled and then delivered
-# many tokens at once can look faster than the engine.
+# The third-fastest answer defines the fastest pace of a run, because an answer that stalled and
+# then delivered many tokens at once can look faster than the engine.
 FASTEST = 3
 # The pace of tokens is measured on answers of at least ``MANY_TOKENS`` tokens, because rounding
 # distorts the pace of shorter answers.
@@ -40,8 +40,8 @@ class Unhindered:
     - ``first_token_s`` is the time from arrival to the first token.
     - ``per_token_s`` is the time for each token after the first token.
     - ``latency_s`` is the time from arrival to the last token.
-    - ``lost_s`` is the delay of the call: its real latency minus ``latency_s``. For an unfinished
-      call, the real latency is counted up to the end of the run.
+    - ``lost_s`` is the delay of the call: its measured latency minus ``latency_s``. The measured
+      latency of an unfinished call ends with the run.
     """
 
     first_token_s: Floats
@@ -53,9 +53,9 @@ class Unhindered:
 def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
     """Estimate the times that each call would have taken if it had run alone.
 
-    The first token is assumed to take the run's shortest time to first token, among calls that had
-    at least as many uncached input tokens. All input of a call that was never admitted counts as
-    uncached. Later tokens are assumed to come at the pace of one of the fastest answers.
+    The estimated time to first token is the shortest that any call with at least as many uncached
+    input tokens had. All input of a call that was never admitted counts as uncached. Later output
+    tokens are assumed to come at the fastest pace of the run (``pace_alone_s``).
 
     Args:
         requests: The calls.
@@ -74,9 +74,10 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
 def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
     """Estimate the times that each call would have taken without waiting for admission.
 
-    The estimated time to first token is the real time from admission to the first token. Later
-    tokens are assumed to come at the run's median pace. The delay of a call is its wait for
-    admission, or the whole time of a refused call. The arguments are described at ``unhindered``.
+    Without a wait, a call's time to first token would be the measured time from admission to the
+    first token. Later output tokens are assumed to come at the run's median pace. The delay of a
+    call is its wait for admission, or the whole time of a refused call. The arguments are described
+    at ``unhindered``.
     """
     first_s = first_token_alone_s(requests)
     admitted = ~np.isnan(requests.admitted_s)
@@ -104,10 +105,11 @@ def median_pace_s(requests: Requests) -> float:
 
 
 def first_token_alone_s(requests: Requests, tokens: Ints | None = None) -> Floats:
-    """Return, for each call, the shortest time to first token of a call with at least as much work.
+    """Estimate the time to first token, in seconds, of each call if it ran alone.
 
-    Times are in seconds. ``tokens`` is the work of each call in tokens; by default, the work is the
-    number of uncached prompt tokens.
+    The estimate is the shortest time to first token of any call with at least as much work.
+    ``tokens`` is the work of each call in tokens; by default, the work is the number of uncached
+    prompt tokens.
     """
     answered = ~np.isnan(requests.first_token_s)
     if not answered.any():
@@ -125,7 +127,7 @@ def first_token_alone_s(requests: Requests, tokens: Ints | None = None) -> Float
 
 
 def pace_alone_s(requests: Requests) -> float:
-    """Return the seconds per token, after the first token, of one of the fastest answers."""
+    """Return the fastest pace of answers in the run (``FASTEST``), in seconds per token."""
     for least in (MANY_TOKENS, 2):
         paces_s = np.sort(_paces_s(requests, least))
         if len(paces_s):
@@ -135,8 +137,8 @@ def pace_alone_s(requests: Requests) -> float:
 
 # Tokens are slow if each takes more than ``SLOW`` times as long as for a request that runs alone.
 # On an A100 with an 8B model, a token takes 2.6 times as long in a batch of 128 requests of 1,000
-# tokens as alone, and operators rarely allow larger batches. A token takes 16 to 25 times as long
-# as alone if an engine admits all tree-of-thoughts requests at 1.5 times its capacity.
+# tokens as in a lone request. If an engine admits every request of a tree-of-thoughts load at 1.5
+# times its capacity, a token takes 16 to 25 times as long as in a lone request.
 SLOW = 4.0
 MOSTLY = 0.5  # Queues are mostly empty if they are empty for more than this fraction of the window.
 
@@ -183,17 +185,16 @@ def contended(
 ) -> bool:
     """Return whether some client got too little service in the window.
 
-    Contention means that a call was refused, or that a client's calls were queued for more than 5%
-    of their time. Contention also means that over 5% of a client's due service was missing at the
-    window's end. Missing service is ignored if every call was answered at a usual pace
-    (``served_at_once``).
+    The result is true if a call was refused, or if a client's calls were queued for more than 5% of
+    their time. The result is also true if a client lacked more than 5% of its due service at the
+    window's end, unless ``served_at_once`` is true.
 
     Args:
         requests: All calls of the run.
         facts: Facts about the run that the tables do not contain, such as workers and KV pool.
         window: The period of the run in which shares are computed.
         short: The weighted tokens that each client lacked at the window's end.
-        demand: The weighted tokens due to each client in the window.
+        demand: The due service of each client in the window, in weighted tokens.
     """
     refused = (requests.status == REFUSED) & window.holds(requests.arrival_s)
     if refused.any() or np.any(waiting_share(requests, facts, window) > SHORT_ABOVE):
@@ -202,10 +203,10 @@ def contended(
 
 
 def served_at_once(requests: Requests) -> bool:
-    """Return whether every call was answered, and answers came at a usual pace.
+    """Return whether all calls were answered and the median answer was fast enough.
 
-    Answers may take up to ``SLOW`` times as long per token as the run's fastest answers, because a
-    larger batch slows every answer.
+    The median answer may take up to ``SLOW`` times as long per token as the run's fastest answers,
+    because a larger batch slows every answer.
     """
     paces_s = _paces_s(requests, MANY_TOKENS)
     if not len(paces_s) or np.isnan(requests.first_token_s).any():
@@ -257,9 +258,8 @@ def admission_unknown(requests: Requests) -> Flags:
 def with_admissions(requests: Requests) -> Requests:
     """Return the calls, with unknown admission times estimated from the times to first token.
 
-    A call is assumed not to have waited if its time to first token is at most twice the shortest
-    time to first token of a call with at least as many tokens to compute. If the call's time to
-    first token is longer, the part beyond twice the shortest time is assumed to be a wait.
+    The estimated wait of a call is the part of its time to first token beyond twice the time that a
+    lone request would need (``first_token_alone_s``).
     """
     unknown = admission_unknown(requests)
     if not unknown.any():

@@ -1,8 +1,8 @@
 """The due service of each client: the service that the client would have had without delays.
 
 A call is due when its program would have sent it if every earlier call of the program had run alone
-on the cluster (``unhindered``). Think times between calls stay the same. If a client is served
-late, its due service includes calls that the client could not send yet.
+on the cluster (``unhindered``). Think times between calls are assumed to be as long as in the run.
+If a client is served late, its due service includes calls that the client could not send yet.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from fairbench.metrics.records import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallDelays:
-    """The calls of a run, with each answer's full length in tokens and each call's delay.
+    """The calls of a run, the full lengths of their answers in tokens, and their delays.
 
-    ``late_s`` is the seconds by which the delays of earlier calls postponed a call.
+    ``late_s`` is how many seconds later a call was sent because earlier calls were delayed.
     """
 
     requests: Requests
@@ -74,11 +74,11 @@ def calls_of(
     facts: Facts,
     served: Callable[[Requests, Floats, float], Unhindered] = unhindered,
 ) -> tuple[CallDelays, list[tuple[Ints, Unmade]]]:
-    """Return the calls that were sent, and the due service of calls that were never sent.
+    """Return the calls that were sent, and the programs with calls that were never sent.
 
-    The list has an element for each client with unsent calls: the rows of the programs with unsent
-    calls, and the ``Unmade`` demand of these programs. The function ``served`` estimates how long
-    calls take without delays.
+    The list has an element for each client with unsent calls: the row numbers of its programs with
+    unsent calls, and the unsent demand of each program (``Unmade``). The function ``served``
+    estimates how long calls take without delays.
     """
     owner = _program_rows(requests, programs)
     output, unsent = _lengths(requests, programs, owner, facts.weights)
@@ -101,7 +101,7 @@ def _program_rows(requests: Requests, programs: Programs) -> Ints:
 def _lengths(
     requests: Requests, programs: Programs, owner: Ints, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """Return each answer's full length in tokens, and the weighted tokens that programs never sent.
+    """Return the full length of each answer, and the unsent weighted tokens of each program.
 
     A program's missing output is divided among its unfinished and unsent calls, in proportion to
     the tokens that each call may still make.
@@ -140,9 +140,9 @@ def _late(requests: Requests, lost_s: Floats) -> Floats:
 
 
 def _predecessors(requests: Requests) -> Ints:
-    """Return the row of the call that each call had to wait for, or -1 if there is none.
+    """Return, for each call, the row of its predecessor in the program, or -1 if it has none.
 
-    A call waits for the call at the next smaller depth that finishes last before its arrival.
+    The predecessor is the last call of the next smaller depth to finish before the call arrives.
     """
     ended = np.flatnonzero(requests.status == FINISHED)
     count = len(requests)
@@ -189,7 +189,7 @@ def ratio_or_inf(amount: Floats, of: Floats | float) -> Floats:
 def _never_made(
     calls: CallDelays, programs: Programs, owner: Ints, unsent: Floats, facts: Facts
 ) -> Iterator[tuple[Ints, Unmade]]:
-    """Yield, for each client, the programs (rows) with unsent calls, and their unsent demand."""
+    """Yield, for each client, the rows and the demand of its programs with unsent calls."""
     known = owner < len(programs)
     owner = owner[known]
     held_s = np.zeros(len(programs))
@@ -219,10 +219,10 @@ class Unmade:
     """Programs of one client with calls that were never sent; arrays have one element per program.
 
     - ``arrival_s`` is the time in seconds at which the program arrived.
-    - ``reached_s`` is the program's age in seconds up to which its calls were sent.
-    - ``unsent`` is the weighted tokens of the calls that the program never sent.
-    - ``whole`` is the weighted tokens of all calls of the program.
-    - ``usual`` gives the fraction of its demand that a usual program has requested by an age.
+    - ``reached_s`` is the program's age in seconds at the end of the run, minus its delays.
+    - ``unsent`` is the total size, in weighted tokens, of the calls that were never sent.
+    - ``whole`` is the total size, in weighted tokens, of all calls of the program.
+    - ``usual`` gives the fraction of a program's demand that is usually due by a given age.
     """
 
     arrival_s: Floats
@@ -232,7 +232,7 @@ class Unmade:
     usual: _RequestedPart
 
     def due_by(self, row: Ints, end_s: Floats | float) -> Floats:
-        """Return the weighted tokens of the programs ``row`` that were due before ``end_s``."""
+        """Return the unsent weighted tokens, due before ``end_s``, of each program in ``row``."""
         asked = self.usual.part_by(end_s - self.arrival_s[row])
         asked = asked - self.usual.part_by(self.reached_s[row])
         due: Floats = np.minimum(self.unsent[row], self.whole[row] * asked)
@@ -240,10 +240,10 @@ class Unmade:
 
 
 class _RequestedPart:
-    """The fraction of its demand that a usual program has requested by a given age.
+    """The fraction of a program's demand that is usually due by a given age.
 
-    ``ages_s`` are the ages in seconds at which calls were due, and ``amounts`` are the calls' sizes
-    in weighted tokens.
+    ``ages_s`` are the times in seconds from a program's arrival until each call was due, and
+    ``amounts`` are the sizes of the calls in weighted tokens.
     """
 
     def __init__(self, ages_s: Floats, amounts: Floats) -> None:
@@ -253,7 +253,7 @@ class _RequestedPart:
         self._something = bool(amounts.sum())
 
     def part_by(self, at_s: Floats) -> Floats:
-        """Return the fraction of a program's demand that is requested before each age ``at_s``."""
+        """Return the fraction of a program's demand that is due before each age in ``at_s``."""
         if not self._something:
             return np.zeros(len(at_s))
         place = np.searchsorted(self._ages_s, at_s, "left")
@@ -282,11 +282,11 @@ def shortfalls(
     times: Floats,
     served: Callable[[Requests, Floats, float], Unhindered] = unhindered,
 ) -> Shortfalls:
-    """Return the shortfall of each client before each of the ascending ``times`` (seconds).
+    """Return each client's shortfall (weighted tokens due but not received) at each time.
 
-    The function returns the results of ``shortfall`` for each time, but its cost is only O(calls
-    log times), plus O(times) for each program that the end of the run cut off. The function
-    ``served`` estimates how long calls take without delays.
+    ``times`` are in seconds, in ascending order. The results equal those of ``shortfall``, but the
+    cost is only O(calls log times), plus O(times) for each program that the end of the run cut off.
+    The function ``served`` estimates how long calls take without delays.
     """
     calls, unmade = calls_of(requests, programs, facts, served)
     refused = requests.status == REFUSED
@@ -300,7 +300,7 @@ def shortfalls(
 
 
 def _calls_missing(calls: CallDelays, chosen: Flags, facts: Facts, times: Floats) -> Floats:
-    """Return, for each client and time, the due but missing service of the ``chosen`` calls."""
+    """Return the shortfall of each client at each time, for the ``chosen`` calls only."""
     sums = Piecewise(len(facts.clients), times)
     rows = np.flatnonzero(chosen)
     requests = calls.requests
@@ -322,13 +322,13 @@ def _calls_missing(calls: CallDelays, chosen: Flags, facts: Facts, times: Floats
 def _lacking_output(
     calls: CallDelays, rows: Ints, horizon_s: float, never_s: float
 ) -> list[tuple[Floats, Floats, Floats, Floats]]:
-    """Return the output tokens of each call that were due but not received, as linear pieces.
+    """Return how many output tokens of each call were due but not received, over time.
 
-    A linear piece ends when a call's first or last token was due or was received.
+    This number is piecewise linear, because tokens are due and are received at constant rates.
 
     Returns:
-        For each linear piece: the start and the end in seconds, and the missing output tokens at
-        the start and at the end. Each array has the shape (calls,).
+        For each linear piece: its start and end in seconds, and the number of missing output tokens
+        at its start and end. Each array has the shape (calls,).
     """
     requests, pace = calls.requests, calls.alone.per_token_s
     whole, made = calls.output_tokens[rows], requests.output_tokens[rows]
@@ -360,7 +360,7 @@ def _lacking_output(
 def _positive(
     start: Floats, end: Floats, first: Floats, last: Floats
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Cut linear pieces to the parts above 0; return the start, end and values of each part."""
+    """Return the positive part of each linear function: start, end, first and last value."""
     crosses = (first < 0) != (last < 0)
     change = np.where(crosses, first - last, 1.0)
     zero = start + (end - start) * np.where(crosses, first / change, 0.0)

@@ -130,7 +130,7 @@ OF_REQUESTS = {
 
 
 def request_latency(statistic: str, latency: str) -> Metric:
-    """Return the metric for a statistic, such as p90, of a latency of all completed requests."""
+    """Return a metric of the latency of completed requests; ``statistic`` may be p90."""
     known = "tpot" if (statistic, latency) == ("mean", "itl") else latency
     return Metric(
         key=f"{statistic}_{latency}_ms",
@@ -187,7 +187,7 @@ CLIENT_P50 = replace(client_latency(50), presence=ALWAYS)
 
 
 def chosen_metric(key: str) -> Metric | None:
-    """Return the entry of a percentile that a user may choose; None if ``key`` is no percentile."""
+    """Return the metric of a latency percentile; None if ``key`` names no such percentile."""
     match = re.fullmatch(r"(victim_)?p([1-9][0-9]?)_(s|(?:ttft|tpot|e2el)_ms)", key)
     if match is None or (match[1] and match[3] != "s"):
         return None
@@ -423,4 +423,4 @@ METRICS = (
     *(*TOTALS, *LATENCY, *SERVICE, *FAIRNESS, *CLIENTS, *COST, *GOODPUT, *SOMETIMES),
     *(*WINDOWS, *TREE, *STALLS, *MEMORY, *SESSIONS, *SIDES, *LIMIT, *LIVE, *COMPARISON),
 )
-"""All entries, in the order of the keys of ``summary.json``."""
+"""All metrics, in the order of their keys in ``summary.json``."""

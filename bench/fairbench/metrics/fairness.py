@@ -71,8 +71,8 @@ def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
     before = np.cumsum(wanted, axis=0) - wanted
     claims = np.cumsum(own[::-1], axis=0)[::-1]
     level = np.maximum(0.0, capacity - before) / claims
-    # Clients are sorted by demand over weight. All clients before the first client whose demand
-    # reaches the fair level get their whole demand; all other clients get the fair level.
+    # Clients are sorted by demand over weight. Clients with low demand get their whole demand, and
+    # all other clients get equal service over weight (the fair level).
     unmet = wanted >= level * own
     first = np.where(unmet.any(axis=0), unmet.argmax(axis=0), len(wanted) - 1)
     fixed = np.where(
@@ -114,7 +114,7 @@ class Shares:
 
     Amounts are weighted tokens, and arrays have the shape (n_clients,).
 
-    - ``booked`` holds the token counts from which each ``View`` computes service with its prices.
+    - ``booked`` holds the token counts of each client, from which service is computed.
     - ``service`` is the input + 2 x output tokens of each client.
     - ``actual`` is the computed service of each client, which leaves out cached input.
     - ``demand`` is the due service in the window: the service received in the window, plus the
@@ -136,7 +136,7 @@ class Shares:
 
     @property
     def entitled_ratios(self) -> Floats:
-        """The shares of clients with an entitlement; empty if no client was short of service."""
+        """The ``ratio`` of each client with an entitlement; empty if ``contended`` is false."""
         kept: Floats = self.ratio[(self.entitlement > 0) & self.contended]
         return kept
 
@@ -186,8 +186,8 @@ class TenantShares:
 
     - ``tenants`` has one row for each tenant.
     - ``client_shares`` has each client's service divided by its entitlement in the tree.
-    - ``owners`` has each client's owner, or "" if the client's name contains the owner.
-    - ``worst`` is the lowest share of any node; ``even`` is Jain's index of the outermost nodes.
+    - ``owners`` lists each client's owner; "" stands for an owner in the name, or for no owner.
+    - ``worst`` is the lowest share of a node; ``even`` is Jain's index of top-level nodes' service.
     """
 
     tenants: list[dict[str, Any]]
@@ -201,7 +201,7 @@ def tenant_shares(got: Shares, facts: Facts) -> TenantShares | None:
     """Return the shares of tenants and clients, or None for a run without tenants.
 
     From the top of the tree down, each tenant's entitlement is divided max-min fairly, by weight,
-    among the tenant's members. An owner that a client's name does not contain is also a tenant.
+    among the tenant's members. The owner of a client is also a tenant.
     """
     places = named_below({one.name: one.owner for one in facts.clients})
     if not tenants_of(places.values()):

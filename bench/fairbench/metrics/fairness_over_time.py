@@ -1,10 +1,10 @@
-"""Fairness over time: max-min fair shares in sliding windows, and while clients wait.
+"""Max-min fair shares over time: in sliding windows, and in periods in which clients wait.
 
 A client's share of a whole run misses a flood whose backlog drains before the end, because all
 service has been received by then. In a sliding window, a client that waits while other clients are
 served loses share, even if it is served later. Service counts as due when the client would have
-received it without waiting for admission. A batch that slows all clients equally therefore costs no
-client any share.
+received it without waiting for admission. A large batch that slows all clients equally does not
+lower any client's share.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ from fairbench.metrics.tables import ServiceRows
 
 WINDOWS_S = (60.0, 10.0)  # Sliding windows have these lengths in seconds.
 CELL_S = 1.0  # Time is divided into cells of one second, by which the sliding windows move.
-# A run has at most ``MOST_CELLS`` cells, summed over its clients; a longer run has longer cells.
+# Cells are longer than ``CELL_S`` if cells x clients would otherwise exceed ``MOST_CELLS``.
 MOST_CELLS = 400_000
 
-# A client is judged in a window only if its calls waited for at least half of the window. A client
-# that arrived late in the window lost nothing.
+# A client is judged in a window only if its calls waited for at least half of the window.
 LEAST_BACKLOG = 0.5
-# A client is judged only if its fair share is at least four requests of mean size. A fair scheduler
-# may serve a client late by one request.
+# A client is judged only if its fair share is at least four requests of mean size. In a smaller
+# share, a single late request of a fair scheduler would weigh too much.
 LEAST_REQUESTS = 4.0
 
 
@@ -63,9 +62,9 @@ class Timeline(NamedTuple):
     Each array has a row for each client. ``times`` are the bounds of the cells in seconds.
     ``service`` has a column per cell, and the arrays in this list have a column per time:
 
-    - ``short`` is the client's weighted tokens that were due but not received before each time.
-    - ``waited_s`` is the seconds for which the client's calls had waited before each time.
-    - ``lasted_s`` is the seconds for which the client's calls had been in progress by each time.
+    - ``short`` is the client's shortfall: weighted tokens due before each time but not received.
+    - ``waited_s`` is the total waiting time, in seconds, of the client's calls before each time.
+    - ``lasted_s`` is the total duration, in seconds, of the client's calls before each time.
     - ``refused`` is the number of refused calls before each time.
 
     ``request_cost`` is the mean size of each client's requests in weighted tokens.
@@ -82,22 +81,22 @@ class Timeline(NamedTuple):
 
     @property
     def cells(self) -> int:
-        """The number of time cells in the window."""
+        """The number of short intervals (cells) into which the window is divided."""
         return len(self.times) - 1
 
     def window_cells(self, length_s: float) -> int:
-        """Return the number of cells in a window of ``length_s`` seconds, from one to all cells."""
+        """Return how many short intervals (cells) a window of ``length_s`` seconds has."""
         cell_s = float(self.times[-1] - self.times[0]) / self.cells
         return min(self.cells, max(1, round(length_s / cell_s)))
 
     def window_shares(self, cells: int) -> tuple[Floats, Floats, Flags]:
-        """Return service, entitlements and delayed clients (a mask) for windows of ``cells`` cells.
+        """Return each client's service, entitlement and delay (true or false) in each window.
 
-        Each array has the shape (n_clients, n_windows). The demand in a window is the service in
-        the window plus the shortfall at the window's end. Calls that were refused before the window
-        do not count as shortfall. A client counts as delayed if its calls waited in half of the
-        window's cells and for more than 5% of their time. A client also counts as delayed if one of
-        its calls was refused in the window.
+        Each window has ``cells`` cells. Arrays have the shape (n_clients, n_windows). The demand in
+        a window is the service in the window plus the shortfall at the window's end. Calls that
+        were refused before the window do not count as shortfall. A client counts as delayed if its
+        calls waited in half of the window's cells and for more than 5% of their time. A client also
+        counts as delayed if one of its calls was refused in the window.
         """
         total = np.cumsum(np.pad(self.service, ((0, 0), (1, 0))), axis=1)
         service = np.maximum(0.0, _increase_over(total, cells))
@@ -156,8 +155,8 @@ def worst_window(
 ) -> WorstWindow | None:
     """Return the window with the lowest share of any client, or None if no client is judged.
 
-    A client is judged in a window in which it was delayed and its fair share was at least
-    ``least_requests`` times the mean size of its requests.
+    A client is judged only in windows in which it was delayed. In such a window, its fair share
+    must be at least ``least_requests`` times the mean size of its requests.
     """
     cells = line.window_cells(length_s)
     service, entitlement, held_up = line.window_shares(cells)
@@ -181,8 +180,8 @@ def judged_shares(
 ) -> Floats:
     """Return the share of each client in each window, at most 1; NaN if the client is not judged.
 
-    A client is not judged in a window in which it was not delayed or had a fair share of only a few
-    requests. Arrays have the shape (n_clients, n_windows), and amounts are weighted tokens.
+    A client is judged in a window if it was delayed and its fair share was large enough. Arrays
+    have the shape (n_clients, n_windows), and amounts are weighted tokens.
     """
     judged = held_up & (entitlement > 0)
     judged &= entitlement >= least_requests * line.request_cost[:, np.newaxis]
@@ -208,9 +207,9 @@ def least_by_client(
 def backlogged_shares(line: Timeline) -> Floats:
     """Return each client's service while backlogged, divided by its fair share at that time.
 
-    In each cell, the service of all clients is divided into fair shares anew, with the shortfalls
-    at that time as demands. Generalised processor sharing would guarantee every backlogged client
-    its fair share. The share is NaN for a client that never waited.
+    Fair shares are computed separately for each short interval (cell) of the window. Generalised
+    processor sharing would guarantee every backlogged client its fair share. The share is NaN for a
+    client that never waited.
     """
     service, entitlement, held_up = line.window_shares(1)
     waiting = held_up & (entitlement > 0)

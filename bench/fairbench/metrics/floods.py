@@ -18,7 +18,7 @@ PEAK = 2.5  # In a flood, a client demands at least this multiple of other clien
 # The usual peak is the third quartile of the clients' peaks, because the highest peaks may
 # themselves be floods.
 USUAL = 75
-EDGE = 0.2  # The edges of a flood with less than this fraction of its mean rate are cut off.
+EDGE = 0.2  # A flood's edges are cut off if their rate is below this part of its mean rate.
 MOST_FLOODS = 3
 WHOLE = 0.9  # A flood that covers at least this fraction of the time counts as continuous.
 
@@ -30,7 +30,7 @@ class Flood(NamedTuple):
       ``start_s`` and ``end_s``.
     - ``share`` is the client's share of all demand during the flood, in weighted tokens.
     - ``multiple`` is the client's demand during the flood divided by the mean demand of the other
-      clients, without requests that belong to larger floods.
+      clients. Requests in larger floods do not count.
     - ``requests`` is the number of the client's requests in the flood.
     - ``throughout`` is true if the flood lasts nearly as long as the traffic.
     - ``rest`` is the client's share of all demand that does not belong to larger floods.
@@ -49,10 +49,10 @@ class Flood(NamedTuple):
 def floods(traffic: Traffic, most: int = MOST_FLOODS) -> list[Flood]:
     """Return at most ``most`` floods, the largest first.
 
-    A client's flood is the period in which its demand exceeds ``HEAVY`` times the mean demand of
-    the other clients by the most tokens. Because sessions come in bursts, a flood must also be
-    ``PEAK`` times as large as the busiest time of an ordinary client. Each search leaves out the
-    requests of floods found before.
+    A client's flood is the period with its largest excess demand. Excess demand is demand above
+    ``HEAVY`` times the mean demand of the other clients. Because sessions come in bursts, a flood
+    must also have ``PEAK`` times as many tokens as the usual peak of another client in equal time.
+    Each search leaves out the requests of floods found before.
     """
     if traffic.span_s <= 0:
         return []
@@ -88,7 +88,7 @@ def _largest(traffic: Traffic, left: Flags) -> Flood | None:
 def _window(
     traffic: Traffic, left: Flags, rows: Ints, client: int, limit: float, others: int
 ) -> list[tuple[float, Flood]]:
-    """Return a client's excess demand and its flood, or an empty list if it has no flood.
+    """Return a list with a client's flood and its excess demand; empty if there is no flood.
 
     Demand above ``limit`` tokens per second is excess. ``rows`` are the client's requests, and
     ``others`` is the number of other clients.
@@ -158,8 +158,8 @@ class Harm(NamedTuple):
 
     ``victims`` are the delayed clients; the client with the longest median wait is first.
     ``median_s`` is the median wait, in seconds, of the delayed clients' requests in the period, and
-    ``usual_s`` is the median of these clients' usual waits. If several floods did harm one after
-    another, ``parts`` has the ``Harm`` of each flood.
+    ``usual_s`` is the median of these clients' usual waits. ``parts`` has the ``Harm`` of each
+    flood if several floods delayed other clients.
     """
 
     start_s: float

@@ -1,14 +1,13 @@
 """The largest difference in service between two clients while both wait at every worker.
 
 [DLPM] Theorems 4.1 and 5.1 and [VTC] Theorem 4.4 bound the difference in service between two
-waiting clients. Input counts as service at admission, and recomputed tokens do not count. A joint
-wait is an interval in which two clients both wait. A booking is a number of tokens that counts as a
-client's service from one instant on.
+waiting clients. Input counts as service at admission, and recomputed tokens do not count. A booking
+is a number of tokens that counts as a client's service from one instant on.
 
-The search for the largest gap divides time into cells (intervals), and computes each client's
-service at the edges of the cells (``Cells``). The service at the edges of cells bounds the service
-difference of each pair of clients (``Pairs``). Only cells that may contain the largest difference
-are examined exactly, booking by booking (``Inside``).
+The search for the largest gap divides time into short intervals (``Cells``). Each client's service
+at the start and the end of a cell limits the service difference of two clients inside the cell
+(``Pairs``). Only cells that may contain the largest difference are examined at every instant at
+which a client's service grows (``Inside``).
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ MANY_CELLS = 2**13  # In a run with few clients, the search uses at most this nu
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """Cells of time with the edges ``edge_s`` in seconds, and each client's service at the edges.
+    """Short time intervals (cells) between the times ``edge_s``, and the service at these times.
 
-    A cell contains the tokens of engine iterations that end in (edge, next edge], and of iterations
-    that start in [edge, next edge).
+    A cell from time a to time b contains the tokens of engine iterations that end in (a, b], and
+    the tokens of iterations that start in [a, b).
 
-    - ``tokens`` is each client's service at each edge, shape (n_clients, n_edges).
+    - ``tokens`` is each client's service up to each of ``edge_s``, shape (n_clients, n_edges).
     - ``service`` is the tokens divided by the client's weight, shape (n_clients, n_edges).
     - ``waits`` marks the cells in which a client was backlogged at some instant. ``begins`` marks
       the cells in which a backlog began. ``waits`` and ``begins`` have shape (n_cells, n_clients).
@@ -61,39 +60,39 @@ class Cells:
         return len(self.edge_s) - 1
 
     def cells_of_ends(self, at_s: Floats) -> Ints:
-        """Return the index of the cell in which each iteration end in ``at_s`` counts."""
+        """Return the index of the cell that contains an iteration end at each time ``at_s``."""
         cells: Ints = np.searchsorted(self.edge_s, at_s, "left") - 1
         return cells
 
     def cells_of_starts(self, at_s: Floats) -> Ints:
-        """Return the index of the cell in which each iteration start in ``at_s`` counts."""
+        """Return the index of the cell that contains an iteration start at each time ``at_s``."""
         cells: Ints = np.searchsorted(self.edge_s, at_s, "right") - 1
         return cells
 
     def service_at(self, client: Ints, edge: Ints) -> Floats:
-        """Return, for each pair of a client and an edge, the client's service over its weight."""
+        """Return the service, divided by weight, of each ``client`` up to time ``edge_s[edge]``."""
         service: Floats = self.service.ravel().take(client * len(self.edge_s) + edge)
         return service
 
     def ahead(self) -> Floats:
         """Return upper bounds on each client's lead over the mean service since its wait began.
 
-        The result has the shape (n_cells, n_clients), and is minus infinity in cells in which the
-        client does not wait.
+        The result has the shape (n_cells, n_clients). A bound is minus infinity if the client does
+        not wait in the cell.
         """
         return self._risen(*self._deviation())
 
     def behind(self) -> Floats:
         """Return upper bounds on each client's lag behind the mean service since its wait began.
 
-        The result has the shape (n_cells, n_clients), and is minus infinity in cells in which the
-        client does not wait.
+        The result has the shape (n_cells, n_clients). A bound is minus infinity if the client does
+        not wait in the cell.
         """
         low, high = self._deviation()
         return self._risen(-high, -low)
 
     def _deviation(self) -> tuple[Floats, Floats]:
-        """Return lower and upper bounds on each client's service minus the mean, by cell."""
+        """Return lower and upper bounds on (client's service - mean service) in each time cell."""
         # The mean is rounded to whole tokens, because sums of whole numbers are exact.
         service = np.ascontiguousarray(self.service.T)
         gained = np.where(self.waits, np.diff(service, axis=0), 0.0).sum(axis=1)
@@ -102,7 +101,7 @@ class Cells:
         return service[:-1] - average[:, np.newaxis], service[1:] - before[:, np.newaxis]
 
     def _risen(self, low: Floats, high: Floats) -> Floats:
-        """Return upper bounds on how much a value has increased in each cell since a wait began."""
+        """Return by how much a value can have grown since a wait began, given its bounds."""
         low = np.where(self.waits, low, np.inf)
         begins_anew = self.begins | ~self.waits
         least = np.full(low.shape[1], np.inf)
@@ -115,11 +114,11 @@ class Cells:
 
 
 def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cells:
-    """Divide the run into cells, each with about the same number of log rows that end in it.
+    """Divide the run into time cells, in each of which about the same number of log rows ends.
 
-    There are at most as many cells as an average client has log rows, so that a table of cells and
-    clients is no larger than the log. With more than ``FEW`` clients, the number of cells is also
-    limited to four times the square root of the number of rows.
+    The number of cells is limited, so that a table of cells and clients is no larger than the log.
+    With more than ``FEW`` clients, the number of cells is also limited to four times the square
+    root of the number of rows.
     """
     clients, rows = len(facts.clients), len(log)
     most = MANY_CELLS if clients <= FEW else 4 * isqrt(rows)
@@ -138,7 +137,7 @@ def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cel
 
 
 def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
-    """Return the edges of the cells: mostly the ends of log rows at which two clients wait."""
+    """Return the bounds of time cells, mostly ends of log rows at which several clients wait."""
     ends = [np.empty(0)]
     for part in log.parts():
         own = Stretches.of_log(part)
@@ -151,7 +150,7 @@ def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
     return np.unique(np.concatenate([[before], shared, [backlog.end.max()]]))
 
 
-# A booking is made at the start or the end of an iteration; at one instant, ends precede starts.
+# Service grows at the start or the end of an iteration; at one instant, ends precede starts.
 END, START = 0, 1
 BOOKINGS_AT_ONCE = 2**20
 
@@ -164,10 +163,11 @@ class Places(NamedTuple):
 
 
 class Bookings(NamedTuple):
-    """Bookings (tokens that count for a client from an instant on), one array element per booking.
+    """Bookings: instants at which a client's service grows, one array element per booking.
 
-    ``place`` is the index of the booking's pair of client and cell in ``Places``. ``at_s`` is the
-    instant in seconds, and ``kind`` tells whether an iteration ends (END) or starts (START).
+    ``place`` is an index into ``Places``, which gives the client and the time cell of a booking.
+    ``at_s`` is the instant in seconds, and ``kind`` tells whether an iteration ends (END) or starts
+    (START).
     """
 
     place: Ints
@@ -177,11 +177,11 @@ class Bookings(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A part of the log: the rows in cells in which several clients wait, sorted by client.
+    """A part of the log, without rows in time cells in which fewer than two clients wait.
 
-    ``rows`` are the indices of the selected rows among the rows ``begin`` to ``after - 1``. Pairs
-    of a client and a cell are numbered by client and then by cell. Each row may book tokens in the
-    pairs from ``first`` on; ``reach`` is the last pair that the row or an earlier row may book in.
+    ``rows`` are the rows kept from ``begin`` to ``after - 1``, sorted by client. The pair of a
+    client and a cell has the number client * n_cells + cell. ``first`` is the lowest pair in which
+    a row may add service. ``reach`` is the highest such pair of the row and of all rows before it.
     """
 
     begin: int
@@ -196,7 +196,7 @@ class _Part(NamedTuple):
         final = len(cells) - 1
         first = np.clip(cells.cells_of_starts(own.start_s), 0, final)
         last = np.clip(cells.cells_of_ends(own.end_s), first, final)
-        # ``shared`` is, for each cell, the number of earlier cells in which several clients wait.
+        # ``shared[i]`` is the number of cells before cell i in which at least two clients wait.
         shared = np.append(0, np.cumsum(cells.waits.sum(axis=1) > 1))
         touching = np.flatnonzero((shared[last + 1] > shared[first])[own.of_row])
         if np.any(own.start_s[1:] < own.start_s[:-1]):
@@ -213,7 +213,7 @@ class _Part(NamedTuple):
         )
 
     def touching(self, places: Places, cells: Cells) -> tuple[Ints, Ints]:
-        """Return index arrays of places and of the log rows that may book tokens in the places."""
+        """Return all pairs of a place and a log row that may add service to the place."""
         wanted = (places.client * len(cells) + places.cell).astype(self.first.dtype)
         low = np.searchsorted(self.reach, wanted, "left")
         high = np.searchsorted(self.first, wanted, "right")
@@ -221,7 +221,7 @@ class _Part(NamedTuple):
 
 
 class BookingsByCell:
-    """Each client's bookings (tokens at an instant) in cells in which several clients wait."""
+    """A search structure for the instants, in each time cell, at which a client's service grows."""
 
     def __init__(self, log: ServiceRows, view: View, cells: Cells, facts: Facts) -> None:
         self._log, self._view, self._cells, self._weights = log, view, cells, facts.weights
@@ -231,7 +231,7 @@ class BookingsByCell:
             self._parts.append(_Part.of_part(part, begin, cells, len(facts.clients)))
 
     def portions(self, *places: Places) -> Iterator[slice]:
-        """Yield slices of ``places`` such that all bookings of a slice fit into memory."""
+        """Yield slices of ``places`` that are small enough to be examined in memory."""
         booked = np.zeros(len(places[0].cell), dtype=np.int64)
         for part in self._parts:
             steps = self._log.between(part.begin, part.after).steps
@@ -242,7 +242,7 @@ class BookingsByCell:
         return portions(booked, BOOKINGS_AT_ONCE)
 
     def in_places(self, places: Places) -> Bookings:
-        """Return all bookings of the given pairs of a client and a cell."""
+        """Return when, and by how much, the service of each client grows in its time cell."""
         nothing = np.empty(0, dtype=np.int64)
         found = [Bookings(nothing, np.empty(0), nothing, np.empty(0))]
         for part in self._parts:
@@ -253,7 +253,7 @@ class BookingsByCell:
         return Bookings(*map(np.concatenate, zip(*found, strict=True)))
 
     def _of_rows(self, log: Service, place: Ints, cell: Ints) -> Iterator[Bookings]:
-        """Yield the bookings of log rows in the given cells, at row starts and at step ends."""
+        """Yield the tokens that log rows add to service: at row starts, and then at step ends."""
         at_start, _, stepwise = booked_tokens(log, self._view, self._weights)
         own = np.flatnonzero((self._cells.cells_of_starts(log.start_s) == cell) & (at_start > 0))
         yield Bookings(place[own], log.start_s[own], np.full(len(own), START), at_start[own])
@@ -272,11 +272,11 @@ class BookingsByCell:
         )
 
 
-CELLS_AT_ONCE = 2**18  # At most this number of cells of joint waits is in memory at a time.
+CELLS_AT_ONCE = 2**18  # Bounds for at most this number of cells are in memory at a time.
 
 
 class Joint(NamedTuple):
-    """A table of joint waits; each row is an interval in which two clients both wait.
+    """A table of intervals in which two clients both wait, with one row per interval.
 
     ``first`` and ``second`` are the indices of the two clients. ``start`` and ``end`` are the
     bounds of the interval in seconds, and ``low`` and ``high`` are its first and last cells.
@@ -290,15 +290,15 @@ class Joint(NamedTuple):
     high: Ints
 
     def take(self, rows: slice | Ints) -> Joint:
-        """Return the joint waits with the given row numbers."""
+        """Return a table of the rows with the given numbers."""
         return Joint._make(column[rows] for column in self)
 
 
 class Pairs:
     """The pairs of clients that wait at the same time, with bounds on each client's lead.
 
-    ``promise`` is, for each backlog of a client, an upper bound on how far the client can get ahead
-    of any other client during the backlog.
+    ``promise`` is, for each interval in which a client waits, an upper bound on how far the client
+    can get ahead of any other client in the interval.
     """
 
     def __init__(self, cells: Cells, backlog: Backlog) -> None:
@@ -321,7 +321,7 @@ class Pairs:
             self.promise = np.minimum(self.promise, reached)
 
     def rivals(self, row: int, above: float) -> Ints:
-        """Return the clients that the client of ``row`` may get ahead of by more than ``above``."""
+        """Return the clients that may fall more than ``above`` behind the client of ``row``."""
         client, cells = self._backlog.client[row], slice(self._low[row], self._high[row] + 1)
         if len(self._clients) <= FEW:
             return np.flatnonzero(self._clients != client)
@@ -332,9 +332,9 @@ class Pairs:
         return np.flatnonzero(apart > above)
 
     def joint(self, row: Ints, rival: Ints, above: float) -> Joint:
-        """Return the joint waits: the overlaps of each backlog ``row`` with the backlog ``rival``.
+        """Return when the client of each backlog ``row`` and the client ``rival`` both wait.
 
-        A joint wait is left out if the client of ``row`` receives at most ``above`` tokens in it.
+        Intervals in which the client of ``row`` receives at most ``above`` tokens are left out.
         """
         place, other = self._overlaps.found(self._backlog, row, rival)
         own, backlog = row[place], self._backlog
@@ -355,7 +355,7 @@ class Pairs:
 
 
 def gap_bounds(cells: Cells, joint: Joint) -> tuple[Floats, Floats]:
-    """Return lower and upper bounds on the service gap of each joint wait, from cell edges."""
+    """Return lower and upper bounds on the service gap in each interval of ``joint``."""
     least, most = [np.empty(0)], [np.empty(0)]
     for some in portions(joint.high + 1 - joint.low, CELLS_AT_ONCE):
         here = joint.take(some)
@@ -366,12 +366,12 @@ def gap_bounds(cells: Cells, joint: Joint) -> tuple[Floats, Floats]:
 
 
 class Differences(NamedTuple):
-    """Bounds on the service difference of two clients in each cell in which both wait.
+    """Bounds on the service difference of two clients in each time cell in which both wait.
 
-    ``begin`` has the position of each joint wait's first cell in the other arrays, which have one
-    element per cell. ``row`` is the index of the joint wait, and ``cell`` is the index of the cell.
-    The service difference in a cell lies between ``least`` and ``most``. ``edge`` is the service
-    difference at the cell's start, or NaN if the cell starts before the joint wait.
+    Each array element is for a cell ``cell`` of the interval in row ``row`` of a ``Joint`` table;
+    ``begin`` has the index of each interval's first element. The service difference in a cell lies
+    between ``least`` and ``most``. ``edge`` is the service difference at the start of a cell, or
+    NaN in the first cell of an interval.
     """
 
     row: Ints
@@ -383,7 +383,7 @@ class Differences(NamedTuple):
 
     @classmethod
     def of_joint(cls, cells: Cells, joint: Joint) -> Differences:
-        """Return bounds on the service differences in each cell of the given joint waits."""
+        """Return bounds on the service difference of two clients in each cell of ``joint``."""
         count = joint.high + 1 - joint.low
         row, cell = spread(joint.low, count)
         first, second = joint.first[row], joint.second[row]
@@ -395,24 +395,24 @@ class Differences(NamedTuple):
 
     @property
     def lowest(self) -> Floats:
-        """The lower bound of the service difference in each joint wait."""
+        """A lower bound on the service difference in each interval in which both clients wait."""
         found: Floats = np.minimum.reduceat(self.least, self.begin)
         return found
 
     @property
     def highest(self) -> Floats:
-        """The upper bound of the service difference in each joint wait."""
+        """An upper bound on the service difference in each interval in which both clients wait."""
         found: Floats = np.maximum.reduceat(self.most, self.begin)
         return found
 
     @property
     def at_most(self) -> Floats:
-        """An upper bound on the range of the service difference in each joint wait."""
+        """An upper bound, per interval, on the largest minus the smallest service difference."""
         return self.highest - self.lowest
 
     @property
     def at_least(self) -> Floats:
-        """A lower bound, at least 0, on the range of the service difference in each joint wait."""
+        """A lower bound, per interval, on the largest minus the smallest service difference."""
         high = np.fmax.reduceat(self.edge, self.begin)
         found: Floats = np.nan_to_num(high - np.fmin.reduceat(self.edge, self.begin))
         return found
@@ -429,9 +429,9 @@ class Inside:
         self._bookings = BookingsByCell(log, view, cells, facts)
 
     def ranges(self, joint: Joint, above: float) -> Floats:
-        """Return the range of the clients' service difference over each joint wait.
+        """Return, for each interval of ``joint``, largest minus smallest service difference.
 
-        The largest range is exact if it exceeds ``above``; any other range may be too small.
+        The largest result is exact if it exceeds ``above``; all other results may be too small.
         """
         parts = portions(joint.high + 1 - joint.low, CELLS_AT_ONCE)
         return np.concatenate([self._ranges(joint.take(some), above) for some in parts])
@@ -448,11 +448,7 @@ class Inside:
         return ranges
 
     def _wanted(self, joint: Joint, above: float) -> tuple[Ints, Ints]:
-        """Return the cells that must be examined to know whether a range exceeds ``above``.
-
-        A cell is left out if it cannot widen a range beyond ``above``, or beyond the largest lower
-        bound on the ranges (``at_least``).
-        """
+        """Return the intervals and cells in which a service gap may exceed ``above``."""
         states = Differences.of_joint(self._cells, joint)
         above = max(above, float(states.at_least.max(initial=0.0)) * (1 - ROUNDING))
         row, cell = states.row, states.cell
@@ -462,7 +458,7 @@ class Inside:
         return row[wanted], cell[wanted]
 
     def _differences(self, joint: Joint, row: Ints, cell: Ints) -> tuple[Ints, Floats]:
-        """Return service differences at the ends of joint waits and after each booking in them."""
+        """Return two clients' service difference at all instants at which it may be extreme."""
         one = self._bookings.in_places(Places(joint.first[row], cell))
         two = self._bookings.in_places(Places(joint.second[row], cell))
         starts = np.flatnonzero(cell == joint.low[row])
@@ -478,7 +474,7 @@ class Inside:
         own = row[place]
         ours = self._service(joint.first[own], cell[place], place, tokens[0, order])
         theirs = self._service(joint.second[own], cell[place], place, tokens[1, order])
-        # ``settled`` marks the last booking of an instant and kind.
+        # ``settled`` marks the last of several bookings with equal place, time and kind.
         settled = np.ones(len(order), dtype=np.bool_)
         settled[:-1] = (place[1:] != place[:-1]) | (at_s[1:] != at_s[:-1]) | (kind[1:] != kind[:-1])
         begun = at_s >= joint.start[own]
@@ -495,9 +491,9 @@ class Inside:
         return service
 
 
-PAIRS_AT_ONCE = 2**16  # Bounds of at most this number of joint waits are computed at once.
+PAIRS_AT_ONCE = 2**16  # Bounds are computed for at most this number of pairs at once.
 MOST_LISTED = 2**18
-# The search first examines 8 joint waits, and then 4,096 joint waits at a time.
+# The search first examines 8 intervals in which two clients wait, and then 4,096 at a time.
 EXAMINED_FIRST, EXAMINED_AT_ONCE = 8, 2**12
 
 
@@ -517,16 +513,16 @@ class Gap(NamedTuple):
 
 
 def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
-    """Return the largest range of W_f/w_f - W_g/w_g over client pairs and maximal joint waits.
+    """Return the largest service gap between any two clients while both of them wait.
 
-    W_f is the service of client f in weighted tokens, and w_f is its weight. The range over an
-    interval is the largest |W_f(t1, t2)/w_f - W_g(t1, t2)/w_g|, for the service of clients f and g
-    between two times t1 and t2 in the interval. An interval [a, e) in which a client waits includes
-    the tokens of iterations that end in (a, e] and of iterations that start in [a, e). The events
-    of one instant have an order: an iteration ends, then requests arrive, and then an iteration
-    admits requests. Service is measured in the ``View`` of the theorem's bound, or in
-    ``View.CHARGED`` if no theorem applies. Precondition: in some interval, two clients always had
-    a request waiting on every worker (``backlog.shared``).
+    The gap of clients f and g is the largest |W_f(t1, t2)/w_f - W_g(t1, t2)/w_g| for two times t1
+    and t2 in an interval in which both wait. W_f(t1, t2) is the service of client f between the two
+    times in weighted tokens, and w_f is its weight. If both clients wait from a to e, tokens
+    counted at the end of an iteration are included in (a, e], and tokens counted at the start of an
+    iteration in [a, e). The events of one instant have an order: an iteration ends, then requests
+    arrive, and then an iteration admits requests. Service is measured in the ``View`` of the
+    theorem's bound, or in ``View.CHARGED`` if no theorem applies. Precondition: in some interval,
+    two clients always had a request waiting on every worker (``backlog.shared``).
     """
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     return _Search(backlog, log, view, facts).largest()
@@ -536,8 +532,8 @@ class _Search:
     """A branch-and-bound search that starts with the clients that may be furthest ahead.
 
     The gap of two clients is at most one client's lead over the mean service plus the other
-    client's lag behind the mean. The gap is also at most the leading client's service while both
-    clients wait. The service at the edges of cells gives a third upper bound on the gap.
+    client's lag behind the mean. The gap of two clients never exceeds the leading client's service
+    while both wait.
     """
 
     def __init__(self, backlog: Backlog, log: ServiceRows, view: View, facts: Facts) -> None:
@@ -548,7 +544,7 @@ class _Search:
         # ``_best`` is the largest service gap found so far.
         self._best = Gap(-1.0, 0, 0, 0.0, 0.0)
 
-        # ``_listed`` holds unexamined joint waits, with upper bounds on their service gaps.
+        # ``_listed`` holds intervals that are still to be examined, with bounds on their gaps.
         self._listed: list[tuple[Joint, Floats]] = []
 
     @property

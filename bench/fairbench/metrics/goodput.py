@@ -5,8 +5,8 @@ count all requests of the programs that arrived in the window, up to the end of 
 requests count as late. Requests that a program never sent also count as late, because a starved
 client sends fewer requests.
 
-Useful service is service without padding, the tokens that a heavy client requests but does not
-need.
+Padding is tokens that a heavy client requests but does not need. Useful service is service without
+padding.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class ClientGoodput:
       ``in_window_tokens`` is their weighted tokens.
     - ``asked`` is the number of requests that the window's programs demanded, and ``asked_tokens``
       is their weighted tokens.
-    - ``met`` is the number of demanded requests that met their targets, and ``met_tokens`` is their
-      weighted tokens.
+    - ``met`` is the number of requests of the window's programs that met their targets, and
+      ``met_tokens`` is the size of these requests in weighted tokens.
     - ``computed`` is the number of uncached prompt tokens, recomputed tokens and output tokens that
       were computed for the window's programs. ``wasted`` counts the computed tokens of late
       requests.
@@ -140,7 +140,7 @@ def _counted(programs: Programs, own: Requests, targets: Targets, facts: Facts) 
 class Goodput:
     """The goodput of a run: ``counts`` holds the goodput of each client with latency targets.
 
-    ``promised`` and ``weights`` hold the indices and the weights of the clients with targets.
+    ``promised`` lists the indices of the clients with targets; ``weights`` lists their weights.
     ``length_s`` is the length of the window in seconds.
     """
 
@@ -222,9 +222,9 @@ def median(values: Floats) -> float:
 class GroupService(NamedTuple):
     """The useful service that a group of clients received before a given time, in weighted tokens.
 
-    ``served`` is the useful service, and ``due`` is the useful demand of the programs that arrived
-    before the given time. ``programs`` is the number of programs that arrived before the given
-    time, and ``finished`` is the number of programs that also ended before it.
+    ``served`` is the service without padding that the clients received before a time t. ``due`` is
+    the demand, without padding, of their programs that arrived before t. ``programs`` is the number
+    of programs that arrived before t; ``finished`` is the number of programs that ended before t.
     """
 
     served: float
@@ -244,10 +244,10 @@ class GroupService(NamedTuple):
 
 
 def group_service(tables: Tables, padding: Mapping[int, Padding], end_s: float) -> GroupService:
-    """Return the useful service before ``end_s`` of the clients whose indices are in ``padding``.
+    """Return the service without padding of the clients in ``padding`` before ``end_s``.
 
-    Each token of an answer that padding makes k times as long counts as 1/k useful token, because a
-    program can use only complete answers.
+    If padding makes answers k times as long, each output token counts as 1/k useful token, because
+    a program can use only complete answers.
     """
     weights, clients = ServiceWeights(), np.array(sorted(padding), dtype=np.int64)
     waste, output = _prices(padding, len(tables.clients), weights)
@@ -271,7 +271,7 @@ def useful(
 ) -> Floats:
     """Return each client's useful service in the half-open window, in weighted tokens.
 
-    ``padding`` maps client indices to padding; a client without padding needs all its tokens.
+    ``padding`` maps client indices to padding; all tokens of a client without padding are useful.
     """
     served, padded = _served(tables, padding, window, weights)
     return served - padded
@@ -280,7 +280,7 @@ def useful(
 def _served(
     tables: Tables, padding: Mapping[int, Padding], window: Window, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """Return each client's service without padding of outputs, and its padding of inputs."""
+    """Return each client's service without output padding, and the input padding in it."""
     count = len(tables.clients)
     waste, output = _prices(padding, count, weights)
     booked = booked_in(tables.service, window, count)
@@ -292,7 +292,7 @@ def _served(
 def _prices(
     padding: Mapping[int, Padding], count: int, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """Return each client's padding of one input, and its price of an output token (weighted)."""
+    """Return each client's padding per prompt, and price per output token, in weighted tokens."""
     waste, output = np.zeros(count), np.full(count, float(weights.output))
     for client, one in padding.items():
         waste[client] = weights.extend * one.input_tokens

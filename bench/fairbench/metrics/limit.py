@@ -1,4 +1,4 @@
-"""The limit of a run: the least GPU time of its requests, and where the rest of the time went.
+"""Lower bounds on a run's GPU time and duration, and the purposes of the GPU time it used.
 
 Each least time is a lower bound that no scheduler can beat with the same engine and timing profile
 (docs/reference/metrics.md).
@@ -24,14 +24,14 @@ NO_PRICES = "unknown, because no timing profile describes the replicas"
 
 
 def why_no_limit(tables: Tables, facts: Facts) -> str:
-    """Return why the limit of a run is unknown, or "" if the limit is known."""
+    """Return why the lower bounds of a run are unknown, or "" if they are known."""
     if tables.requests.compulsory_tokens is None:
         return NO_PROMPTS
     return NO_PRICES if facts.prices is None else ""
 
 
 def limit_values(tables: Tables, facts: Facts, got: Shares) -> dict[str, Any]:
-    """Return a run's limit and its GPU time by purpose; {} if the limit is unknown."""
+    """Return a run's lower bounds and its GPU time by purpose; {} if they are unknown."""
     if facts.prices is None or tables.requests.compulsory_tokens is None:
         return {}
     work = least_work(tables.requests, facts.prices)
@@ -49,7 +49,7 @@ def limit_values(tables: Tables, facts: Facts, got: Shares) -> dict[str, Any]:
         },
         "victim_least_p95_s": _victims_alone_s(tables, facts, alone_s),
     }
-    if facts.lone is not None:  # A real server reports neither its steps nor its cache.
+    if facts.lone is not None:  # ``facts.lone`` is None for real servers.
         found = with_memory(tables.requests, facts, work)
         run["limit_hit_rate"] = found.hit_rate
         run["limit_memory_ratio"] = float(np.maximum(least.least_s, found.least_s)) / ended_s
@@ -61,8 +61,7 @@ def limit_values(tables: Tables, facts: Facts, got: Shares) -> dict[str, Any]:
     return {**run, "limit_cause": least.cause}
 
 
-# The total work counts as the cause of the least makespan (duration) if the bound by work alone is
-# at least 90% of the makespan.
+# ``WORK`` is reported as the cause if its bound is at least 90% of the least makespan (duration).
 NEARLY = 0.9
 
 
@@ -104,10 +103,11 @@ class Makespan(NamedTuple):
 def least_makespan(tables: Tables, facts: Facts, work: LeastWork, alone_s: Floats) -> Makespan:
     """Return the time before which no scheduler could have finished the run's requests.
 
-    The time is the largest of three bounds: the time for all work on all replicas, any time plus
-    the time for the work that arrives later, and the longest program alone. A program that waits
-    for an earlier program of its client is assumed to have arrived at the start. ``alone_s`` holds
-    the ``alone_times`` of the programs.
+    The time is the largest of three bounds. The first bound is the time that all replicas need for
+    all work. The second bound adds the time of an arrival and the time for all work that arrives
+    from then on. The third bound is the latest end of a program if each program ran alone. A
+    program that waits for an earlier program of its client is assumed to have arrived at the start.
+    ``alone_s`` holds the ``alone_times`` of the programs.
     """
     arrival_s = program_arrivals(tables.programs, facts)
     ends_s = arrival_s + alone_s
@@ -131,10 +131,9 @@ class InMemory(NamedTuple):
 def with_memory(requests: Requests, facts: Facts, work: LeastWork) -> InMemory:
     """Return the highest hit rate of any eviction policy, and the least run time at this rate.
 
-    The hit rate holds for the run's order of prompts. The least time of a computed token that is
-    not compulsory is the lowest time of a prompt token, without attention. The hit rate and the
-    time are NaN if all prefixes fit in memory. Precondition: the facts contain prices, and the
-    compulsory tokens are known.
+    The order of prompts is that of the run. Tokens that are computed again because memory is small
+    are assumed to need no attention time. The hit rate and the run time are NaN if all prefixes fit
+    in memory. Precondition: the facts contain prices, and the compulsory tokens are known.
     """
     if facts.least_computed is None:
         return InMemory(nan, nan)
@@ -156,7 +155,7 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
     of its program.
 
     Returns:
-        The least times in seconds, shape (n_programs,). Unfinished calls take no time.
+        The least times in seconds, shape (n_programs,). An unfinished call counts as 0 s.
     """
     program = program_rows(requests, programs)
     served = np.flatnonzero((requests.status == FINISHED) & (program >= 0))
@@ -180,9 +179,9 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
 def most_service(tables: Tables, facts: Facts, got: Shares, work: LeastWork, share: float) -> float:
     """Return the highest service rate (tok/s) if every client gets ``share`` of its fair share.
 
-    Every client receives at least ``share`` of its max-min fair share, and at most its demand. GPU
-    time that is left goes to the clients whose service costs least. A client's service is
-    assumed to be a uniform mix of all its requests. The rate is NaN for a disaggregated cluster,
+    Every client receives at least ``share`` of its max-min fair share, and at most its demand. The
+    remaining GPU time serves the clients that need the least GPU time per token. A client's service
+    is assumed to be a uniform mix of all its requests. The rate is NaN for a disaggregated cluster,
     and for an empty window.
     """
     clients, requests = len(facts.clients), tables.requests
@@ -213,7 +212,7 @@ def most_at(price: Floats, demand: Floats, weight: Floats, share: float, time_s:
 
 
 def cheapest(price: Floats, most: Floats, least: Floats, total: float) -> float:
-    """Return the least cost of ``total`` tokens if clients get ``least`` to ``most`` tokens."""
+    """Return the least GPU time (s) for ``total`` tokens if clients get ``least`` to ``most``."""
     order = np.argsort(price, kind="stable")
     room = np.cumsum((most - least)[order])
     more = np.diff(np.minimum(room, max(0.0, total - float(least.sum()))), prepend=0.0)
@@ -221,7 +220,7 @@ def cheapest(price: Floats, most: Floats, least: Floats, total: float) -> float:
 
 
 def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
-    """Return the mean P95 of the least program latencies, over the well-behaved clients."""
+    """Return the P95 of least latencies (s), averaged over the well-behaved clients."""
     requests, programs, prices = tables.requests, tables.programs, facts.prices
     assert prices is not None
     if facts.latency == "ttft":
@@ -239,8 +238,8 @@ def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
 class TimeSpent(NamedTuple):
     """The GPU time of all replicas by purpose, in seconds; the fields add up to the total."""
 
-    prefill_s: float  # time for computing tokens that no cache can save, as if in full passes
-    decode_s: float  # time for decoding the answers, as if in full batches
+    prefill_s: float  # time for prompt tokens that no cache can save, at the speed of full passes
+    decode_s: float  # time for output tokens, at the speed of full batches
     recomputed_s: float  # time for computing prefixes that had been computed before
     retracted_s: float  # time for computing tokens again after a retraction
     unfinished_s: float  # time for requests that did not finish
@@ -263,8 +262,8 @@ def time_spent(tables: Tables, facts: Facts, work: LeastWork) -> TimeSpent:
     served = requests.status == FINISHED
     assert requests.compulsory_tokens is not None
     computed_s = prices.prompt_s(requests.input_tokens, requests.extend_tokens)
-    # The time is correct only as a sum over all requests, because requests that share a prefix may
-    # finish in another order than their prompts were computed.
+    # Only the sum over all requests is correct, because a prefix that several requests share may be
+    # counted for another request than the one that computed it.
     recomputed_s = float(computed_s[served].sum() - work.prefill_s.sum())
     begun = ~served & ~np.isnan(requests.admitted_s)
     answers_s = prices.answer_s(requests.input_tokens, requests.output_tokens)
@@ -326,10 +325,7 @@ def program_arrivals(programs: Programs, facts: Facts) -> Floats:
 
 
 def _with_arrivals(tables: Tables, facts: Facts, work: LeastWork, arrival_s: Floats) -> float:
-    """Return the maximum of (a + the least time for the work from a on) over all times a.
-
-    The work "from a on" is the work of all programs that arrive at or after time a.
-    """
+    """Return the largest sum of a time t and the least time for all work that arrives from t on."""
     requests, programs = tables.requests, tables.programs
     at = program_rows(requests, programs)
     # A request whose program was not recorded may have begun at any time.
@@ -340,7 +336,7 @@ def _with_arrivals(tables: Tables, facts: Facts, work: LeastWork, arrival_s: Flo
 
 
 class WorkFrom(NamedTuple):
-    """The least GPU time, in seconds, of requests that begin at or after each of several times."""
+    """The least GPU time, in seconds, for the work that cannot begin before each given time."""
 
     times_s: Floats
     prefill_s: Floats
@@ -350,17 +346,16 @@ class WorkFrom(NamedTuple):
 def work_from(
     requests: Requests, facts: Facts, work: LeastWork, start_s: Floats, rows: Ints
 ) -> WorkFrom:
-    """Return, for each time, the work that no scheduler can do before it, latest time first.
+    """Return the work that cannot begin before each time; times are in descending order.
 
     The records charge a shared prefix to the request R that finished first, but another scheduler
-    may compute the prefix for any request that contains it. If all requests that begin before a
-    time ``a`` finished before R, none of them contains the prefix, so the tokens charged to R are
-    work after ``a``. If a request that begins before ``a`` finished after R, only one prompt token
-    of R is counted as work after ``a``.
+    may compute the prefix for any request that contains it. If all requests that can begin before a
+    time t finished before R, none of these requests contains the prefix, and all work charged to R
+    counts as work after t. Otherwise, only one prompt token of R counts as work after t.
 
     Args:
         requests: All requests of the run.
-        facts: The facts of the run, with prices.
+        facts: The facts of the run; ``facts.prices`` must be known.
         work: The least GPU time of each request.
         start_s: The earliest time at which each request can begin, shape (n_requests,).
         rows: The requests whose work is counted.
@@ -377,7 +372,7 @@ def work_from(
 
 
 def _charged_until(requests: Requests, start_s: Floats) -> Floats:
-    """Return, for each request, the earliest start of all requests that did not end before it."""
+    """Return, for each request R, the earliest start of any request that ended with or after R."""
     ended_s = np.where(requests.status == FINISHED, requests.finish_s, np.inf)
     order = np.argsort(ended_s, kind="stable")
     earliest_s = np.minimum.accumulate(start_s[order][::-1])[::-1]

@@ -78,7 +78,7 @@ DIGITS = {Form.SECONDS: 1, Form.INDEX: 3, Form.PERCENT: 3, Form.WHOLE_PERCENT: 3
 
 
 class Presence(Enum):
-    """The stored summaries that must contain a metric; older summaries lack newer metrics."""
+    """Whether stored summaries must contain a metric; older summaries lack newer metrics."""
 
     ALWAYS = "all"
     IN_REPORTS = "summaries from which a report or a new score is made"
@@ -105,7 +105,7 @@ class Shown(NamedTuple):
     """How a metric appears in one display, as a column, line or headline.
 
     - ``position`` sorts the metrics of the display; the lowest position comes first.
-    - ``heading`` and ``form`` replace the metric's own heading and form.
+    - ``heading`` replaces the metric's heading, and ``form`` replaces its number format.
     - If a table is too wide, the columns with the lowest ``dropped`` are left out first; a column
       is never left out if ``dropped`` is None.
     - ``note`` explains a headline; ``{latency}`` in a note is replaced by the name of the latency.
@@ -120,7 +120,7 @@ class Shown(NamedTuple):
 
 
 class Column(NamedTuple):
-    """The column of a metric in one display; ``heading`` has one or two lines.
+    """The column of a metric in a table; ``heading`` has one or two lines.
 
     The other attributes of a column are described at ``Metric`` and ``Shown``.
     """
@@ -139,7 +139,7 @@ class Column(NamedTuple):
         return self.heading.replace("\n", " ")
 
 
-# short names for members of the enums, for the entries of the catalogue
+# Definitions of metrics use short names for members of the enums.
 MORE, LESS = Better.MORE, Better.LESS
 CLIENT, BOTH = Of.CLIENT, Of.BOTH
 COUNT = Kind.COUNT
@@ -157,7 +157,7 @@ def every_run(run: RunData) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """The entry of a metric: name, unit, direction, columns, and the function of its values.
+    """A metric: name, unit, direction, columns in tables, and the functions that compute it.
 
     - ``heading`` is the metric's name in words.
     - ``column`` is the title of a narrow column; the default is heading and unit.
@@ -171,11 +171,11 @@ class Metric:
     - ``when`` says whether a run has the metric.
     - ``compute`` returns the value for a run, and ``by_client`` returns a value for each client
       (None if the client does not have the metric). NaN means undefined.
-    - ``beside`` (for the run) and ``clients_beside`` (for each client) compute a metric that
-      compares the run with other runs.
+    - ``beside`` computes a value for a run from this run and other runs, for example of other
+      schedulers; ``clients_beside`` computes such a value for each client.
     - ``tail`` is the percentile, such as 99, of a tail latency, and 0 for any other metric; tables
       show only one tail percentile (``shown_percentiles``).
-    - ``verdict`` is false if comparisons call a difference "more" or "less", never "better".
+    - ``verdict`` is false if comparisons say "more" or "less", but never "better", of this metric.
     """
 
     key: str
@@ -211,7 +211,7 @@ class Metric:
 
     @property
     def of_comparison(self) -> bool:
-        """Return whether only a comparison of a run with other runs computes the metric."""
+        """Return whether the metric is computed from several runs that are compared."""
         return bool(self.beside or self.clients_beside)
 
     @property

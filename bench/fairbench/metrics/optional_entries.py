@@ -120,7 +120,7 @@ GOODPUT = tuple(map(_goodput, (
 
 
 def _in_windows(length_s: float, key: str, when: str) -> tuple[Metric, Metric]:
-    """Return metrics for the lowest share in a window: of all clients, and of each client."""
+    """Return two metrics of shares in windows: the lowest of any client, and each client's."""
     shown = (Shown(Display.CONTRAST, 2), Shown(Display.REPEATS, 14)) if length_s == 60 else ()
     common = Metric(
         key, f"of fair share {when}", better=MORE, of=CLIENT, form=Form.PERCENT, most=1.0,
@@ -271,7 +271,7 @@ MEMORY = tuple(map(_memory, (
 
 
 def _session(name: str, heading: str, percent: int, meaning: str) -> Metric:
-    """Return the metric for a percentile of a latency of each client's recorded sessions."""
+    """Return the metric of a latency percentile over each client's recorded sessions."""
     return Metric(
         f"{name}_p{percent}_s", f"P{percent} of {heading}", unit="s", better=LESS, of=CLIENT,
         undefined=NO_COHORT, meaning=meaning, when=lambda run: run.facts.sessions,
@@ -298,7 +298,7 @@ def _of_sessions(metric: Metric) -> Metric:
 
 
 def _slowdown(percent: int) -> tuple[Metric, Metric]:
-    """Return metrics for a slowdown percentile: of well-behaved clients, and of each client."""
+    """Return two metrics of a slowdown percentile: for well-behaved clients and per client."""
     key, heading = f"session_slowdown_p{percent}", f"P{percent} of the slowdown of sessions"
     common = Metric(key, heading, better=LESS, undefined=NO_COHORT, of=CLIENT, digits=2,
         meaning="time in which a call of the session was in progress, divided by this time if each "
@@ -316,7 +316,7 @@ def _slowdown(percent: int) -> tuple[Metric, Metric]:
 
 
 def _session_share(length_s: float, key: str, when: str, *shown: Shown) -> tuple[Metric, Metric]:
-    """Return metrics for a session's lowest share: in the whole run, and for each client."""
+    """Return two metrics of the lowest share of a session: in the run and per client."""
     common = Metric(
         key, f"lowest share of a session {when}", better=MORE, of=CLIENT, form=Form.PERCENT,
         most=1.0, undefined=TOO_FEW_CALLS,
@@ -422,7 +422,7 @@ SIDES = tuple(map(_side, (
 
 
 def _limit(metric: Metric) -> Metric:
-    """Give a metric of the run's limit the function that reads ``RunData.limit_values``."""
+    """Return the metric with a function that reads the value from ``RunData.limit_values``."""
     return replace(
         metric,
         when=lambda run: metric.key in run.limit_values,
@@ -490,7 +490,7 @@ def _lateness(statistic: str) -> Metric:
 
 
 def _held(statistic: str) -> Metric:
-    """Return the metric for how long requests of a live run waited for ``--max-concurrency``."""
+    """Return a metric of the time that requests waited for a slot (``--max-concurrency``)."""
     return Metric(
         f"held_{statistic}_s", f"{statistic} wait for a limit on concurrency", unit="s",
         undefined=NOT_SENT,
@@ -516,7 +516,7 @@ LIVE = (
 
 
 def _incentive(rank: int) -> Metric:
-    """Return the metric for the sharing incentive by a percentile of latency."""
+    """Return the metric of the sharing incentive at the latency percentile ``rank``."""
     return Metric(
         f"sharing_incentive_p{rank}", f"sharing incentive P{rank}", column=f"sharing\nP{rank}",
         better=LESS, of=BOTH, digits=2, undefined=NOT_ALONE, tail=rank if rank in TAILS else 0,
@@ -531,7 +531,7 @@ def _incentive(rank: int) -> Metric:
 
 
 def _beside(metric: Metric) -> Metric:
-    """Return a metric that only comparisons compute and add to the summary of a run."""
+    """Return the metric without a function for single runs; comparisons compute its value."""
     page = "[comparisons](../guide/sweep.md#columns-of-a-comparison)"
     return replace(metric, page=page, when=lambda run: False)
 

@@ -26,16 +26,13 @@ from fairbench.metrics.stalls import (
     growth,
 )
 
-# If the admission time of a request is unknown, its prompt is assumed to take at most ``SLOWER``
-# times the log's least time per prompt token.
 SLOWER = 2.0
-# Percentile 5 of the times per prompt token counts as the least time, and percentile 10 of the gaps
-# counts as the shortest gap.
+# percentiles that stand for a log's least time per prompt token and for its shortest gap
 FASTEST, SHORTEST = 5, 10
 TOGETHER_S = 1e-3
 # A stall has a known cause only if prompts are computed for at least half of the stall.
 EXPLAINED = 0.5
-LEAST_TOKENS = 1e-3  # If a gap has fewer prompt tokens than this, they are a rounding error.
+LEAST_TOKENS = 1e-3  # Fewer prompt tokens than this in a gap are a rounding error.
 MOST_STALLS = 2_000  # Causes are sought only for the longest stalls.
 MOST_CAUSES = 5
 
@@ -76,10 +73,10 @@ class Prompts(NamedTuple):
 class Cause(NamedTuple):
     """A prompt that caused stalls, and the longest of these stalls.
 
-    - ``prompt`` is the row of the prompt's request, or -1 for stalls of unknown cause.
+    - ``prompt`` is the prompt's row in the table of requests, or -1 if the cause is unknown.
     - ``stalls`` is the number of stalls, and ``clients`` is the number of stalled clients.
-    - ``request`` is the row of the request with the longest stall, which began at ``start_s`` and
-      lasted for ``gap_s`` seconds.
+    - ``request`` is the row of the request with the longest stall. This stall began at ``start_s``
+      and lasted for ``gap_s`` seconds.
     """
 
     prompt: int
@@ -111,7 +108,8 @@ def prompts_of(requests: Requests) -> Prompts:
 def recorded_limit_s(gaps: TokenGaps, facts: Facts) -> float:
     """Return the shortest gap that counts as a stall, in seconds.
 
-    Without a timing profile, the time of a lone request's decode step is taken from short gaps.
+    Without a timing profile, a low percentile (``SHORTEST``) of gaps between tokens stands for the
+    time of a lone request's decode step.
     """
     apart_s = gaps.gap_s[gaps.gap_s > TOGETHER_S]
     step_s = float(np.percentile(apart_s, SHORTEST, method="lower")) if len(apart_s) else 0.0
@@ -121,9 +119,10 @@ def recorded_limit_s(gaps: TokenGaps, facts: Facts) -> float:
 def recorded_stalls(requests: Requests, gaps: TokenGaps, facts: Facts) -> Stalls:
     """Return the stalls of a run or a log whose gaps between tokens were recorded.
 
-    If prompts were computed in a gap, the time beyond the client's usual gap is stall time, but at
-    most the time of the prompts. The stall time of a gap is attributed to the clients of the
-    prompts computed in the gap, in proportion to the computed tokens.
+    If prompts were computed in a gap, the gap's time beyond the client's usual gap is stall time.
+    Stall time never exceeds the time in which the prompts were computed. The stall time of a gap is
+    attributed to the clients of the prompts computed in the gap, in proportion to the computed
+    tokens.
     """
     clients = len(facts.clients)
     prompts, worker = prompts_of(requests), requests.worker[gaps.request]
@@ -164,7 +163,7 @@ def recorded_stalls(requests: Requests, gaps: TokenGaps, facts: Facts) -> Stalls
 def _held_up_s(
     prompts: Prompts, owner: Ints, begin_s: Floats, end_s: Floats, clients: int
 ) -> Floats:
-    """Return, for each gap, the time (s) beyond the usual gap, at most the time of its prompts.
+    """Return the stall time in each gap, in seconds (see ``recorded_stalls``).
 
     The usual gap is a client's median gap without prompts, or all clients' median if it has none.
     """

@@ -162,19 +162,19 @@ class Programs(Table):
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Service(Table):
-    """A service log: one row for each client in each stretch of an unchanged batch.
+    """A service log: one row for each client in each period in which the batch does not change.
 
     A stretch consists of ``steps`` iterations of one worker with an unchanged batch. Each step
     lasts ``step_growth_s`` seconds longer than the step before, because contexts grow. The log
     represents a prefill iteration by a stretch of one step. Rows of one worker overlap in time only
-    if they belong to one stretch.
+    if they belong to the same stretch.
 
     - ``input_tokens`` and ``extend_charged_tokens`` count as service from ``start_s`` on, when the
       requests are admitted.
     - ``extend_tokens`` are the uncached input tokens, which count as service from ``end_s`` on.
     - ``output_tokens / steps`` tokens are added at the end of every step.
-    - ``recompute_tokens`` are tokens computed again after retractions, which no other column
-      counts.
+    - ``recompute_tokens`` are tokens computed again after retractions. No other column contains
+      these tokens.
     - ``gpu_s`` is the client's part of the GPU time in seconds; None if the composition of
       iterations is unknown.
     """
@@ -228,7 +228,7 @@ class Client(NamedTuple):
     - ``weight`` is the client's entitlement relative to other clients.
     - ``targets`` are the latency targets of the client's requests, and ``service_class`` is the
       name of the class that sets the targets, or "".
-    - ``owner`` is the client's owner, or "" if the client's own name states the owner.
+    - ``owner`` is the client's owner; "" stands for an owner in the name, or for no owner.
     - ``padding`` is the useless part of the client's requests.
     """
 
@@ -259,7 +259,7 @@ class Window(NamedTuple):
 
 
 class FitLimits(NamedTuple):
-    """The largest decode iterations to which a timing profile was fitted.
+    """The largest batch and the largest context to which a timing profile was fitted.
 
     ``decode_batch`` is the largest number of requests in an iteration. ``context_tokens`` is the
     largest total context of an iteration in tokens, or None if unknown.
@@ -270,7 +270,7 @@ class FitLimits(NamedTuple):
 
 
 class LoneStep(NamedTuple):
-    """The time of a decode step of a lone request, with ``context_token_s`` per context token."""
+    """A lone request's decode step time: ``step_s`` plus ``context_token_s`` per context token."""
 
     step_s: float
     context_token_s: float
@@ -280,13 +280,13 @@ class WorkPrices(NamedTuple):
     """Lower bounds on GPU time on one replica, in seconds, from a timing profile and engine limits.
 
     - ``token_s``: the time of a prompt token in the linear layers of a full prefill batch.
-    - ``request_s``: the time of each request in a prefill batch.
+    - ``request_s``: the fixed time that each request adds to a prefill batch.
     - ``attention_s``: the attention time for one pair of a new prompt token and an earlier token.
     - ``read_s``: the time to read a cached prompt token.
     - ``decode_token_s``: the time of an output token in the largest batch, without attention.
     - ``context_s``: the time to read a token of context in a decode step.
-    - ``lone_first_s``: the time of the last prompt token of a lone request, without attention.
-    - ``lone_token_s``: the time of an output token of a lone request, without reading its context.
+    - ``lone_first_s``: the time to compute one prompt token of a lone request, without attention.
+    - ``lone_token_s``: the decode step time of a lone request, minus the time for its context.
     - ``lone_context_s``: the time in which a lone request reads a context token in a decode step.
     """
 
@@ -342,20 +342,20 @@ class Facts:
     - ``workers`` is the number of workers, and ``pool_tokens`` is the size of one worker's KV pool.
     - ``prefill_workers`` is the number of workers that only compute prompts, which have the lowest
       numbers; None if every worker computes both prompts and answers.
-    - ``latency`` is the latency that is reported: of whole programs, or of first tokens.
-    - ``bound`` has the numbers of the fairness theorem that covers router and local scheduler
-      together. If ``bound`` is None, ``bound_unavailable`` says why no theorem applies.
-    - ``fit`` is the range to which the timing profile was fitted, ``lone`` is the profile's decode
-      step of one request, and ``costs`` are all times of the profile. ``fit``, ``lone`` and
-      ``costs`` are None on real servers, and if the timing profile is unknown.
+    - ``latency`` says whether program latency or time to first token is reported.
+    - ``bound`` holds the parameters of the theorem that bounds the run's service gap. If ``bound``
+      is None, ``bound_unavailable`` says why no theorem applies.
+    - ``fit`` is the range to which the timing profile was fitted. ``lone`` is the decode step time
+      of a lone request. ``costs`` gives the times of all steps. ``fit``, ``lone`` and ``costs`` are
+      None on real servers or without a timing profile.
     - ``percentiles`` are the percentiles of latency that the user chose; empty means the defaults.
     - ``tenant_weights`` are the weights of tenants, whose names end in /; the default is 1.
-    - ``hit_alone`` has, by client, the cache hit rate of the client alone on a fair share of the
+    - ``hit_alone`` maps a client to its cache hit rate if it ran alone with its fair share of the
       pool.
-    - ``prices`` are lower bounds on GPU times; None on real servers or without a timing profile.
-    - ``least_computed`` is the fewest prompt tokens that any eviction policy must compute with all
-      replicas' KV memory and the run's order of requests. ``least_computed`` is None if unknown, or
-      if all prefixes fit into memory.
+    - ``prices`` gives the least GPU time of requests; None on real servers or without a profile.
+    - ``least_computed`` is the number of prompt tokens that the best eviction policy computes for
+      the run's requests, in order, with the KV memory of all replicas. ``least_computed`` is None
+      if unknown, or if all prefixes fit into memory.
     - ``closed_loop`` are the clients that start a program only after an earlier program has ended.
     - ``failed`` is the number of requests that broke off, which the tables show as refused.
     - ``sessions`` tells whether programs are recorded sessions, with think time between calls.
@@ -404,7 +404,7 @@ class TokenGaps(NamedTuple):
 
     @classmethod
     def after(cls, first_s: Floats, gaps_s: Sequence[Floats | None], names: Sequence[str]) -> Self:
-        """Return the gaps of requests, given each request's first token and list of gaps."""
+        """Return a table of the gaps ``gaps_s`` that follow each request's first token."""
         answered = np.isfinite(first_s).tolist()
         known = [
             np.empty(0) if one is None or not has_token else one
@@ -418,7 +418,7 @@ class TokenGaps(NamedTuple):
 
 
 class Measurements(NamedTuple):
-    """Measurements by the driver of a live run, or from a log, that the tables do not contain.
+    """Measurements that the tables do not contain, from the driver of a live run or from a log.
 
     - ``gaps_s`` are the seconds between consecutive tokens of completed requests; None if unknown.
     - ``late_ms`` is the delay of each request between its planned and its real sending time.

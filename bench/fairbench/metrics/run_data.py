@@ -88,8 +88,8 @@ from fairbench.metrics.waiting import Backlog, unqueued_share
 class RunData:
     """A run's tables and facts, and the quantities from which its metrics are computed.
 
-    ``window`` is the window in ``facts``, cut off at the end of the run, and ``cut`` is a copy of
-    ``facts`` with this shorter window. ``measured`` holds measurements that the tables do not
+    ``window`` is the measured window, which ends no later than the run. ``cut`` is a copy of
+    ``facts`` with ``window`` as its window. ``measured`` holds measurements that the tables do not
     contain, from a live run's driver or from a log.
     """
 
@@ -97,7 +97,7 @@ class RunData:
         self.tables, self.facts, self.measured = tables, facts, measured
         self.requests, self.programs, self.log = tables.requests, tables.programs, tables.service
         self.clients = len(facts.clients)
-        # Last tokens often come exactly at the horizon, so the window ends just after the horizon.
+        # The half-open window ends just after the run, because tokens often come at the run's end.
         horizon_s = nextafter(facts.horizon_s, inf)
         self.window = Window(facts.window.start_s, min(facts.window.end_s, horizon_s))
         self.cut = replace(facts, window=self.window)
@@ -125,19 +125,19 @@ class RunData:
         return "failed or refused" if self.refused_requests else "failed"
 
     def per_second(self, amount: float) -> float:
-        """Return an amount of the whole run divided by the run's duration in seconds."""
+        """Return ``amount`` divided by the duration of the run in seconds."""
         return ratio(amount, self.facts.horizon_s)
 
     def window_rate(self, amounts: Floats) -> float:
-        """Return the clients' total amount in the window, divided by the window's length."""
+        """Return the sum of ``amounts`` divided by the length of the window in seconds."""
         return ratio(float(amounts.sum()), self.window.length_s)
 
     def window_rates(self, amounts: Floats) -> Floats:
-        """Return each client's amount in the window divided by the window's length."""
+        """Return each of the ``amounts`` divided by the length of the window in seconds."""
         return amounts / (self.window.length_s or NAN)
 
     def rows_by_client(self, client: Ints, weights: Ints | None = None) -> Ints:
-        """Return each client's number of elements in ``client``, or the sum of their weights."""
+        """Return how often each client occurs in ``client``, or the sum of its ``weights``."""
         return np.bincount(client, weights=weights, minlength=self.clients).astype(np.int64)
 
     @property
@@ -170,7 +170,7 @@ class RunData:
         return NAN
 
     def client_tpot_ms(self, statistic: str) -> list[float]:
-        """Return a statistic of each client's mean times between tokens, in ms."""
+        """Return a statistic, such as ``p99``, of each client's times per output token, in ms."""
         return [statistic_of(statistic, one) for one in self._tpot_ms]
 
     @cached_property
@@ -206,7 +206,7 @@ class RunData:
 
     @cached_property
     def tenants(self) -> TenantShares | None:
-        """The shares of tenants and clients in a tree; None if the run has no tenants."""
+        """The fair shares of tenants and their clients; None if the run has no tenants."""
         return tenant_shares(self.fair_shares, self.facts)
 
     @property
@@ -230,7 +230,7 @@ class RunData:
 
     @cached_property
     def service_gap(self) -> float:
-        """The largest service gap in weighted tokens over weight; NaN if clients never queued."""
+        """The largest service gap, in weighted tokens; NaN if no two clients waited together."""
         backlog = Backlog.of_requests(self.requests, self.facts)
         return max_service_gap(backlog, self.log, self.facts).tokens if backlog.shared else NAN
 
@@ -257,7 +257,7 @@ class RunData:
 
     @cached_property
     def all_active_service(self) -> Floats:
-        """Each client's service in the period in which all clients were active, if any."""
+        """Each client's service while all clients were active; empty if they never were."""
         if self.all_active is None:
             return np.empty(0)
         booked = booked_in(self.log, self.all_active, self.clients)
@@ -265,16 +265,16 @@ class RunData:
 
     @cached_property
     def timeline(self) -> Timeline | None:
-        """The window, divided into short cells; None if no client was short of service."""
+        """Service and waits over time in the window; None if every client got enough service."""
         if not (self.clients and self.window.length_s and self.fair_shares.contended):
             return None
         return timeline(self.seen, self.programs, self.log, self.facts, self.window)
 
     @cached_property
     def worst_shares(self) -> dict[float, Floats]:
-        """Each client's share in its worst window, by the length of the windows in seconds.
+        """Each client's lowest share in any window, by the length of the windows in seconds.
 
-        The key 0 has each client's share in all periods in which it was backlogged.
+        The value at the key 0 is each client's share over all periods in which it was backlogged.
         """
         line = self.timeline
         if line is None:
@@ -322,7 +322,7 @@ class RunData:
     def held_token_s(self) -> Floats:
         """The KV memory that each client held, in token-seconds.
 
-        Precondition: the run recorded its memory.
+        Precondition: the run recorded which clients hold KV memory.
         """
         assert self.tables.memory is not None
         return held_token_s(self.tables.memory, self.clients, self.memory_window)
@@ -335,7 +335,7 @@ class RunData:
 
     @cached_property
     def stalls(self) -> Stalls | None:
-        """The stalls of answers; None if neither decode steps nor gaps between tokens are known."""
+        """The stalls of answers; None if no times of decode steps or of tokens are known."""
         if self.measured.token_gaps is not None:
             return recorded_stalls(self.requests, self.measured.token_gaps, self.facts)
         return stalls_of(self.requests, self.log, self.facts)
@@ -348,7 +348,7 @@ class RunData:
 
     @property
     def victims_stalled(self) -> float:
-        """The most seconds per minute of answer for which a well-behaved client was stalled."""
+        """The longest stall time of any well-behaved client, in seconds per minute of answers."""
         each = zip(self.facts.clients, self.known_stalls.per_minute(), strict=True)
         found = [value for client, value in each if not client.misbehaving and value == value]
         return max(found, default=NAN)
@@ -369,8 +369,8 @@ class RunData:
     def sessions(self) -> dict[str, Ranked]:
         """Latencies (in seconds) and slowdowns of each client's recorded sessions, by name.
 
-        The names are ``session``, ``turn``, ``ttft``, ``turn_wait`` and ``slowdown``, and
-        ``gate_wait`` if the run has a gateway.
+        The keys of the dict are ``session``, ``turn``, ``ttft``, ``turn_wait`` and ``slowdown``.
+        The key ``gate_wait`` exists if the run has a gateway.
         """
         own = self.own_sessions
         first_tokens = samples(self.requests, self.programs, replace(self.facts, latency="ttft"))
@@ -406,9 +406,9 @@ class RunData:
     def session_shares(self) -> dict[float, Floats]:
         """The fraction of its fair share that each session received, by window length in seconds.
 
-        The key 0 has the shares in the whole window; a session has such a share if its fair share
-        is at least four calls of mean size. Every other key is a length of sliding windows, for
-        which the dict has each session's lowest share in such a window.
+        The value at the key 0 is each session's share in the whole window, or NaN if its fair share
+        is less than four calls of mean size. The value at any other key is each session's lowest
+        share in sliding windows of this length.
         """
         run = self.of_sessions
         line = None if run is None else run.timeline
@@ -431,7 +431,7 @@ class RunData:
         return client_percentiles(self.sessions[name], percent, self.lost_word)
 
     def victim_session_latency(self, name: str, percent: int) -> Noted:
-        """Return the mean, over well-behaved clients, of a session latency's percentile (s)."""
+        """Return a percentile of a session latency (s), averaged over well-behaved clients."""
         good = [at for at, one in enumerate(self.facts.clients) if not one.misbehaving]
         here = [at for at in good if self.sessions["ttft"].samples[at].n] or good
         return mean_of_clients(self.sessions[name], here, percent, self.facts, self.lost_word)
@@ -454,5 +454,5 @@ class RunData:
 
     @cached_property
     def limit_values(self) -> Mapping[str, Any]:
-        """Metrics of the run's limit and of GPU time by purpose; empty if the limit is unknown."""
+        """Metrics of lower bounds and of GPU time by purpose; empty if the bounds are unknown."""
         return limit_values(self.tables, self.cut, self.fair_shares)

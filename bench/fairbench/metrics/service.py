@@ -1,10 +1,10 @@
 """Service of each client over time, exact to the decode step, and GPU time.
 
-Each token counts from one instant on (it is "booked" then). Tokens charged at admission are booked
-at the start of an iteration, and computed input tokens at the iteration's end. An output token is
-booked at the end of its decode step. A stretch is a period in which the batch does not change. A
-stretch with requests of 64 clients has 64 consecutive rows in the log with equal times, which are
-computed only once.
+A token is "booked" at the instant from which on it counts as service. Tokens charged at admission
+are booked at the start of an iteration, and computed input tokens at the iteration's end. An output
+token is booked at the end of its decode step. A stretch is a period in which the batch does not
+change. A log has a row for each client in a stretch, but the times of a stretch are computed only
+once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fairbench.metrics.tables import ServiceRows
 
 
 class Timed(Protocol):
-    """A table with the times of decode steps: the rows of a service log, or its stretches."""
+    """A table whose rows have times and decode steps, such as ``Service`` or ``Stretches``."""
 
     @property
     def start_s(self) -> Floats: ...
@@ -41,7 +41,7 @@ class Timed(Protocol):
 class Stretches(NamedTuple):
     """The stretches (periods of an unchanged batch) of a log, in the order of the log.
 
-    ``of_row`` has, for each log row, the index of its stretch; ``rows`` counts a stretch's rows.
+    ``of_row`` is the stretch (index) of each log row; ``rows`` is the number of rows per stretch.
     """
 
     start_s: Floats
@@ -55,7 +55,7 @@ class Stretches(NamedTuple):
     def of_log(cls, log: Service) -> Stretches:
         """Return the stretches of a log, each of which has consecutive rows with equal times.
 
-        The stretches stay in a cache until Python deletes the log.
+        The result is cached for as long as the log exists.
         """
         known: Stretches | None = _KNOWN.get(log)
         if known is None:
@@ -83,7 +83,7 @@ _KNOWN: WeakKeyDictionary[Service, Stretches] = WeakKeyDictionary()
 
 
 def step_times(log: Timed, row: Ints, number: Ints) -> Floats:
-    """Return the end (s) of step ``number``, counted from 1, in each of the rows ``row``.
+    """Return when a step ends, in seconds, given its log row and its number (from 1).
 
     The first step of a row lasts d seconds, where ``steps * d + growth * steps * (steps - 1) / 2 =
     end - start``.
@@ -95,7 +95,7 @@ def step_times(log: Timed, row: Ints, number: Ints) -> Floats:
 
 
 def steps_before(log: Timed, at_s: float) -> Ints:
-    """Return how many steps of each row had ended before the instant ``at_s``, in seconds."""
+    """Return how many steps of each log row ended before the time ``at_s`` (in seconds)."""
     steps: Ints = np.where(log.end_s < at_s, log.steps, 0)
     cut = np.flatnonzero((log.start_s < at_s) & (log.end_s >= at_s) & (log.steps > 1))
     steps[cut] = steps_by(log, cut, np.full(len(cut), at_s), inclusive=False)
@@ -103,7 +103,7 @@ def steps_before(log: Timed, at_s: float) -> Ints:
 
 
 def steps_by(log: Timed, row: Ints, at_s: Floats, inclusive: bool) -> Ints:
-    """Return, for each row number in ``row``, how many of its steps had ended before ``at_s``.
+    """Return how many steps of each log row in ``row`` ended before the time ``at_s``.
 
     With ``inclusive``, the function also counts a step that ends exactly at ``at_s``.
     """
@@ -125,8 +125,8 @@ def _step_end(start_s: Floats, first_s: Floats, growth_s: Floats, number: Ints) 
     return end_s
 
 
-# A client's computed tokens are corrected if more than 10% of them belong to prompts that cross an
-# edge of the window.
+# Uncached tokens count at admission (``Booked.on_one_clock``) if the numbers of computed and of
+# admitted tokens in a window differ by more than this fraction.
 MOST_UNDER_WAY = 0.1
 
 
@@ -140,15 +140,15 @@ class View(Enum):
     CLIENT = "client"
     # Computed service, the work of the cluster, is w_e * computed input + w_q * output ([DLPM] §3).
     ACTUAL = "actual"
-    # Charged service is w_e * uncached input, booked at admission, + w_q * output. The fairness
-    # theorems bound the difference in charged service between clients.
+    # Charged service is w_e * uncached input + w_q * output. Input counts at admission. The
+    # fairness theorems bound the difference in charged service between clients.
     CHARGED = "charged"
     OUTPUT = "output"
     EXTEND = "extend"
 
 
 class Booked(NamedTuple):
-    """Unweighted tokens of each client that were booked in a window.
+    """Unweighted tokens of each client that count as service in a window.
 
     ``charged`` counts uncached input tokens at their admission, and ``extend`` counts uncached
     input tokens when they have been computed. Each array has the shape (n_clients,).
@@ -160,7 +160,7 @@ class Booked(NamedTuple):
     output: Floats
 
     def seen(self, view: View, weights: ServiceWeights) -> Floats:
-        """Return each client's service, measured as ``view`` says, shape (n_clients,)."""
+        """Return the service of each client in the measure ``view``, shape (n_clients,)."""
         output = weights.output * self.output
         match view:
             case View.CLIENT:
@@ -175,12 +175,12 @@ class Booked(NamedTuple):
                 return self.extend
 
     def on_one_clock(self) -> Booked:
-        """Count computed tokens at admission if many belong to prompts at the window's edges.
+        """Count uncached tokens at admission if computed and admitted tokens differ too much.
 
-        If an edge of the window divides a prompt, its input is booked before the edge and its
-        computed tokens after the edge. If more than ``MOST_UNDER_WAY`` of a client's tokens belong
-        to divided prompts, the uncached tokens admitted in the window replace its computed tokens.
-        After the replacement, no client has more computed tokens than input tokens.
+        A prompt may be admitted before the window's start or end and computed after it. If a
+        client's computed tokens differ from its admitted tokens by more than ``MOST_UNDER_WAY``, or
+        exceed its input tokens, the uncached tokens admitted in the window replace the computed
+        tokens.
         """
         apart = np.abs(self.extend - self.charged) > MOST_UNDER_WAY * self.charged
         apart |= self.extend > self.input
@@ -188,7 +188,7 @@ class Booked(NamedTuple):
 
 
 def booked_in(log: ServiceRows, window: Window, clients: int) -> Booked:
-    """Return the tokens booked in the half-open window, from which each ``View`` is computed."""
+    """Return the tokens of each client that count as service in the half-open window."""
     total = np.zeros((4, clients))
     if window.length_s == 0:
         return Booked(*total)
@@ -229,7 +229,7 @@ def cumulative(
     with_starts: bool = False,
     with_ends: bool = False,
 ) -> Floats:
-    """Return the service of each client booked before each time, shape (clients, times).
+    """Return the service of each client before each time, shape (clients, times).
 
     At one instant, steps end before iterations start. With ``with_ends``, the service before a time
     includes steps that end exactly at the time. With ``with_starts``, the service before a time
@@ -256,7 +256,7 @@ def cumulative(
 def booked_tokens(
     log: Service, view: View, weights: ServiceWeights
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the tokens that each row books at its start, at its end, and over its steps.
+    """Return the tokens that each log row adds at its start, at its end, and over its steps.
 
     Weighted views multiply tokens by their prices. Each array has the shape (n_rows,).
     """
@@ -279,14 +279,14 @@ def booked_tokens(
 def _step_bookings(
     log: Stretches, stepwise: Floats, times: Floats, inclusive: bool
 ) -> tuple[Ints, Floats, Ints]:
-    """Return the bookings of decode steps; steps between two elements of ``times`` are merged.
+    """Return how many tokens the steps of each log row add between consecutive ``times``.
 
-    Each row has a booking at its end, and an additional booking for each element of ``times``
-    inside the row. The additional bookings are at the end of the returned arrays.
+    The first elements of the returned arrays are for the end of each row. The following elements
+    are for the times inside each row.
 
     Returns:
-        The index in ``times`` of the first time after each booking (or, if ``inclusive``, at its
-        instant), the tokens of each booking, and the row of each additional booking.
+        The index in ``times`` of the time before which the tokens were added, the number of tokens,
+        and the row of each element for a time inside a row.
     """
     side: Literal["left", "right"] = "left" if inclusive else "right"
     last = np.searchsorted(times, log.end_s, side)
@@ -295,14 +295,13 @@ def _step_bookings(
     count = np.where(log.steps > 1, np.maximum(0, high - low), 0)
     stretch, place = spread(low, count)
     done = steps_by(log, stretch, times[place], inclusive)
-    # ``since`` counts a stretch's steps between two times; ``left`` counts steps after all times.
+    # ``since`` counts the steps between consecutive ``times``, and ``left`` the steps after them.
     since = np.diff(done, prepend=0)
     begin = np.cumsum(count) - count
     cut = count > 0
     since[begin[cut]] = done[begin[cut]]
     left = log.steps.copy()
     left[cut] -= done[(begin + count - 1)[cut]]
-    # If a stretch contains none of ``times``, its rows book all tokens at the end of the stretch.
     rows = np.flatnonzero(cut[log.of_row])
     own = log.of_row[rows]
     each = stepwise[rows] / log.steps[own]
@@ -326,7 +325,7 @@ def one_per_stretch(log: Service) -> Service:
 
 
 def gpu_time(log: ServiceRows) -> float:
-    """Return the seconds in which workers computed, summed over workers and the run.
+    """Return the total GPU time of a run in seconds, summed over its workers.
 
     The result is NaN if the composition of iterations is unknown, as on real servers.
     """
@@ -349,14 +348,13 @@ def gpu_time_of_clients(log: ServiceRows, clients: int) -> Floats:
     return total
 
 
-WARN_ABOVE = 0.1  # Commands warn if more busy time than this fraction is outside a profile's fit.
+WARN_ABOVE = 0.1  # Commands warn if more than this part of busy time is outside a profile's fit.
 
 
 def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:
     """Return the fraction of busy time in decode steps beyond the timing profile's fitted range.
 
-    The fraction is NaN if no worker was busy, or if the fitted range is unknown. If the context
-    grows beyond the fitted range during a stretch, only the steps beyond the range are included.
+    The fraction is NaN if no worker was busy, or if the range of the profile's fit is unknown.
     """
     if fit is None:
         return float("nan")
@@ -368,7 +366,7 @@ def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:
         within = np.floor((limit - context) / np.maximum(batch, 1)) + 1
         beyond = 1 - np.clip(within, 0, stretches.steps) / stretches.steps
         outside: Floats = np.where(batch > fit.decode_batch, 1.0, beyond)
-        outside[context == 0] = 0.0  # The fit of a timing profile has no limit for prefills.
+        outside[context == 0] = 0.0  # ``FitLimits`` limits only decode iterations.
         busy_s = stretches.end_s - stretches.start_s
         outside_s += float((outside * busy_s).sum())
         total_s += float(busy_s.sum())
@@ -381,15 +379,16 @@ DECODE_STEPS = 16
 def service_of(requests: Requests, last_token_s: Floats) -> Service:
     """Return the service log of a live run, estimated from what the clients of the server see.
 
-    Each answered request gets a prefill row from admission to the first token. A request's input is
-    booked at the start of its prefill row, and its computed input and first token at the end. Each
-    request with at least two tokens also gets a decode row from the first to the last token. A
-    decode row divides its tokens evenly among at most ``DECODE_STEPS`` steps, because one step per
-    token would take gigabytes of memory. The rows are sorted by start time and worker.
+    The log has a prefill row for each answered request, from its admission to its first token. A
+    request's input counts at the start of its prefill row. Its computed input and first token count
+    at the end of the row. Each request with at least two tokens also gets a decode row from the
+    first to the last token. The tokens of a decode row are divided evenly among at most
+    ``DECODE_STEPS`` steps, because one step per token would take gigabytes of memory. The rows are
+    sorted by start time and worker.
 
     Unlike in a simulated log, rows of one worker overlap, ``context_tokens`` is 0, and
-    ``batch_size`` is always 1. The error of the service difference between two clients at an
-    instant is at most one step of each request in progress.
+    ``batch_size`` is always 1. At any time, a client's service is wrong by at most the tokens of
+    one step of each of its requests in progress.
 
     ``last_token_s`` has the time of each request's last received token in seconds; NaN for requests
     that received no token.

@@ -30,7 +30,7 @@ from fairbench.metrics.records import (
 from fairbench.metrics.service import service_of
 from fairbench.metrics.tables import Tables
 
-MOST_SESSIONS = 1_000  # Shares of sessions are computed for runs with at most this many sessions.
+MOST_SESSIONS = 1_000  # Runs with more sessions than this have no fair shares of sessions.
 SESSION_WINDOW_S = 60.0  # Sessions are judged in windows of this length in seconds.
 # A session is judged in a window if its fair share is at least one call of mean size.
 LEAST_CALLS = 1.0
@@ -92,7 +92,7 @@ class RecordedSessions:
 
     @cached_property
     def longest_wait_s(self) -> Floats:
-        """The longest wait of a call of each session in seconds; 0 if the session has no calls."""
+        """The longest time (s) that any call of each session waited; 0 for no calls."""
         longest_s = np.zeros(len(self._programs))
         np.maximum.at(longest_s, self.calls.session, self.calls.wait_s)
         return longest_s
@@ -124,13 +124,13 @@ class RecordedSessions:
         return self._samples(self._client, self.slowdown, known, nothing, self._arrived & known)
 
     def turn_times(self) -> list[Sample]:
-        """Return, for each client, the seconds of its calls from arrival to the last token."""
+        """Return how long each client's calls took from arrival to the last token, in seconds."""
         calls, status = self.calls, self.calls.requests.status
         turn_s = calls.end_s - calls.requests.arrival_s
         return self._of_calls(turn_s, status == FINISHED, status == UNFINISHED)
 
     def waits(self) -> list[Sample]:
-        """Return, for each client, the seconds of its calls from arrival to admission."""
+        """Return how long each client's calls waited from arrival to admission, in seconds."""
         calls = self.calls
         refused = calls.requests.status == REFUSED
         still = calls.still_waits & ~refused
@@ -155,7 +155,7 @@ class RecordedSessions:
     def _samples(
         self, client: Ints, values: Floats, known: Flags, more: Flags, chosen: Flags
     ) -> list[Sample]:
-        """Return a ``Sample`` for each client: known values, lower bounds (``more``), refusals."""
+        """Return each client's ``Sample``; ``known`` marks exact values, ``more`` lower bounds."""
         by_client = (
             self._split(client[rows], values[rows]) for rows in (chosen & known, chosen & more)
         )
@@ -188,7 +188,7 @@ class RecordedSessions:
         return [60 * ratio(count, time_s) for count, time_s in zip(turns, active_s, strict=True)]
 
     def least_by_client(self, shares: Floats) -> list[float]:
-        """Return the lowest share of each client's sessions; NaN if no share is known."""
+        """Return the lowest of ``shares`` among each client's sessions; NaN if none is known."""
         rows = np.flatnonzero(self._arrived & np.isfinite(shares))
         lowest = np.full(self._clients, np.inf)
         np.minimum.at(lowest, self._client[rows], shares[rows])
@@ -222,14 +222,13 @@ def _calls_of(requests: Requests, programs: Programs, horizon_s: float) -> Calls
 def _alone_s(calls: Requests, session: Ints) -> Floats:
     """Return the seconds that each call takes alone, with only the session's own prefix cached.
 
-    Alone, a call would compute the tokens beyond the longest earlier prompt and answer of its
-    session, but no more tokens than in the run. A call's first token takes the shortest time of any
-    call with at least as much work. Later tokens come at the pace of one of the fastest answers.
+    Alone, a call computes the part of its prompt that is longer than every earlier prompt with its
+    answer in the session. The call never computes more tokens than in the run.
     """
     context = calls.input_tokens + calls.output_tokens
     before = np.zeros(len(context), np.int64)
-    # ``offsets`` make each session's values larger than the values of all earlier sessions, so that
-    # the accumulated maximum begins anew with each session.
+    # ``offsets`` make the values of each session larger than those of all earlier sessions. The
+    # running maximum over all calls is therefore a running maximum within each session.
     offsets = session * (int(context.max(initial=0)) + 1)
     before[1:] = (np.maximum.accumulate(context + offsets) - offsets)[:-1]
     before[np.flatnonzero(np.diff(session, prepend=-1))] = 0
@@ -243,8 +242,8 @@ def _alone_s(calls: Requests, session: Ints) -> Floats:
 
 def _union_s(calls: Calls, end_s: Floats, sessions: int) -> Floats:
     """Return the seconds in which each session had a call in progress, given the calls' ends."""
-    # The times of each session are shifted by more than the run's length, so that one merge of
-    # intervals handles all sessions.
+    # Each session's times are shifted by more than the run's length, so that the intervals of
+    # different sessions never overlap.
     begin_s = calls.requests.arrival_s
     period_s = 1.0 + max(begin_s.max(initial=0.0), end_s.max(initial=0.0))
     shift_s = calls.session * period_s

@@ -84,14 +84,14 @@ class RunBeside:
 
 
 def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censored: bool) -> Noted:
-    """Return a client's latency on the shared cluster over its latency alone on part of it.
+    """Return a client's latency on the shared cluster, divided by its latency if it ran alone.
 
-    If this ratio is at most 1, the client has no reason to leave the shared cluster. If one of the
-    latencies is only a bound, the ratio is also a bound.
+    Alone, the client runs on its part of the cluster. A client with a ratio of at most 1 has no
+    reason to leave the shared cluster. If one latency is only a bound, the ratio is also a bound.
 
     Args:
         shared: The client's row in the summary of the shared run.
-        alone: The client's row from its simulation alone on its part of the cluster, or None.
+        alone: The client's row in the summary of a run in which it is alone, or None.
         percent: The percentile of latency that is compared, such as 95.
         censored: Whether the percentile in ``shared`` is a lower bound.
     """
@@ -110,7 +110,7 @@ def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censo
 
 
 def worst(ratios: Sequence[Noted]) -> Noted:
-    """Return the largest of the sharing incentives, or an undefined one if there is any."""
+    """Return the largest of the ratios, or an undefined ratio if one of them is undefined."""
     undefined = next((one for one in ratios if not isfinite(one.value)), None)
     if undefined or not ratios:
         return undefined or Noted(NAN, NO_VICTIM)

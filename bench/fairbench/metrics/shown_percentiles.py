@@ -80,7 +80,7 @@ def is_few(n: int | None, rank: int) -> bool:
 def _tail(known: Iterable[tuple[int | None, bool]]) -> int:
     """Return P95 if some sample is too small for a P99 and all have a P95, otherwise P99.
 
-    ``known`` has, for each sample, its number of latencies, and whether the summary has a P95.
+    ``known`` has a pair for each sample: the number of latencies, and whether a P95 is known.
     """
     found = list(known)
     carried = all(is_carried(n, P99) for n, _ in found)

@@ -59,10 +59,10 @@ class Rows(NamedTuple):
 class Steps(NamedTuple):
     """The stretches (periods of an unchanged batch) of one worker's log, shape (stretches,).
 
-    - ``first_s`` is the end of the first step of a stretch.
-    - ``later`` counts the steps after a stretch's first step; ``rest_s`` is their mean duration.
-    - ``last_s`` is the end of the last decode step before the stretch.
-    - ``decodes`` tells whether sequences decode in the stretch.
+    - ``first_s`` is the end of the first step of each stretch.
+    - ``later`` is the number of steps after the first step, and ``rest_s`` is their mean duration.
+    - ``last_s`` is the end of the last decode step before each stretch.
+    - ``decodes`` marks the stretches in which sequences decode.
     """
 
     start_s: Floats
@@ -88,9 +88,9 @@ class Gaps:
     def add(
         self, client: Ints, gap: Ints, gap_s: Floats, tokens: Floats, beside: Flags | None = None
     ) -> None:
-        """Add tokens that came after gaps; ``gap`` is the index of each token's gap in ``gap_s``.
+        """Count tokens by the gap before them, which lasts ``gap_s[gap]`` seconds.
 
-        ``beside`` marks the tokens in whose gaps prompts of other clients were computed.
+        ``beside`` is true if prompts of other clients were computed in the gap before a token.
         """
         some = tokens > 0
         kind = np.zeros(len(some), np.int64) if beside is None else beside.astype(np.int64)
@@ -108,7 +108,7 @@ class Gaps:
         self._time_s += np.bincount(cells, time_s, 2 * clients).reshape(2, clients)
 
     def pace_ratios(self) -> list[float]:
-        """Return each client's token rate during other clients' prompts, over its usual rate."""
+        """Return each client's token rate while others' prompts run, divided by its usual rate."""
         pairs = zip(self._tokens.T.tolist(), self._time_s.T.tolist(), strict=True)
         return [
             ratio(ratio(tokens[1], time_s[1]), ratio(tokens[0], time_s[0]))
@@ -121,7 +121,7 @@ class Gaps:
         return counts
 
     def percentile_s(self, percent: float) -> list[float]:
-        """Return a percentile of each client's gaps in seconds, which is at most 1% too large."""
+        """Return a percentile of each client's gaps between tokens (s), at most 1% too large."""
         upto = np.cumsum(self._bins, axis=1)
         needed = percent / 100 * upto[:, -1:] - _MARGIN_S
         at = np.argmax(upto >= needed, axis=1)
@@ -149,7 +149,7 @@ class Stalls:
     gaps: Gaps
 
     def per_minute(self) -> list[float]:
-        """Return, for each client, its seconds stalled by other clients per minute of answer."""
+        """Return how many seconds per minute of answers other clients stall each client."""
         pairs = zip(self.by_others_s.tolist(), self.answer_s.tolist(), strict=True)
         return [60 * ratio(stalled_s, answer_s) for stalled_s, answer_s in pairs]
 
@@ -203,7 +203,7 @@ def stall_limit_s(facts: Facts) -> float:
 def answers_of(requests: Requests, horizon_s: float) -> Answers:
     """Return when requests decode, from the first token to the end of each request.
 
-    The time from a request's last retraction to its next admission is left out.
+    A request does not decode from its last retraction to its next admission.
     """
     worker = _decode_worker(requests)
     begun = np.isfinite(requests.first_token_s) & (worker >= 0)
@@ -228,12 +228,12 @@ def _decode_worker(requests: Requests) -> Ints:
 
 
 def by_client(answers: Answers, values: Floats, clients: int) -> Floats:
-    """Return, for each client, the sum of the values of its answers, shape (clients,)."""
+    """Return the sum of ``values`` over the answers of each client, shape (clients,)."""
     return np.bincount(answers.client, values, clients).astype(np.float64)
 
 
 def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps, Rows]:
-    """Return the stretches and the rows of a part of one worker's service log.
+    """Return the tables ``Steps`` and ``Rows`` for a part of one worker's service log.
 
     ``ended_s`` is the end of the last decode step before this part of the log.
     """
@@ -300,7 +300,7 @@ def _held_up_by_own_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
 
 
 def growth(times_s: Floats, sums: Floats, begin_s: Floats, end_s: Floats) -> Floats:
-    """Return how much sums, which are linear between ``times_s``, grow from begin to end."""
+    """Return by how much the interpolated ``sums`` grow from each begin to each end."""
     grown: Floats = np.interp(end_s, times_s, sums) - np.interp(begin_s, times_s, sums)
     return grown
 
@@ -338,7 +338,7 @@ def _add_gaps(gaps: Gaps, requests: Requests, steps: Steps, rows: Rows) -> None:
 
 
 class OtherPrompts:
-    """A search structure for prompt tokens that other clients computed in a stretch of a log."""
+    """A search structure for the periods in which prompts of other clients were computed."""
 
     def __init__(self, rows: Rows, stretches: int) -> None:
         self._stretches = stretches
@@ -351,7 +351,7 @@ class OtherPrompts:
         self._own = np.append(0.0, np.cumsum(rows.computed_tokens[prompts][order]))
 
     def between(self, client: Ints, after: Ints, upto: Ints) -> Flags:
-        """Return whether other clients computed prompts in stretches ``after + 1`` to ``upto``."""
+        """Return whether others' prompts were computed in log periods ``after + 1`` to ``upto``."""
         every = self._upto[upto + 1] - self._upto[after + 1]
         first = client * self._stretches
         own = self._own[np.searchsorted(self._keys, first + upto, "right")]
@@ -361,11 +361,7 @@ class OtherPrompts:
 
 
 def _first_tokens(requests: Requests, steps: Steps, rows: Rows) -> Ints:
-    """Return, for each request, the stretch that produced its first token, or -1 if unknown.
-
-    The function takes the last stretch that computed a prompt of the request's client and ended by
-    the time of the first token.
-    """
+    """Return the index in ``steps`` of the period of each first token, or -1 if unknown."""
     prompts = np.flatnonzero(rows.computed_tokens > 0)
     first_s = np.where(np.isfinite(requests.first_token_s), requests.first_token_s, -1.0)
     if not len(prompts):
@@ -385,7 +381,7 @@ def _keys(client: Ints, stretch: Ints) -> Ints:
 
 
 def _counts(rows: Rows, client: Ints, stretch: Ints) -> Floats:
-    """Return how often the client and stretch of each row occur in ``client`` and ``stretch``."""
+    """Return how many of the pairs (``client``, ``stretch``) belong to each row of ``rows``."""
     keys, asked = _keys(rows.client, rows.stretch), _keys(client, stretch)
     found = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
     same = keys[found] == asked

@@ -1,4 +1,4 @@
-"""A run's summary, computed from its records by the entries of the catalogue."""
+"""The summary of a run: the metrics in the catalogue, computed from the run's records."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class _Values:
     def _noted_value(
         self, key: str, metric: Metric, value: Value, *, inside: bool = False
     ) -> float:
-        """Return a metric's value; note if and why it is missing, a bound or an estimate."""
+        """Return a metric's value; record whether it is a bound, and why it is missing."""
         found = value if isinstance(value, Noted) else Noted(value)
         if inside and (found.bound or found.remark or not isfinite(found.value)):
             key += metric.key
@@ -143,7 +143,7 @@ def _worst_sessions(run: RunData) -> list[dict[str, Any]]:
     ]
 
 
-# ``SHARES`` maps the key of a session's share to the window's length (s); 0 is the whole window.
+# Sessions have fair shares in windows of these lengths in seconds; 0 is the whole window.
 SHARES = {"share": 0.0, "share_60s": SESSION_WINDOW_S}
 
 

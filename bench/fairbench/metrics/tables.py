@@ -36,7 +36,7 @@ class ServiceRows(Protocol):
     def __len__(self) -> int: ...
 
     def parts(self) -> Iterator[Service]:
-        """Yield all rows in order and in parts; rows of one unchanged batch stay together."""
+        """Yield the log in consecutive parts; rows that start at one instant stay together."""
         ...
 
     def between(self, first: int, after: int) -> Service:
@@ -58,7 +58,7 @@ class FiledService:
         return self.rows
 
     def parts(self) -> Iterator[Service]:
-        """Yield all rows in order, in the same parts as a log that is in memory."""
+        """Yield the same consecutive parts as ``Service.parts``."""
         for first, after in pairwise(part_bounds(self._column("start_s", 0, self.rows))):
             yield self.between(first, after)
 
@@ -128,7 +128,7 @@ NOBODY = -1  # ``Memory.by`` has this value if no client's requests caused the c
 class Memory(Table):
     """A table of KV memory, with a row for each change in the number of tokens a client holds.
 
-    - ``at_s`` is the time of the change in seconds, and ``worker`` is the number of the worker.
+    - ``at_s`` is the time, in seconds, at which the memory of worker ``worker`` changes.
     - ``client`` holds ``change`` more tokens, or fewer tokens if ``change`` is negative.
     - ``holders`` is the number of clients that hold these tokens; a token counts as 1 / ``holders``
       for each of these clients.
@@ -153,7 +153,7 @@ class SavedColumns(NamedTuple):
 
 
 class FiledColumns(Mapping[str, Any]):
-    """The stored columns of a service log, by name; a file is read when it is accessed."""
+    """The columns of a service log, by name; each column is read when it is used."""
 
     def __init__(self, log: FiledService, saved: Callable[[Table], dict[str, Any]]) -> None:
         self._log, self._saved = log, saved
@@ -204,7 +204,7 @@ class Tables:
         )
 
     def _saved(self, table: Table) -> dict[str, Any]:
-        """Return the columns of a table with names instead of indices."""
+        """Return the columns of a table, with names of clients and statuses instead of codes."""
         columns: dict[str, Any] = dict(table.to_columns())
         columns["client"] = named(columns["client"], self.clients)
         if "status" in columns:

@@ -53,11 +53,11 @@ def time_to_finish(programs: Programs, window: Window, percent: int) -> float:
 
 
 class RequestLatencies(NamedTuple):
-    """Latencies of completed requests in ms, by name, and decode times.
+    """Latencies of completed requests in ms, and their total decode time in seconds.
 
     ``ms`` holds ``ttft`` and ``e2el`` of every completed request. Requests with two tokens or more
-    also have ``tpot``, the mean gap between tokens. ``decode_s`` is the total time between first
-    and last tokens of requests with two tokens or more, and ``gaps`` is their number of gaps.
+    also have ``tpot``, the mean gap between tokens. ``decode_s`` is the time from the first to the
+    last token, summed over requests. ``gaps`` is the number of gaps between tokens in this time.
     """
 
     ms: dict[str, Floats]

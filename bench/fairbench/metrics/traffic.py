@@ -55,7 +55,7 @@ def weighted_tokens(input_tokens: Ints, output_tokens: Ints) -> Floats:
 
 
 class EventStretch(NamedTuple):
-    """The consecutive events ``first`` to ``last`` (indices), and the sum of their gains."""
+    """The events from index ``first`` to index ``last``, and their total gain minus cost."""
 
     first: int
     last: int
@@ -84,9 +84,9 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
     """Return the consecutive events that have the largest total gain minus cost.
 
     Args:
-        gains: The gain of each event, shape (n_events,); at least one event is needed.
-        cost: The cumulative cost up to each event, which never falls, shape (n_events,). A series
-            of events costs the difference between the elements of its last and first events.
+        gains: The gain of each event, such as its tokens, shape (n_events,) with n_events > 0.
+        cost: The cumulative cost up to each event, which never falls, shape (n_events,). The events
+            i to j together cost ``cost[j] - cost[i]``.
     """
     after = np.cumsum(gains) - cost
     before = np.concatenate([[0.0], np.cumsum(gains)[:-1]]) - cost
@@ -96,18 +96,18 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
     return EventStretch(first, last, float(after[last] - before[first]))
 
 
-# A wait is long if it exceeds ``LONG_S`` seconds and ``LONGER`` times percentile ``SHORTEST`` of
-# all waits. The percentile raises the limit if prompts are long and take long without a queue.
+# A wait is long if it exceeds ``LONG_S`` seconds and also ``LONGER`` times a short wait. A short
+# wait is a low percentile (``SHORTEST``) of all waits, which is higher for longer prompts.
 LONG_S, LONGER, SHORTEST = 2.0, 3.0, 5
-# In an overload, at least ``LEAST_LATE`` requests have a long wait. For at least the fraction
-# ``MOSTLY`` of the clients, at least the fraction ``MOSTLY`` of their requests have a long wait.
+# In an overload, at least ``LEAST_LATE`` requests have a long wait, and at least half of the
+# clients are delayed. At least half of a delayed client's requests have a long wait.
 LEAST_LATE, MOSTLY = 20, 0.5
 
 
 class Overload(NamedTuple):
-    """An overload: its time in seconds, the number of delayed clients, and the waits.
+    """An overload: start and end in seconds, number of delayed clients, and their waits.
 
-    ``median_s`` and ``p95_s`` are the median and the P95 of all waits in the overload, in seconds.
+    ``median_s`` and ``p95_s`` are the median and P95 wait of all requests from start to end.
     """
 
     start_s: float

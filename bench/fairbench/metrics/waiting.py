@@ -82,7 +82,7 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
         return queue, Intervals(start, end)
     order = np.lexsort((start, queue))
     queue, start, end = queue[order], start[order], end[order]
-    # ``latest`` is, for each interval, the rank of the latest end of its queue up to the interval.
+    # ``reach`` is, for each interval, the latest end so far in its queue; ``latest`` is its rank.
     ends = np.sort(end)
     before = queue * len(ends)
     latest = np.maximum.accumulate(before + np.searchsorted(ends, end)) - before
@@ -149,7 +149,7 @@ class Backlog(NamedTuple):
         return bool(np.any(self.start[order][1:] < reach[:-1]))
 
     def depth(self, at_s: Floats) -> Ints:
-        """Return how many clients were backlogged at each time; a backlog here includes its end."""
+        """Return how many clients had a backlog at each time, or until exactly this time."""
         begun = np.searchsorted(np.sort(self.start), at_s, "right")
         over = np.searchsorted(np.sort(self.end), at_s, "left")
         return begun - over
@@ -177,9 +177,9 @@ class Overlaps:
     def found(self, others: Backlog, row: Ints, client: Ints) -> tuple[Ints, Ints]:
         """Return the rows of this table that overlap with rows of another table.
 
-        ``row`` contains row numbers of ``others``, and ``client`` contains the client whose
-        intervals in this table are searched for overlaps with the row. The function returns one
-        element per overlap, in ascending order: indices into ``row``, and rows of this table.
+        Row ``row[i]`` of the table ``others`` is compared with the intervals of ``client[i]`` in
+        this table. For each overlap, the result has the index i and the row number in this table,
+        in ascending order.
         """
         begun = np.searchsorted(self._times, others.start, "right")
         over = np.searchsorted(self._times, others.end, "left")
