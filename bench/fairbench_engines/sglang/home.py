@@ -240,8 +240,7 @@ class SGLangHome(EngineHome):
     ) -> None:
         """Divide an iteration's time among the prompts and the decoding requests.
 
-        ``prompts`` yields (request, cached tokens, new tokens). Call this method before
-        ``produced``.
+        ``prompts`` yields (request, cached tokens, new tokens). Call ``took`` before ``produced``.
         """
         if self._times is None:
             return

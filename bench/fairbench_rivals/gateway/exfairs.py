@@ -44,16 +44,16 @@ class ExFairS(FlowPolicy):
 
     A new request with a negative priority number p overtakes n x p / p_min queued requests, rounded
     down and at most 100. Here, n is the number of queued requests with higher numbers, and p_min is
-    the lowest number. A request with a number of 0 or more goes to the end of the queue. Within a
-    client, the gateway decides the order of requests.
+    the lowest number. A request with a number of 0 or more goes to the end of the queue. The
+    gateway decides the order of a client's requests.
 
     **Signs.** The code of ExFairS contradicts itself: vLLM serves a lower number earlier, but
     strategies/priority.py lets positive numbers overtake. In fairbench, lower numbers mean earlier
     service, as in the queue that ExFairS runs (RequestQueueManager.py). The formula n x p / p_min
     is that of strategies/priority.py, with the opposite sign of p. ExFairS's queue sorts by ranks
-    of priority numbers, and delays requests with positive numbers by up to 10 s; fairbench has no
-    such ranks and delays. Other commits of ExFairS divide a client's service by the largest service
-    of any client, and let requests overtake only within 30 s.
+    of priority numbers, and delays requests with positive numbers by up to 10 s; fairbench uses the
+    numbers, without delays. Other commits of ExFairS divide a client's service by the largest
+    service of any client, and let requests overtake only within 30 s.
 
     **Rounds.** ExFairS cancels unfinished requests at the end of a round. In fairbench, unfinished
     requests continue, and a request counts in the round in which its answer ends.

@@ -102,8 +102,7 @@ class PlacementGate(SessionGate[P]):
         return ((one.worker, one) for one in known if one.worker is not None)
 
     def pool(self) -> list[P]:
-        """Return the paused and the new sessions that wait, in the order in which they began to
-        wait."""
+        """Return the paused and the new sessions that wait, the longest wait first."""
         found = (one for one in self.sessions.values() if one.pool_place is not None)
         return sorted(found, key=lambda session: session.pool_place or 0)
 
@@ -138,7 +137,7 @@ class PlacementGate(SessionGate[P]):
     def rooms(
         self, tokens: Callable[[PlacedSession], float], part: float = 1.0
     ) -> dict[int, float]:
-        """Return each replica's free tokens if only the fraction ``part`` of its pool may be used."""
+        """Return each replica's free tokens, counting only the fraction ``part`` of its pool."""
         most = part * self.setup.pool_tokens
         return {worker: most - use.total for worker, use in self.loads(tokens).items()}
 
@@ -161,12 +160,12 @@ class PausingGate(PlacementGate[P]):
 
     Turns of an active session are sent; turns of a paused session are queued. The output tokens of
     a streaming answer are added to its session's tokens, ``STREAM_STEP`` at a time. If the host
-    does not report streamed tokens, they are added when the turn ends.
+    does not report streamed tokens, an answer's tokens are added when its turn ends.
     """
 
     # fraction of a replica's KV pool above which the replica pauses sessions
     PAUSE_ABOVE: ClassVar[float] = 1.0
-    # fraction of a replica's KV pool that may still be used after these pauses
+    # fraction of a replica's KV pool at which a full replica stops pausing sessions
     PAUSE_TO: ClassVar[float] = 1.0
     # number of streamed tokens after which the tokens of an answer are counted again
     STREAM_STEP: ClassVar[int] = 20

@@ -39,9 +39,9 @@ class ThunderAgentDynamo(TickGate[DemotableSession]):
 
     If 80% to 95% of a replica's pool is used at a check, the turns of its sessions are sorted as if
     they had arrived 2 s later, during the next 7.5 s. A turn that has waited at the gate is sorted
-    as if it had arrived 1 s earlier. Dynamo sorts the engine's queue in this way, too; fairbench
-    sorts only the turns that wait for the saturation detector. Dynamo's limit on busy sessions,
-    which an SGLang worker may report, is not modelled.
+    as if it had arrived 1 s earlier. Dynamo also sorts the engine's queue by changed arrival times;
+    fairbench only sorts turns that wait for the saturation detector. Dynamo's limit on busy
+    sessions, which an SGLang worker may report, is not modelled.
     """
 
     name = "thunderagent-dynamo"

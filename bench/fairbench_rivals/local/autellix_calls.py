@@ -50,10 +50,9 @@ class CallTimes:
 
 
 class Promotions:
-    """The times at which waiting calls are due for promotion to the first queue.
+    """The times at which programs will have waited ``beta`` times their service time.
 
-    A call is due when its program has waited ``beta`` times its service time. ``heap`` is sorted by
-    due times; an entry that is earlier than its call's due time is replaced by a later entry.
+    ``heap`` holds the times at which calls move up; an entry that proves too early is replaced.
     """
 
     def __init__(self, beta: float, programs: ProgramStates[ProgramTimes]) -> None:
