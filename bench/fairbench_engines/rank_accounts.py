@@ -9,8 +9,8 @@ largest sum of a client's charges that other ranks have not yet sent to a rank. 
 bound of [DLPM] Theorem 5.1, only the term S is new, for two reasons:
 
 - A rank serves a waiting client with the lowest counter or with positive credit, according to the
-  charges that the rank has received. The other charges are at most S (see above), and the client's
-  running requests add at most U at each rank.
+  charges that the rank has received. The charges that have not arrived are at most S, and the
+  client's running requests add at most U at each rank.
 - At a refill, all waiting clients get the same number of quanta. Rounds of quanta that several
   ranks grant at the same time count as one round.
 

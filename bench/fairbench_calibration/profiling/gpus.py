@@ -2,7 +2,7 @@
 
 Peak speeds are for dense matrices (without sparsity) with 32-bit accumulation, and come from the
 vendors' data sheets. ``pre_load_avail_gib`` comes from logs of SGLang on cards with 80 GB and 24
-GB. Without such logs, it is the memory that the driver reports, minus 0.5 GiB.
+GB. For cards without logs, it is the memory that the driver reports, minus 0.5 GiB.
 ``mem_fraction_static`` and ``chunked_prefill_size`` are the values that SGLang 0.5.23 chooses.
 """
 

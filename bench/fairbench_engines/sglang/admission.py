@@ -71,8 +71,8 @@ class PluginAdmission:
     def _needs_pass(self, scheduler: Any, batch: Any) -> bool:
         """Return whether a pass may admit or preempt a request.
 
-        A pass also marks the cached prefixes of waiting requests as recently used. If no pass is
-        needed, this method sets these marks itself.
+        An admission pass also marks the cached prefixes of waiting requests as recently used. If no
+        pass is needed, this method sets these marks itself.
         """
         queue, now_s = scheduler.waiting_queue, self.now_s()
         if not queue or scheduler.chunked_req is not None:

@@ -20,14 +20,12 @@ class VtcBasic(CountingRouter):
     + a random number from 0 to 0.1; the lowest score is chosen. The user's number of tokens in the
     last 5 minutes is t, and b is max(1000, the mean of the smallest and largest t of all users).
     The engine orders the requests at a worker, so a flood delays all clients at the same worker.
-    The difference in service between clients is unbounded. The formula in AIBrix's README differs
-    from the code.
+    The difference in service between clients is unbounded. AIBrix's README has another formula.
 
     fairbench keeps two known defects of AIBrix's router. Outputs are assumed to be 1.5 times the
     input, and are never corrected (unless ``true_outputs`` is set). Unless ``drop_all`` is set,
-    tokens older than 5 minutes are dropped only at their user's next request, so the divisor b is
-    outdated. A single active user determines b, so the user's first 90 requests go only to workers
-    0 and 1.
+    tokens older than 5 minutes are dropped only at their user's next request, so b is outdated. A
+    single active user determines b, so the user's first 90 requests go only to workers 0 and 1.
     """
 
     name = "vtc-basic"

@@ -32,8 +32,8 @@ def provide(own: Mapping[str, str], missing: Mapping[str, str]) -> None:
     """Make the given packages importable in this process.
 
     Args:
-        own: The parent folder of each package that must be imported from this folder.
-        missing: The parent folder of each package that is imported from it only if not installed.
+        own: The parent folders of packages that are always imported from there.
+        missing: The parent folders of packages that are imported from there if not installed.
     """
     absent = {name: folder for name, folder in missing.items() if find_spec(name) is None}
     sys.meta_path.insert(0, FolderFinder({**absent, **own}))

@@ -103,7 +103,7 @@ class ClockedReplica:
     def produced(self, before: bool) -> list[tuple[int, int]]:
         """Return (number, output tokens) of every unfinished request.
 
-        If ``before`` is True, the last batch of the engine is not counted.
+        If ``before`` is True, the output tokens of the engine's last batch are not counted.
         """
         worker = self._worker
         now = [*worker.unfinished(), *(self._batch if before else ())]
