@@ -50,7 +50,7 @@ class KVDtype(StrEnum):
 
 
 class TableEngine(StrEnum):
-    """The engines whose kernels are in the operator tables."""
+    """The engines for which NVIDIA's operator tables have kernel times."""
 
     SGLANG = "sglang"
     VLLM = "vllm"
@@ -307,9 +307,9 @@ def calibrate(
 ) -> None:
     """Calibrate a derived profile with the output of one benchmark.
 
-    The benchmark's times per token determine the rate of memory reads, the cost of another sequence
-    in a step, and the launch cost of a step. The profile's `grade` lists these fitted coefficients.
-    All other coefficients are those of `profile MODEL --gpu GPU`.
+    The benchmark's times per token determine three costs: memory reads, the time that each sequence
+    adds to a step, and the launch of a step. The profile's `grade` lists these fitted costs. All
+    other coefficients are those of `profile MODEL --gpu GPU`.
     """
     check_output(output)
     card = _gpu_of(gpu, gpu_spec, interconnect)
@@ -336,7 +336,7 @@ def fit(
 ) -> None:
     """Fit the measured profiles to runs again, and print the fit (takes 4 minutes).
 
-    The command `validate --fit` makes the same fit.
+    The command `validate --fit` is an alias.
     """
     through(STUDY_GROUP, "validation", f"profile fit {file}").print_fit(file, as_json=as_json)
 

@@ -34,7 +34,7 @@ LIGHT, FLOOD = "fairbench-doctor-light", "fairbench-doctor-flood"
 PROMPT_TOKENS = 128
 OUTPUT_TOKENS = range(16, 49)  # output lengths, varied so that requests end at different times
 ALONE = 0.25  # fraction of the trial in which only the well-behaved client sends requests
-PAUSE_S = 0.2  # seconds between requests of the well-behaved client, and after a failure
+PAUSE_S = 0.2  # seconds that a client pauses between requests or after a failed request
 # The flood keeps ``UNKNOWN_FLOOD`` requests in flight if the server's limit is unknown, and at most
 # ``MOST_FLOOD``.
 UNKNOWN_FLOOD, MOST_FLOOD = 64, 512
@@ -271,10 +271,7 @@ class Findings:
 
     @property
     def fine(self) -> bool:
-        """Whether a scheduler of fairbench is active and protects the well-behaved client.
-
-        A protected client does not wait like the heavy client, and most of its requests succeed.
-        """
+        """Whether a scheduler of fairbench is active and protects the well-behaved client."""
         return bool(self.facts.local) and not (self.trial and self.trial.harmed)
 
     def as_dict(self) -> dict[str, Any]:

@@ -30,8 +30,8 @@ class Feature(NamedTuple):
     """A feature of an engine: what works with the plugin, and the flags that request the feature.
 
     ``sglang`` and ``vllm`` say what works in SGLang and in vLLM, and how the feature is tested.
-    ``flags`` are keys of ``sglang.OFF``, and ``paths`` are keys of ``vllm.OFF``. The tables
-    ``sglang.OFF`` and ``vllm.OFF`` list the features that the plugins refuse.
+    ``flags`` and ``paths`` name settings of SGLang and vLLM that the plugins refuse; these names
+    are keys of the tables ``sglang.OFF`` and ``vllm.OFF``.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """The common base of the classes that host a local scheduler in SGLang and in vLLM.
 
-The local scheduler has the same class as in the simulator. The engine keeps the queue, the KV cache
-and the memory. The host reports events of requests to the scheduler, and counts the events.
+The local scheduler has the same class as in the simulator. The engine still manages the queue, the
+KV cache and the memory. The host class reports requests' events to the scheduler, and counts them.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class EngineHome(ABC):
         if self.ranks is None:
             handle(request, self.view, now_s)
             return
-        if not again:  # during a pass, which may retract requests, no new charges are applied
+        if not again:  # passes retract requests, and charges must not change during a pass
             self.ranks.look(now_s)
         with self.ranks.arriving(request.client):
             handle(request, self.view, now_s)
@@ -186,7 +186,7 @@ class EngineHome(ABC):
 
     @abstractmethod
     def _pending(self) -> Iterable[tuple[Request, int]]:
-        """Return the running requests whose prompts still need memory, with the missing tokens."""
+        """Return (request, number of prompt tokens that have no memory yet) of running requests."""
 
     def end_pass(self) -> None:
         """Record that the engine has ended an admission pass."""
@@ -215,7 +215,7 @@ class EngineHome(ABC):
         return [*(known[request] for request in wanted), *unknown]
 
     def _admit(self, tracked: Tracked, extend_tokens: int) -> None:
-        """Record an admission after which ``extend_tokens`` prompt tokens are computed."""
+        """Record that the engine admits a request and computes ``extend_tokens`` of its prompt."""
         request, recompute = tracked.request, tracked.admitted
         tracked.admitted = True
         if self._shares is not None:

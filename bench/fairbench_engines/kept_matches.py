@@ -1,7 +1,7 @@
-"""Cached matches of waiting requests with an engine's prefix cache.
+"""Stored results of looking up the prompts of waiting requests in an engine's prefix cache.
 
-A match is looked up again only if the prefix cache has changed where the match ends. Sorting a
-queue by match length then takes time only for changed matches.
+A prompt is looked up again only if the prefix cache has changed where the prompt's cached prefix
+ends, so sorting a queue by cached tokens takes little time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Spot:
         self.latest: Waiter | None = None
 
     def last(self, refresh: int) -> Waiter:
-        """Return the waiting request that is last in the queue after the refresh ``refresh``."""
+        """Return the last request in queue order; ``refresh`` is the number of the queue's sort."""
         if self.latest is None:
             self.latest = max(self.waiters, key=lambda waiter: waiter.touched_at(refresh))
         return self.latest
@@ -64,7 +64,7 @@ class KeptMatches(ABC):
     """A MatchCache that looks up a prompt again only if its match may have changed.
 
     A subclass defines the look-up, and calls ``stored`` and ``lost`` when the engine's cache
-    changes. A superfluous call costs one look-up, but after a missing call, a match is outdated.
+    changes. Without such a call, matches are outdated; a needless call costs only one look-up.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class KeptMatches(ABC):
         self._moved(self._awaiting.get(part, ()))
 
     def lost(self, at: Hashable) -> None:
-        """Handle the eviction of the prefix that ends at the match position ``at``."""
+        """Handle the eviction of the cached prefix that ends at the tree position ``at``."""
         if (spot := self._spots.get(at)) is not None:
             self._moved(spot.waiters)
 
@@ -124,13 +124,13 @@ class KeptMatches(ABC):
             self._awaiting.setdefault(awaited, {})[waiter] = None
 
     def opened(self, spot: Spot, request: Request) -> None:
-        """Handle a new match position, where the match of ``request`` ends."""
+        """Do nothing; a subclass may act when the first cached prefix ends at a tree position."""
 
     def closed(self, spot: Spot) -> None:
-        """Handle a match position where no waiting request's match ends any longer."""
+        """Do nothing; a subclass may act when the last cached prefix at a position is gone."""
 
     def detach(self, waiter: Waiter) -> None:
-        """Forget the match position of a waiting request, if it has one."""
+        """Forget where the cached prefix of a waiting request ends."""
         if (spot := waiter.node) is None:
             return
         waiter.node = None
@@ -147,12 +147,12 @@ class KeptMatches(ABC):
                 del self._awaiting[awaited]
 
     def placed(self, waiter: Waiter) -> None:
-        """Update ``latest`` at a request's match position after the request moved in the queue."""
+        """Update the spot's last request in the queue after a request at the spot has moved."""
         if (spot := waiter.node) is None:
             return
         latest, following = spot.latest, self.refresh_stamp + 1
         if latest is waiter:
-            spot.latest = None  # another request at ``spot`` may now be the last in the queue
+            spot.latest = None  # unknown, because another request may now be last
         elif latest is None:
             if len(spot.waiters) == 1:
                 spot.latest = waiter
@@ -161,9 +161,9 @@ class KeptMatches(ABC):
 
 
 class EngineQueue(MatchedQueue[Spot]):
-    """The simulator's queue in match order, with matches from an engine's prefix cache.
+    """The simulator's queue, sorted by the cached tokens of prompts in an engine's prefix cache.
 
-    ``matched(request)`` returns the cached tokens that the engine itself finds before an admission.
+    ``matched(request)`` returns the number of cached tokens that the engine finds at an admission.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class EngineQueue(MatchedQueue[Spot]):
         self.admit(request)
 
     def head(self, count: int) -> list[Request]:
-        """Return the first ``count`` requests in the match order of the last refresh."""
+        """Return the first ``count`` requests of the queue, as last sorted by cached tokens."""
         return list(islice(self._match_scan(), count))
 
     def _place(self, entry: Entry[Spot], key: int, rank: int) -> None:

@@ -1,4 +1,4 @@
-"""The common part of memory shares inside SGLang and vLLM.
+"""Code for clients' memory shares that the plugins for SGLang and vLLM have in common.
 
 The simulator's ``MemoryShare`` decides which waiting requests may be admitted. ``MemoryShare``
 reads each client's tokens from the eviction policy's copy (mirror) of the engine's cache.
@@ -30,14 +30,14 @@ class Mirror(Protocol):
 
 
 class MirroredEviction(Protocol):
-    """The eviction policy of an engine; ``mirror`` is a new object after the cache is emptied."""
+    """The eviction policy of an engine; emptying the engine's cache replaces ``mirror``."""
 
     @property
     def mirror(self) -> Mirror: ...
 
     @property
     def splits(self) -> int:
-        """The number of node splits in the mirror; a split may change a prompt's memory demand."""
+        """The number of split tree nodes; a split may change a prompt's memory demand."""
 
     def free_tokens(self) -> int:
         """Return the number of free tokens in the engine; cached tokens are not free."""
@@ -68,7 +68,7 @@ class MirroredMemory:
         self._eviction, self._theirs_of = eviction, theirs_of
         self._known = frozenset(clients)
         self._share = MemoryShare(self.share, self, self.name_of)
-        # stored demands and token counts, until the engine admits or preempts a request
+        # demands of prompts and tokens of clients, valid until the next admission or preemption
         self._demands: dict[Request, PromptTokens] = {}
         self._held: dict[str, float] = {}
         self._unpinned: dict[str, float] = {}
@@ -93,7 +93,7 @@ class MirroredMemory:
             stored.clear()
 
     def name_of(self, client: str) -> str:
-        """Return the name under which the mirror counts a client's tokens."""
+        """Return the client's name, or ``OTHERS`` for a client unknown to the eviction policy."""
         return client if client in self._known else OTHERS
 
     def share(self, client: str) -> float:

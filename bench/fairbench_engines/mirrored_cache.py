@@ -27,7 +27,7 @@ class Prefix(NamedTuple):
 
 
 class LiveMemoryLog:
-    """A memory log that provides a real engine's clock and records nothing."""
+    """A placeholder for the simulator's memory log, with the clock of a real engine."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -41,7 +41,7 @@ class LiveMemoryLog:
 
 
 def claiming(request: Request, clients: Container[str]) -> Request:
-    """Return the request under the name of its client, or under ``OTHERS`` for unknown clients."""
+    """Return the request; if its client is unknown, return a copy with the client ``OTHERS``."""
     return request if request.client in clients else replace(request, client=OTHERS)
 
 
@@ -51,7 +51,7 @@ def held_by_client(residency: Residency) -> dict[str, float]:
 
 
 class MirroredCache(ClientCache):
-    """A copy of an engine's prefix tree, node by node, as a cache of the simulator.
+    """A simulated cache whose prefix tree copies the nodes of an engine's prefix tree.
 
     The engine reports every match, insertion and lock. ``drop(node)`` must evict the engine's
     corresponding leaf. Tokens of clients that the policy does not know are evicted first.
@@ -109,7 +109,7 @@ class MirroredCache(ClientCache):
         return cast(ClaimedNode, node)
 
     def matched(self, prefix: Prefix, limit: int) -> ClaimedNode:
-        """Return the end of the longest mirrored prefix of the tokens, up to ``limit`` tokens."""
+        """Return the end node of the longest cached prefix with at most ``limit`` tokens."""
         node = self.root
         for child, common in self._along(prefix, limit):
             if common < child.length:
@@ -132,7 +132,7 @@ class MirroredCache(ClientCache):
     def _along(self, prefix: Prefix, limit: int) -> Iterator[tuple[KVNode, int]]:
         """Yield each node on the path of ``prefix``, with the number of its tokens that match.
 
-        The path ends after ``limit`` tokens, or in the first node that differs from ``prefix``.
+        The path ends after ``limit`` tokens or at the first token that differs from ``prefix``.
         """
         ids, node = prefix.ids, self.root
         while node.depth + self._page <= limit:
@@ -152,7 +152,7 @@ class MirroredCache(ClientCache):
             node = child
 
     def _name(self, prefix: Prefix, depth: int) -> str:
-        """Return a text for the page of tokens at ``depth``; sibling nodes have different texts."""
+        """Return the name of a node that begins at ``depth``: its first page of tokens, as text."""
         text = prefix.ids[depth : depth + self._page].tobytes().decode("latin-1")
         return text if depth else f"{prefix.namespace} {text}"
 
@@ -189,13 +189,12 @@ class MirroredCache(ClientCache):
     def store(self, node: ClaimedNode, request: Request, private: int, *, last: bool) -> None:
         """Claim the path to ``node`` for a request; ``last`` is True at the request's end.
 
-        The request's stored tokens end at ``node``, and ``private`` tokens no longer count as the
-        request's private memory.
+        ``private`` is the number of the request's private tokens that the tree now holds.
         """
         stored, at = 0, node
         while (parent := at.parent) is not None and not at.holders:
             stored, at = stored + at.length, parent
-        # Other requests stored the nodes of the path that clients already claim.
+        # This request stored only those nodes of the path that no client claims yet.
         self.residency.add_private(request.client, stored - private)
         (self.retain if last else self.claim)(node, request)
 

@@ -3,21 +3,19 @@
 Each rank has its own queue and scheduler. Ranks exchange totals of their charges (``Totals``), and
 no rank waits for another rank.
 
-The service of two clients that wait at all ranks differs by at most 2(R U + Q + S). R is the number
-of ranks. U and Q are the terms of the bound 2 (U + Q) for a single rank; the quantum Q is 0 for
-VTC. S is the largest charge to a client that a rank has not received yet. Compared with the bound
-of [DLPM] Theorem 5.1, only the term S is new, for two reasons:
+With R ranks, the service of two clients that wait at all ranks differs by at most 2(R U + Q + S). U
+and Q are the terms of the bound 2 (U + Q) for a single rank; the quantum Q is 0 for VTC. S is the
+largest sum of a client's charges that other ranks have not yet sent to a rank. Compared with the
+bound of [DLPM] Theorem 5.1, only the term S is new, for two reasons:
 
-- A rank serves the waiting client with the lowest counter or with positive credit, as far as the
-  rank knows. The client's true counter is at most S higher than the rank knows, and the client's
-  running requests at the R ranks add at most R U.
+- A rank serves a waiting client with the lowest counter or with positive credit, according to the
+  charges that the rank has received. The charges that have not arrived are at most S, and the
+  client's running requests add at most U at each rank.
 - At a refill, all waiting clients get the same number of quanta. Rounds of quanta that several
   ranks grant at the same time count as one round.
 
 An idle client loses its positive credit at the rank that first finds the client idle at all ranks.
 Each rank publishes the credit that clients have lost, so that all ranks subtract the same credit.
-If ranks did not publish lost credit, a client that becomes busy at another rank at that moment
-would keep its credit at one rank only.
 """
 
 from __future__ import annotations
@@ -58,7 +56,8 @@ class RankAccount(ABC):
 
         Args:
             told: Totals by the rank that sent them; totals may be late, repeated or out of order.
-            elsewhere: Clients with requests at other ranks, each True if a request is queued there.
+            elsewhere: For each client with requests at other ranks, whether such a request is
+                queued.
             now_s: The time in seconds on the host's clock.
         """
         # Clients with new charges count as busy, so the account keeps them until the charges apply.
@@ -81,7 +80,7 @@ class RankAccount(ABC):
 
     @abstractmethod
     def _look_elsewhere(self, elsewhere: Mapping[str, bool]) -> None:
-        """Tell the account which clients have requests at other ranks."""
+        """Record which clients are not idle because they have requests at other ranks."""
 
     @abstractmethod
     def active(self) -> Collection[str]:
@@ -94,7 +93,7 @@ class RankAccount(ABC):
 
 
 class CounterRanks(RankAccount):
-    """Service counters that include each client's charges and counter lifts at all ranks."""
+    """Counters of clients' service at all ranks; an idle client's counter rises when it returns."""
 
     def __init__(self, scheduler: Any, account: Counters) -> None:
         super().__init__()
@@ -127,7 +126,8 @@ class CounterRanks(RankAccount):
         self._account.elsewhere = elsewhere
 
     def active(self) -> Collection[str]:
-        # With counters, only waiting clients matter to other ranks, and ``tell`` publishes these.
+        # Only waiting clients matter for counters of other ranks, and ``tell`` publishes these
+        # clients.
         return ()
 
     @contextmanager
@@ -161,7 +161,7 @@ class CreditRanks(RankAccount):
 
 
 def ranks_of(scheduler: LocalScheduler) -> RankAccount | None:
-    """Return a scheduler's shared account, or None if it counts nothing by client.
+    """Return a scheduler's account over all ranks, or None if the scheduler counts no service.
 
     Raises UsageError if the scheduler counts something that ranks cannot share.
     """

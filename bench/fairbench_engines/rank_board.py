@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-# maximum number of clients on a board; ranks do not share the service of further clients
+# maximum number of clients on a board; ranks do not exchange charges of more clients
 SLOTS = 1 << 16
 # bytes for the names of all clients
 NAME_BYTES = 64 * SLOTS
 # bits of a client's state: RUNS if the client has requests at the rank, WAITS if any is queued
 RUNS, WAITS = 1, 2
-# Each column of the board has a name, a type and a number of entries. The column ``ends`` holds the
-# end of each client's name in ``names``. The file is sparse, so unused slots take no memory.
+# Each column of the board has a name, a type and a number of entries. ``ends`` holds the byte
+# offsets in ``names`` at which clients' names end. The file is sparse: unused slots take no memory.
 COLUMNS = (
     *(("clients", "i8", 1), ("version", "i8", 1), ("told_s", "f8", 1)),
     *(("charged", "f8", SLOTS), ("raised", "f8", SLOTS), ("waived", "f8", SLOTS)),
@@ -25,7 +25,7 @@ COLUMNS = (
     *(("ends", "i8", SLOTS), ("state", "u1", SLOTS), ("names", "u1", NAME_BYTES)),
 )
 
-# columns with each client's charges, counter lifts or rounds of quanta, and waived credit
+# each client's totals: charges, raises of the counter (or rounds of quanta), and waived credit
 TOTALS = ("charged", "raised", "waived")
 
 
@@ -68,7 +68,7 @@ class RankBoard:
         return slot
 
     def put(self, column: str, values: Iterable[tuple[str, float]]) -> None:
-        """Write the values of some clients into a column of the board."""
+        """Write (client, value) pairs into a column of the board."""
         column_of = self._columns[column]
         for client, value in values:
             if (slot := self._slot(client)) is not None:
@@ -88,13 +88,13 @@ class RankBoard:
         return float(self._columns["charged"][: len(self._slots)].sum())
 
     def tell(self, version: int, now_s: float) -> None:
-        """Publish the number and the time of the board's new version."""
+        """Announce a new version of the board, so that other ranks read the board."""
         self._columns["told_s"][0] = now_s
         self._columns["version"][0] = version
 
 
 class Reader:
-    """The board of another rank, and the values that were last read from it."""
+    """A reader of the totals that another rank publishes on its board (see ``RankBoard``)."""
 
     def __init__(self, path: Path) -> None:
         self._columns = _columns(path, "r")
@@ -126,12 +126,12 @@ class Reader:
         return tuple(self._changed(column) for column in TOTALS)
 
     def states(self) -> dict[str, int]:
-        """Return the states of the clients that have requests at the board's rank."""
+        """Return the state (``RUNS``, ``WAITS``) of each client with requests at the other rank."""
         state = self._columns["state"][: len(self._names)]
         return {self._names[slot]: int(state[slot]) for slot in state.nonzero()[0].tolist()}
 
     def service(self) -> dict[str, float]:
-        """Return the weighted tokens that the board's rank has computed for each client."""
+        """Return the weighted tokens that the other rank has computed for each client."""
         found = self._columns["service"][: len(self._names)].tolist()
         return dict(zip(self._names, found, strict=True))
 

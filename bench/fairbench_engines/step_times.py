@@ -1,4 +1,4 @@
-"""Times of engine steps: a fitted cost model, and the division of GPU time among clients."""
+"""A cost model fitted to an engine's step times, and the division of GPU time among clients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Fit:
         return max(0.0, constant + sum(a * b for a, b in zip(each, counts, strict=True)))
 
     def each(self, count: int) -> float:
-        """Return the fitted seconds per unit (at least 0) of the count with index ``count``."""
+        """Return the fitted coefficient (seconds, at least 0) of the count with index ``count``."""
         return max(0.0, self._coefficients()[count + 1])
 
     def _coefficients(self) -> list[float]:
@@ -48,7 +48,7 @@ class _Fit:
         return self._found
 
     def _solved(self) -> list[float]:
-        # Only schedulers that need a fit import numpy, which every engine installs.
+        # Numpy is imported here, because most schedulers need no fitted cost model.
         import numpy as np
 
         products = np.array(self._products)
@@ -128,8 +128,8 @@ class StepTimes:
 
     The server's clock gives each step's duration. Time in which two steps overlap counts once. The
     model ``costs``, which is fitted to the server's own steps, divides the duration among requests.
-    Before the model has enough observations, all requests bear equal parts. The time to load tokens
-    from host memory is charged to the requests that need the tokens.
+    Until the model has enough observations, the duration is divided equally among requests. The
+    time to load tokens from host memory is charged to the requests that need the tokens.
     """
 
     def __init__(self, scheduler: LocalScheduler, costs: CostModel) -> None:

@@ -1,7 +1,7 @@
 """Calibration of a derived profile with the output of one benchmark.
 
-The benchmark's times per token determine the rate of memory reads, the cost of another sequence in
-a step, and the launch cost of a step. All other coefficients keep their derived values.
+The benchmark's times per token determine three costs: memory reads, the time that each sequence
+adds to a step, and the launch of a step. All other coefficients keep their derived values.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from fairbench_calibration.profiling.fit import (
 CALIBRATED = "calibrated"  # last part of a calibrated profile's id
 MOST_REQUESTS = 400  # largest number of requests whose times a fit uses
 TOGETHER_S = 1e-3  # first tokens that arrive within this time belong to one iteration
-_LEAST_C_ND = 0.002  # minimum of c_nd in ms, because operator tables do not include sampling
-_PRIORS = np.array([0.15, 0.7, 0.7])  # prior standard deviations of the logarithms of the factors
+_LEAST_C_ND = 0.002  # least sampling time of a sequence (ms), which operator tables lack
+_PRIORS = np.array([0.15, 0.7, 0.7])  # prior standard deviations of the logarithms of cost factors
 _WEIGHT = 100  # number of requests above which further requests add no weight to the fit
 _BOUND = np.log(4.0)  # a fit changes each coefficient by at most a factor of 4
 
@@ -38,8 +38,8 @@ class Decoded(NamedTuple):
         took_ms: Time from the first token to the last token, in milliseconds.
         decodes: Mean number of sequences in a decode step, including the request itself.
         context: Mean number of context tokens of the sequences in a decode step.
-        iterations: Number of iterations that prefilled other prompts while the request decoded.
-        tokens: Mean number of new prompt tokens in the iterations that prefilled other prompts.
+        iterations: Number of iterations that prefilled other requests while the request decoded.
+        tokens: Mean number of new prompt tokens in each iteration that ``iterations`` counts.
     """
 
     steps: Column
@@ -130,7 +130,7 @@ def calibrated(seen: Decoded, start: TimingProfile, *, mixed: bool) -> TimingPro
 
 
 def _scaled(start: TimingProfile, logs: Column) -> dict[str, float]:
-    """Scale the costs of ``start`` by the exponentials of ``logs``; ``c0`` includes host time."""
+    """Return a profile's costs, multiplied by the factors whose logarithms are ``logs``."""
     memory, sequence, launch = np.exp(logs).tolist()
     costs = dict(start.coefficients_ms)
     for name in {"c_w", "c_e", "c_K"} & costs.keys():

@@ -52,7 +52,7 @@ def bundled_models() -> list[str]:
 def model_config(model: str) -> ModelConfig:
     """Return the configuration (``config.json``) of a model.
 
-    Raises UsageError for an unknown model, or DataError with the name of a wrong file.
+    Raises UsageError for an unknown model, and DataError for a file that is no valid JSON object.
 
     Args:
         model: The name of a bundled model, the path of a ``config.json`` or of its folder, or a
@@ -97,7 +97,7 @@ def _from_hub(model: str) -> ModelConfig:
 
 # The fit draws ``ITERATIONS`` random iterations, and reserves ``HELD_OUT`` of these for a test.
 ITERATIONS, HELD_OUT, SEED = 900, 270, 0
-LARGEST_BATCH = 400  # largest number of sequences in a batch of a random iteration
+LARGEST_BATCH = 400  # largest number of sequences that decode in a random iteration
 ROOFLINE = "roofline"  # last part of the id of a profile that was computed from a data sheet
 HOST_MS = 0.5  # time of the host in an iteration, which operator tables do not include
 LEAST_LAYER_MS = 15 / 36  # measured time for launching a layer's prefill kernels on SGLang
@@ -115,11 +115,10 @@ class Derived(NamedTuple):
     Attributes:
         profile: The derived timing profile.
         source: The origin of the times, as text.
-        note: The reason why no better source was used, or "".
+        note: The reason why the operator tables were not used, or "".
         error_pct: Errors of the fit in percent, on iterations that the fit did not use.
         held: The iterations that the fit did not use.
-        times_ms: Times of the iterations ``held`` in ms, without the host's time, shape
-            (n_iterations,).
+        times_ms: The times of these iterations without the host's time, shape (n_iterations,), ms.
     """
 
     profile: TimingProfile
@@ -236,7 +235,7 @@ def _estimate(
 
 
 def measured_grade() -> str:
-    """Return the grade of a roofline profile, which states its errors on all measured runs."""
+    """Return the text about the errors of roofline profiles in comparison with measured runs."""
     rows = derived_errors()
     within = sum(row["time_per_token_within_10"] for row in rows)
     worst = max(abs(row["time_per_token_worst_pct"]) for row in rows)

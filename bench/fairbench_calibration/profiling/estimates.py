@@ -4,9 +4,9 @@ The operator tables come with the optional package ``aiconfigurator-core``. NVID
 operator's time on real GPUs, and the package models how operator times add up to iteration times.
 
 The roofline model uses the numbers in a GPU's data sheet and the shape of a model. In an iteration,
-the GPU reads weights and KV cache once, and computes matrix products. Layers run one after another;
-within a layer, products and memory reads overlap only partly. The fractions of peak speed that
-kernels reach are typical values, which were not measured on the given GPU.
+the GPU reads weights and KV cache once, and computes matrix products. In a layer, memory reads and
+matrix products overlap only partly. The fractions of peak speed that kernels reach are typical
+values, which were not measured on the given GPU.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _WEIGHTS = {
 
 
 class NoTable(Exception):
-    """The operator tables lack the GPU, or an operator of the model on this GPU."""
+    """The error that the operator tables lack the GPU or an operator of the model."""
 
 
 def operators_ms(
     config: Mapping[str, Any], gpu: GPU, tp: int, engine: str, dtype: str | None, it: Iterations,
     kv_dtype: str = "fp16",
 ) -> tuple[Column, str]:  # fmt: skip
-    """Return each iteration's time in ms, and the release of the engine that NVIDIA measured.
+    """Return each iteration's time in ms, and the engine release whose operators NVIDIA measured.
 
     Args:
         config: The model's ``config.json``.
@@ -77,7 +77,7 @@ def operators_ms(
         given |= {"model_path": folder, "model_name": folder}
         given |= {"system": gpu.system, "system_name": gpu.system} | chosen
         missing = ""
-        # The tables of some GPUs have latent attention only with the default data types.
+        # On some GPUs, latent attention was measured only with the default data types.
         for kv in (_KV[kv_dtype], {}):
             try:
                 model = RustForwardPassPerfModel.from_native(given | kv)
@@ -116,14 +116,13 @@ def _quiet() -> Iterator[None]:
 
 
 ATTENTION_SHARE = 0.50  # fraction of the GPU's peak that matrix products of attention reach
-# ``OVERLAP`` is the median of the coefficient p in operator fits of Llama-3.1-8B on five GPUs.
+# A layer takes (reads^p + products^p)^(1/p). ``OVERLAP`` is the median p of Llama-3.1-8B on 5 GPUs.
 OVERLAP = 1.9
-# The coefficients c0 and c_nd were measured with SGLang on an A10G (Llama-3.1-8B and 3.2-3B), at
-# the bandwidth ``MEASURED_GB_S``. Norms, activations and sampling read and write memory, so their
-# times scale with the bandwidth.
+# Times of norms, activations and sampling were measured with SGLang on an A10G (Llama-3.1-8B and
+# 3.2-3B). These kernels read and write memory, so their times scale with the memory bandwidth.
 MEASURED_GB_S, MEASURED_VOCABULARY = 600, 128_256
-LAYER_US = 88.7  # time for the norms and activations of a layer (c0 divided by 32 layers)
-SEQUENCE_US = 50.2  # microseconds for sampling a sequence (c_nd)
+LAYER_US = 88.7  # time for the norms and activations of a layer
+SEQUENCE_US = 50.2  # time for sampling a token of a sequence
 EXPERT_SHARE = 0.86  # speed of small experts' matrix products, relative to dense products
 LINK_SHARE = 0.80  # fraction of the link's bandwidth that transfers between GPUs reach
 MS = 1e3
@@ -133,7 +132,7 @@ ALL_REDUCE = {
     Interconnect.PCIE: (18.0, 1.0),
     Interconnect.PCIE_HOST: (30.0, 0.5),
 }
-"""The latency (us) of an all-reduce over each interconnect, and a factor on the link's bandwidth.
+"""The latency of an all-reduce in us, and the usable fraction of the bandwidth, by interconnect.
 
 Without peer access, all data pass through the host's memory, which halves the bandwidth.
 """
@@ -154,7 +153,7 @@ def roofline_ms(
 
 
 def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, token_s: float) -> Column:
-    """Return the seconds of attention: matrix products of prefills, and reads of the KV cache.
+    """Return the time (s) that attention takes for matrix products and for reads of the KV cache.
 
     ``token_s`` is the time to read the KV cache of one token, in seconds.
     """
@@ -176,7 +175,7 @@ def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, token_s: 
 
 
 def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth: float) -> Column:
-    """Return the seconds of linear layers, in which memory reads and products partly overlap."""
+    """Return the time (s) of linear layers; memory reads and matrix products partly overlap."""
     dense_bytes = 2.0 if dtype == "mxfp4" else WEIGHT_BYTES[dtype]
     attention = shape.layers * shape.attention_weights
     active = shape.mlp_weights(shape.experts.active if shape.experts else 0)

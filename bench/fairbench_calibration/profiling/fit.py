@@ -87,19 +87,19 @@ TURNS = (
     {"c0": 2.0, "c_w": 0.3, "p": 0.6, "c_T": 0.3, "c_e": 3.0},
     {"c0": 0.5, "c_w": 0.3, "p": 1.5, "c_T": 2.0, "c_e": 2.0},
 )
-"""Factors on the starting values of further fits, because one fit can end in a local minimum."""
+"""Factors for the starting values of three more fits, because a fit can end in a local minimum."""
 
 LEAST_P, MOST_P = 1.0, 8.0  # limits on the coefficient p of a timing profile
 NEGLIGIBLE = 1e-4  # a coefficient below this fraction of its starting value becomes 0
-# A minimisation makes at most ``_STEPS`` steps, each of a length up to ``_LONGEST``. The derivative
-# by a parameter is a finite difference over ``_TRIAL``.
+# A minimisation makes at most ``_STEPS`` steps, each of a length up to ``_LONGEST``. Derivatives
+# are finite differences with step ``_TRIAL``.
 _STEPS, _TRIAL, _LONGEST = 200, 1e-5, 1.0
 _SOFT = 0.05  # relative error above which the loss grows linearly, not quadratically
 _ENOUGH = 1e-9  # a minimisation ends when a step reduces the loss by less than this fraction
 
 
 def predicted_ms(c: Mapping[str, float], it: Iterations) -> Column:
-    """Return the time (ms) that coefficients ``c`` predict for each iteration, without the host."""
+    """Return the GPU time (ms) that the coefficients ``c`` predict for each iteration."""
     weights = c["c_w"] + c.get("c_e", 0.0) * (1 - c.get("q_e", 1.0) ** it.tokens)
     linear = c["c_T"] * it.tokens
     logs = (c["p"] * np.log(np.maximum(1e-12, part)) for part in (weights, linear))
@@ -127,10 +127,10 @@ def fitted(
         it: The measured iterations.
         times_ms: Times of the iterations in ms, shape (n_iterations,).
         experts_left: Fraction of the experts that a token does not use, 0 for a dense model.
-        waits: Number of unknown constant delays in each of ``times_ms``; None means no delay. The
-            function returns the delay as the coefficient ``delay_ms``.
+        waits: 1 for each time that includes a constant delay, otherwise 0; None if no time does.
+            The fitted delay is the coefficient ``delay_ms``.
         start: The coefficients with which the search begins.
-        prior: Residual of a coefficient that differs from ``start`` by a factor of e.
+        prior: Weight of the penalty on logarithms of coefficients that differ from ``start``.
     """
     names = [name for name in START if experts_left or name != "c_e"]
     names += ["delay_ms"] if waits is not None else []

@@ -1,8 +1,8 @@
 """A catalogue of GPUs with data sheet numbers and usable memory. Users can describe GPUs in files.
 
-Peaks are for dense matrices (without sparsity) with 32-bit accumulation, and come from the vendors'
-data sheets. ``pre_load_avail_gib`` comes from logs of SGLang on cards with 80 GB and 24 GB. On all
-other cards, ``pre_load_avail_gib`` is the memory that the driver reports, minus 0.5 GiB.
+Peak speeds are for dense matrices (without sparsity) with 32-bit accumulation, and come from the
+vendors' data sheets. ``pre_load_avail_gib`` comes from logs of SGLang on cards with 80 GB and 24
+GB. For cards without logs, it is the memory that the driver reports, minus 0.5 GiB.
 ``mem_fraction_static`` and ``chunked_prefill_size`` are the values that SGLang 0.5.23 chooses.
 """
 
@@ -81,11 +81,11 @@ class GPU(NamedTuple):
 
 
 _HOST = Interconnect.PCIE_HOST
-# GeForce cards accumulate in 32 bits at half rate, so the power limit slows no matrix product.
-# cuBLAS reaches 92% of the peak speed on the similar L20, and layers reach 85% of cuBLAS's speed on
-# an A100. On an A10G, kernels reach 80% of the memory bandwidth, and error correction takes 6%.
-# GeForce cards lack error correction, so kernels reach 85% of the memory bandwidth.
-# ``_MI300X_SHARE`` is an estimate.
+# GeForce cards are assumed to reach 78% of their peak speed in matrix products, the product of two
+# measurements: cuBLAS reaches 92% of the peak on an L20, and layers 85% of cuBLAS on an A100. On an
+# A10G, kernels reach 80% of the memory bandwidth, and error correction takes 6%. GeForce cards lack
+# error correction, so kernels reach 85% of the memory bandwidth. The fraction of the peak speed
+# that an MI300X reaches, ``_MI300X_SHARE``, was not measured.
 _GEFORCE = (_HOST, 0.78, 0.85)
 _MI300X_SHARE = 0.50
 _ALL = (

@@ -235,7 +235,7 @@ def vllm_memory(
     """Return the memory that a vLLM server uses besides weights and KV cache.
 
     Args:
-        pool: The memory of the GPU, and the memory of the weights.
+        pool: The GPU's free memory, and the memory that the weights take.
         shape: The model's shape.
         gpu: Name of the GPU.
         tp: Number of GPUs that share the model.

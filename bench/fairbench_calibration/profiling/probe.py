@@ -65,13 +65,13 @@ class _Answer:
     pieces_s: list[float]
 
     def tokens_at(self, moment_s: float) -> float:
-        """Return the number of tokens at a time, assuming equal pieces after the first piece."""
+        """Return how many tokens had arrived at a time, assuming equal pieces after the first."""
         counts = np.linspace(1, BATCH_OUTPUT, len(self.pieces_s))
         return float(np.interp(moment_s, self.pieces_s, counts))
 
 
 class ProbedServer:
-    """An OpenAI-compatible server that is measured in an HTTP session (see ``session_of``)."""
+    """An OpenAI-compatible server that is measured with requests over HTTP."""
 
     def __init__(self, session: ClientSession, base_url: str, model: str) -> None:
         self._session = session
@@ -205,7 +205,7 @@ _MAX_EVENT_BYTES = 2**22
 
 
 async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Answered]:
-    """Yield the answer in every server-sent event.
+    """Yield the part of the answer in each server-sent event.
 
     Raises RunFailed if an event reports an error.
     """
@@ -224,24 +224,24 @@ async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Answered]:
                 yield found.answer
 
 
-# The fit's residual is ``PRIOR`` for a coefficient that differs from its start by a factor of e,
-# and about 1 for a predicted time that is wrong by 5%.
+# Weight of the fit's penalty on coefficients that differ from the derived profile: a difference by
+# a factor of e has the residual 0.3, and a predicted time that is wrong by 5% about 1.
 PRIOR = 0.3
 MEASURED = "probed"  # last part of the id of a profile that was fitted to a measured server
-# The fit starts from ``UNMEASURED``; estimates would hide how step times grow with the batch size.
+# The fit starts here, because derived values would hide how step times grow with the batch.
 UNMEASURED = {"p": 8.0, "c_nd": 0.0}
 
 
 def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> TimingProfile:
     """Return the timing profile that fits a server's measurements.
 
-    The measurements hardly determine the cost of another prompt in an iteration (``c_npf``), which
-    stays close to the cost in ``start``.
+    The measurements hardly show the time that each prompt adds to an iteration (``c_npf``), so this
+    coefficient stays close to its value in the derived profile.
 
     Args:
         probed: The measurements.
         start: The derived profile from which the fit starts.
-        pool_tokens: Size of the server's KV pool in tokens, or None for the size in ``start``.
+        pool_tokens: Size of the server's KV pool in tokens, or None for the derived profile's size.
     """
     it, times_ms, waits = observations(probed)
     costs = dict(start.coefficients_ms)
@@ -270,9 +270,9 @@ def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> 
 
 
 def observations(probed: Probed) -> tuple[Iterations, Column, Column]:
-    """Return the measured iterations, their times in ms, and a mask.
+    """Return the measured iterations, their times in ms, and which times include a delay.
 
-    The mask is 1 for a time to first token, which includes the server's constant delay.
+    A time to first token (1) includes the server's constant delay; a step time (0) does not.
     """
     prompts, batches = probed.prompts, probed.batches
     none, nought = np.zeros(len(prompts)), np.zeros(len(batches))
@@ -298,7 +298,7 @@ def worst(found: dict[str, float], delay_ms: float, start: TimingProfile, probed
 
 
 def _pool_of_size(start: TimingProfile, tokens: int) -> KVPool:
-    """Return the pool of ``start``, with a memory fraction that leaves ``tokens`` KV tokens."""
+    """Return the profile's KV pool, with the memory fraction that gives ``tokens`` KV tokens."""
     pool = start.pool
     gib = pool.weights_gib + (tokens + 0.5) * pool.kv_bytes_per_token / 2**30
     fraction = min(1.0, gib / pool.pre_load_avail_gib)

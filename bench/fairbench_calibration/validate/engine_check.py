@@ -47,8 +47,8 @@ class FirstDifference(NamedTuple):
 class CheckedStream:
     """A random run, simulated with fairbench's model and with the engine's own code.
 
-    ``differing`` is the number of requests whose records differ. ``first`` is the earliest
-    difference, or None. ``code`` describes the engine's code, as ``engine_code`` does in a summary.
+    ``differing`` is the number of requests whose records differ. ``first`` is the first differing
+    value, or None. ``code`` describes the engine's code, as ``engine_code`` does in a summary.
     """
 
     spec: ExperimentSpec
@@ -122,7 +122,7 @@ def check_engine(
     release.
 
     Args:
-        python: Path of the Python that has the engine, as in ``engine_code``.
+        python: Path of the Python interpreter in whose environment the engine is installed.
         engine: The name of the engine.
         seeds: The seeds of the random runs.
         interrupted: Function that ends the runs early when it returns true, or None.
@@ -156,7 +156,7 @@ def compared(spec: ExperimentSpec, ours: RunResult, theirs: RunResult) -> Checke
     for row in rows:
         name = next(name for name in DECIDED if unlike[name][row])
         one, two = (float(values[row]) for values in columns[name])
-        # The runs may decide the differing value at different times; the earlier time counts.
+        # The difference begins when the first of the two runs decides the value.
         timed = columns[name if name.endswith("_s") else "admitted_s"]
         times_s = [float(side[row]) for side in timed]
         time_s = min((value for value in times_s if value == value), default=inf)

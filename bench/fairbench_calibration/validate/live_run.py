@@ -52,7 +52,7 @@ class LiveComparison:
     """The comparison of a run on real servers with its simulation.
 
     ``kind`` is ``measured`` or ``emulated``, and ``served`` is the name of the server. ``pairs``
-    has the values by metric, or by ``CLIENT.metric`` for metrics of single clients.
+    maps each metric to its two values; a client's metric has the key ``CLIENT.metric``.
     """
 
     kind: str
@@ -79,8 +79,8 @@ def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> Experi
 
     Args:
         run: The stored run on real servers.
-        gpu: The GPU of the timing profile; None means the GPU that the run stores.
-        model: The model, or None for the model that the run stores.
+        gpu: The GPU of the timing profile, or None for the GPU in the stored run.
+        model: The model, or None for the model in the stored run.
     """
     path = run.path / EXPERIMENT
     stored = read_experiment(path)

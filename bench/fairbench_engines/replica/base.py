@@ -1,4 +1,4 @@
-"""The base class of simulated replicas in which an engine's own code decides.
+"""The base class of simulated replicas in which an engine's own code schedules requests.
 
 The class implements ``fairbench.engine.contract.Replica`` with the simulator's clock, frontend and
 records.
@@ -40,7 +40,7 @@ class RealReplica(ABC):
         )
         self.on_pass: Callable[[], None] | None = None
         self.engine: Any = None
-        # The simulator reads no outputs from ``batch``, because ``settle`` counts all outputs.
+        # ``batch`` lists no requests, because ``settle`` counts all outputs.
         self.batch: Any = types.SimpleNamespace(sequences=())
         self._tell_evicted = parts.on_evict
         self._inbox: list[Sequence] = []

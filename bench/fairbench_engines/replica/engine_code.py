@@ -31,9 +31,9 @@ from fairbench_load.plugin_config import Evicting, plugin_config
 class OwnPolicy(FCFS):
     """A stand-in for the scheduler that runs inside the engine.
 
-    The simulator uses the stand-in's name and its bound on service differences, but the stand-in
-    never orders requests. ``inside`` is the scheduler of fairbench that decides inside the engine,
-    or None if the engine's own policy decides.
+    The simulator reads only this object's name and bound on service differences. ``inside`` is the
+    scheduler of fairbench that decides inside the engine, or None if the engine's own policy
+    decides.
     """
 
     def __init__(self, name: str, inside: LocalScheduler | None = None) -> None:
@@ -134,7 +134,7 @@ class OwnCode(ABC):
         return EngineProcess(self._key[0], self.engine, self.releases)
 
     def worker(self, parts: WorkerParts) -> Replica:
-        """Return a replica in which the engine's code decides."""
+        """Return a replica in which the engine's code schedules requests."""
         if not self._is_open:
             self._open(parts)
         channel = self._process.add(tells_evicted=parts.on_evict is not None)
@@ -149,7 +149,7 @@ class OwnCode(ABC):
     def _open(self, parts: WorkerParts) -> None:
         """Configure the engine's process for the run.
 
-        Raises UsageError if the installed engine cannot use the run's eviction policy of fairbench.
+        Raises UsageError if the engine's release does not support fairbench's eviction policies.
         """
         eviction, version = self._run.our_eviction, self._process.version
         if eviction and version.partition("+")[0] not in self.evicting:
@@ -195,7 +195,7 @@ def _about(engine: str, source: Mapping[str, Any]) -> dict[str, Any]:
     return {"engine": engine, **{k: v for k, v in source.items() if k != "is_loaded"}}
 
 
-# idle processes by Python and engine, which are kept because importing an engine takes seconds
+# idle processes by (Python interpreter, engine); importing an engine again would take seconds
 IDLE: dict[tuple[str, str], EngineProcess] = {}
 
 

@@ -22,8 +22,8 @@ from fairbench_engines.replica.inside.bridge import SOURCE_ONLY
 INSTALLED = "installed"
 DOOR = Path(__file__).resolve().parents[1]
 # ``START`` lets the engine's Python import the running version of ``fairbench_engines`` instead of
-# an installed version. Python's option ``-c`` puts the current folder on the import path. ``START``
-# removes the current folder from the path, so that Python imports no file of the user by mistake.
+# an installed version. ``START`` also removes the current folder from the import path, where
+# Python's option ``-c`` puts it, so that no file of the user is imported by mistake.
 START = """
 import sys, types
 sys.path[:] = [path for path in sys.path if path]
@@ -36,7 +36,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def python_of(named: str) -> str:
-    """Return the path of the Python that ``--engine-code`` names.
+    """Return the path of the Python interpreter that ``--engine-code`` names.
 
     Raises UsageError if the named program does not exist.
     """
@@ -55,10 +55,10 @@ class EngineProcess:
     """A process that runs an engine's own scheduling code, until the owner calls ``close``.
 
     Args:
-        named: The value of ``--engine-code``: the path of a Python, or ``INSTALLED``.
+        named: The value of ``--engine-code``: the path of a Python interpreter, or ``INSTALLED``.
         engine: The name of the engine.
         supported: The supported releases of the engine; the oldest is first.
-        only_source: Whether to answer only calls of ``source``, without an import of the engine.
+        only_source: Whether the process answers only ``source``, and does not import the engine.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class EngineProcess:
         self._changed = 0  # number of changed files of the engine, set by ``source``
         self._is_answered = True  # whether the last message was answered
         python = python_of(named)
-        # ``add`` sends each new replica's socket to the process through this socket pair.
+        # Through this pair, ``add`` gives the process a socket for each new replica.
         self._passing, theirs = socket.socketpair()
         command = [python, "-c", START, str(DOOR), engine, str(theirs.fileno())]
         command += [SOURCE_ONLY] if only_source else []
@@ -85,7 +85,7 @@ class EngineProcess:
                 stderr=self._errors,
                 env=environment,
                 pass_fds=[theirs.fileno()],
-                process_group=0,  # lets ``close`` also kill the copies of the process
+                process_group=0,  # lets ``close`` also kill child processes
             )
         except OSError as error:
             self._errors.close()
@@ -117,7 +117,7 @@ class EngineProcess:
         process, self._is_answered = self._process, False
         assert process.stdin is not None
         assert process.stdout is not None
-        # If the process has ended, reading its answer raises the error.
+        # A process that has ended is noticed below, when its answer is read.
         with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
             process.stdin.flush()
@@ -160,7 +160,7 @@ class EngineProcess:
         self._channels = []
 
     def close(self) -> None:
-        """Kill the process and its copies, and close all connections."""
+        """Kill the process and its child processes, and close all connections."""
         self._close_channels()
         self._passing.close()
         process = self._process

@@ -1,4 +1,4 @@
-"""A replica whose engine runs in another process, in a Python with the installed engine."""
+"""A simulated replica whose engine runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class RemoteReplica(RealReplica):
 
     def settle(self) -> None:
         if is_ahead := bool(self._channel.unanswered):
-            self._channel.receive()  # the answer for an iteration that ends after the run
+            self._channel.receive()  # result of an iteration that the run does not finish
         self._outputs = dict(self._channel.ask("produced", is_ahead))
         super().settle()
 
@@ -92,7 +92,7 @@ class RemoteReplica(RealReplica):
 
     @abstractmethod
     def _begin(self, answer: Mapping[str, Any]) -> bool:
-        """Begin the iteration in the engine's answer; return False if the engine planned none."""
+        """Begin the iteration that the engine planned; return False if the engine planned none."""
 
     def _note(self, answer: Mapping[str, Any]) -> None:
         self._state = {name: answer[name] for name in ("waiting", "free", "evictable")}

@@ -101,8 +101,8 @@ class SGLangCodeReplica(RemoteReplica):
     def _admitted(self, number: int, cached: int, tokens: int, left: int) -> Prefill:
         """Record a request's part of a prefill and, at its first chunk, its admission.
 
-        The prefix cache has ``cached`` of the prompt's tokens. The prefill computes ``tokens`` of
-        the ``left`` tokens that are not cached.
+        The prompt has ``cached`` cached and ``left`` uncached tokens. The prefill computes
+        ``tokens`` uncached tokens.
         """
         sequence = self._sequences[number]
         first, last = sequence not in self._prefilling, tokens == left

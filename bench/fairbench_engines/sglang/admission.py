@@ -18,7 +18,7 @@ Original = Callable[..., Any]
 
 @dataclass(eq=False)
 class PluginAdmission:
-    """Hooks of SGLang's admission passes, which let fairbench's scheduler in ``home`` decide.
+    """Hooks through which fairbench's scheduler decides on SGLang's admissions.
 
     A hook receives the wrapped function and its arguments.
     """
@@ -36,7 +36,7 @@ class PluginAdmission:
         self._passed_over = False
         # the request that the pass skipped because the batch had no free slot
         self._no_slot: Req | None = None
-        self._leaves_out = False  # whether ``calc_priority`` runs although no pass is needed
+        self._leaves_out = False  # whether ``calc_priority`` must only mark prefixes as used
         self.theirs_preempts = False  # whether SGLang itself preempts requests of lower priority
 
     def admit(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
@@ -56,7 +56,7 @@ class PluginAdmission:
         new_batch, running_batch = original(scheduler, *args, **named)
         self.home.end_pass()
         self.home.tell(self.now_s())
-        # If SGLang has not iterated over the queue, replace the ArmedQueue by a plain list.
+        # An ArmedQueue that SGLang has not iterated over must not affect later iterations.
         if isinstance(scheduler.waiting_queue, ArmedQueue):
             scheduler.waiting_queue = scheduler.waiting_queue[:]
         # SGLang 0.5.17 would lose the preempted requests of a pass without admissions.
@@ -71,8 +71,8 @@ class PluginAdmission:
     def _needs_pass(self, scheduler: Any, batch: Any) -> bool:
         """Return whether a pass may admit or preempt a request.
 
-        A pass of SGLang marks the cached prefixes of waiting requests as used. If no pass is
-        needed, this method marks the prefixes of waiting requests itself.
+        An admission pass also marks the cached prefixes of waiting requests as recently used. If no
+        pass is needed, this method sets these marks itself.
         """
         queue, now_s = scheduler.waiting_queue, self.now_s()
         if not queue or scheduler.chunked_req is not None:
@@ -89,7 +89,7 @@ class PluginAdmission:
     def prioritize(
         self, original: Original, policy: Any, waiting_queue: list[Req], *args: Any, **named: Any
     ) -> None:
-        """Wrap ``calc_priority``, after which SGLang's loop asks fairbench's scheduler.
+        """Wrap ``calc_priority`` so that SGLang tries requests in the fairbench scheduler's order.
 
         A decode server makes no admission pass, and calls ``calc_priority`` only to sort requests.
         """
@@ -106,9 +106,9 @@ class PluginAdmission:
     def add(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> Any:
         """Wrap ``add_one_req``, and report whether SGLang has admitted ``req``.
 
-        If the result is NO_TOKEN, SGLang's loop ends and the batch counts as full. A scheduler with
-        ``no_room=skip`` may try another request instead. If the scheduler has preempted a request
-        for ``req``, SGLang matches and tries ``req`` again.
+        The result NO_TOKEN ends SGLang's loop over waiting requests, and the batch counts as full.
+        With ``no_room=skip``, the loop may continue with another request. If the scheduler has
+        preempted a request for ``req``, SGLang matches and tries ``req`` again.
         """
         if req is self._no_slot:
             self._no_slot = None
@@ -136,7 +136,7 @@ class PluginAdmission:
     def make_way(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> bool:
         """Wrap ``preempt_to_schedule``, which SGLang calls if no slot is free for a candidate.
 
-        Return whether SGLang's loop continues with this candidate.
+        Return whether SGLang's loop over waiting requests continues.
 
         If the server has priority classes, SGLang first tries to preempt requests of lower classes.
         If SGLang preempts nothing, fairbench's scheduler preempts requests, or names another

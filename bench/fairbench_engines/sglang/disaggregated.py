@@ -33,7 +33,7 @@ class Disaggregation:
     ready: list[Req] = field(default_factory=list)
 
     def sort(self, refresh: bool) -> list[Req]:
-        """Return requests in order of arrival, because a decode server matches no prompts."""
+        """Return requests in order of arrival, because a decode server computes no prompts."""
         return self.ready
 
     def match(self, req: Req) -> int:
@@ -55,7 +55,7 @@ class Disaggregation:
         return original(queue, *args, **named)
 
     def _in_turn(self, reqs: list[Req]) -> list[Req]:
-        """Sort requests by their client's number of buffers, divided by the client's weight."""
+        """Sort requests so that clients get transfer buffers in proportion to their weights."""
         weights, held = self.home.config.weights, Counter(self.home.clients())
         turn: dict[Req, float] = {}
         for req in reqs:

@@ -38,8 +38,8 @@ Original = Callable[..., Any]
 class EvictableTree:
     """A prefix tree of SGLang, and a copy (mirror) of the tree that decides what is evicted.
 
-    ``make_mirror(drop)`` returns a new mirror. ``evicts(tokens)`` replaces SGLang's own choice of
-    leaves, and returns the number of freed tokens.
+    ``make_mirror(drop)`` returns an empty copy, which calls ``drop(node)`` to evict a leaf.
+    ``evicts(tokens)`` replaces SGLang's own eviction, and returns the number of freed tokens.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class SGLangHolding:
 
 
 class Eviction:
-    """The eviction policy of an SGLang scheduler, whose hooks wrap methods of ScheduleBatch."""
+    """An eviction policy of fairbench that replaces SGLang's own eviction."""
 
     def __init__(self, config: PluginConfig, now_s: Callable[[], float]) -> None:
         self._config = config
@@ -255,7 +255,7 @@ class Eviction:
                 del self._decoding[client]
 
     def by_target(self, batch: str) -> dict[str, Hook]:
-        """Return the hooks by the function to wrap; ``batch`` is ScheduleBatch's import path."""
+        """Map each function of SGLang to its hook; ``batch`` is ScheduleBatch's import path."""
         return {
             f"{batch}.prepare_for_extend": Hook(self.extend),
             f"{batch}.prepare_for_decode": Hook(self.decode),

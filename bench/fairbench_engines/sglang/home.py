@@ -1,6 +1,6 @@
-"""The host of a local scheduler in SGLang: its requests and admission passes.
+"""The class that runs a local scheduler of fairbench inside SGLang.
 
-The host makes SGLang iterate over the waiting queue in the scheduler's order.
+The class makes SGLang try waiting requests in the scheduler's order.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SGLangHome(EngineHome):
         self.capped = False  # whether the scheduler's load cap delayed a request in this pass
         self._selection: Selection
         self._candidate: Request | None = None
-        # whether SGLang admitted the candidate, or None if the scheduler already knows
+        # whether SGLang admitted the candidate; None once the scheduler has been told
         self._answer: bool | None = None
 
     @staticmethod
@@ -115,7 +115,7 @@ class SGLangHome(EngineHome):
         self.view.take_in(request)
 
     def kept_view(self, tree: KeptTree, order: MatchOrderHooks) -> None:
-        """Use the cached matches of ``tree`` in the scheduler's view of the queue."""
+        """Use the stored prefix look-ups of ``tree`` in the scheduler's view of the queue."""
         self.view = KeptView(tree, self.batch, order, self._ours)
 
     def gone(self, theirs: Req) -> None:
@@ -178,7 +178,7 @@ class SGLangHome(EngineHome):
         self._candidate = self._request_of(next_candidate(self._selection, admitted))
 
     def _request_of(self, candidate: Request | Preempt | None) -> Request | None:
-        """Make the preemptions before the next request to try, and return this request."""
+        """Carry out preemptions until the scheduler names a request, and return this request."""
         while candidate is not None:
             if isinstance(candidate, Preempt):
                 answer = self._preempt(candidate)
@@ -240,7 +240,7 @@ class SGLangHome(EngineHome):
     ) -> None:
         """Divide an iteration's time among the prompts and the decoding requests.
 
-        ``prompts`` has (request, cached tokens, new tokens). Call this method before ``produced``.
+        ``prompts`` yields (request, cached tokens, new tokens). Call ``took`` before ``produced``.
         """
         if self._times is None:
             return

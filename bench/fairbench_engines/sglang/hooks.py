@@ -59,7 +59,7 @@ class Hooks:
         self.calls: Counter[str] = Counter()
         self._exporter: Exporter | None = None
         self._vocab_size: int | None = None
-        # cached matches of waiting requests, if the plugin observes changes of SGLang's prefix tree
+        # stored prefix look-ups of waiting requests, or None if SGLang's tree reports no changes
         self._tree: KeptTree | None = None
         # whether this is a decode server, for which other servers compute the prompts
         self._decodes = False
@@ -83,12 +83,12 @@ class Hooks:
         self._look()
 
     def _look(self) -> None:
-        """Let the scheduler's view cache matches if the plugin observes SGLang's prefix tree."""
+        """Let the scheduler's queue use stored prefix look-ups if SGLang's tree reports changes."""
         if self._tree is not None:
             self.home.kept_view(self._tree, self.order)
 
     def by_target(self) -> dict[str, Hook]:
-        """Return all hooks by the function to wrap."""
+        """Map each function of SGLang to its hook."""
         more = self.eviction.by_target(BATCH) if self.eviction else {}
         return (
             more
@@ -245,7 +245,7 @@ class Hooks:
 
     @staticmethod
     def _observe(home: SGLangHome, costs: FittedCosts, batch: Any, now_s: float) -> None:
-        """Fit the cost model to an iteration's time, which is too long with overlap scheduling."""
+        """Fit the cost model to an iteration's time (an overestimate with overlap scheduling)."""
         started_s = getattr(batch, "launch_ts", None)
         if not started_s or not batch.reqs:
             return
@@ -269,16 +269,16 @@ class Hooks:
     def order_retraction(
         self, original: Original, reqs: list[Req], *args: Any, **named: Any
     ) -> list[int]:
-        """Wrap ``_get_decode_retraction_order``, whose last request loses memory first."""
+        """Wrap ``_get_decode_retraction_order``; SGLang retracts the order's last request first."""
         if self.home.scheduler.retraction_order is None:
             return list(original(reqs, *args, **named))
         at = {req: index for index, req in enumerate(reqs)}
         return [at[req] for req in reversed(self.home.retraction_order(reqs, self._now_s()))]
 
     def flush(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``flush_cache``; an idle server of a single rank also gets a new scheduler.
+        """Wrap ``flush_cache``; if the server is idle, also forget all charges to clients.
 
-        With several ranks, the old scheduler is kept, because other ranks still count its charges.
+        Several data-parallel ranks keep the charges, because each rank counts those of all ranks.
         """
         success = original(scheduler, *args, **named)
         self.home.sweep(scheduler.waiting_queue)
@@ -318,7 +318,7 @@ class Hooks:
 def install(config: PluginConfig) -> None:
     """Register the hooks in this process, so that SGLang applies them.
 
-    Raises UsageError for an unsupported release of SGLang, and for a method with other parameters.
+    Raises UsageError for an unsupported SGLang, or if a wrapped function has changed parameters.
     """
     release = check_evicting() if config.eviction else check_version()
     hooks = Hooks(config, release=release)

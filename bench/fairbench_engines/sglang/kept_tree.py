@@ -1,9 +1,9 @@
-"""Cached matches of waiting requests, which rely on reports of changes in SGLang's prefix tree.
+"""Stored prefix look-ups of waiting requests, updated after changes of SGLang's prefix tree.
 
-SGLang's own code matches every waiting request in every pass. The plugin matches a request again
-only if a prefix was inserted or evicted where its match ends. In LRU eviction, each match counts as
-a use of the prefix. The plugin therefore marks each matched prefix as used once per pass, in the
-queue order of the last request that matches the prefix.
+SGLang's own code looks up every waiting request in every pass. The plugin looks up a request again
+only if a prefix was inserted or evicted where the request's cached prefix ends. In SGLang's LRU
+order, each look-up counts as a use of the prefix. The plugin therefore marks the cached prefixes of
+waiting requests as used in every pass, in queue order.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ BATCH_MODULE = "sglang.srt.managers.schedule_batch"
 RADIX_MODULE = "sglang.srt.mem_cache.radix_cache"
 UNIFIED_MODULE = "sglang.srt.mem_cache.unified_radix_cache"
 PARAMS_MODULE = "sglang.srt.mem_cache.base_prefix_cache"
-# number of preceding tokens that identify a match position, together with its depth
+# The key of a tree position consists of its depth and of this many tokens before it.
 KNOWN_BY = 32
 
 
 class KeptTree(KeptMatches):
-    """Cached matches of SGLang's waiting requests; ``find(reqs)`` is SGLang's own matching."""
+    """Stored prefix look-ups of waiting requests; ``find(reqs)`` is SGLang's own look-up."""
 
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__()
         self.tree = tree
-        # the waiting requests, which the queue sets
+        # the waiting requests; ``KeptView`` sets this attribute
         self.ours: Mapping[Request, Tracked]
         # function to call after ``touch`` has marked a prefix as used
         self.on_touch: Callable[[Hashable], None] | None = None
@@ -75,11 +75,11 @@ class KeptTree(KeptMatches):
 
     @abstractmethod
     def touch(self, spot: Spot) -> None:
-        """Mark all nodes up to a match position as used now."""
+        """Mark all nodes of a cached prefix as used now."""
 
 
 class KeptRadixCache(KeptTree):
-    """Cached matches in SGLang's RadixCache."""
+    """Stored prefix look-ups in SGLang's RadixCache."""
 
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__(tree, find)
@@ -95,7 +95,7 @@ class KeptRadixCache(KeptTree):
 
 
 class KeptUnifiedCache(KeptTree):
-    """Cached matches in SGLang's UnifiedRadixCache, whose nodes are numbers."""
+    """Stored prefix look-ups in SGLang's UnifiedRadixCache, whose nodes are numbers."""
 
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__(tree, find)
@@ -120,9 +120,9 @@ class KeptUnifiedCache(KeptTree):
 
 
 def kept_tree(policy: Any, chosen: Any, tree: Any) -> KeptTree | None:
-    """Return cached matches for an SGLang scheduler, or None if the tree cannot report changes.
+    """Return stored prefix look-ups for SGLang, or None if its tree cannot report changes.
 
-    ``policy`` is SGLang's SchedulePolicy. SGLang's policy LPM, ``chosen``, matches the requests.
+    ``policy`` is SGLang's SchedulePolicy. ``chosen`` is SGLang's own value for its policy LPM.
     """
     module = import_module(POLICY_MODULE)
     thresholds = (

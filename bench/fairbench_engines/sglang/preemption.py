@@ -67,11 +67,11 @@ class Preemption:
             adder.rem_total_token_offset -= tokens
 
     def would_fit(self, req: Req, without: Iterable[Req]) -> bool:
-        """Return whether SGLang could admit ``req`` if the requests ``without`` were released.
+        """Return whether SGLang could admit ``req`` after releasing the requests in ``without``.
 
-        This method repeats the memory test of SGLang's ``add_one_req``. If the memory outside of
-        shared prefixes does not suffice, a second test unlocks the prefixes of ``without``, so that
-        these prefixes count as free.
+        This method repeats the memory test of SGLang's ``add_one_req``. The test first counts only
+        memory outside of shared prefixes. If this memory is too small, the prefixes of ``without``
+        are unlocked, and count as free, too.
         """
         adder, gone = self._adder, list(without)
         if adder is None:

@@ -23,7 +23,7 @@ DISTRIBUTIONS = ("sglang",)
 
 
 class OffFlag(NamedTuple):
-    """An unsupported feature of SGLang: the value that turns its flag off, and the reason."""
+    """The only supported value of an SGLang flag, and why other values are not supported."""
 
     value: Any
     why: str
@@ -90,7 +90,7 @@ def check_policy(policy: str) -> None:
 
 
 def check_target(target: str, expected: tuple[str, ...]) -> None:
-    """Raise UsageError unless SGLang has the method with the ``expected`` first parameters."""
+    """Raise UsageError unless the first parameters of SGLang's ``target`` are ``expected``."""
     check_function("SGLang", target, expected)
 
 

@@ -30,7 +30,7 @@ INPUT_TOKENS, MAX_NEW_TOKENS = attrgetter("input_tokens"), attrgetter("max_new_t
 
 
 class ArmedQueue(list[Req]):
-    """A queue whose next iteration yields the requests of ``armed``, the scheduler's order.
+    """A queue whose next iteration yields requests in the scheduler's order (``armed``).
 
     SGLang admits requests in the loop ``for req in self.waiting_queue``, which has no hook.
     """

@@ -1,8 +1,8 @@
 """vLLM's API server with fairbench's counters among its metrics.
 
 Start the server with ``python -m fairbench_engines.vllm --model MODEL`` and the arguments of ``vllm
-serve``. The engine core is a separate process, which passes the counters to the server through a
-folder. The folder must be set before either process imports prometheus_client.
+serve``. The engine core, a separate process, writes the counters to a folder that the server reads.
+An environment variable must name this folder before prometheus_client is imported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Children:
             start(process)
             started.append(process)
 
-        # vLLM has no hook at the start of a process, so ``remembered`` replaces vLLM's method.
+        # vLLM reports no new process, so ``remembered`` replaces Python's ``BaseProcess.start``.
         BaseProcess.start = remembered  # type: ignore[method-assign, assignment]
 
     def killed(self) -> tuple[str, signal.Signals] | None:
@@ -49,7 +49,7 @@ class Children:
 def _server() -> str:
     """Return the module of the API server, which has a new path since vLLM 0.32.
 
-    The command ``vllm serve`` does not start with a CPU build, whose distribution has another name.
+    The command ``vllm serve`` cannot start a CPU build, whose package has another name.
     """
     with suppress(ModuleNotFoundError):
         if find_spec(SERVER) is not None:

@@ -90,7 +90,7 @@ class BlockEviction:
     splits = 0  # a mirrored block is never split
 
     def free_tokens(self) -> int:
-        """Return the number of tokens in blocks that hold no cached tokens."""
+        """Return how many tokens fit into the empty blocks; cached tokens do not count as free."""
         return self.mirror.free
 
     def demand(self, theirs: Theirs) -> PromptTokens:
@@ -115,7 +115,7 @@ class BlockEviction:
 
     @contextmanager
     def _for(self, name: str) -> Iterator[VLLMHolding]:
-        """Attribute all blocks that vLLM uses or takes in the ``with`` block to a request."""
+        """Attribute to a request all blocks that vLLM takes or reuses in the ``with`` statement."""
         if (mine := self._held.get(name)) is None:
             known = self._config.clients
             request = claiming(self._request_of(name) or UNKNOWN, known)

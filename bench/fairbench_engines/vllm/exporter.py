@@ -11,7 +11,7 @@ from fairbench_load.client_metrics import BALANCE_EVERY_S, COUNTED, Exporter
 from fairbench_load.plugin_config import LIMIT, PROOF, PluginConfig
 
 RESIDENCY = "fairbench_client_residency"
-# environment variable with the folder through which vLLM's HTTP process reads these metrics
+# environment variable: the folder through which vLLM's HTTP process reads fairbench's metrics
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 
 

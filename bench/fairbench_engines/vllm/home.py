@@ -34,7 +34,7 @@ NEW_TOKEN_IDS, END = attrgetter("new_token_ids"), attrgetter("end")
 
 
 class StepPart(NamedTuple):
-    """A request's part of an engine step, which computes ``tokens`` tokens up to position ``end``.
+    """A request's part of an engine step: ``tokens`` tokens, which end at position ``end``.
 
     A ``decoding`` request computes its latest token and any drafts (speculative decoding).
     """
@@ -93,7 +93,7 @@ class VLLMHome(EngineHome):
         return name
 
     def request_of(self, name: str) -> Request | None:
-        """Return fairbench's request for the name of a vLLM request, or None if unknown."""
+        """Look up fairbench's request by the name of vLLM's request; return None if unknown."""
         tracked = self._tracked.get(name)
         return None if tracked is None else tracked.request
 

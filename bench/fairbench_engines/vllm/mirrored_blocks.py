@@ -1,7 +1,7 @@
 """A copy of vLLM's block pool, in which an eviction policy chooses the block to overwrite.
 
-Like vLLM, the copy (mirror) stores single blocks under chained hashes. A node is a hash with all
-blocks that hold its tokens. The simulator's code decides which client claims a block.
+Like vLLM, the copy (mirror) stores single blocks under chained hashes. A node holds all blocks with
+equal hashes, and thus with equal tokens. The simulator's code decides which client claims a block.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class MirroredBlocks:
         return all(block.users for block in node.blocks)
 
     def spare_tokens(self, node: HashNode) -> int:
-        """Return the tokens of one unused block if the node has another block, and 0 if not."""
+        """Return how many tokens can be evicted while another block keeps a copy of them."""
         return self._size if len(node.blocks) > 1 and not self.is_pinned(node) else 0
 
     def access_of(self, node: HashNode) -> Access:

@@ -63,7 +63,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         self._parallel = vllm_config.parallel_config
         super().__init__(vllm_config, *args, **named)
         self._eviction: BlockEviction | None = None
-        # The eviction policy must wrap the block pool before the cached matches observe the pool.
+        # The eviction policy must wrap the block pool before ``kept_blocks`` observes the pool.
         if self._config.eviction is not None:
             with one_line():
                 self._eviction = BlockEviction(
@@ -177,9 +177,9 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         return super()._free_request(request, *args, **named)
 
     def reset_prefix_cache(self, *args: Any, **named: Any) -> bool:
-        """Wrap ``POST /reset_prefix_cache``; an idle server of one rank also gets a new scheduler.
+        """Wrap ``POST /reset_prefix_cache``; if the server is idle, also forget all charges.
 
-        With several ranks, the old scheduler is kept, because other ranks still count its charges.
+        Several data-parallel ranks keep the charges, because each rank counts those of all ranks.
         """
         success = bool(super().reset_prefix_cache(*args, **named))
         if success and self.home.idle and self.home.ranks is None:

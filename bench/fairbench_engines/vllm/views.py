@@ -1,8 +1,8 @@
 """Views of vLLM's waiting queue and running batch for schedulers.
 
-If vLLM's block pool reports changes, the matches of waiting requests are cached. A match ends at
-the first hash of a prompt that has no cached block. The match changes only if the first uncached
-hash gets a block, or if a hash inside the match loses its last block.
+If vLLM's block pool reports changes, a waiting request's cached prefix is looked up again only
+after a change. A cached prefix grows only if the next hash of the prompt gets a block, and shrinks
+only if a hash inside the prefix loses its last block.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class LiveQueue(QueueView):
     """A WaitingView in which preempted requests go to the head of the queue.
 
     ``matched(request)`` returns a request's number of cached tokens. The view calls ``matched``
-    only if the scheduler is ``cache_aware``, and only for requests that ``ours`` contains.
+    only if the scheduler is ``cache_aware``. ``ours`` maps requests to the plugin's records.
     """
 
     def __init__(
@@ -125,17 +125,17 @@ class LiveQueue(QueueView):
 
 
 class KeptBlocks(KeptMatches):
-    """Cached matches of vLLM's waiting requests; a match ends at the hash of its last block."""
+    """Stored prefix look-ups of waiting requests; the last block's hash identifies a prefix."""
 
     def __init__(self, manager: Any) -> None:
         super().__init__()
-        # the waiting requests, which the queue sets
+        # the waiting requests; ``BlockQueue`` sets this attribute
         self.ours: Mapping[Request, Tracked]
         self._manager = manager
         self._block_size: int = manager.coordinator.block_size
-        # hashes of the cached blocks of the match that ends at each position
+        # hashes of the blocks of each cached prefix, by the position at which the prefix ends
         self._hashes: dict[Spot, list[bytes]] = {}
-        # by block hash, the end positions of all matches that contain the block
+        # for each block hash, the end positions of all cached prefixes that contain the block
         self._through: dict[bytes, dict[Spot, None]] = {}
         self._watch()
 
@@ -192,7 +192,7 @@ class KeptBlocks(KeptMatches):
 
 
 def apart_of(theirs: Theirs) -> Hashable:
-    """Return the key that separates equal tokens of two requests in vLLM's cache, or None.
+    """Return a key of all that makes prefixes with equal tokens different in vLLM, or None.
 
     The key consists of LoRA adapter, cache salt, images and prompt embeddings. Images and
     embeddings have placeholder tokens, which do not differ between requests.
@@ -219,10 +219,10 @@ def is_plain(manager: Any) -> bool:
 
 
 def kept_blocks(manager: Any) -> KeptBlocks | None:
-    """Return cached matches for vLLM's KV cache manager, or None if matches cannot be cached.
+    """Return stored prefix look-ups for vLLM's KV cache, or None if look-ups cannot be stored.
 
-    Matches can be cached only if look-ups follow the blocks from first to last. With a draft model
-    such as EAGLE, vLLM removes the last block of each match, so matches cannot be cached.
+    Look-ups can be stored only if they follow the blocks from first to last. With a draft model
+    such as EAGLE, vLLM removes the last block of each cached prefix, so look-ups are not stored.
     """
     blocks = getattr(manager.block_pool, "cached_block_hash_to_block", None)
     watchable = all(hasattr(blocks, name) for name in ("insert", "pop", "get_one_block"))
@@ -249,6 +249,6 @@ class BlockQueue(EngineQueue):
         self.wait(request, theirs.all_token_ids, apart=apart_of(theirs), first=first)
 
     def grown(self, request: Request) -> None:
-        """Match a preempted request again, because its last output has arrived."""
+        """Look up a preempted request's cached prefix again after its last output has arrived."""
         theirs = self._ours[request].theirs
         self.look_again(request, theirs.all_token_ids, apart=apart_of(theirs))

@@ -1,4 +1,4 @@
-"""llm-d's proposal for fairness across priorities: each priority sends a share of all requests."""
+"""llm-d's proposal for fairness across priorities: each priority gets a share of sent requests."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class CrossBand(ClassQueues):
 
     The rules are those of llm-d-router issue 1995 (extension point: PR 2920). In the order
     ``priority-first``, a priority's credits are its weight divided by the smallest weight, rounded.
-    The highest priority with credit goes first, and each request costs a credit. In the order
-    ``interleaved``, the priority with the lowest virtual time goes first, and each request adds 1 /
-    weight to this virtual time.
+    The next request is taken from the highest priority that has credits left, and costs one credit.
+    In the order ``interleaved``, the priority with the lowest virtual time goes first, and each
+    request adds 1 / weight to this virtual time.
 
     Issue 1995 does not say what happens to priorities without requests, which never spend their
     credits. In fairbench, priorities get new credits when no waiting priority has credit. As in
-    issue 1995, the virtual time of a priority without requests is not raised.
+    llm-d's issue 1995, the virtual time of a priority without requests stays the same.
     """
 
     name = "cross-band"
@@ -37,7 +37,7 @@ class CrossBand(ClassQueues):
           highest priority has rank 0.
         - ``explicit``: the weight of a priority is its value in ``shares``, by default 1.
 
-        The lowest priority and the ranks are those among all requests so far.
+        Ranks and the lowest priority follow from the priorities of all requests so far.
         """
 
         order: Literal["priority-first", "interleaved"] = "priority-first"

@@ -38,30 +38,29 @@ class ExFairS(FlowPolicy):
     of an answer is input + 2 x output, and an answer after more than 5 s is late. Let d be the
     highest score minus the lowest score. The client with the highest score lowers its priority
     number by int(10 x min(d, 0.5)), and the client with the lowest score raises its priority number
-    by as much. The clients with the second highest and second lowest score then change their
-    numbers, too, and so do further pairs while their scores differ by more than 0.1. All priority
+    by as much. The same rule applies to the clients with the second highest and the second lowest
+    score, and to further pairs while the scores of a pair differ by more than 0.1. All priority
     numbers start at 0 and are kept between rounds.
 
-    If n queued requests have higher numbers and p_min is the lowest number, a request with a
-    negative priority number p overtakes n x p / p_min queued requests, rounded down and at most
-    100. A request with a priority number of 0 or more goes to the end of the queue. The requests of
-    a client keep the order of the gateway.
+    A new request with a negative priority number p overtakes n x p / p_min queued requests, rounded
+    down and at most 100. Here, n is the number of queued requests with higher numbers, and p_min is
+    the lowest number. A request with a number of 0 or more goes to the end of the queue. The
+    gateway decides the order of a client's requests.
 
     **Signs.** The code of ExFairS contradicts itself: vLLM serves a lower number earlier, but
-    strategies/priority.py lets positive numbers overtake. In fairbench, a request with a lower
-    number goes earlier, as in the queue that ExFairS runs (RequestQueueManager.py, which does not
-    call strategies/priority.py). The number of overtaken places comes from strategies/priority.py,
-    with the opposite sign. ExFairS's queue uses the rank of a priority number, and delays requests
-    with positive numbers by up to 10 s; fairbench does neither. Other commits of ExFairS divide a
-    client's service by the largest service of any client, and let requests overtake only within 30
-    s.
+    strategies/priority.py lets positive numbers overtake. In fairbench, lower numbers mean earlier
+    service, as in the queue that ExFairS runs (RequestQueueManager.py). The formula n x p / p_min
+    is that of strategies/priority.py, with the opposite sign of p. ExFairS's queue sorts by ranks
+    of priority numbers, and delays requests with positive numbers by up to 10 s; fairbench uses the
+    numbers, without delays. Other commits of ExFairS divide a client's service by the largest
+    service of any client, and let requests overtake only within 30 s.
 
     **Rounds.** ExFairS cancels unfinished requests at the end of a round. In fairbench, unfinished
     requests continue, and a request counts in the round in which its answer ends.
 
     **Weaknesses.** If all answers are late, scores differ only by service, and the client with the
-    most service gets the lowest number. A client without answers in a round has no score, so a
-    stream of requests with lower numbers can starve this client.
+    most service gets the lowest number. A client without answers in a round has no score and keeps
+    its priority number, so clients with lower numbers can starve it.
     """
 
     name = "exfairs"
@@ -94,7 +93,7 @@ class ExFairS(FlowPolicy):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._numbers: Counter[str] = Counter()  # each client's current priority number
-        # one place per queued request, in queue order; the client of the first place goes next
+        # one entry for each queued request, in the order of the queue
         self._places: list[Place] = []
         self._queued: set[Request] = set()
         # each client's answers in the current round
@@ -136,7 +135,7 @@ class ExFairS(FlowPolicy):
         return {client: float(number) for client, number in self._numbers.items()}
 
     def _overtaken(self, number: int) -> int:
-        """Return how many queued places a new request with priority number ``number`` overtakes."""
+        """Return how many queued requests a request with priority number ``number`` overtakes."""
         if number >= 0:
             return 0
         higher = sum(place.number > number for place in self._places)

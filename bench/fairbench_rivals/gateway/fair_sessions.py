@@ -11,17 +11,17 @@ from fairbench.schedulers.base import Read, Setup, WaitingView
 from fairbench.schedulers.params import PositiveInt
 from fairbench_rivals.gateway.pausing_gate import PlacedSession, PlacementGate, whole
 
-# seconds without a running turn after which a session's visit in memory ends
+# seconds without a running turn after which a session may be paused to free memory
 IDLE_S = 30.0
 
 
 @dataclass(slots=True, eq=False)
 class VisitingSession(PlacedSession):
-    """A session whose context stays in memory for a visit of a few turns.
+    """A session whose context stays in memory for a few turns.
 
-    ``visit_turns`` counts the turns of the current visit. ``running`` holds the session's
-    unfinished turns; a session with sub-agents may have several. ``longest`` is the session's
-    longest prompt so far.
+    ``visit_turns`` counts the turns since the session was last resumed. ``running`` holds the
+    session's unfinished turns; a session with sub-agents may have several. ``longest`` is the
+    session's longest prompt so far.
     """
 
     visit_turns: int = 0
@@ -40,17 +40,17 @@ class FairSessions(PlacementGate[VisitingSession]):
 
     Each client has a counter of its service, as in VTC ([VTC] Alg. 2). The waiting client with the
     lowest counter resumes its longest waiting session, at the session's last replica if possible,
-    so that cached prefixes are used. No other session resumes before a session that is next but
-    does not fit into memory. A visit (a session's stay in memory) ends after ``turns`` turns, or
-    when the session has been idle for 30 s. An idle session whose visit has ended is paused to free
-    memory for a waiting session. An active session waits before its next turn if the lowest counter
-    of the waiting clients is not above the counter of its own client.
+    so that cached prefixes are used. If this session does not fit into memory, all other waiting
+    sessions wait, too. A visit (a session's stay in memory) ends after ``turns`` turns, or when the
+    session has been idle for 30 s. An idle session whose visit has ended is paused to free memory
+    for a waiting session. An active session waits before its next turn if the lowest counter of the
+    waiting clients is not above the counter of its own client.
 
-    While a client g waits, a client f resumes a session only if the counter of f is not above the
-    counter of g. Each session of f in memory then has at most ``turns`` turns before it waits.
-    Suppose that K sessions fit into memory, and that a turn has at most L_in input and L_out output
-    tokens. While g waits, the counter of f is therefore at most K x ``turns`` x (L_in + w_out x
-    L_out) above the counter of g. A session with sub-agents waits only when none of its turns runs.
+    If K sessions fit into memory, and a turn has at most L_in input and L_out output tokens, a
+    client's counter is at most K x ``turns`` x (L_in + w_out x L_out) above the counter of a
+    waiting client. The reason is that a client with a higher counter resumes no session, and that
+    each of its sessions in memory has at most ``turns`` turns before the session waits. A session
+    with sub-agents waits only when none of its turns runs.
     """
 
     name = "fair-sessions"
@@ -140,7 +140,7 @@ class FairSessions(PlacementGate[VisitingSession]):
             self.resume(session, worker)
 
     def review_s(self, now_s: float) -> float:
-        """Return the time at which the next visit ends because its session is idle."""
+        """Return the time at which the next idle session may be paused to free memory, or inf."""
         ends_s = (self._idle_until_s(one) for _, one in self.active() if not one.is_busy)
         return min((end_s for end_s in ends_s if end_s > now_s), default=inf)
 
@@ -164,10 +164,9 @@ class FairSessions(PlacementGate[VisitingSession]):
     def _target(self, session: VisitingSession, required: int) -> int:
         """Return the replica at which a session that needs ``required`` tokens is resumed.
 
-        A session returns to its last replica if enough memory is free there, or can be freed by
-        pauses of sessions whose visit has ended. Otherwise, the session goes to the replica with
-        the most free memory or, if its memory does not suffice, to the replica at which pauses free
-        the most memory.
+        The first choice is the session's last replica, if pausing idle sessions can free enough
+        memory there. The second choice is the replica with the most free memory, if the session
+        fits. The last choice is the replica with the most free memory after pausing idle sessions.
         """
         free = self.rooms(whole)
         made = {

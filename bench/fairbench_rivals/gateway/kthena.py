@@ -13,16 +13,16 @@ from fairbench.schedulers.params import NotNegative, Positive
 
 
 class Kthena(FlowPolicy):
-    """A policy that orders requests by their client's recent tokens at the request's arrival.
+    """A policy that gives each request a priority: its client's recent tokens at its arrival.
 
     The rules are those of the priority queue of volcano-sh/kthena @3cc05728
-    (pkg/kthena-router/datastore). Tokens count when an answer has ended, and a request keeps the
-    priority that it had at its arrival. A client without answers in the window overtakes all other
-    clients until its first answer has ended. The whole burst of a new client therefore goes first,
-    and a stream of new clients starves a client with any usage. In kthena, the queue releases 100
-    requests a second unless unfinished requests are limited. In fairbench, the saturation detector
-    decides when a request is released. The time window is exact in fairbench, but counts whole
-    seconds in kthena.
+    (pkg/kthena-router/datastore). The tokens of a request are counted when its answer has ended. A
+    request keeps its priority until it is sent. A client without answers in the window overtakes
+    all other clients until its first answer has ended. The whole burst of a new client therefore
+    goes first, and a stream of new clients starves a client with any usage. In kthena, the queue
+    releases 100 requests a second unless unfinished requests are limited. In fairbench, the
+    saturation detector decides when a request is released. The time window is exact in fairbench,
+    but counts whole seconds in kthena.
     """
 
     name = "kthena"
@@ -31,8 +31,8 @@ class Kthena(FlowPolicy):
     class Params:
         """Parameters: weights of a token and of an answered request, and the window in seconds.
 
-        ``refreshed`` orders requests by current usage instead of usage at arrival. In kthena, only
-        the head of the queue is refreshed, and only if configured.
+        ``refreshed`` orders requests by current usage instead of usage at arrival. In kthena, an
+        optional setting updates the usage only for the request at the head of the queue.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight", "request_weight")

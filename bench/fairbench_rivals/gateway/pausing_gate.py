@@ -25,7 +25,7 @@ class PlacedSession(GateSession):
     - ``pool_place`` is the position in the pool of paused sessions, or None outside the pool.
     - ``pool_tokens`` is the length of the context when the session entered the pool.
     - ``is_marked`` means that the session will be paused when its turn ends.
-    - ``streams`` maps each unfinished turn to the counted output tokens of its answer.
+    - ``streams`` maps each unfinished turn to the number of output tokens counted so far.
     """
 
     worker: int | None = None
@@ -42,7 +42,7 @@ class PlacedSession(GateSession):
 
 
 class Use(NamedTuple):
-    """The use of a replica: the tokens and the number of its active sessions."""
+    """The load of a replica: the tokens and the number of its active sessions."""
 
     tokens: float
     sessions: int
@@ -64,10 +64,10 @@ ADMISSIONS: Mapping[str, Callable[[PlacedSession], int]] = {
 class PlacementParams:
     """Parameters that all variants of ThunderAgent share.
 
-    ``admit`` is the order in which new sessions are admitted: ``smallest`` (as published) and
-    ``largest`` by their numbers of tokens, and ``fifo`` by arrival. The orders ``largest`` and
-    ``fifo`` come from SARPAT/thunderagent-churn-study. A turn that has waited for ``forced_s``
-    seconds is sent even without free memory.
+    ``admit`` chooses which new session is admitted first: the session with the fewest tokens
+    (``smallest``, as published), with the most tokens (``largest``) or the oldest (``fifo``). The
+    orders ``largest`` and ``fifo`` come from SARPAT/thunderagent-churn-study. A turn that has
+    waited for ``forced_s`` seconds is sent even without free memory.
     """
 
     admit: Literal["smallest", "largest", "fifo"] = "smallest"
@@ -102,7 +102,7 @@ class PlacementGate(SessionGate[P]):
         return ((one.worker, one) for one in known if one.worker is not None)
 
     def pool(self) -> list[P]:
-        """Return the paused and the waiting new sessions, in the order of the pool."""
+        """Return the paused and the new sessions that wait, the longest wait first."""
         found = (one for one in self.sessions.values() if one.pool_place is not None)
         return sorted(found, key=lambda session: session.pool_place or 0)
 
@@ -126,7 +126,7 @@ class PlacementGate(SessionGate[P]):
         self.sessions.forget_idle(lambda session: session.idle_s(now_s) >= self.FORGET_S)
 
     def loads(self, tokens: Callable[[PlacedSession], float]) -> dict[int, Use]:
-        """Return the use of each replica; the function ``tokens`` counts a session's tokens."""
+        """Return the load of each replica; the function ``tokens`` counts a session's tokens."""
         assert self.setup.fleet is not None, f"{self.name} needs to see the workers"
         uses = dict.fromkeys(self.setup.fleet.workers(), Use(0.0, 0))
         for worker, session in self.active():
@@ -137,7 +137,7 @@ class PlacementGate(SessionGate[P]):
     def rooms(
         self, tokens: Callable[[PlacedSession], float], part: float = 1.0
     ) -> dict[int, float]:
-        """Return each replica's free tokens within the fraction ``part`` of its pool."""
+        """Return each replica's free tokens, counting only the fraction ``part`` of its pool."""
         most = part * self.setup.pool_tokens
         return {worker: most - use.total for worker, use in self.loads(tokens).items()}
 
@@ -158,14 +158,14 @@ class PlacementGate(SessionGate[P]):
 class PausingGate(PlacementGate[P]):
     """A variant of ThunderAgent: full replicas pause idle sessions, and no turn waits forever.
 
-    Turns of an active session are sent; turns of a paused session are queued. While an answer
-    streams, its tokens count in steps of ``STREAM_STEP``. If the host does not report streamed
-    tokens, the tokens of an answer count when its turn ends.
+    Turns of an active session are sent; turns of a paused session are queued. The output tokens of
+    a streaming answer are added to its session's tokens, ``STREAM_STEP`` at a time. If the host
+    does not report streamed tokens, an answer's tokens are added when its turn ends.
     """
 
     # fraction of a replica's KV pool above which the replica pauses sessions
     PAUSE_ABOVE: ClassVar[float] = 1.0
-    # fraction of a replica's KV pool to which pauses reduce the used memory
+    # fraction of a replica's KV pool at which a full replica stops pausing sessions
     PAUSE_TO: ClassVar[float] = 1.0
     # number of streamed tokens after which the tokens of an answer are counted again
     STREAM_STEP: ClassVar[int] = 20
@@ -205,15 +205,14 @@ class PausingGate(PlacementGate[P]):
                 self.on_streamed(session, more)
 
     def on_streamed(self, session: P, tokens: int) -> None:
-        """Update the session's context length when ``tokens`` further output tokens stream."""
+        """Add ``tokens`` streamed output tokens to the session's context length."""
         session.tokens += tokens
 
     def pause(self) -> bool:
-        """Pause sessions of full replicas; return whether any session was paused or marked.
+        """Pause sessions of full replicas; return whether any session changed.
 
         The idle sessions with the fewest tokens are paused first. If pausing all idle sessions
-        frees too little memory, all busy sessions are marked. A marked session pauses when its turn
-        ends.
+        frees too little memory, each busy session is marked, to be paused when its turn ends.
         """
         most = self.PAUSE_TO * self.setup.pool_tokens
         changed = False
@@ -300,7 +299,7 @@ class TickGate(PausingGate[P]):
         return session.pool_tokens
 
     def weighed(self, now_s: float) -> Callable[[PlacedSession], float]:
-        """Return the function that counts active sessions' tokens when sessions are resumed."""
+        """Return a function that counts a session's tokens in the test for free memory."""
         return whole
 
     def tick(self, now_s: float) -> bool:

@@ -21,14 +21,14 @@ class ProgramAware(FlowPolicy):
     and waiting time are each scaled to the range from 0 to 1 over the waiting clients. The client
     with the least service goes first, unless its request is by far the youngest. With the default
     weights, the client with the most service never goes before a client without service, even after
-    the longest wait. A stream of new clients can then starve an old client.
+    the longest wait. A stream of new clients can therefore starve a client with past service.
     """
 
     name = "program-aware"
 
     @dataclass(frozen=True)
     class Params:
-        """Weights of attained service and of the next request's waiting time, and the half-life.
+        """Weights of attained service and waiting time in a score; half-life of attained service.
 
         If ``half_life_s`` is 0, service does not decay. Unlike llm-d, this policy does not forget
         programs that are idle for an hour, because their attained service has decayed to almost 0.

@@ -51,11 +51,11 @@ S = TypeVar("S", bound=GateSession)
 class SessionGate(FlowPolicy, Generic[S]):
     """A policy that queues the turns of a session until a rule allows the session to continue.
 
-    Each subclass defines its own rule. The gate calls ``tick`` every ``tick_s`` seconds, and
-    ``review`` after each arrival, after each end of a request, and at the time ``review_s``. The
-    host does not call a gate whose queue is empty, so the gate makes up for missed calls of
-    ``tick`` at the next event. By default, no saturation detector delays the turns that the rule
-    allows. A request without a session counts as a session with a single turn.
+    The gate calls ``tick`` every ``tick_s`` seconds, and ``review`` after each arrival, after each
+    end of a request, and at the time ``review_s``. The host does not call a gate whose queue is
+    empty, so the gate makes up for missed calls of ``tick`` at the next event. By default, no
+    saturation detector delays the turns of sessions that may continue. A request without a session
+    counts as a session with a single turn.
     """
 
     work_conserving = False
@@ -74,7 +74,7 @@ class SessionGate(FlowPolicy, Generic[S]):
         self._review_at_s = inf
         self._now_s = 0.0
 
-    # The following methods define the rule of a subclass.
+    # Subclasses define the following methods, which decide when sessions may continue.
 
     @abstractmethod
     def make_session(self, number: int) -> S:
@@ -103,7 +103,7 @@ class SessionGate(FlowPolicy, Generic[S]):
         """Resume paused sessions that need not wait for the next periodic check (``tick``)."""
 
     def review_s(self, now_s: float) -> float:
-        """Return the time after ``now_s`` at which ``review`` is due without an event, or inf."""
+        """Return the time after ``now_s`` at which the gate must call ``review``, or inf."""
         return inf
 
     def rank(self, request: Request, waited: bool, now_s: float) -> float:
@@ -172,9 +172,9 @@ class SessionGate(FlowPolicy, Generic[S]):
         self._review_at_s = self.review_s(self._now_s) if self.waits else inf
 
     def _catch_up(self, now_s: float) -> None:
-        """Make the missed periodic checks (``tick``) until ``now_s``.
+        """Call ``tick`` for the periodic checks that are due at ``now_s`` or earlier.
 
-        After a check that changes no session, all missed checks except the last are skipped.
+        After a check that changed no session, only the last of the remaining checks is made.
         """
         changed = False
         while self._next_tick_s <= now_s:

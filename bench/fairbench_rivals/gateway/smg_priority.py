@@ -34,7 +34,7 @@ CLASSES: Mapping[int, Rules] = {
 }
 """The rules of each class by priority, the most important class first."""
 
-# priorities of the classes that can age, in the order in which aged classes go first
+# classes that go first after a long wait (``starved_s``), in order of precedence
 AGING = (-1, 0, 1)
 
 
@@ -44,9 +44,9 @@ class SmgPriority(ClassQueues):
     The rules follow smg-project/smg @f8daa883, model_gateway/src/middleware/scheduler. The classes
     are system (priority 2 and above), interactive (1), default (0) and bulk (-1 and below). Each
     class reserves max(floor, share x slots) slots. A class whose first request has waited for too
-    long goes before other classes, and ignores reservations. If first requests of several classes
-    have waited too long, the lowest class goes first. A request is refused if the queue of its
-    class is full, or after the time limit of its class. The policy does not distinguish clients.
+    long goes before other classes, and ignores reservations. If several classes have waited too
+    long, the lowest of them goes first. A request is refused if the queue of its class is full, or
+    after the time limit of its class. The policy does not distinguish clients.
 
     If a request of the classes system or interactive finds no slot, smg also cancels a request of a
     lower class that has no first token yet. Gateways of fairbench cannot cancel a sent request, so

@@ -19,14 +19,14 @@ class ThunderAgent(TickGate[PlacedSession]):
     """A gate that resumes sessions into free memory and pauses sessions of full replicas every 5 s.
 
     The rules follow ThunderAgent-org/ThunderAgent @a7eef77a, ThunderAgent/scheduler/router.py.
-    While any session is paused, a new session waits. If none is paused, a new session goes to the
-    replica with the fewest tokens and enough free memory. After ``forced_s`` seconds, a waiting
-    turn goes to its session's last replica, or to the replica with the fewest sessions.
+    While any session is paused, a new session waits. While no session is paused, a new session goes
+    to the replica with the fewest tokens among those with enough free memory. After ``forced_s``
+    seconds, a waiting turn goes to its session's last replica, or to the replica with the fewest
+    sessions.
 
-    The tokens of a streaming answer are counted 20 at a time. One rule is simpler than in
-    ThunderAgent: fairbench knows the length of a prompt, which ThunderAgent estimates from its
-    characters. A release call tells ThunderAgent that a session has ended. In fairbench, a real
-    gateway remembers at most 10,000 idle sessions.
+    The tokens of a streaming answer are counted 20 at a time. fairbench knows the length of a
+    prompt, which ThunderAgent estimates from characters. A release call tells ThunderAgent that a
+    session has ended. In fairbench, a real gateway remembers at most 10,000 idle sessions.
     """
 
     name = "thunderagent"

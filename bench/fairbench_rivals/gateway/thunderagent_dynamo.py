@@ -14,15 +14,15 @@ from fairbench_rivals.gateway.pausing_gate import (
 )
 
 HALF_LIFE_S = 1.0
-# In the order of turns, a turn that has waited counts as if it had arrived 1 s earlier, and a
-# demoted turn counts as if it had arrived 2 s later.
+# Turns are sorted by arrival. A turn that has waited is sorted as if it had arrived 1 s earlier,
+# and a demoted turn as if it had arrived 2 s later.
 WAITED_S, DEMOTED_S = 1.0, -2.0
 DEMOTED_TICKS = 1.5
 
 
 @dataclass(slots=True, eq=False)
 class DemotableSession(PlacedSession):
-    """A session whose turns count as later than their arrival until ``demoted_until_s``."""
+    """A session whose turns are sorted as if they arrived later, until ``demoted_until_s``."""
 
     demoted_until_s: float = 0.0
 
@@ -34,14 +34,14 @@ class ThunderAgentDynamo(TickGate[DemotableSession]):
     components/src/dynamo/thunderagent_router/router.py). A new session goes to the least loaded
     replica among the replicas with enough free memory. A turn that has waited for ``forced_s``
     seconds goes to the replica with the most free tokens. When a replica is chosen, the tokens of
-    an idle session are halved for every idle second. When paused sessions are sorted, their tokens
-    do not decay. A session is forgotten after 600 idle seconds.
+    an idle session are halved for every idle second. Paused sessions are sorted by their full
+    number of tokens. A session is forgotten after 600 idle seconds.
 
-    While 80% to 95% of a replica's pool is used, the turns of its sessions count as if they had
-    arrived 2 s later, for 7.5 s. A turn that has waited at the gate counts as if it had arrived 1 s
-    earlier. In Dynamo, the changed arrival times also order the queue of the engine. In fairbench,
-    the changed arrival times order only the turns that wait for the saturation detector. Dynamo's
-    limit on busy sessions, which an SGLang worker may report, is not modelled.
+    If 80% to 95% of a replica's pool is used at a check, the turns of its sessions are sorted as if
+    they had arrived 2 s later, during the next 7.5 s. A turn that has waited at the gate is sorted
+    as if it had arrived 1 s earlier. Dynamo also sorts the engine's queue by changed arrival times;
+    fairbench only sorts turns that wait for the saturation detector. Dynamo's limit on busy
+    sessions, which an SGLang worker may report, is not modelled.
     """
 
     name = "thunderagent-dynamo"

@@ -18,17 +18,16 @@ from fairbench_rivals.gateway.pausing_gate import (
 )
 
 HALF_LIFE_S = 1.0
-# Seconds between two tests for free memory while turns wait; the counted tokens of idle sessions
-# decay between the tests.
+# seconds between two tests for free memory while turns wait
 POLL_S = 1.0
 AFTER_S = {"urgent": 15.0, "age": 15.0, "wait-cap": 8.0, "lease": 30.0}
 
 
 @dataclass(slots=True, eq=False)
 class LedgerSession(PlacedSession):
-    """A session that counts the tokens of its last turn or, if more, of its unfinished turns.
+    """A session whose size is the larger of two numbers of tokens (see ``count_tokens``).
 
-    ``committed`` is the number of tokens of the last turn that has ended, with its answer.
+    ``committed`` is the number of prompt and output tokens of the last turn that has ended.
     """
 
     committed: int = 0
@@ -54,14 +53,14 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
     zetxqx/llm-d-router pkg/epp/framework/plugins/thunderagent/fairness.go @e79fd6c3. The rule
     ``lease`` and the waiting times of all rules come from zetxqx/thunderagent-original-verification
     (12-llm-d-router-pool @003b83dc, 17-thunder-lease-pool @64146f69). Paused sessions go before new
-    sessions. Among paused and among new sessions, the session with the fewest tokens is resumed
-    first, and a session that does not fit into memory is skipped. In the test for free memory, the
-    tokens of idle sessions halve every second. Every 5 s, full replicas pause sessions as in
-    ThunderAgent. A turn that has waited for ``forced_s`` seconds goes to the last replica of its
-    session. A session is forgotten after 3,600 idle seconds.
+    sessions, and small sessions (few tokens) before large sessions. A session that does not fit
+    into memory is skipped. In the test for free memory, a session's tokens are halved for each
+    second in which the session is idle. Every 5 s, full replicas pause sessions as in ThunderAgent.
+    A turn that has waited for ``forced_s`` seconds goes to the last replica of its session. A
+    session is forgotten after 3,600 idle seconds.
 
     The size of a session is the larger of two numbers: the tokens of its last turn, and the tokens
-    of all its unfinished turns (accounting.go and program_table.go). With every rule except
+    of all its unfinished turns (accounting.go and program_table.go). Unless ``resume`` is
     ``lease``, the tokens of a streaming answer are counted 20 at a time.
     """
 
@@ -72,18 +71,19 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
     class Params(PlacementParams):
         """``resume`` decides at which replica a paused session may be resumed.
 
-        - ``most-room``: at its own replica if the session fits there, otherwise at the replica with
-          the most free memory.
-        - ``origin``: only at its own replica, unless this replica has left the cluster.
+        - ``most-room``: the session is resumed at its last replica if it fits there, otherwise at
+          the replica with the most free memory.
+        - ``origin``: the session is resumed only at its last replica, unless that has left the
+          cluster.
         - ``urgent``: like ``origin``, but after ``after_s`` (15) seconds of waiting, the session
           goes before all other sessions, the longest wait first, and may move to another replica.
         - ``age``: like ``urgent``, but a paused session never moves to another replica.
         - ``wait-cap``: like ``origin`` until the session has waited for ``after_s`` seconds
           (default 8), and then like ``most-room``.
-        - ``lease``: like ``origin``, but the tokens of idle sessions never decay. Full replicas do
-          not pause sessions every 5 s. A session that does not fit into memory replaces idle
-          sessions, the longest idle first. A waiting session replaces sessions that are idle for
-          ``after_s`` (30) seconds, and a turn of an active session replaces any idle session.
+        - ``lease``: like ``origin``, but the tokens of idle sessions never decay, and sessions are
+          paused only to make room. A session that does not fit into memory replaces idle sessions,
+          the longest idle first. A waiting session replaces sessions that are idle for ``after_s``
+          (30) seconds, and a turn of an active session replaces any idle session.
         """
 
         resume: Literal["most-room", "origin", "urgent", "age", "wait-cap", "lease"] = "most-room"
@@ -99,7 +99,7 @@ class ThunderAgentLlmd(PausingGate[LedgerSession]):
 
         @property
         def wait_s(self) -> float:
-            """``after_s`` or, if unset, the default of the rule ``resume`` (inf: no limit)."""
+            """The waiting time in seconds that the rule ``resume`` uses, or inf if it uses none."""
             return self.after_s or AFTER_S.get(self.resume, inf)
 
     params: Params

@@ -18,10 +18,10 @@ from fairbench_rivals.local.kept_order import KeptOrder
 class Autellix(LocalScheduler):
     """A scheduler with priority queues that serves the programs with the least service first.
 
-    The rules follow [Autellix] Alg. 1. The service that its program has had decides which queue a
-    new call enters. A program's service is the sum over its finished calls (``plas``), or over the
-    longest chain of its calls (``atlas``). The calls of a queue go in the order of arrival. A call
-    that has run for its queue's quantum moves down a queue. A call whose program has waited
+    The rules follow [Autellix] Alg. 1. A new call enters a queue that depends on the service of its
+    program so far. A program's service is the sum over its finished calls (``plas``), or over the
+    longest chain of its calls (``atlas``). Calls in the same queue are served in order of arrival.
+    A call that has run for its queue's quantum moves down a queue. A call whose program has waited
     ``beta`` times its service time moves up to the first queue. A waiting call preempts calls of
     lower queues. The policy is fair to programs, not to clients.
 
@@ -38,7 +38,7 @@ class Autellix(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: with ``beta`` 0, no call moves up a queue, so long programs may starve."""
+        """Parameters. If ``beta`` is 0, no call moves up a queue, so long programs may starve."""
 
         constants: ClassVar[tuple[str, ...]] = ("preempt_every_s",)
 

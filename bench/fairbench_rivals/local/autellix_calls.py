@@ -30,7 +30,7 @@ class CallTimes:
     A promotion of the call resets ``waited_s`` and ``busy_s``, but not the fields ``total_*``.
     """
 
-    started_at_s: float  # the program's seconds of service when this call arrived
+    started_at_s: float  # service in seconds of the program at this call's arrival
     queue: int
     place: int
     quantum_s: float
@@ -52,7 +52,7 @@ class CallTimes:
 class Promotions:
     """The times at which programs will have waited ``beta`` times their service time.
 
-    ``heap`` is sorted by these times. A ``heap`` entry that comes too early is replaced.
+    ``heap`` holds the times at which calls move up; an entry that proves too early is replaced.
     """
 
     def __init__(self, beta: float, programs: ProgramStates[ProgramTimes]) -> None:
@@ -70,7 +70,7 @@ class Promotions:
         return call.since_s + wanted_s - program.waited_s - call.waited_s
 
     def expect(self, request: Request, call: CallTimes) -> None:
-        """Add a heap entry for a call unless an entry of the call is early enough."""
+        """Add a heap entry for a call unless the heap has an entry at or before its due time."""
         at_s = self.time_s(request, call)
         if at_s < call.promoted_at_s:
             call.promoted_at_s = at_s

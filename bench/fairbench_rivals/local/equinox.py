@@ -20,7 +20,7 @@ class _Charge(NamedTuple):
 
 
 class Equinox(LeastCounter):
-    """A scheduler that first serves the client with the lowest weighted sum of two counters.
+    """A scheduler that first serves clients with low sums of a user counter and a resource counter.
 
     In [Equinox], the User Fairness Counter measures weighted tokens and latency, and the Resource
     Fairness Counter measures throughput and GPU utilization. The paper predicts the values of both
@@ -43,7 +43,7 @@ class Equinox(LeastCounter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``user_share`` and 1 - ``user_share`` are the weights of the two counters."""
+        """Parameters: the weights are ``user_share`` (user counter) and 1 - ``user_share``."""
 
         constants: ClassVar[tuple[str, ...]] = ("latency_weight", "output_weight", "user_share")
 

@@ -43,7 +43,7 @@ class FairServe(LeastCounter):
     The paper leaves some terms open, which fairbench sets as follows. An interaction is a program,
     and its first call has depth 0. ``applications`` maps clients to applications; any other client
     is an application by itself. The expected need of an application is the mean cost of its
-    requests so far. A worker is overloaded with ``overload_waiting`` waiting requests, or if the
+    requests so far. A worker is overloaded if ``overload_waiting`` requests wait, or if the
     fraction ``overload_usage`` of its KV pool is in use. The counter of a returning client is
     lifted, as in VTC.
     """

@@ -16,7 +16,7 @@ UNKNOWN_POOL_TOKENS = 100_000
 
 
 class FluidShares:
-    """The virtual time of an ideal server that its programs share by weight at every instant.
+    """The virtual time of an ideal server, which programs share in proportion to their weights.
 
     Virtual time passes at the speed ``rate``, divided by the total weight of the programs that the
     ideal server has not finished yet.
@@ -53,7 +53,7 @@ class FluidShares:
 
 @dataclass(slots=True)
 class _Program:
-    """An unfinished program: its virtual finish, and the total cost of its finished calls."""
+    """An unfinished program: its virtual finish time, and the total cost of its finished calls."""
 
     end: float = 0.0
     cost: float = 0.0
@@ -63,11 +63,11 @@ class Justitia(LocalScheduler):
     """A scheduler that serves the program with the earliest virtual finish, without preemption.
 
     In [Justitia], a call with p prompt and d output tokens costs the KV token-time p d + d^2 / 2.
-    The cost of a program is the sum over its calls, and is predicted when the first call arrives. A
-    program's virtual finish is the virtual time at its arrival plus its cost over its client's
-    weight. Virtual time passes M / N times as fast as real time. M is the size of the KV pool in
-    tokens, and N is the number of programs that would be unfinished under fair sharing. The policy
-    is fair to programs: a client with twice as many programs gets twice as much service.
+    The cost of a program is the sum of its calls' costs, and is predicted when the first call
+    arrives. A program's virtual finish is the virtual time at its arrival plus its cost divided by
+    its client's weight. Virtual time passes M / N times as fast as real time, where M is the KV
+    pool's size in tokens, and N programs would be unfinished under fair sharing. The policy is fair
+    to programs: a client with twice as many programs gets twice as much service.
 
     The paper's predictor is a neural network over the prompt's text; fairbench has two other
     predictors. ``oracle`` predicts ``max_new_tokens`` as the output of the first call, and assumes

@@ -9,11 +9,11 @@ from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
 
 
 class LeastCounter(LocalScheduler):
-    """A scheduler of the client with the lowest score; clients with equal scores take turns."""
+    """A scheduler that serves the client with the lowest score; equal clients take turns."""
 
     def __init__(self, *lifted: dict[str, float]) -> None:
         self._lifted = lifted  # counters that are raised for a new or returning client
-        self._turn: dict[str, int] = {}  # number of each client's last admission
+        self._turn: dict[str, int] = {}  # sequence number of each client's last admission
         self._picks = 0
 
     @abstractmethod

@@ -51,10 +51,10 @@ class MDRR(FairScheduler):
 
     In networks, DRR (deficit round robin) sends a packet only if the credit covers its length. The
     length of an output is unknown in advance, so a request under MDRR may overdraw the credit. The
-    input is charged at admission, and each output token when it is produced. A turn begins with a
-    quantum only for a client without positive credit. A client without requests still takes turns
-    while its credit is negative. A client whose request does not fit into memory keeps its turn,
-    unless its credit is negative in the next pass. The rules follow mdrr_req_queue.py of
+    input is charged at admission, and each output token when it is produced. At the start of its
+    turn, a client gets a quantum unless its credit is positive. A client without requests still
+    takes turns while its credit is negative. A client whose request does not fit into memory keeps
+    its turn, unless its credit is negative in the next pass. The rules follow mdrr_req_queue.py of
     [VTC-artifact], except that the first output token is also charged.
     """
 

@@ -17,9 +17,9 @@ from fairbench_rivals.local.kept_order import KeptOrder
 class Progress:
     """An unfinished request's level, its place in the queue, and its run time at this level.
 
-    ``used_s`` is the run time at this level until the time ``counted_s``. While the request waits,
-    ``counted_s`` is the end of its last run, or its arrival. ``steps`` counts the output tokens
-    since ``counted_s``.
+    ``used_s`` is the request's run time at its current level until the time ``counted_s``. While
+    the request waits, ``counted_s`` is the end of its last run, or its arrival. ``steps`` is the
+    number of output tokens since ``counted_s``, one for each decode step.
     """
 
     place: int
@@ -48,12 +48,12 @@ class MLFQ(LocalScheduler):
     not run for ``starved_s`` seconds (vllm-ltr: 3) to the front of level 0. In vllm-ltr @13bbf6ff,
     a ``return`` precedes this rule, so the rule is never applied.
 
-    Several rules differ from vllm-ltr. A running request runs in every step, so a request that
-    vllm-ltr would keep in memory without running it is preempted. Preemption copies the KV values
-    to the host, as in vllm-ltr, or discards them if host memory is full. No request is preempted if
-    the memory of all lower levels would not suffice. The run time of a request begins with its
-    admission, and all steps between two scheduling passes are assumed to take equally long.
-    Iterations in which no request waits are not counted by the rule against starvation.
+    In fairbench, a running request runs in every step, so a request that vllm-ltr would keep in
+    memory without running it is preempted. Preemption copies the KV values to the host, as in
+    vllm-ltr, or discards them if host memory is full. No request is preempted if the memory of all
+    lower levels would not suffice. The run time of a request begins with its admission, and all
+    steps between two scheduling passes are assumed to take equally long. Iterations in which no
+    request waits are not counted by the rule against starvation.
     """
 
     name = "mlfq"
@@ -63,7 +63,7 @@ class MLFQ(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: a request starves after ``starved_s`` seconds without a run; 0 means never.
+        """Parameters: ``starved_s`` seconds without a run count as starvation; 0 means never.
 
         ``starved_every`` is the number of iterations between two searches for starved requests.
         """
@@ -99,7 +99,7 @@ class MLFQ(LocalScheduler):
         self._requeue(view.running, now_s)
         self._iterations += 1
         if self.params.starved_s and self._iterations % self.params.starved_every == 0:
-            # Move requests without a run for ``starved_s`` seconds to the front of level 0.
+            # Move requests that have not run for ``starved_s`` seconds to the front of level 0.
             for request in list(self._waiting.within(view)):
                 state = self._requests[request]
                 if now_s - state.counted_s >= self.params.starved_s:
@@ -123,7 +123,7 @@ class MLFQ(LocalScheduler):
         return False
 
     def _last_first(self, running: RunningView, above: int = -1) -> list[Request]:
-        """Return the running requests of levels below ``above``, the last in the queue first."""
+        """Return running requests at levels below ``above``, in reverse queue order."""
         known = ((one.request, self._requests[one.request]) for one in running)
         keys = {request: state.key for request, state in known if state.level > above}
         return sorted(keys, key=keys.__getitem__, reverse=True)
@@ -137,7 +137,7 @@ class MLFQ(LocalScheduler):
                 state.place = next(self._front)
 
     def _count_run(self, state: Progress, now_s: float) -> None:
-        """Add the run time until ``now_s``; after each used quantum, move down a level."""
+        """Add a request's run time until ``now_s``; each used quantum moves the request down."""
         steps = max(1, state.steps)
         step_s = (now_s - state.counted_s) / steps
         for _ in range(steps):

@@ -1,4 +1,4 @@
-"""A prefill compute share: ``compute_fairness.py`` of local-inference-lab/vllm (@2a602eb5)."""
+"""Prefill time shares, as in ``compute_fairness.py`` of local-inference-lab/vllm (@2a602eb5)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fairbench.schedulers.params import NoParams
 class PrefillTimeShare(FCFS):
     """Prompts get 40% of a worker's time while requests decode; requests go in queue order.
 
-    Prefill and decoding each have a virtual clock, which advances by duration / share. The clock
-    that is behind decides whether prefill or decoding runs next; at a tie, decoding runs next.
-    After a prefill step, the decoding clock is raised to at most one such step behind the prefill
-    clock, and vice versa. While only prefill or only decoding has work, steps are not charged, and
-    both clocks are reset. Measured durations of steps are charged, not estimates.
+    Prefill and decoding each have a virtual clock. A prefill step advances the prefill clock by the
+    step's measured duration divided by prefill's share; decode steps advance the decoding clock. If
+    the prefill clock is behind the decoding clock, prefill runs next; otherwise, decoding runs
+    next. The clock that is behind is kept within one step of the other clock. While only prefill or
+    only decoding has work, both clocks are reset.
     """
 
     name = "prefill-share"
-    SHARE = 0.4  # prefill share of the published launcher
+    SHARE = 0.4  # prefill share in the launch script of local-inference-lab/vllm
 
     def __init__(self, params: NoParams) -> None:
         super().__init__(params)
@@ -49,7 +49,7 @@ class PrefillTimeShare(FCFS):
 
 
 LEAST, MOST = 0.2, 0.8  # limits on the share of time that prefill gets
-# The share is kept while the ratio of prefill to decoding pressure is within ``DEAD_BAND`` of 1.
+# The prefill share stays the same while the pressures on prefill and decoding differ by up to 10%.
 DEAD_BAND = 0.1
 HALF_LIFE_S = 2.0  # seconds in which the share moves half of the way to its target
 MOST_PER_S = 0.05  # largest change of the share per second
@@ -57,7 +57,7 @@ NEWEST = 0.2  # weight of the latest prefill in the mean time per prompt token
 
 
 class PrefillTimeShareAuto(PrefillTimeShare):
-    """A prefill share that follows the pressure on prefill and on decoding, from 20% to 80%.
+    """A scheduler that adapts prefill's share of time (20% to 80%) to the waits of both phases.
 
     The pressure on decoding is the time since the last decode step, divided by the duration of that
     step. The pressure on prefill is the age of the oldest request with an incomplete prompt,

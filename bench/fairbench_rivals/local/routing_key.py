@@ -13,9 +13,9 @@ from fairbench.schedulers.local.fcfs import FCFS
 class RoutingKey(FCFS):
     """A scheduler that first serves the clients with the most running requests.
 
-    The rule is ``_sort_by_routing_key`` in SGLang's schedule_policy.py, with the client as the
-    routing key, as in requests that fairbench sends to SGLang. While no request runs, the queue is
-    not sorted. Clients without a running request may starve.
+    The rule is ``_sort_by_routing_key`` in SGLang's schedule_policy.py. The routing key of a
+    request is the name of its client. While no request runs, the queue is not sorted. Clients
+    without a running request may starve.
     """
 
     name = "routing-key"

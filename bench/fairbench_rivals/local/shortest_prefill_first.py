@@ -12,8 +12,8 @@ from fairbench.schedulers.local.fcfs import FCFS
 class ShortestPrefillFirst(FCFS):
     """A scheduler that serves the request with the fewest uncached prompt tokens first.
 
-    Requests whose prefix a waiting request will soon cache go last. Requests with equal keys go in
-    the order in which they entered the queue. The rules are ``_sort_by_shortest_prefill`` and
+    A request goes last if another waiting request will soon compute its prefix. Equal requests go
+    in the order in which they entered the queue. The rules are ``_sort_by_shortest_prefill`` and
     ``shortest_prefill_chunk_limit`` in SGLang's schedule_policy.py, with pages of one token. If
     waiting requests need less work than the rest of a partly prefilled prompt, its chunk is
     shortened, so that all these requests fit into the pass. A client with long prompts may starve.

@@ -10,7 +10,7 @@ from fairbench.schedulers.prefix_tree import Edge
 
 
 class ActiveNode(LocationNode):
-    """A node with ``active``: the number of unfinished requests that use its prefix, by worker."""
+    """A node that counts, for each worker, the unfinished requests with its prefix (``active``)."""
 
     __slots__ = ("active",)
 

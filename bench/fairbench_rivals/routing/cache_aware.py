@@ -26,8 +26,8 @@ class CacheAware(CountingRouter):
 
     - ``sgl-router`` (sgl-project/sglang @026f853, sgl-router/src/policies/cache_aware.rs) chooses
       the worker with the smallest tree.
-    - ``smg`` (lightseekorg/smg @73da68c, model_gateway/src/policies/cache_aware.rs, and its fork
-      vllm-project/router) chooses the worker with the fewest requests in flight. Ties go to the
+    - ``smg`` chooses the worker with the fewest requests in flight (lightseekorg/smg @73da68c,
+      model_gateway/src/policies/cache_aware.rs, and its fork vllm-project/router). Ties go to the
       worker to which the fewest requests were ever sent.
     - ``sgl-model-gateway`` (sgl-project/sglang @053b63f,
       sgl-model-gateway/src/policies/cache_aware.rs, released as sglang-router 0.3.2; also in
@@ -35,14 +35,14 @@ class CacheAware(CountingRouter):
 
     All versions remember sent prompts and assume that evicted prompts are still cached. The router
     does not distinguish clients. The original routers measure prompts in characters instead of
-    tokens; fractions are the same.
+    tokens.
 
     fairbench keeps two known defects of SGLang's routers. Unless ``rotate_ties`` is set, sgl-router
     and sgl-model-gateway send all new prompts to the first worker of an idle cluster. Unless
-    ``purge_on_leave`` is set, smg remembers the prefixes of removed workers. Requests that match a
-    removed worker go to the first worker, without a record in the tree. If several workers have the
-    prefix, the original routers choose arbitrarily, and fairbench chooses the worker to which the
-    prefix was sent last.
+    ``purge_on_leave`` is set, smg remembers the prefixes of removed workers. A request whose
+    longest prefix was sent to a removed worker goes to the first worker, and is not added to the
+    tree. If several workers have the prefix, the original routers choose arbitrarily, and fairbench
+    chooses the worker to which the prefix was sent last.
     """
 
     name = "cache-aware"

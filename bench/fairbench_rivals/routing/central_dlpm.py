@@ -1,8 +1,8 @@
 """Centralised DLPM, the strawman of [DLPM] §5.1, with a queue and credits for a whole cluster.
 
 ``CentralRouter`` knows the replicas, and ``CentralOrder`` has the queue and the credits. The local
-scheduler ``CentralWorker`` reports outputs, and makes its replica wait for each decision of the
-router.
+scheduler ``CentralWorker`` reports a replica's outputs, and makes the replica wait for the router's
+decisions about new requests.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from fairbench.schedulers.views import ListScan, ListView, Room
 # (docs/appendix/figures.md): 2.45 ms for messages, and 3.22 ms for matching and sorting 1,600 pairs
 # of a request and a replica. A central decision takes 39% as long as a decode step of 25 requests;
 # the DLPM paper (§5.1) reports 40%.
-MESSAGES_S = 2.45e-3 / 8  # seconds for the messages to a replica
-# seconds for matching and sorting a pair of a request and a replica
+MESSAGES_S = 2.45e-3 / 8  # seconds of a decision for the messages to one replica
+# seconds of a decision for matching and sorting, per queued request and replica
 PAIR_S = 3.22e-3 / (8 * 200)
 
 
 class CentralRouter(PrefixRouter):
     """A router that sends a replica only requests that the replica's next step can start.
 
-    The router chooses the longest prefix match among the replicas with room (free memory and
-    slots), in its own copies of their prefix trees. Ties go to the replica with the fewest requests
-    in flight. The router learns of evictions late, as D2LPM does. A replica that does not report
-    its room gets every request at once.
+    Among the replicas with free memory and slots, the router chooses the replica with the longest
+    cached prefix, according to its own copies of the replicas' prefix trees. Ties go to the replica
+    with the fewest requests in flight. The router learns of evictions late, as D2LPM does. If a
+    replica does not report its free memory, the router sends it requests without waiting.
     """
 
     name = "central-dlpm"
@@ -103,7 +103,7 @@ class CentralRouter(PrefixRouter):
         return _is_open(room) and _needed(request) < room.tokens
 
     def _room(self, worker: int) -> Room | None:
-        """Return a worker's room (free slots, tokens) less sent requests, or None if unknown."""
+        """Return a worker's free slots and tokens minus those for unstarted requests, or None."""
         load = None if self.setup.fleet is None else self.setup.fleet.load(worker)
         if load is None or load.room is None or load.queued is None:
             return None
@@ -144,7 +144,7 @@ class CentralRouter(PrefixRouter):
 def _needed(request: Request) -> int:
     """Return the memory in tokens that a request may need.
 
-    Cached tokens of the prompt are included, because they stay in memory while the request runs.
+    This memory includes the prompt's cached tokens, which stay in memory while the request runs.
     """
     return request.input_tokens + request.max_new_tokens
 
@@ -154,7 +154,7 @@ def _is_open(room: Room | None) -> bool:
 
 
 class CentralOrder(DLPM):
-    """DLPM's order of the cluster's queue, by the longest prefix at workers with free memory.
+    """DLPM for the cluster's queue, based on the longest prefixes at workers with free memory.
 
     A client is first charged for the uncached tokens that the router estimates. When a request
     starts, its charge is corrected to the real number of uncached tokens.
@@ -229,8 +229,8 @@ class CentralOrder(DLPM):
 class _OpenScan(ListScan):
     """A queue scan that ends when a worker becomes full, because the prefix matches then change.
 
-    If all workers are full, the scan continues, because Algorithm 1 may still grant quanta to the
-    next request, which does not fit and ends the scan.
+    If all workers are full, the scan still yields a request, because Algorithm 1 may grant quanta
+    to its client. This request does not fit, and ends the scan.
     """
 
     def __init__(self, order: list[Request], view: WaitingView, router: CentralRouter) -> None:

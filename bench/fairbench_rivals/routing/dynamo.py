@@ -18,18 +18,18 @@ class Dynamo(CountingRouter):
 
     Generation 2 follows ai-dynamo/dynamo @07a6c9c,
     lib/kv-router/src/scheduling/selector/default.rs. The cost of a worker is ``prefill_scale`` x
-    prefill blocks + blocks in use. Prefill blocks are those that the worker must still compute,
-    including the new request's, minus ``overlap_credit`` x the new request's cached blocks. Blocks
+    prefill blocks + blocks in use. Prefill blocks are the blocks that the worker still has to
+    compute. The new request adds its blocks, minus ``overlap_credit`` x its cached blocks. Blocks
     in use are the distinct prompt blocks of the worker's requests and the new request. Output
-    blocks add no cost (``router_track_output_blocks`` is off by default). Dynamo learns from first
-    tokens which requests still wait for their prefill. If a worker reports n waiting requests,
+    blocks add no cost (``router_track_output_blocks`` is off by default). In Dynamo, a request
+    waits for its prefill until its first token arrives. If a worker reports n waiting requests,
     fairbench assumes that the last n requests sent to the worker wait. KV events tell the router
     which prefixes are cached.
 
-    Generation 1 (@00564be, kv_router/scheduler.rs) maximises 2 x the prompt's cached fraction minus
-    KV usage minus waiting requests, relative to the most waiting requests at any worker. The
-    original router of generation 1 fails while no request waits; fairbench does not copy this
-    defect. The router does not distinguish clients.
+    Generation 1 (@00564be, kv_router/scheduler.rs) chooses the worker with the highest 2 x (cached
+    fraction of the prompt) - KV usage - w, where w is the worker's number of waiting requests
+    divided by the largest such number. The original router of generation 1 fails while no request
+    waits; fairbench does not copy this defect. The router does not distinguish clients.
     """
 
     name = "dynamo"

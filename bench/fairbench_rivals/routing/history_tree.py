@@ -15,7 +15,7 @@ from fairbench.schedulers.routing.bases import CountingRouter
 
 
 class HistoryNode(LocationNode):
-    """A node with ``used``: each worker's sequence number of the last prompt with this prefix."""
+    """A node that records when a prompt with its prefix was last sent to each worker (``used``)."""
 
     __slots__ = ("used",)
 

@@ -1,14 +1,14 @@
-"""A program for the engine's Python, in which the engine's own code decides for the simulator.
+"""A program in which an engine's own code schedules the requests of a simulated run.
 
 The simulator writes operations to the program's standard input, and reads answers from its standard
 output. An operation is a line with a JSON list (name and arguments); an answer is a line of JSON.
 
-The engine is imported once. A forked copy of the process serves each run, so that no run sees the
-state of an earlier run. The copy forks a process for each replica, so that replicas compute in
+The engine is imported once. Each run has its own child process, so that no run sees the state of an
+earlier run. The child process forks a process for each replica, so that replicas compute in
 parallel. The simulator communicates with each replica's process through a socket.
 
-The program imports only the standard library and the engine. If a fairbench scheduler decides, the
-copy for the run also imports fairbench. The program ends when its input ends, or within a second
+The program imports only the standard library and the engine. In a run with a fairbench scheduler,
+the child process also imports fairbench. The program ends when its input ends, or within a second
 after the parent process has ended.
 """
 
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent(time.sleep)
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # the engine may print, and standard output has only answers
+    os.dup2(2, 1)  # redirects what the engine prints to standard error
     try:
         engine = import_module(f"fairbench_engines.replica.inside.{arguments[0]}_bridge")
         loaded = engine.source()

@@ -1,4 +1,4 @@
-"""Import of fairbench's packages in the engine's Python, for a fairbench scheduler."""
+"""Functions that make fairbench's packages importable in an engine's Python environment."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def provide(own: Mapping[str, str], missing: Mapping[str, str]) -> None:
     """Make the given packages importable in this process.
 
     Args:
-        own: Parent folders by package; these packages replace installed packages of equal names.
-        missing: Parent folders by package, used only if this Python lacks the package.
+        own: The parent folders of packages that are always imported from there.
+        missing: The parent folders of packages that are imported from there if not installed.
     """
     absent = {name: folder for name, folder in missing.items() if find_spec(name) is None}
     sys.meta_path.insert(0, FolderFinder({**absent, **own}))

@@ -19,9 +19,9 @@ from fairbench_load.plugin_config import PluginConfig
 
 @dataclass(frozen=True)
 class InsideConfig(PluginConfig):
-    """A configuration in which ``path`` names the scheduler's class as ``MODULE:CLASS``.
+    """The plugin's configuration, with the scheduler's class as ``MODULE:CLASS`` in ``path``.
 
-    ``path`` replaces fairbench's entry points, which the engine's Python may lack.
+    ``path`` is needed because fairbench may not be installed in the engine's Python environment.
     """
 
     path: str = ""

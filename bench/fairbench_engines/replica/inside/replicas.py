@@ -23,7 +23,7 @@ def seed_all(seed: int, index: int, torch: Any) -> None:
 
 
 class EngineReplicas(ABC):
-    """An engine's configuration for a run, which creates the run's replicas.
+    """The factory of a run's replicas, which holds the engine's configuration for the run.
 
     A subclass for each engine defines ``configure`` and ``worker``.
     """
@@ -103,8 +103,7 @@ class ClockedReplica:
     def produced(self, before: bool) -> list[tuple[int, int]]:
         """Return (number, output tokens) of every unfinished request.
 
-        If ``before`` is True, the method returns the state before the end of the last batch, which
-        the engine has already completed but the simulator has not.
+        If ``before`` is True, the output tokens of the engine's last batch are not counted.
         """
         worker = self._worker
         now = [*worker.unfinished(), *(self._batch if before else ())]

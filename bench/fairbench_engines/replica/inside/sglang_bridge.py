@@ -43,7 +43,7 @@ def load() -> None:
 
 
 def prefix_len(req: Any) -> int:
-    """Return the number of a prompt's cached tokens; SGLang 0.5.17 stores only their indices."""
+    """Return how many tokens of a prompt are cached, in all supported releases of SGLang."""
     length: int = req.prefix_len if hasattr(req, "prefix_len") else len(req.prefix_indices)
     return length
 
@@ -56,9 +56,9 @@ def has_policy(name: str) -> bool:
 
 
 class SGLangWorker:
-    """SGLang's part of a replica: a scheduler of SGLang that knows requests by number.
+    """SGLang's own scheduler in a replica; the simulator names requests by number.
 
-    With ``hooks``, a fairbench scheduler decides instead of SGLang's policy.
+    With ``hooks``, a fairbench scheduler orders requests instead of SGLang's policy.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class SGLangWorker:
 
 
 class SGLangBridge(EngineReplicas):
-    """SGLang's configuration for a run, which creates the run's replicas."""
+    """The factory of a run's replicas, which holds SGLang's configuration for the run."""
 
     def __init__(self) -> None:
         super().__init__("sglang")

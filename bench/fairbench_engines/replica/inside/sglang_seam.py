@@ -52,7 +52,7 @@ MODULES = {
     "sampling_params": "sglang.srt.sampling.sampling_params",
 }
 
-# On a single GPU, the attributes ``NONE`` of SGLang's scheduler are None, and ``OFF`` are False.
+# SGLang's scheduler on one GPU has attributes with the value None (``NONE``) or False (``OFF``).
 NONE = (
     "_pending_chunked_abort_req",
     "chunked_req",
@@ -328,7 +328,7 @@ def configured(
 class SGLangScheduling:
     """An SGLang scheduler with an empty KV pool; ``configured`` must be called first.
 
-    - ``hooks`` are the hooks of fairbench's plugin, which then decides; ``policy`` must be "fcfs".
+    - With ``hooks`` of the plugin, fairbench orders the requests; ``policy`` must be "fcfs".
     - ``longest`` is the limit on prompt and output tokens of a request.
     - ``on_evict`` receives each evicted node of the radix tree.
     - ``tree`` is RADIX for SGLang's RadixCache, HICACHE for a ``hierarchical_cache``, and "rust" or
@@ -396,7 +396,7 @@ class SGLangScheduling:
         held = len(scheduler.running_batch.reqs)
         batch = self._turn()
         if batch is None and held and not scheduler.running_batch.reqs:
-            # Before SGLang 0.5.23, this call may only remove finished requests, so it is repeated.
+            # Before SGLang 0.5.23, a call that removes finished requests plans no batch.
             batch = self._turn()
         if batch is None and not scheduler.waiting_queue:
             scheduler.new_token_ratio_tracker.reset()
@@ -430,7 +430,7 @@ class SGLangScheduling:
                     batch.seq_lens[requests.index(req)] += tokens
             batch.input_ids = result.next_token_ids
             processor.process_batch_result_decode(batch, result)
-        # The plugin hooks into SGLang's ``process_batch_result``, which this method does not call.
+        # Call the plugin's hook here, because SGLang's ``process_batch_result`` is not called.
         if self._hooks:
             self._hooks.results(lambda *_: None, self.scheduler, batch, result)
         finished = [req for req in running if req.finished()]

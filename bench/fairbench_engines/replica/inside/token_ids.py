@@ -14,8 +14,8 @@ class TokenIds:
     def __init__(self) -> None:
         # token ids of the longest known segment of each key
         self._ids: dict[Hashable, array[int]] = {}
-        # Each time a key needs more ids, it gets a run of consecutive new ids. The lists hold each
-        # run's first id, and each run's pair of the key and the number of the key's earlier ids.
+        # A key that needs more ids gets a run of consecutive new ids. The first list has the first
+        # id of each run. The second list has the run's key, and how many ids the key had before.
         self._runs: tuple[list[int], list[tuple[Hashable, int]]] = [], []
         self._next = 1
 
@@ -34,7 +34,7 @@ class TokenIds:
         return ids
 
     def prompt(self, ids: Sequence[int]) -> tuple[tuple[Any, int], ...]:
-        """Return the segments (key, length) that were converted into these token ids."""
+        """Return the segments (key, length) of the prompt with the token ids ``ids``."""
         starts, runs = self._runs
         segments: list[tuple[Any, int]] = []
         at = 0

@@ -39,7 +39,7 @@ class VirtualTime:
         return self._last_ns
 
     def install(self, package: str) -> None:
-        """Replace the functions of ``time``, and the copies that the package has imported."""
+        """Make the module ``time`` and the modules of the engine ``package`` read this clock."""
         replaced: dict[int, Any] = {}
         for name in NAMES:
             replaced[id(getattr(time, name))] = self.seconds

@@ -13,7 +13,7 @@ from fairbench_engines.replica.inside.token_ids import TokenIds
 from fairbench_engines.replica.inside.virtual_time import VirtualTime
 from fairbench_engines.replica.inside.vllm_seam import VLLMScheduling, admitted, vllm
 
-PLUGIN = "fairbench_engines.replica.inside.vllm_plugin"  # imports fairbench's packages
+PLUGIN = "fairbench_engines.replica.inside.vllm_plugin"  # module that needs fairbench's packages
 HOST_POLICY = "fcfs"  # vLLM's own policy, without effect while fairbench's plugin decides
 
 # folders of vLLM's package with the scheduling code
@@ -39,9 +39,9 @@ def has_policy(name: str) -> bool:
 
 
 class VLLMWorker:
-    """vLLM's part of a replica: a scheduler of vLLM that knows requests by number.
+    """vLLM's own scheduler in a replica; the simulator names requests by number.
 
-    ``scheduler_cls`` is the plugin's scheduler class, or None if vLLM's own scheduler decides.
+    ``scheduler_cls`` is the plugin's scheduler class, or None for vLLM's own class.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class VLLMWorker:
 
     def _watch_evictions(self, pool: Any) -> None:
         """Record the prefix of each evicted block, unless another block has the same tokens."""
-        # by block hash: the token ids of a request, and the end of the block in these ids
+        # for each block hash: token ids of a request, and the position at which the block ends
         ended: dict[Any, tuple[Any, int]] = {}
         store, remove = pool.cache_full_blocks, pool._remove_cached_block_hashes
         bare, size = vllm().kv_cache_utils.get_block_hash, self._block_size
@@ -199,7 +199,7 @@ class VLLMWorker:
 
 
 class VLLMBridge(EngineReplicas):
-    """vLLM's configuration for a run, which creates the run's replicas."""
+    """The factory of a run's replicas, which holds vLLM's configuration for the run."""
 
     def __init__(self) -> None:
         super().__init__("vllm")

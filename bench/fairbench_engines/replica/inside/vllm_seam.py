@@ -115,9 +115,9 @@ def admitted(plan: Any) -> list[str]:
 
 @dataclass
 class _Told:
-    """A step that vLLM has scheduled, with the numbers of its requests.
+    """A step that vLLM has scheduled; each request is identified by a number.
 
-    ``scheduled`` maps each request to its number of tokens in the step.
+    ``scheduled`` maps each request to the number of tokens that the step computes.
     """
 
     plan: Any
@@ -203,8 +203,8 @@ class VLLMScheduling:
         """Create a vLLM request that will produce the tokens ``output``, without queueing it.
 
         The limit on output tokens is the length of ``output`` plus ``spare``. If ``spare`` is above
-        0, the last token of ``output`` is a stop token. ``facts`` are further arguments of vLLM's
-        request, and ``sampling`` contains arguments of its SamplingParams.
+        0, the last token of ``output`` is a stop token. ``facts`` and ``sampling`` are additional
+        arguments of vLLM's ``Request`` and SamplingParams.
         """
         v, stop = vllm(), [output[-1]] if spare else None
         request = v.request.Request(
