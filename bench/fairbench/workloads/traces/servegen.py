@@ -71,7 +71,7 @@ class WindowedClient:
 
 
 class WindowedTrace:
-    """The traffic of windowed clients: each request is a program, and prompts share no prefix."""
+    """The traffic of clients whose rate changes by time window; prompts share no prefix."""
 
     drawn, pauses = True, False
     synthetic: tuple[str, ...] = ()
