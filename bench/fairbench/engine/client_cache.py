@@ -225,14 +225,15 @@ class ClaimedMemory(Protocol[Kept]):
         """Split a long node; ``node`` keeps its last ``tokens`` tokens, rounded up to blocks."""
 
     def drop(self, node: Kept) -> None:
-        """Free a node's spare copy, or the node itself if it is an unclaimed leaf."""
+        """Free the second, unused copy of a node, or else the node, which no client claims."""
 
 
 class Claims(Generic[N]):
     """A record of which clients have used (claim) each node of a cache.
 
     ``policy`` decides which claim ends next. ``others`` names the client that stands for all
-    requests of clients unknown to the policy, or is None. Its cached tokens are evicted first.
+    requests of clients unknown to the policy, or is None. The cached tokens of the client
+    ``others`` are evicted first.
     """
 
     def __init__(

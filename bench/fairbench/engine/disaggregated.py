@@ -344,7 +344,7 @@ def disaggregated(
     Args:
         settings: The experiment's settings, by ``NAME.PARAM``.
         engine: Name of the engine, such as ``sglang``.
-        contract: The contract of the engine, for the decode workers.
+        contract: The parameters of the engine, which the decode workers use.
         prefills: The components of each prefill worker.
         decode_count: Number of decode workers.
     """

@@ -85,8 +85,8 @@ class KVNode(Node):
     the latest use of a path whose last node is this node, or was an evicted node below. ``locks``
     and ``last_access`` are exact for leaves, and lower bounds for other nodes.
 
-    A use of a node is recorded as a time stamp and a position in the queue. All uses that a refresh
-    records have the same time stamp, and the positions of the requests in the queue.
+    A use of a node is recorded as a time stamp and a position in the queue. All uses that one
+    refresh records have the same time stamp, and differ in the requests' queue positions.
     """
 
     __slots__ = ("last_access", "listed", "locks", "number", "waiters")
@@ -232,7 +232,7 @@ class KVCache(PrefixTree[KVNode]):
         return None
 
     def _access_of(self, leaf: KVNode) -> Access:
-        """Return the last use of a leaf, including refreshes of waiting requests."""
+        """Return the last use of a leaf; a refresh uses the leaves of waiting requests."""
         if not leaf.waiters or leaf.last_access[0] > self.refresh_stamp:
             return leaf.last_access
         waiters = (waiter for group in leaf.waiters.values() for waiter in group)

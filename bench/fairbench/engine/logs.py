@@ -180,7 +180,7 @@ class InBatch:
         self.step = 0
 
     def copy(self) -> InBatch:
-        """Return a copy of the numbers, which stays the same when the batch changes."""
+        """Return a copy of this object, which stays the same when the batch changes."""
         other = InBatch(self.index)
         other.per_client, other.step = self.per_client.copy(), self.step
         other.clients, other.requests = self.clients[:], self.requests[:]

@@ -370,8 +370,8 @@ class SGLangReplica(EngineLoop[KVNode]):
     def step_end_ps(self, steps: int) -> int | None:
         """Return the time (ps) at which the next ``steps`` decode steps will end.
 
-        The time is at most the end of the planned series of steps. The function returns None if the
-        worker does not decode. Precondition: ``sync`` was called.
+        Return the end of the series of decode steps if it has fewer steps, or None if none is
+        planned. Precondition: ``sync`` was called.
         """
         return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
 
@@ -648,7 +648,7 @@ class NewTokenRatio:
     """SGLang's ``new_token_ratio``: the reserved fraction of running requests' future outputs.
 
     In 600 decode steps, the ratio falls from min(0.7 * conservativeness, 1) to 14% of this start
-    value. ``ratio_after`` computes the ratio on demand, so that decode steps need no update.
+    value. ``ratio_after`` computes the ratio on demand, so decode steps do not update the ratio.
     """
 
     def __init__(self, conservativeness: float, full_reservation: bool) -> None:

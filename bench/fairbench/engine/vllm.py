@@ -338,7 +338,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _next_boundary(self, run: DecodeRun) -> int:
         """Return the number of steps (0 or 1) until the step in progress ends.
 
-        A step that begins now counts as in progress if requests were preempted for it.
+        A step that begins at the current time is in progress if requests were preempted for it.
         """
         return 1 if self._clock.now_ps == self._taken_ps else super()._next_boundary(run)
 
@@ -452,7 +452,7 @@ class StepInFlight:
 
     ``decoding`` lists the sequences that decode, and ``ends`` lists the sequences that the step
     finishes. ``batch`` counts the clients' decoding requests. ``took_ps`` is the duration of the
-    step. In a decode step, ``fixed_ps`` is the part that does not depend on context.
+    step. In a decode step, the part ``fixed_ps`` does not depend on context.
     """
 
     step: Step

@@ -44,7 +44,7 @@ class Layout:
             unless ``exact`` is True.
         units: The units of times by field, for columns whose names contain no unit.
         unit: The unit of times if neither ``units`` nor the name of the column states a unit.
-        spread: A function that returns a ``Spread`` (finds the requests in a nested record).
+        spread: A function that returns a ``Spread`` for records with nested requests.
         runs: A function that combines records into runs, if records are runs or parts of runs.
             Instead of a run, the returned list may contain a function that builds the run.
         keep: A function that returns whether a record is a request that reached a server.
@@ -55,7 +55,7 @@ class Layout:
         own_units: Whether the file states all units, so that a unit given by the user is refused.
         at_once: Whether all requests start at time 0, because the file has no start times.
         uncached: Whether the server has no prefix cache.
-        keeps_clock: Whether times already count from the start of the run, so shifting is wrong.
+        keeps_clock: Whether times count from the start of the run, and must not be shifted.
         refuses: Whether requests without a recorded end were refused; if False, they failed.
         nothing: The message for a file that contains no requests.
     """
@@ -80,7 +80,7 @@ class Layout:
 
 
 def columns(*texts: str) -> dict[str, tuple[str, ...]]:
-    """Parse texts into the names of columns for each field.
+    """Parse lists of fields and columns; return the names of columns by field.
 
     A text such as ``"start=startTime client={user,team}_id|org"`` lists fields with their columns.
     A bar ``|`` separates the possible columns of a field, the best first. Braces contain

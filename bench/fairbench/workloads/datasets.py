@@ -391,7 +391,7 @@ def load_source(
     tokenizer_path: str | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Source:
-    """Load the real input of a program kind from a local file or ``hf:OWNER/NAME``.
+    """Load the data set ``dataset_path`` (a file or ``hf:OWNER/NAME``) for a program kind.
 
     ``names`` maps fields of the layout to the field names in the file. Raises UsageError for a
     missing tokenizer or package, and for an unknown field. Raises DataError (file, line, field) for

@@ -204,7 +204,7 @@ If a reaction returns True, all waiting programs of the client start.
 
 
 class AtRefill:
-    """A reaction to a queued request: the scheduler may have refilled the client's deficit."""
+    """A client's reaction after a queued request: the scheduler may have renewed its credit."""
 
     def __call__(self, ended: EndedRequest) -> bool:
         return ended.ttft_s >= LONG_S

@@ -369,8 +369,8 @@ class Misbehaving(Group):
 
     ``max_new_multiple`` multiplies the output limit that requests claim. ``output_multiple``
     multiplies the real output length; the additional tokens are not useful. At most ``in_flight``
-    programs of the client run at once. With the ``reaction`` ``refill``, waiting programs start
-    after a queued request; with ``eviction``, they start after a request whose prefix was evicted.
+    programs of the client run at once. If ``reaction`` is ``refill``, waiting programs start after
+    a queued request; if it is ``eviction``, they start after a request whose prefix was evicted.
     ``targets`` and ``weight`` are the latency targets and the weight that the client claims.
     """
 
@@ -396,7 +396,7 @@ class Other(Group):
 
     ``rate`` is in programs/s per client and GPU; with ``sizes``, ``rate`` is the mean over the
     clients. ``arrivals`` and ``presence`` replace the workload's arrivals and the scenario's
-    presence. Values of the workload named ``workload`` are copied when the table is read.
+    presence. Values inherited from another ``workload`` are copied when the table is read.
     """
 
     workload: str | None = None

@@ -77,7 +77,7 @@ class Program(Job):
 
     @classmethod
     def pick(cls, params: Any, rng: random.Random, number: int) -> int:
-        """Return the number of the item in the data set for a program, by default ``number``.
+        """Return the number of a program's item in the data set: ``number``, unless overridden.
 
         A program kind overrides this method if several programs use one item of the data set.
 

@@ -184,7 +184,7 @@ class ServeGen:
         return {"client", "windows", "lens"} <= set(first)
 
     def trace(self, records: Iterator[FilePlace], names: Mapping[str, str]) -> WindowedTrace:
-        """Return the trace of a file; raise UsageError if ``--map`` names columns (``names``).
+        """Return the trace of a file; raise UsageError if ``names`` has columns from ``--map``.
 
         Raises DataError with the line and the field.
         """

@@ -140,7 +140,7 @@ class PacedArrivals(ArrivalSource):
             gaps = chain((rng.random(),), repeat(1))
         else:
             gaps = gamma_gaps(rng, self.burstiness)
-        # The next program arrives once ``due`` are expected; ``arrived`` were before ``piece``.
+        # ``arrived`` programs are expected before ``piece``, ``due`` up to the next arrival.
         due, arrived = next(gaps), 0.0
         number = count()
         for piece in self._pieces():
