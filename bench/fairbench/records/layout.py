@@ -40,8 +40,8 @@ class Layout:
         name: The name of the format, which commands show and accept.
         fits: A function that tests whether a record, usually the first of a file, has this format.
         fields: The names of columns by field, in order of preference; a dot in a name leads into a
-            nested object. A field that ``fields`` lacks is found by the usual names of columns,
-            unless ``exact`` is True.
+            nested object. Other fields are looked up under common column names, unless ``exact`` is
+            True.
         units: The units of times by field, for columns whose names contain no unit.
         unit: The unit of times if neither ``units`` nor the name of the column states a unit.
         spread: A function that returns a ``Spread`` for records with nested requests.
