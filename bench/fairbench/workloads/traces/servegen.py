@@ -71,7 +71,7 @@ class WindowedClient:
 
 
 class WindowedTrace:
-    """The traffic of windowed clients: each request is a program, and prompts share no prefix."""
+    """The traffic of clients whose rate changes by time window; prompts share no prefix."""
 
     drawn, pauses = True, False
     synthetic: tuple[str, ...] = ()
@@ -184,7 +184,7 @@ class ServeGen:
         return {"client", "windows", "lens"} <= set(first)
 
     def trace(self, records: Iterator[FilePlace], names: Mapping[str, str]) -> WindowedTrace:
-        """Return the trace of a file; raise UsageError if ``--map`` names columns (``names``).
+        """Return the trace of a file; raise UsageError if ``names`` has columns from ``--map``.
 
         Raises DataError with the line and the field.
         """

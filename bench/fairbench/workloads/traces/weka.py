@@ -59,8 +59,8 @@ class Weka:
     ) -> Iterator[TraceRow | None]:
         """Yield the requests of the sessions; a failed request is yielded as None.
 
-        ``names["client"]`` is the key of a session that holds its client. Raises DataError, which
-        names the session and the turn.
+        ``names["client"]`` is the key under which a session's record holds the client. Raises
+        DataError, which names the session and the turn.
         """
         identities = _Identities()
         for where, record in records:
