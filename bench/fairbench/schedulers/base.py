@@ -208,8 +208,8 @@ class LocalScheduler(HasOptionalHooks, ABC):
     # If ``refunds_tokens`` is true, ``on_tokens`` accepts a negative number of tokens: a refund of
     # outputs that were charged in advance.
     refunds_tokens: bool = False
-    # If ``wants_costs`` is true, the scheduler uses ``setup.costs``. A real server then measures
-    # how long its steps take.
+    # If ``wants_costs`` is true, the scheduler uses ``setup.costs``. A real server measures its
+    # steps to provide these costs.
     wants_costs: bool = False
     # If ``preempts`` is true, the engine makes admission passes even if the running batch is full.
     preempts: bool = False
@@ -260,8 +260,8 @@ class LocalScheduler(HasOptionalHooks, ABC):
     def may_preempt(self, view: WaitingView, now_s: float) -> bool:
         """Return whether an admission pass may preempt a running request when the batch is full.
 
-        Only a real server calls ``may_preempt``, for a scheduler that declares ``preempts``. If the
-        result is False, the server makes no admission pass while the batch is full.
+        Only a real server calls ``may_preempt``, for a scheduler that declares ``preempts``. If
+        ``may_preempt`` returns False, the server makes no admission pass while the batch is full.
         """
         return True
 

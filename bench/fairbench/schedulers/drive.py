@@ -44,7 +44,7 @@ ADMITTED, NO_ROOM, LAST, OVER = Tried
 
 
 def never(wish: Preempt) -> bool:
-    """Refuse a preemption, as hosts do that cannot preempt requests."""
+    """Refuse a preemption; hosts that cannot preempt requests use this function."""
     return False
 
 

@@ -52,8 +52,8 @@ class RoutersParams:
     message that reported the waiting client. A good value of ``ahead_tok_s`` is about a worker's
     service rate in tokens per second; with a lower value, the fleet idles between messages.
 
-    A router that is silent for ``forget_s`` seconds no longer delays clients at other routers. The
-    default is six times the sum of ``every_s`` and ``delay_s``, at least 1 s.
+    A router that is silent for ``forget_s`` seconds no longer delays clients at other routers. By
+    default, ``forget_s`` is six times the sum of ``every_s`` and ``delay_s``, at least 1 s.
 
     ``skew`` is the ratio of a client's requests at its most used router to those at its least used
     router. The most used router differs between successive clients with ``favourite=each``, and is
@@ -100,8 +100,8 @@ class Totals(NamedTuple):
 
     A message with a higher ``version`` replaces earlier messages of the same origin. ``raised`` has
     sums that never fall: the total lift of a client's VTC counter, or its rounds of D2LPM quanta.
-    If several messages have such a sum for a client, the highest sum counts. ``waiting`` maps each
-    client to the places (workers or bands) with queued requests of the client.
+    If several messages report a client's sum in ``raised``, the highest sum counts. ``waiting``
+    maps each client to the places (workers or bands) with queued requests of the client.
 
     If ``since`` is above 0, ``charged`` and ``raised`` contain only clients whose sums changed
     after version ``since``, which the receiver must know. A client's entry has all its sums, or is
@@ -381,7 +381,7 @@ class SharedCounters:
         self._heard: dict[str, float] = {}
         self.raised: dict[str, float] = {}
         # ``_elsewhere`` maps each other router to the time (s) of its latest message, and to the
-        # clients that wait at this router.
+        # clients that wait at the other router.
         self._elsewhere: dict[str, tuple[float, Collection[str]]] = {}
         # ``ahead`` is the largest lead in service with which a client was served while a client
         # waited at another router.
@@ -430,7 +430,7 @@ class SharedCounters:
                 self._counters[client] = self.counter(client) + more
         if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
             # A client that arrives at an empty queue is lifted to the counter of ``last_left``.
-            # Otherwise, only this client would be served until its counter reaches the others'.
+            # Without a lift, only the arriving client would be served until it had caught up.
             self._account.last_left = min(served, key=self.counter)
         for client in waiting:
             self._counters.set_heard(client, self.counter(client))

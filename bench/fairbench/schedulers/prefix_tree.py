@@ -12,7 +12,7 @@ from typing import Generic, Self, TypeVar
 from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt, Segment, new_tuple, prompt_tokens
 
-# A tree edge's part of a prompt. If it begins inside a segment, the segment's start is stored, too.
+# the tokens of a tree edge, as segments; the first segment may begin before the edge
 Edge = Prompt
 # A position in a prompt: the index of a segment, and the offset in this segment in tokens.
 Place = tuple[int, int]

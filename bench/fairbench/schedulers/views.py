@@ -265,7 +265,7 @@ class ListScan:
         raise StopIteration
 
     def rest(self) -> list[Request]:
-        """Return all requests of a new scan as a list, which is faster than to iterate."""
+        """Return all requests of a new scan as a list, which is faster than iteration."""
         return list(filter(self._waiting.__contains__, self._order))
 
     def skip(self, client: str) -> None:

@@ -69,7 +69,7 @@ class InFlightLimit:
 
 
 class Reacting(InFlightLimit):
-    """A client that runs one program at a time until its ``reaction`` starts all others."""
+    """A client that runs one program at a time until its ``reaction`` starts waiting programs."""
 
     def __init__(self, reaction: Reaction, start: Start) -> None:
         super().__init__(1, start)
@@ -385,7 +385,7 @@ class Cluster:
         """Return how many prompt tokens must be computed with a cache of ``capacity`` tokens.
 
         Prompts use the cache in the order of the run, and tokens are evicted by Belady's optimal
-        rule. Return None if all distinct prefixes fit, because nothing is evicted then.
+        rule. Return None if the cache can hold all distinct prefixes.
         """
         if self._prefixes.tokens <= capacity:
             return None

@@ -52,7 +52,7 @@ class Ingress(QueueHost[Sequence]):
         # ``_due_ps`` is the time (ps) of the next call of ``_release``, or None.
         self._due_ps: int | None = None
         self.before_call: Callable[[], None] | None = None
-        # ``turn`` returns the sort key of the queue's next call among calls at the same time.
+        # ``turn`` returns the sort key of the next call; at equal times, lower keys go first.
         self.turn: Callable[[], int] = lambda: BEFORE_WORKERS
         for worker in workers:
             worker.on_pass = self.soon

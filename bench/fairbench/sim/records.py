@@ -60,7 +60,7 @@ def spooled(logs: Mapping[str, IntegerTable], folder: Path) -> Iterator[None]:
 def restore(logs: Mapping[str, IntegerTable], folder: Path, clients: int) -> None:
     """Fill empty logs from the ``folder`` of a simulation that may have been killed.
 
-    The blocks of all logs are written together, so blocks that one of the files lacks are ignored.
+    The blocks of all logs are written together; a block that is missing in a file is ignored.
     Raises DataError if a file cannot be read.
     """
     found = {name: _batches(_path(folder, name)) for name in logs}
@@ -204,11 +204,10 @@ def _batches(path: Path) -> list[pa.RecordBatch]:
 
 
 def _lacks_head(data: mmap.mmap) -> bool:
-    """Return whether an Arrow stream ends inside its header, which describes the columns.
+    """Return whether an Arrow stream ends inside its header, which contains the schema.
 
-    The header is four bytes 0xFF, the length of the description, and the description (Arrow
-    columnar format, "IPC streaming format"). Return False for other data, which Arrow itself
-    rejects.
+    The header is four bytes 0xFF, the length of a schema, and the schema (Arrow columnar format,
+    "IPC streaming format"). Return False for other data, which Arrow itself rejects.
     """
     length = int.from_bytes(data[4:8], "little") if len(data) >= 8 else 0
     return b"\xff\xff\xff\xff".startswith(data[:4]) and len(data) < 8 + max(1, length)

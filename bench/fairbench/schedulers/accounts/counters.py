@@ -130,7 +130,7 @@ class Counters(Account):
     def forget(self, client: str) -> None:
         """Delete a client's counter; if the client returns, its counter is 0 before any lift.
 
-        In a tree of tenants, no counter is deleted, because tenants' counters contain it.
+        In a tree of tenants, no counter is deleted.
         """
         if client != self.last_left and not self.in_tree:
             self.decoded.forget(client)

@@ -38,9 +38,9 @@ class Credits(Account):
     when an idle client leaves. ``quantum`` is the paper's Q^u: the weighted tokens that a client of
     weight 1 receives at a refill.
 
-    If ``welcomes`` is set, a client joins the list with a credit of one quantum instead of 0. A
-    client that left the list after the last refill gets back the credit with which it left. Between
-    two refills, joining adds at most one quantum, so [DLPM] Theorems 4.1 and 4.2 still hold.
+    If ``welcomes`` is set, a client joins the client list with a quantum of credit. A client that
+    left the list after the last refill gets back the credit with which it left. Joining the list
+    adds at most one quantum between two refills, so [DLPM] Theorems 4.1 and 4.2 still hold.
 
     With ``tenants``, a client has positive credit only if all its tenants have positive credit. All
     siblings below a tenant get their quanta at the same time.

@@ -86,12 +86,12 @@ class Estimator:
     """An estimator of a new request's latency at each worker.
 
     - The time to the first token is the prefill time of the new request and of all requests that
-      are served before it. If a worker is saturated or requests wait before the workers, each of
-      these requests also waits until a running request ends. If r requests run, M is the mean
+      are served before it. If a worker is saturated or requests wait before the workers, each
+      served request first waits until a running request ends. If r requests run, M is the mean
       output and a decode step takes d seconds, a request ends every M d / r seconds.
     - After the first token, each further token takes a decode step. The expected output is the mean
       of the client's finished requests, but at most ``max_new_tokens``. For a client without
-      finished requests, it is the mean of all clients' requests or, before any has finished, 1.
+      finished requests, the mean of all finished requests is used (1 token if there are none).
 
     The parameter ``ahead`` selects the requests that are assumed to be served before the new one.
     Requests that wait before the workers are divided equally among the workers.

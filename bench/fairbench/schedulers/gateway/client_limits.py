@@ -131,9 +131,9 @@ class ClientLimits:
     - Clients with requests divide the limits of all workers in proportion to their weights. A
       client without admitted requests may always send one request.
     - The requests at a worker may reserve at most ``client_memory`` tokens in total
-      (``reserved_tokens``). A client may use only a part, in proportion to its weight, of the
-      limits on memory and requests that other clients leave unused. Otherwise, two heavy clients
-      could use up the memory that is reserved for new clients.
+      (``reserved_tokens``). Of the memory and the number of requests that other clients leave
+      unused, a client may use only a part in proportion to its weight. Without this rule, two heavy
+      clients could use up the memory that is reserved for new clients.
     - With ``tenants``, the limits are divided among the outermost tenants instead of the clients.
     - A reserve stays free for clients that arrive later, because running requests are never
       removed. The reserve is as large as the share of a further client with the weight

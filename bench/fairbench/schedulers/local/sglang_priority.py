@@ -34,7 +34,7 @@ class SGLangPriority(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``of`` maps clients to priority numbers that override their requests'.
+        """Parameters: ``of`` maps clients to priority numbers, which override those of requests.
 
         ``low_first`` is SGLang's ``--schedule-low-priority-values-first``, and ``preempt=false`` is
         ``--disable-priority-preemption``.

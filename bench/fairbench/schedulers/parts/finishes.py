@@ -101,15 +101,15 @@ class WorkerBacklog:
     def finish_of_more(self, client: str, work: int) -> float:
         """Return the work that the worker does, under fair sharing, until a new request ends.
 
-        The request ends when its client has received service for its backlog and for ``work``. By
-        then, other clients have received service in proportion to their weights, at most their
+        The request ends when its client has received service for its backlog and for ``work``.
+        Until then, other clients receive service in proportion to their weights, at most their
         backlogs. A call takes O(log clients) time, and the first call after a change takes
         O(clients log clients) time.
         """
         return self.until(client, self.work(client) + work)
 
     def until(self, client: str, done: float) -> float:
-        """Return all clients' total service by the time that ``client`` has received ``done``."""
+        """Return all clients' total service when ``client`` has received the service ``done``."""
         mine, weight = self.work(client), self._weight(client)
         level = done / weight
         sums = self._sums = self._sums or self._summed()
@@ -194,9 +194,9 @@ class FinishBounds:
     """Lower bounds of ``WorkerBacklog.finish_of_more`` for all workers at once.
 
     The class stores the total service of all clients at a worker for fixed ratios of service to
-    weight (``LEVELS``). The total is the sum of min(backlog, ratio x weight) over all clients. As a
-    function of the ratio, it is concave, so linear interpolation gives a lower bound. The stored
-    totals are whole numbers, rounded down, so repeated updates cause no rounding errors.
+    weight (``LEVELS``). The total is the sum of min(backlog, ratio x weight) over all clients. The
+    total is a concave function of the ratio, so linear interpolation gives a lower bound. The
+    stored totals are whole numbers, rounded down, so repeated updates cause no rounding errors.
     ``set_work`` takes O(levels) time, and ``lower_bounds`` takes O(workers) time. The arrays take
     O(workers x levels) memory.
     """

@@ -143,8 +143,8 @@ class Autoscaler:
 
     A prefix is identified by its ``key_portion``. A prefix is overloaded on a GPU if its mean
     queueing time in the newer half of the window is at least ``factor`` times the mean in the older
-    half, as in Preble's code. The newer mean must also exceed the time to compute the prefix,
-    because a copy of the prefix would otherwise cost more than it saves. The queueing time is the
+    half, as in Preble's code. The mean in the newer half must also exceed the time to compute the
+    prefix; otherwise, a copy of the prefix would cost more than it saves. The queueing time is the
     time to the first token minus the prefill time that was estimated at dispatch.
     """
 

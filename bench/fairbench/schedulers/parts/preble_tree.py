@@ -49,9 +49,9 @@ class PrebleNode(LocationNode):
     """A node of Preble's prefix tree.
 
     ``hits`` counts, for each worker, recent requests whose prompts contain the node's prefix.
-    ``touched`` maps each worker that caches the node to the number of the last such dispatch.
-    ``waits`` maps workers to queueing times if the node is the key portion of a prefix. ``home`` is
-    the worker to which new requests with the node's prefix go, or ``NOWHERE``.
+    ``touched`` maps each worker that caches the node to the number of the last dispatch that used
+    the node. ``waits`` maps workers to queueing times if the node is the key portion of a prefix.
+    ``home`` is the worker to which new requests with the node's prefix go, or ``NOWHERE``.
     """
 
     __slots__ = ("hits", "home", "touched", "waits")
@@ -109,9 +109,9 @@ class PrebleTree(LocationTree[PrebleNode]):
     ) -> Iterator[tuple[PrebleNode, int]]:
         """Yield the nodes that the worker would evict to free ``tokens``, and the tokens of each.
 
-        The least recently used nodes are evicted first, and leaves before their parents. Of the
-        last node, only the needed tokens count. Nodes in ``keep`` (the new request's path up to the
-        root) are never evicted. The tree must not change during the iteration.
+        The least recently used nodes are evicted first, and leaves before their parents. The last
+        node may be evicted in part. Nodes in ``keep`` (the new request's path up to the root) are
+        never evicted. The tree must not change during the iteration.
         """
         for number, end in self._ends[worker].items():
             for node in self.upward(end):
@@ -144,7 +144,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         if before is None:
             self.held_tokens[worker] += node.length
         elif self._ends[worker].get(before) is node:
-            # ``node`` was the only node left of an older dispatch.
+            # Each node of the dispatch ``before`` was used again, so none is left to evict.
             del self._ends[worker][before]
         node.touched[worker] = self._dispatches
         node.hits[worker] = node.hits.get(worker, 0) + 1

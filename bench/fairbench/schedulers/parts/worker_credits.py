@@ -128,8 +128,8 @@ def to_forget(
 ) -> list[str]:
     """Return up to ``batch`` idle clients whose credits should be deleted.
 
-    ``credit`` is sorted by last use, the least recent first. The result comes from the least
-    recently used half of the idle clients. Clients with the most credit come first, because
+    ``credit`` is sorted by last use, the least recent first. The clients are from the least
+    recently used half of all idle clients. Clients with the most credit are deleted first, because
     deletion erases a debt.
     """
     idle = [client for client in credit if client not in busy]
@@ -147,8 +147,8 @@ class WorkerCredits:
     Args:
         quantum: The quantum Q^w of a client of weight 1, in weighted tokens.
         fleet: The live workers.
-        tenants: Whether tenants have credits, too. A request may then only go to workers at which
-            its client and all tenants of the client have credit.
+        tenants: Whether tenants have credits, too. If tenants have credits, a request may only go
+            to workers at which its client and all tenants of the client have credit.
     """
 
     setup = Setup()
