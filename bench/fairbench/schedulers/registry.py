@@ -35,7 +35,7 @@ ALIKE = 0.85
 def schedulers_in(
     path: Path, named_by: str, base: type[LocalScheduler] | type[Router]
 ) -> dict[str, str]:
-    """Return ``module:class`` of a file's subclasses of ``base`` by name, ready to import.
+    """Map the names of a file's schedulers (subclasses of ``base``) to ``module:class``.
 
     Raises UsageError for a file without a usable class, for a misspelt hook and for a hook with
     wrong parameters.
@@ -169,7 +169,7 @@ def _with_plugins(group: str) -> Mapping[str, str]:
 
 
 def split_pair(scheduler: str) -> tuple[str, str]:
-    """Return the router and the local scheduler of a pair's name or of ``router+local``.
+    """Split ``router+local``, or the name of a pair, into the router and the local scheduler.
 
     Raises UsageError if the name is not registered.
     """
@@ -204,7 +204,7 @@ def router_class(name: str) -> type[Router]:
 
 
 def params_owner(router: str) -> str:
-    """Return the name before ``.`` in the settings of a router, usually the router's name."""
+    """Return NAME in a router's settings ``NAME.PARAM``, which is usually the router's name."""
     return PARAMS_OF.get(router, router)
 
 

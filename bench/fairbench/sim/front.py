@@ -66,7 +66,7 @@ def setup_of(
 
     Args:
         spec: The experiment to simulate.
-        plans: The clients of the run.
+        plans: The plans of the run's clients.
         profile: The timing profile of a replica.
         pool_tokens: KV pool of a replica, in tokens.
     """
