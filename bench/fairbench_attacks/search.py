@@ -50,8 +50,8 @@ Choices = Mapping[str, tuple[Any, ...]]
 Scored = Sequence[tuple[Behaviour, float]]
 """Simulated behaviours, each with the value of the objective that the search maximises."""
 
-# Probability that a random behaviour keeps the honest value of a choice. The probability is high
-# because most known attacks change few choices.
+# Probability that a random behaviour keeps the honest value of a field of ``Behaviour``. Most known
+# attacks change few fields.
 HONEST_PART = 2 / 3
 RANDOM_FIRST = 24  # random trials before the optimiser TPE starts
 MAX_DRAWS = 1000  # largest number of attempts to draw a behaviour that was not tried yet

@@ -30,7 +30,7 @@ class Unit(StrEnum):
 
 
 class Latency(StrEnum):
-    """The latency that `score` reports."""
+    """The kind of latency that `score` reports: of whole programs, or to the first token."""
 
     PROGRAM = "program"
     TTFT = "ttft"

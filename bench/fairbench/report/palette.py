@@ -61,8 +61,8 @@ SCHEDULERS = {
 def scheduler_series(names: Sequence[str]) -> list[int]:
     """Return each name's index in ``SERIES``.
 
-    The first name of each scheduler gets the scheduler's own series. For example, ``dlpm
-    dlpm.quantum=5000`` gets the series of DLPM. The remaining names get unused series.
+    A scheduler has a fixed entry, which its first name gets: the first of the names ``dlpm ...``
+    gets the entry of DLPM. All other names get unused entries.
     """
     found: dict[str, int] = {}
     for name in names:
