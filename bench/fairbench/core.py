@@ -86,8 +86,8 @@ class Request:
 class LLM(Protocol):
     """The operations available to a program, which is the code of a client's task.
 
-    A program can call the model, wait, and run branches in parallel. A program may await only these
-    three operations, so that it runs both in simulated time and against an HTTP server.
+    A program can call the model, wait, and run branches in parallel. To run both in simulated time
+    and against an HTTP server, a program may await only methods of ``LLM``.
     """
 
     def generate(

@@ -67,7 +67,7 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
 
 
 def with_registered(own: Mapping[str, str], group: str) -> Mapping[str, str]:
-    """Return ``own`` with the registered components of a group: ``module:class`` by name."""
+    """Return ``own`` and the registered components of a group, as ``module:class`` by name."""
     return {**own, **{name: point.value for name, point in registered(group).items()}}
 
 

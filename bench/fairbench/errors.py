@@ -118,7 +118,7 @@ def choose_from(given: str, names: Sequence[str]) -> str:
 
 
 # GitHub Actions runs ``::error::text`` at the start of a line, and ``##[error]`` anywhere, as a
-# command. Without a change, a printed client name could thus run a command of the CI system.
+# command. A client's name, once printed, could thus run a command of GitHub Actions.
 _COMMAND = re.compile(r"(?<!\S)::(?=.*?::)|##(?=\[)")
 
 

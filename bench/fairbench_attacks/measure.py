@@ -49,13 +49,13 @@ class Seen(NamedTuple):
 class AttackHarm(NamedTuple):
     """The results of an attack for one seed, relative to a run in which the attacker is honest.
 
-    Each field divides a value of the attack run by the value of the honest run.
+    Each field is a value of the attack run divided by the value of the honest run.
 
-    - ``gain`` divides the attacker's service without padding by that in the honest run.
-    - ``kept`` divides the fraction of due service that victims received by that in the honest run.
-    - ``finished`` divides the number of programs that victims finished by that in the honest run.
-    - ``p95`` divides the victims' P95 by that in the honest run; ``more`` marks a lower bound.
-    - ``hits`` divides the victims' cache hit rate by that in the honest run.
+    - ``gain``: the attacker's service without padding, divided by that in the honest run.
+    - ``kept``: the victims' fraction of due service, divided by that in the honest run.
+    - ``finished``: the number of the victims' finished programs, divided by that in the honest run.
+    - ``p95``: the victims' P95, divided by that in the honest run; ``more`` marks a lower bound.
+    - ``hits``: the victims' cache hit rate, divided by that in the honest run.
 
     A field is None if the value of one of the runs is unknown, or if the honest run's value is 0.
     """

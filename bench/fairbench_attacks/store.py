@@ -1,13 +1,13 @@
 """The directory of a search for attacks, with the following files.
 
-experiment.toml  the honest experiment
-search.json      settings of the search
-honest.json      measurements of the honest experiment, by seed
-trials.json      all trials in order
-cpu.json         number and processor time of the simulations so far
-worst/N.toml     the worst attacks as workload files; N = 1 is the worst
-attack.json      results of the worst attacks on the confirmation seeds
-attack.svg       the figure, if matplotlib and seaborn are installed
+- ``experiment.toml``: the experiment in which the attacker is honest.
+- ``search.json``: settings of the search.
+- ``honest.json``: measurements of the honest experiment, by seed.
+- ``trials.json``: all attacks that were tried, in order.
+- ``cpu.json``: number and processor time of the simulations so far.
+- ``worst/N.toml``: the worst attacks as workload files; N = 1 is the worst.
+- ``attack.json``: results of the worst attacks on the confirmation seeds.
+- ``attack.svg``: the figure, if matplotlib and seaborn are installed.
 """
 
 from __future__ import annotations

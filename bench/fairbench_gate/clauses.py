@@ -138,7 +138,7 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     )
     least, most = _badness_range(clause, after)
     is_bound = bool(before.bound or after.bound)
-    # A true value is never equal to its bound, so a bound on the limit exceeds the limit.
+    # A true value is never equal to its bound, so a bound equal to the limit is beyond the limit.
     if least > worst_limit or (is_bound and least == worst_limit):
         return Judgement(Verdict.FAIL)
     if most <= best_limit:

@@ -23,8 +23,8 @@ MAX_SHOWN = 4  # largest number of differing keys that a message names
 class GatePoint:
     """An experiment with one simulated run, or with measured runs that differ only in the seed.
 
-    Points are compared if ``experiment`` is equal. It contains the tables of the experiment file,
-    except for the tag, and the seeds of all runs.
+    ``experiment`` contains the tables of the experiment file, except for the tag, and the seeds of
+    all runs. Two points are compared if their ``experiment`` is equal.
     """
 
     runs: tuple[ComparedRun, ...]

@@ -50,8 +50,8 @@ from fairbench.workloads.traces.read import TraceParams, joined_columns
 
 NAME = "data"  # the name that messages and results use for a table in memory
 Data = Any
-"""The accepted sources of rows: a data frame with Arrow's interface (such as pandas), an Arrow
-table, a list of dicts, a dict of columns, or a file name."""
+"""A table in one of the accepted forms: a pandas data frame, an object with Arrow's interface, a
+list of dicts, a dict of columns, or the name of a file."""
 
 
 @contextmanager
@@ -239,9 +239,9 @@ def score(
     """Compute every fairness metric from the request records of any serving system.
 
     ``data`` is a data frame, an Arrow table, a list of dicts, or the names of files that form one
-    run. All other arguments are flags of ``fairbench score``. Some flags are dicts: ``map`` from
-    field to column name, such as ``{"client": "team"}``; ``weights`` from client to weight;
-    ``goodput`` from latency to target, such as ``{"ttft": "500"}``.
+    run. All other arguments are flags of ``fairbench score``. Three flags are dicts: ``map`` maps a
+    field to a column name, such as ``{"client": "team"}``, ``weights`` maps a client to a weight,
+    and ``goodput`` maps a latency to a target, such as ``{"ttft": "500"}``.
 
     Raises UsageError for a wrong argument and DataError for wrong data; the message is one line.
     """

@@ -88,7 +88,7 @@ def diagnose_log(
     if report is not None:
         reporting.write_page(
             diagnosis.diagnosis_page(found), report
-        )  # The report is written last, because a full disk stops the command.
+        )  # A full disk stops the command, so the report is written after the answer is printed.
         if not as_json:
             typer.echo(f"report  {report}")
     if found.missing:

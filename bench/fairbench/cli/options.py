@@ -88,7 +88,7 @@ ReportFile = Annotated[
 def json_option(what: str = "", panel: str | None = OUTPUT) -> Any:
     """Declare the option ``--json`` of a command.
 
-    The help text calls the output ``what``, such as "the diagnosis". If ``panel`` is None, the
+    ``what`` names the output in the help text, such as "the diagnosis". If ``panel`` is None, the
     option stands under its default heading in ``--help``.
     """
     about = f"{what} as " if what else ""

@@ -52,7 +52,7 @@ class Fact(_Table):
 class Unserved(_Table):
     """A workload that a preset refuses, and the reason.
 
-    If the user sets the setting named ``unless``, the preset accepts the workload after all.
+    The preset accepts the workload if the user gives a value for the setting ``unless``.
     """
 
     unless: str
@@ -225,8 +225,7 @@ def pair_of(draft: Mapping[str, object]) -> tuple[str, str]:
 def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return the names of the components, such as the router, whose parameters are used.
 
-    An endpoint has no such components, because fairbench does not configure its servers. A router
-    of another project is left out, because fairbench does not configure it.
+    Endpoints and routers of other projects are left out, because fairbench does not configure them.
     """
     if draft["scheduler"] == AS_SERVED:
         return ()

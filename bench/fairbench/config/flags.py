@@ -552,8 +552,8 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
 
 RUN = flags_of(RunFlags)
 
-# Commands have the following flags. The Python functions, such as ``fairbench.run``, lack these
-# parameters or name them differently.
+# The following flags belong to commands only. Python functions, such as ``fairbench.run``, lack
+# these flags or have parameters with other names.
 SETTINGS = Flag(
     "Parameter of a scheduler, the engine or the workload; may be repeated.",
     COMMON,

@@ -41,8 +41,8 @@ IMPLIED = frozenset(
 NOT_RECORDED = frozenset({"settings", "tag", "backend", "workload", GIVEN})
 TABLES = frozenset({"weights", "goodput"})
 
-# A manifest may list ``PROFILE`` as a chosen value, although experiment files have no such key.
-PROFILE = "timing profile"  # key of a timing profile's id after GPU and model
+# Manifests list ``PROFILE`` if the user chose more of a timing profile's id than GPU and model.
+PROFILE = "timing profile"
 # The keys ``OF_THE_WORKLOAD`` may be set in a workload file or in an experiment file.
 OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")
 

@@ -274,7 +274,7 @@ class Layered(UserDict[str, object]):
         return iter(sorted(self.data, key=self.origin))
 
     def fill(self, values: Mapping[str, object], origin: Origin) -> None:
-        """Add the values of an origin, but skip keys that already have a value."""
+        """Add the values of an origin, but skip keys that another origin has already set."""
         for key, value in values.items():
             if self.origins.setdefault(key, origin) is origin:
                 self.data[key] = value
@@ -305,10 +305,10 @@ class Draft(Layered):
         self.origins |= {f"backend.{key}": Origin.FLAG for key in table}
 
     def fill(self, values: Mapping[str, object], origin: Origin) -> None:
-        """Add the values of an origin, but skip keys that already have a value.
+        """Add the values of an origin, but skip keys that another origin has already set.
 
-        ``scheduler`` names a router and a local scheduler, so a later ``router`` or ``local`` is
-        skipped. If ``gateway`` is set, a later ``saturation`` is skipped.
+        If ``scheduler`` is already set, ``router`` and ``local`` are skipped, because ``scheduler``
+        names both. If ``gateway`` is already set, ``saturation`` is skipped.
         """
         if origin > Origin.DEFAULT:
             hidden = {"router", "local"} if "scheduler" in self else set()

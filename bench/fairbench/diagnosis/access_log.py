@@ -51,7 +51,7 @@ class AccessLog:
       that the log has no waits.
     - ``offset_s`` is the arrival time in ``traffic`` of the first request in ``table``, in seconds.
     - ``nameless`` is a message if the log has no column of client names; otherwise "".
-    - ``cached`` names the log's column of cached tokens, which the replay ignores; "" without one.
+    - ``cached`` names the log's column of cached tokens, if any; the replay ignores this column.
     - ``counted`` is False for a log without token counts, whose requests count as equally large and
       cannot be replayed.
     - ``remarks`` are sentences about records that were corrected.
@@ -129,9 +129,9 @@ def traffic_of_table(table: TraceTable, wait_s: Floats) -> Traffic:
 def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[TraceTable, float]:
     """Return the requests to replay, and the logged arrival time (s) of the first of them.
 
-    A log of at most ``MOST_REPLAYED`` requests is replayed completely. Of a log with more requests,
-    only the time around the first flood is replayed or, without a flood, the busiest period. If the
-    log has more than ``MAX_CLIENTS`` clients, only the clients with the most requests are replayed.
+    If a log has more than ``MOST_REPLAYED`` requests, only the time around the first flood is
+    replayed or, without a flood, the busiest period. If the log has more than ``MAX_CLIENTS``
+    clients, only the clients with the most requests are replayed.
     """
     table = log.table
     start_s, end_s = 0.0, inf

@@ -24,7 +24,8 @@ from fairbench.metrics.traffic import Traffic
 from fairbench.planning.carry_out import begin_plan, carry_out
 from fairbench.planning.question import Clusters, PlanQuestion
 
-# A plan tries TIMES_USUAL times as many replicas as the replay used, but at least up to LEAST_HIGH.
+# The largest number of replicas that a plan tries is TIMES_USUAL times the number in the replay,
+# and at least LEAST_HIGH.
 LEAST_HIGH, TIMES_USUAL = 8, 4
 # A replayed P95 agrees with the recorded P95 within a factor of AGREES or a difference of
 # NOTICED_S seconds.
@@ -56,7 +57,7 @@ class DiagnosisInput:
 class Diagnosis:
     """The findings of a diagnosis of an access log.
 
-    - ``waits`` is the traffic with the log's waits or, if it has none, those of the first replay.
+    - ``waits`` is the traffic with recorded waits or, if the log has no waits, with replayed waits.
     - ``harm`` names the clients that waited because of other clients, computed from ``waits``.
     - ``replays`` are the finished replays of the requests that arrived from ``part_s[0]`` to
       ``part_s[1]``, in seconds.
@@ -231,7 +232,7 @@ def compared_waits(found: Diagnosis) -> WaitComparison | None:
 
 
 def best_fair(found: Diagnosis) -> ReplayedRun | None:
-    """Return the replay under a fair scheduler with the lowest TTFT P95; None if there is none.
+    """Return the replay under the fair scheduler with the lowest TTFT P95; None without replays.
 
     The P95 is computed over the requests of clients that send no flood.
     """

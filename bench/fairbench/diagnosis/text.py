@@ -330,7 +330,7 @@ NAME = 13
 def replay_rows(found: Diagnosis) -> list[list[str]]:
     """Return the table's rows: one for the log if the log has waits, and one for each replay.
 
-    A replay's row also has the share in the worst 60 s and the throughput, unknown for the log.
+    A log shows only waits; the share in the worst 60 s and the throughput come from replays.
     """
     recorded = logged_waits(found)
     table = [] if recorded is None else [_row(found, AS_RECORDED, recorded, {})]

@@ -41,7 +41,7 @@ PIPE_WAIT_S, PIPE_TRIES = 0.5, 10
 # each character that marks an object, a list, an entry, a key or a text.
 _LINE, _TEXT = 200, 32
 _MARKS = {b"{": 200, b"[": 96, b",": 48, b":": 40, b'"': _TEXT}
-MOST_PER_BYTE = 500  # A line needs at most this number of times its size in memory.
+MOST_PER_BYTE = 500  # The memory that a line needs is at most this multiple of its size.
 _BEYOND_BMP = re.compile(rb"[\xf0-\xff]|\\u[dD]")
 
 
@@ -356,9 +356,9 @@ def module_of(path: Path, named_by: str) -> ModuleType:
 def classes_in(path: Path, named_by: str, base: type, key: str) -> Iterator[tuple[str, Any]]:
     """Yield the subclasses of ``base`` in a user's file, each with its name in the file.
 
-    The class attribute ``key``, such as ``kind``, is the name under which users select a class. An
-    abstract class that lacks the attribute ``key`` is skipped as a mere base class. Raises
-    UsageError if the file cannot be run, or if a class is incomplete.
+    The class attribute that ``key`` names, such as ``kind``, contains the name by which users
+    select the class. An abstract class that lacks the attribute ``key`` is skipped as a mere base
+    class. Raises UsageError if the file cannot be run, or if a class is incomplete.
     """
     module = module_of(path, named_by)
     for name, value in vars(module).items():

@@ -31,7 +31,7 @@ QUESTION, ANSWER = "plan.json", "answer.json"
 
 
 class _Walk:
-    """A search for the smallest sufficient cluster under one scheduler, GPU and load (a choice).
+    """A search for the cluster size that one scheduler on one GPU needs at one load.
 
     ``wanted`` lists the sizes to simulate next; ``found`` is the result of the search.
     """

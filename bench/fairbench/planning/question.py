@@ -207,7 +207,7 @@ class PlanQuestion:
       the other pairs are alternatives.
     - ``low`` and ``high`` are the smallest and the largest number of replicas to consider.
     - ``flags`` and ``settings`` describe the experiment.
-    - ``loads`` are factors on ``request_rate`` or on the speed of the trace; by default, on the
+    - ``loads`` multiply the request rate or the speed of the trace. The default rate is the
       workload's rate for one replica of the first GPU.
     - ``prices`` are prices of one GPU for one hour.
     - ``num_runs`` is the number of seeds with which each size is simulated.

@@ -158,7 +158,7 @@ def share_ratios(summary: Summary) -> list[float]:
 
 
 def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
-    """Yield ranges of service to fair share as text, with the number of clients in each."""
+    """Yield each range of the ratio service / fair share as text, with its number of clients."""
     numbers = np.searchsorted(np.asarray(STEPS), np.asarray(ratios), side="right")
     counts = np.bincount(numbers, minlength=len(STEPS) + 1).tolist()
     low = 0.0

@@ -132,7 +132,7 @@ def _named_losses(parts: Sequence[tuple[str, float]]) -> str:
 
 
 def limit_sentences(summary: Summary) -> Iterator[str]:
-    """Yield sentences that compare a run's time, service and latency with their limits."""
+    """Yield sentences that compare a run's time, service and latency with theoretical limits."""
     if not has_limit(summary):
         return
     replicas = f"{number(summary['dp'])} replica" + "s" * (summary["dp"] != 1)

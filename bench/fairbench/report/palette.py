@@ -61,8 +61,8 @@ SCHEDULERS = {
 def scheduler_series(names: Sequence[str]) -> list[int]:
     """Return each name's index in ``SERIES``.
 
-    A scheduler has a fixed entry, which its first name gets: the first of the names ``dlpm ...``
-    gets the entry of DLPM. All other names get unused entries.
+    Each known scheduler has a fixed index. The first name that starts with ``dlpm``, such as ``dlpm
+    dlpm.quantum=5000``, gets the index of DLPM. The other names get unused indices.
     """
     found: dict[str, int] = {}
     for name in names:

@@ -17,7 +17,7 @@ MAX_WIDTH = 100
 
 
 def printed(renderable: RenderableType, *, colour: bool, width: int) -> str:
-    """Return a renderable of the library ``rich`` as text with lines of at most ``width``."""
+    """Return a ``rich`` object as text, with at most ``width`` characters per line."""
     console = Console(
         width=width, force_terminal=colour, color_system="standard" if colour else None
     )

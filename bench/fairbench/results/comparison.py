@@ -88,7 +88,7 @@ class SchedulerResults:
 
     @property
     def demand_limited(self) -> bool:
-        """Return whether empty queues, and thus low demand, limited service in some run."""
+        """Return whether low demand limited service in some run, because queues were empty."""
         return any(one.summary["demand_limited"] for one in self.runs)
 
 
@@ -168,9 +168,9 @@ def compared_summary(
     service under some scheduler (``contended``). The metrics ``sharing_incentive_p50``, ``_p95``
     and ``_p99`` are those of the worst-off well-behaved client.
 
-    Rows of clients get ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and the three
-    metrics. ``upper_bounds`` and ``censored`` list keys of upper and of lower bounds; ``notes``
-    explains nulls.
+    Rows of clients get ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and
+    ``sharing_incentive_*``. ``upper_bounds`` and ``censored`` list keys of upper and of lower
+    bounds; ``notes`` explains nulls.
     """
     beside = RunBeside(summary, best, alone, contended=contended)
     notes, censored = dict(summary["notes"]), list(summary["censored"])

@@ -29,7 +29,7 @@ def two_sided_p(t: float, degrees: int) -> float:
     """Return the probability that a Student t variable is at least as far from 0 as ``t``.
 
     For whole degrees of freedom, the probability is a finite sum (Abramowitz and Stegun 26.7.3-4).
-    It is computed here because Numpy has no t distribution, and scipy would be a large dependency.
+    The sum is computed here because Numpy has no t distribution, and scipy is a large package.
     """
     return max(0.0, 1.0 - central(t, degrees))
 
@@ -109,7 +109,7 @@ def combine_summaries(summaries: Sequence[Summary]) -> dict[str, Any]:
     ``runs`` is the number of runs in which the metric has a value; for a single run, ``low`` and
     ``high`` are null. ``lower_bound`` or ``upper_bound`` is True if some values are only bounds;
     with lower bounds, the true mean may exceed ``high``. A metric is null if lower and upper bounds
-    are mixed. Values that are equal in all runs, such as the scheduler's name, are kept.
+    both occur. Values that are equal in all runs, such as the scheduler's name, are kept.
     """
     bounds = {
         "lower_bound": {key for summary in summaries for key in summary["censored"]},
@@ -270,8 +270,8 @@ def difference(
 def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | None:
     """Return the paired difference of the logarithms of two schedulers' values.
 
-    Logarithms make relative changes of different seeds comparable, for example if every wait falls
-    to a tenth but waits differ in length. The result is None if a value is unknown.
+    Logarithms turn a relative change, such as a fall of every wait to a tenth, into equal
+    differences for long and short waits. The result is None if a value is unknown.
     """
     both = [*first, *second]
     if any(one.raw is None or one.bound or not _finite_number(one) > 0 for one in both):
@@ -283,8 +283,8 @@ def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | N
 def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | None:
     """Return how many seeds are needed to detect a mean difference with the power ``POWER``.
 
-    ``spread`` is the standard deviation, over seeds, of the difference between two schedulers. The
-    number follows from quantiles of Student's t; more than ``MOST_SEEDS`` seeds give None.
+    ``spread`` is the standard deviation, over seeds, of the difference between two schedulers.
+    Return None if more than ``MOST_SEEDS`` seeds are needed.
     """
 
     def enough(seeds: int) -> bool:

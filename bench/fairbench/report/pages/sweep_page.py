@@ -273,7 +273,7 @@ MOST_LOST = 8
 
 
 def lost_paragraphs(cells: Sequence[SchedulerResults]) -> Iterator[Paragraph]:
-    """Yield sentences that compare the GPU time lost by the first scheduler and by each other."""
+    """Yield sentences that compare the lost GPU time of the first scheduler and of the others."""
     lines = [
         f"{place}: {lost}."
         for place, (first, *others) in by_place(cells).items()
