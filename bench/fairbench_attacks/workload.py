@@ -157,7 +157,7 @@ def _split_samples(params: Params, parts: int) -> dict[str, Any]:
     return {"samples": min(1000, params["samples"] * parts), "output_tokens": tokens}
 
 
-# For each kind of program, a function that divides a program's output among more calls.
+# Functions that divide a program's output among more calls, by kind of program.
 SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
     "judge": _split_judge,
     "samples": _split_samples,
