@@ -126,8 +126,8 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     """Judge one run against one baseline run by the exact decimal numbers in their files.
 
     A value may be only a bound, such as a latency above 300 s. The check passes if every possible
-    true value would pass, and fails if every possible true value would fail. Otherwise, the check
-    is inconclusive. Two runs with equal bounds pass the check.
+    true value would pass, and fails if every possible true value would fail. If only some possible
+    values would pass, the check is inconclusive. Two runs with equal bounds pass the check.
     """
     if before.raw is None or after.raw is None:
         return _judge_undefined([before], [after])

@@ -51,9 +51,9 @@ def with_given(file: Mapping[str, Any], chosen: Collection[str] | None = None) -
     """Return an experiment file with a table ``given`` of the values that the user chose.
 
     If the file lacks ``given``, the function infers the values that the user chose. ``chosen``
-    lists the keys of these values if the manifest of an older version stored them. Otherwise,
-    values of a stored file that differ from defaults count as chosen. All values of a file that the
-    user wrote count as chosen.
+    lists the keys of the chosen values if an older version stored these keys in the manifest.
+    Without ``chosen``, the values of a stored file that differ from defaults count as chosen. All
+    values of a file that the user wrote count as chosen.
     """
     if _has_given(file) and not is_edited(file):
         return file

@@ -87,7 +87,7 @@ class Slo(NamedTuple):
 def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
     """Parse the targets that follow ``--slo``, such as ``ttft_p99<2s``.
 
-    Raises UsageError, which names the wrong part of a target.
+    Raises UsageError for an invalid target.
     """
     found = tuple(parse_slo(text) for text in texts)
     if not found:

@@ -27,8 +27,8 @@ class SmallestSize(NamedTuple):
     """The smallest cluster size that meets the targets, or None if no size meets the targets.
 
     ``monotone`` is True if no simulated size failed above a sufficient size; untested larger sizes
-    are then assumed to be sufficient. Otherwise, every size below the smallest sufficient size was
-    simulated. ``tried`` says whether each simulated size sufficed.
+    are then assumed to be sufficient. If a larger size failed, every size below the smallest
+    sufficient size was simulated. ``tried`` says whether each simulated size sufficed.
     """
 
     smallest: int | None
@@ -70,8 +70,8 @@ def largest(first: int, last: int, is_possible: Callable[[int], bool]) -> Search
     """Find the largest number of users, from ``first`` to ``last``, that meets the targets.
 
     The number is doubled until it fails, and then bisected. Numbers for which ``is_possible`` is
-    False are skipped. The two numbers above the result are tested as well. The field ``smallest``
-    contains the result.
+    False are skipped. The two numbers above the largest sufficient number are tested as well. The
+    field ``smallest`` contains this number.
     """
     tried = dict((yield [first]))
     size = first

@@ -143,7 +143,7 @@ def load_line(answer: Row) -> str:
 def _choices(answer: Row) -> Table:
     """Return the table of compared schedulers and GPUs.
 
-    A second row shows the next size, which fails: one replica fewer or one user more.
+    A second row shows the next size, which fails: a replica fewer or a user more.
     """
     rows, size = answer["choices"], size_of(answer)
     priced = any(row["cost"] is not None for row in rows)

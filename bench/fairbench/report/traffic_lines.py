@@ -21,9 +21,9 @@ TTFT = "time to first token"
 def flood_line(traffic: Traffic, flood: Flood, verb: str = "floods") -> str:
     """Return a sentence that names a flood's client, time and size.
 
-    ``verb`` is "floods" or "bursts". The size is the flood's share of all load in that time. If
-    larger floods occur at the same time, the sentence also gives the flood's share of the remaining
-    load.
+    ``verb`` is "floods" or "bursts". The size is the flood's share of all load during the flood. If
+    larger floods occur then, the sentence also gives the flood's share of the load without these
+    floods.
     """
     name = printable(traffic.clients[flood.client])
     when = "throughout"

@@ -164,9 +164,9 @@ def compared_summary(
 
     ``best`` is the largest service rate (tokens/s) of any scheduler in the same configuration with
     the same seed. ``min_entitlement_best_ratio`` is the lowest ratio of a client's service to its
-    max-min fair share of a total service of ``best``. This metric is defined if clients lacked
-    service under some scheduler (``contended``). The metrics ``sharing_incentive_p50``, ``_p95``
-    and ``_p99`` are those of the worst-off well-behaved client.
+    max-min fair share of a total service of ``best``. ``min_entitlement_best_ratio`` is defined if
+    clients lacked service under some scheduler (``contended``). The metrics
+    ``sharing_incentive_p50``, ``_p95`` and ``_p99`` are those of the worst-off well-behaved client.
 
     Rows of clients get ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and
     ``sharing_incentive_*``. ``upper_bounds`` and ``censored`` list keys of upper and of lower
@@ -385,7 +385,7 @@ def _metric(
 
 
 def known_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
-    """Return the runs' metrics that have a better direction, without metrics of single clients."""
+    """Return the runs' metrics that rank schedulers, without metrics of single clients."""
     keys = dict.fromkeys(key for side in sides for key in values_of(side.first.summary))
     entries = {key: metric_of(key) for key in keys if not key.startswith(CLIENTS)}
     return [key for key, entry in entries.items() if entry and entry.better is not Better.NEITHER]
