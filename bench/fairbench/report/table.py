@@ -105,7 +105,7 @@ def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
     """Shorten each name to at most ``width`` characters by cutting its middle.
 
     If two shortened names are equal, all names are cut at the start. If two names are still equal,
-    all are cut at the end. If no cut keeps all names distinct, the middle is cut.
+    all are cut at the end. If some names are equal after each of these cuts, the middle is cut.
     """
     given = tuple(dict.fromkeys(names))
     tried = [
